@@ -1,5 +1,7 @@
 #include "gpipe/schedule/dependencies.h"
 
+#include <algorithm>
+
 namespace gpipe::internal {
 
 Dependencies::Dependencies(int64_t stages, int64_t micro_batches,
@@ -75,6 +77,30 @@ std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const 
       break;
   }
   return edges;
+}
+
+std::vector<Position> Dependencies::order() const {
+  std::vector<Position> order;
+  std::vector<int32_t> done(workers_.size(),
+                            0);  // per worker, how many of its actions are in `order`
+  const auto ready = [&](const Action& action) {
+    const std::vector<Edge> edges = needs(action);
+    return std::all_of(edges.begin(), edges.end(), [&](const Edge& need) {
+      return need.position.index < done[static_cast<size_t>(need.position.worker)];
+    });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+      const std::vector<Action>& actions = workers_[worker];
+      while (static_cast<size_t>(done[worker]) < actions.size() &&
+             ready(actions[static_cast<size_t>(done[worker])])) {
+        order.push_back({static_cast<int32_t>(worker), done[worker]++});
+        moved = true;
+      }
+    }
+  }
+  return order;
 }
 
 }  // namespace gpipe::internal

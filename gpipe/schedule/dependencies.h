@@ -44,6 +44,11 @@ class Dependencies {
   // Who receives over routes what `action` gives, in the order in which a Step sends it.
   std::vector<Edge> feeds(const Action& action) const;
 
+  // All actions in an order in which the workers can run them when sends never wait: an action
+  // comes after what it needs and after its worker's action before it. Shorter than the table if
+  // that is impossible.
+  std::vector<Position> order() const;
+
  private:
   size_t slot(const Action& action) const;
   void add(std::vector<Edge>* edges, const Action& action, int32_t route) const;

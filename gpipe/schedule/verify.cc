@@ -1,9 +1,9 @@
 #include "gpipe/schedule/verify.h"
 
 #include <algorithm>
-#include <deque>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "gpipe/schedule/dependencies.h"
 
@@ -110,24 +110,16 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
 int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   std::vector<std::vector<int64_t>> ends(workers.size());
   int64_t makespan = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t worker = 0; worker < workers.size(); ++worker) {
-      while (ends[worker].size() < workers[worker].size()) {
-        int64_t start = ends[worker].empty() ? 0 : ends[worker].back();
-        bool ready = true;
-        for (const auto& need : dependencies.needs(workers[worker][ends[worker].size()])) {
-          const std::vector<int64_t>& done = ends[static_cast<size_t>(need.position.worker)];
-          const auto index = static_cast<size_t>(need.position.index);
-          ready = ready && index < done.size();
-          if (ready) start = std::max(start, done[index]);
-        }
-        if (!ready) break;
-        ends[worker].push_back(start + 1);
-        makespan = std::max(makespan, start + 1);
-        moved = true;
-      }
+  for (const Position& position : dependencies.order()) {
+    const auto worker = static_cast<size_t>(position.worker);
+    int64_t start = ends[worker].empty() ? 0 : ends[worker].back();
+    for (const auto& need :
+         dependencies.needs(workers[worker][static_cast<size_t>(position.index)])) {
+      start = std::max(start, ends[static_cast<size_t>(need.position.worker)]
+                                  [static_cast<size_t>(need.position.index)]);
     }
+    ends[worker].push_back(start + 1);
+    makespan = std::max(makespan, start + 1);
   }
   std::string stuck;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
