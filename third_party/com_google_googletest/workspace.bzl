@@ -1,0 +1,14 @@
+load("//third_party:system.bzl", "maybe", "system_library")
+
+def repo():
+    maybe(
+        system_library,
+        name = "com_google_googletest",
+        build_file = Label("//third_party/com_google_googletest:system.BUILD.bazel"),
+        package = "libgtest-dev libgmock-dev",
+        probe = "src/googletest/googletest/src/gtest-all.cc",
+        links = {
+            "googlemock": "src/googletest/googlemock",
+            "googletest": "src/googletest/googletest",
+        },
+    )

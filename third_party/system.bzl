@@ -1,0 +1,49 @@
+"""Repositories that stand for a library installed by the system's package manager."""
+
+# Where a header or another file of an installed library may lie, most specific first.
+PREFIXES = ["/usr/local", "/usr"]
+
+def maybe(rule, name, **kwargs):
+    """Calls `rule` unless the workspace already has a repository of that name."""
+    if not native.existing_rule(name):
+        rule(name = name, **kwargs)
+
+def find_under_prefix(repository_ctx, relative):
+    """Returns the prefix under which `relative` exists, or None."""
+    for prefix in PREFIXES:
+        if repository_ctx.path(prefix + "/" + relative).exists:
+            return prefix
+    return None
+
+def missing(repository_ctx, probe, package):
+    """Stops with a text that says what to do."""
+    fail("\n".join([
+        "",
+        "GPipe needs {}, but {} was found under none of {}.".format(repository_ctx.name, probe, ", ".join(PREFIXES)),
+        "  Debian, Ubuntu:  apt-get install " + package + "   (`tools/bazel` does this by itself)",
+        "  elsewhere:       install it with your package manager, or define the repository",
+        "                   \"" + repository_ctx.name + "\" in your WORKSPACE before gpipe_dependencies().",
+    ]))
+
+def _system_library_impl(repository_ctx):
+    prefix = find_under_prefix(repository_ctx, repository_ctx.attr.probe)
+    if not prefix:
+        missing(repository_ctx, repository_ctx.attr.probe, repository_ctx.attr.package)
+    for link, target in repository_ctx.attr.links.items():
+        repository_ctx.symlink(prefix + "/" + target, link)
+    repository_ctx.file("WORKSPACE", "workspace(name = \"{}\")\n".format(repository_ctx.name))
+    repository_ctx.symlink(repository_ctx.attr.build_file, "BUILD.bazel")
+
+# `probe`: a file, relative to /usr or /usr/local, that proves the library is installed.
+# `links`: names in the repository -> files or folders relative to where the probe was found.
+# Headers in /usr/include need no link: they are the compiler's own and Bazel takes them as such.
+system_library = repository_rule(
+    implementation = _system_library_impl,
+    attrs = {
+        "build_file": attr.label(mandatory = True, allow_single_file = True),
+        "links": attr.string_dict(),
+        "package": attr.string(mandatory = True),
+        "probe": attr.string(mandatory = True),
+    },
+    local = True,
+)

@@ -1,0 +1,10 @@
+load("//third_party:system.bzl", "maybe", "system_library")
+
+def repo():
+    maybe(
+        system_library,
+        name = "turbojpeg",
+        build_file = Label("//third_party/turbojpeg:system.BUILD.bazel"),
+        package = "libturbojpeg0-dev",
+        probe = "include/turbojpeg.h",
+    )

@@ -1,0 +1,10 @@
+load("//third_party:system.bzl", "maybe", "system_library")
+
+def repo():
+    maybe(
+        system_library,
+        name = "zlib",
+        build_file = Label("//third_party/zlib:system.BUILD.bazel"),
+        package = "zlib1g-dev",
+        probe = "include/zlib.h",
+    )

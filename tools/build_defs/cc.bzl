@@ -1,0 +1,68 @@
+"""Macros for C++ tests."""
+
+load("@rules_cc//cc:defs.bzl", "cc_library", "cc_test")
+
+_GPU_TAGS = ["gpu", "requires-gpu-nvidia"]
+
+def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = True, tags = [], env = {}, data = [], args = [], copts = [], size = "medium", timeout = None, flaky = None, visibility = None):
+    """A GoogleTest, once for the CPU and, if asked, once for CUDA, from one source.
+
+    `x_test` runs with GPIPE_TEST_DEVICE=cpu, `x_cuda_test` with GPIPE_TEST_DEVICE=cuda; the sources are
+    compiled once. `bazel test` leaves CUDA tests out unless it gets --config=gpu, where a test that skips
+    itself (GTEST_SKIP) counts as failed. Do not list gtest_main: the macro brings its own main.
+
+    Args:
+      name: ends in `_test`.
+      srcs: the test's sources.
+      deps: what they include, `//third_party:gtest` among it or not.
+      cuda: whether to make `x_cuda_test` too.
+      multi_gpu: whether the CUDA test needs more than one GPU.
+      cpu: False for a test that makes no sense without a GPU.
+      tags: of both tests.
+      env: of both tests.
+      data: of both tests.
+      args: of both tests.
+      copts: for the sources.
+      size: of both tests.
+      timeout: of both tests.
+      flaky: of both tests.
+      visibility: of both tests.
+    """
+    if not name.endswith("_test"):
+        fail("gpipe_cc_test: the name must end in _test, not: " + name)
+    deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
+        Label("//third_party:gtest"),
+        Label("//tools/build_defs:test_main"),
+    ]
+    deps = {str(dep): dep for dep in deps}
+    deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"]
+    common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout, visibility = visibility)
+    if not cuda:
+        cc_test(name = name, srcs = srcs, copts = copts, deps = deps, env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, **common)
+        return
+    library = name + "_lib"
+    cc_library(
+        name = library,
+        testonly = True,
+        srcs = srcs,
+        copts = copts,
+        tags = tags,
+        deps = deps,
+        alwayslink = True,  # Nothing but its own constructors refers to a GoogleTest test.
+    )
+    if cpu:
+        cc_test(
+            name = name,
+            env = dict(env, GPIPE_TEST_DEVICE = "cpu"),
+            tags = tags,
+            deps = [":" + library],
+            **common
+        )
+    cc_test(
+        name = name[:-len("_test")] + "_cuda_test",
+        env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
+        # exclusive: one GPU, and another test's memory on it would look like ours.
+        tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
+        deps = [":" + library],
+        **common
+    )
