@@ -62,7 +62,7 @@ TEST_P(ResampleTest, AgreesWithLibTorch) {
            ours.data_ptr<float>());
   const at::Tensor theirs = reference(image, c.source, c.width, c.height, c.window);
   // Sums in another order, of values up to 255.
-  EXPECT_LT((ours - theirs).abs().max().item<float>(), 1e-3F);
+  EXPECT_LT(ours.sub(theirs).abs().max().item().toFloat(), 1e-3F);
   at::Tensor mirrored = at::empty_like(ours);
   resample(image, c.source, c.width, c.height, c.window, true, identity(),
            mirrored.data_ptr<float>());
