@@ -14,6 +14,17 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
+# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
+# action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
+# the pinned version does not change under Bazel's feet. Bazel 4 takes headers in a folder as declared;
+# later ones may not, so the official Bazels get the list.
+def _header_folders(folders):
+    return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
+
+def _header_globs(folders):
+    patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
+    return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
+
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
     repository_ctx.path(Label("//third_party/libtorch:requirements.txt"))
@@ -33,7 +44,9 @@ def _libtorch_impl(repository_ctx):
     torch = answer["torch"]
     nvidia = answer["nvidia"]
 
-    repository_ctx.symlink(torch + "/include", "include")
+    folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
+    for folder in folders:
+        repository_ctx.symlink(torch + "/" + folder, folder)
     has_cuda = repository_ctx.path(torch + "/lib/libtorch_cuda.so").exists
     if nvidia:
         # The headers of the CUDA runtime and of NCCL lie beside the wheel: code that uses c10/cuda
@@ -41,11 +54,13 @@ def _libtorch_impl(repository_ctx):
         for link, folder in [("cuda", "/cu13/include"), ("nccl", "/nccl/include")]:
             if repository_ctx.path(nvidia + folder).exists:
                 repository_ctx.symlink(nvidia + folder, link)
+                folders.append(link)
     repository_ctx.template(
         "BUILD.bazel",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
         {
             "%{cuda_libs}": "\"-ltorch_cuda\", \"-lc10_cuda\"," if has_cuda else "",
+            "%{hdrs}": _header_folders(folders) if repository_ctx.attr.headers_as_folders else _header_globs(folders),
             "%{has_cuda}": "1" if has_cuda else "0",
             "%{lib}": torch + "/lib",
         },
@@ -54,9 +69,11 @@ def _libtorch_impl(repository_ctx):
 
 _libtorch = repository_rule(
     implementation = _libtorch_impl,
+    attrs = {"headers_as_folders": attr.bool()},
     environ = _ENVIRON,
     local = True,
 )
 
 def repo():
-    maybe(_libtorch, name = "libtorch")
+    # Debian's Bazel 4 is the one that reports no version.
+    maybe(_libtorch, name = "libtorch", headers_as_folders = not native.bazel_version)
