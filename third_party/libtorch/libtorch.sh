@@ -87,7 +87,8 @@ fetch_it() {
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download LibTorch ${version}." \
     "Debian, Ubuntu: apt-get install python3-pip. Or set LIBTORCH_ROOT to a LibTorch ${version}."
-  mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]] || die "cannot write to ${cache}." \
+  mkdir -p "${cache}" 2>/dev/null || true
+  [[ -w ${cache} ]] || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 
   exec 9>"${cache}/libtorch-${version}.lock"
