@@ -25,6 +25,11 @@ def _header_globs(folders):
     patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
+# Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left out.
+def _what_to_do(stderr):
+    lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
+    return "\n" + "\n".join(lines or [stderr])
+
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
     repository_ctx.path(Label("//third_party/libtorch:requirements.txt"))
@@ -32,10 +37,10 @@ def _libtorch_impl(repository_ctx):
     if found.return_code == 3:
         fetched = repository_ctx.execute([script, "fetch"], timeout = _TIMEOUT_SECONDS, quiet = False)
         if fetched.return_code:
-            fail("\n" + fetched.stderr)
+            fail(_what_to_do(fetched.stderr))
         found = repository_ctx.execute([script, "find"])
     if found.return_code:
-        fail("\n" + found.stderr)
+        fail(_what_to_do(found.stderr))
 
     answer = {}
     for line in found.stdout.strip().split("\n"):
