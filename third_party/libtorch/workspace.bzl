@@ -7,12 +7,22 @@ _TIMEOUT_SECONDS = 3 * 60 * 60
 
 # What changes the answer of libtorch.sh.
 _ENVIRON = [
+    "CUDA_HOME",
+    "CUDA_PATH",
     "GPIPE_CACHE",
     "HOME",
     "LIBTORCH_ROOT",
     "PATH",
     "XDG_CACHE_HOME",
 ]
+
+def _link_first(repository_ctx, link, candidates, header):
+    """Links the first folder that has the header; returns [link], or [] if none has."""
+    for candidate in candidates:
+        if repository_ctx.path(candidate + "/" + header).exists:
+            repository_ctx.symlink(candidate, link)
+            return [link]
+    return []
 
 # LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
 # action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
@@ -53,13 +63,19 @@ def _libtorch_impl(repository_ctx):
     for folder in folders:
         repository_ctx.symlink(torch + "/" + folder, folder)
     has_cuda = repository_ctx.path(torch + "/lib/libtorch_cuda.so").exists
-    if nvidia:
-        # The headers of the CUDA runtime and of NCCL lie beside the wheel: code that uses c10/cuda
-        # compiles on a machine that has no CUDA Toolkit.
-        for link, folder in [("cuda", "/cu13/include"), ("nccl", "/nccl/include")]:
-            if repository_ctx.path(nvidia + folder).exists:
-                repository_ctx.symlink(nvidia + folder, link)
-                folders.append(link)
+    if has_cuda:
+        # The headers of the CUDA runtime and of NCCL lie beside the wheel, so code that uses c10/cuda
+        # compiles on a machine that has no CUDA Toolkit. A LibTorch from elsewhere may need the toolkit.
+        environ = repository_ctx.os.environ
+        toolkits = [environ[name] for name in ["CUDA_HOME", "CUDA_PATH"] if environ.get(name)] + ["/usr/local/cuda"]
+        folders += _link_first(
+            repository_ctx,
+            "cuda",
+            ([nvidia + "/cu13/include", nvidia + "/cuda_runtime/include"] if nvidia else []) + [kit + "/include" for kit in toolkits],
+            "cuda_runtime_api.h",
+        )
+        has_cuda = "cuda" in folders
+        folders += _link_first(repository_ctx, "nccl", [nvidia + "/nccl/include"] if nvidia else [], "nccl.h")
     repository_ctx.template(
         "BUILD.bazel",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
