@@ -103,12 +103,16 @@ fetch_it() {
   rm -rf "${cached}.tmp"
   mkdir -p "${cached}.tmp/tmp"
   log="${cache}/libtorch-${version}.log"
+  # With --platform, pip takes the tags literally: every one that a wheel of the list may carry.
+  local tag
+  local -a platforms=()
+  for tag in 2_28 2_27 2_26 2_24 2_18 2_17 2_12 2_5; do platforms+=(--platform "manylinux_${tag}_x86_64"); done
+  platforms+=(--platform manylinux2014_x86_64)
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
   # Python version is that of the pinned files and need not be the one that runs pip.
   if ! TMPDIR="${cached}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --no-compile \
+    "${platforms[@]}" --no-compile \
     --target "${cached}.tmp/site" -r "${requirements}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${cached}.tmp"
