@@ -103,11 +103,11 @@ fetch_it() {
   rm -rf "${cached}.tmp"
   mkdir -p "${cached}.tmp/tmp"
   log="${cache}/libtorch-${version}.log"
-  # With --platform, pip takes the tags literally: every one that a wheel of the list may carry.
+  # With --platform, pip takes the tags literally: every one up to that of torch itself.
   local tag
   local -a platforms=()
-  for tag in 2_28 2_27 2_26 2_24 2_18 2_17 2_12 2_5; do platforms+=(--platform "manylinux_${tag}_x86_64"); done
-  platforms+=(--platform manylinux2014_x86_64)
+  for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
+  platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
   # Python version is that of the pinned files and need not be the one that runs pip.
   if ! TMPDIR="${cached}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
