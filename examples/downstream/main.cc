@@ -11,5 +11,6 @@ ABSL_FLAG(int64_t, micro_batches, 8, "parts of a mini-batch");
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   const Plan p = plan(absl::GetFlag(FLAGS_stages), absl::GetFlag(FLAGS_micro_batches));
-  std::cout << "micro-batches held at once: gpipe " << p.gpipe << ", 1f1b " << p.one_f_one_b << "\n";
+  std::cout << "micro-batches held at once: gpipe " << p.gpipe << ", 1f1b " << p.one_f_one_b
+            << "\n";
 }
