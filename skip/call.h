@@ -1,0 +1,77 @@
+#ifndef SKIP_CALL_H_
+#define SKIP_CALL_H_
+
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "skip/skippable.h"
+
+namespace gpipe::skip {
+
+// Which skippable layers one call of a top-level layer runs. Made once per layer, used for each of
+// its calls. It points into the layer, which must outlive it.
+//
+// Thread-safety: immutable, may be used by several threads at once.
+class CallPlan {
+ public:
+  explicit CallPlan(const torch::nn::Module& layer);
+
+  // No skippable layer in it. A CallScope is still worth its few nanoseconds: it refuses skippable
+  // layers that are hidden in this one and would run without a route.
+  bool empty() const { return entries_.empty(); }
+
+ private:
+  friend class CallScope;
+
+  struct Entry {
+    const Skippable* skippable;
+    bool required;     // the layer itself, which certainly runs
+    std::string path;  // "" for the layer itself, "1.conv" for a nested one
+    int64_t offset;    // of its flags: first the stashes, then the pops
+  };
+
+  std::vector<Entry> entries_;
+  int64_t flags_ = 0;
+};
+
+// Observes one call of a top-level layer on this thread: open it right before the call (within the
+// TrackerScope, if there is one), and `finish` it right after. If the call throws, the scope just
+// ends. Calls nest: an inner one hides the outer one.
+//
+//   TrackerScope tracker_scope(tracker);
+//   CallScope call(plan);
+//   auto output = layer.forward(input);
+//   call.finish();
+//
+// While it is open, `stash` and `pop` of a layer throw c10::Error when a name is used twice, or when
+// the layer is not in the plan (it is no registered submodule, so its skips have no route).
+class CallScope {
+ public:
+  explicit CallScope(const CallPlan& plan);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // Throws c10::Error that names every skip declared but not stashed, or not popped, in this call:
+  // for the layer itself always, for a nested one only if it stashed or popped anything, since only
+  // its parent knows whether it is to run.
+  void finish();
+
+ private:
+  friend class Skippable;
+
+  void note_stash(const Skippable& skippable, size_t index);
+  void note_pop(const Skippable& skippable, size_t index);
+  const CallPlan::Entry& entry_of(const Skippable& skippable) const;
+
+  const CallPlan& plan_;
+  CallScope* const former_;
+  c10::SmallVector<bool, 16> done_;
+};
+
+}  // namespace gpipe::skip
+
+#endif  // SKIP_CALL_H_

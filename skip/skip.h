@@ -1,0 +1,10 @@
+#ifndef SKIP_SKIP_H_
+#define SKIP_SKIP_H_
+
+// All of package `skip` that a user of skippable layers needs.
+#include "skip/namespace.h"
+#include "skip/skippable.h"
+#include "skip/tracker.h"
+#include "skip/verify.h"
+
+#endif  // SKIP_SKIP_H_

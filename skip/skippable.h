@@ -1,0 +1,90 @@
+#ifndef SKIP_SKIPPABLE_H_
+#define SKIP_SKIPPABLE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "skip/namespace.h"
+#include "skip/tracker.h"
+#include "skip/verify.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace gpipe::skip {
+
+// Mix-in for a layer that hands tensors to a layer far behind it (stash), or takes them from one far
+// before it (pop), past all layers between. Inherit from it publicly, beside torch::nn::Module:
+//
+//   struct EncodeImpl : torch::nn::Module, gpipe::skip::Skippable {
+//     EncodeImpl() : Skippable({"skip"}, {}) {}
+//     torch::Tensor forward(torch::Tensor x) { stash("skip", x); return x; }
+//   };
+//   TORCH_MODULE(Encode);
+//
+// The same layers work in a plain torch::nn::Sequential::forward and in a pipeline, where a tensor
+// goes straight from the stashing to the popping stage. A skippable layer inside another layer must
+// be one of its registered submodules, or the pipeline cannot see it.
+//
+// Only declared names may be used. In one call of a layer each declared name is to be stashed, or
+// popped, exactly once; a pipeline checks that (see call.h). Outside a pipeline nobody sees where a
+// call begins: there a name stashed again replaces the former tensor, and a name left out shows when
+// the other end pops it. An undefined tensor is a legal payload and arrives as such.
+//
+// Thread-safety: `stash` and `pop` use the table current on the calling thread and change nothing in
+// the layer, so one layer may run on several threads at once. `isolate` may not run beside them.
+class Skippable {
+ public:
+  virtual ~Skippable() = default;
+
+  // Puts all names, or those in `only`, of this layer into `ns`; a later call wins over a former.
+  // Do it before the layer goes into a pipeline, which reads the namespaces when it is made.
+  // Throws c10::ValueError if `only` has a name that this layer neither stashes nor pops.
+  void isolate(const Namespace& ns);
+  void isolate(const Namespace& ns, const std::vector<std::string>& only);
+
+  // The declared names, in the order of the declaration.
+  const std::vector<std::string>& stashes() const { return stashes_; }
+  const std::vector<std::string>& pops() const { return pops_; }
+
+  // A declared name with its namespace. Throws c10::ValueError for an undeclared one.
+  const Key& key(const std::string& name) const;
+
+  // "Skippable(stash: 'a'; pop: 'b')", what a layer's `pretty_print` may show.
+  std::string to_text() const;
+
+ protected:
+  // Declares the names. Throws c10::ValueError if one is empty or stands twice in one list.
+  Skippable(std::vector<std::string> stashes, std::vector<std::string> pops);
+  Skippable(const Skippable&) = default;
+  Skippable& operator=(const Skippable&) = default;
+
+  // Hands `tensor` to the layer that pops `name`. Throws c10::Error if this layer does not declare
+  // the name, or has stashed it in this call already.
+  void stash(const std::string& name, at::Tensor tensor);
+
+  // Takes what was stashed as `name`. Throws c10::Error if this layer does not declare the name, has
+  // popped it in this call already, or if it was not stashed.
+  at::Tensor pop(const std::string& name);
+
+ private:
+  friend class CallScope;
+
+  std::vector<std::string> stashes_;
+  std::vector<std::string> pops_;
+  // Parallel to the names, so that a call builds no strings.
+  std::vector<Key> stash_keys_;
+  std::vector<Key> pop_keys_;
+};
+
+// The skippable layers of `layer`: itself and those nested in it at any depth, parents before
+// children, in the order of registration, each once.
+std::vector<Skippable*> skippables_of(torch::nn::Module& layer);
+std::vector<const Skippable*> skippables_of(const torch::nn::Module& layer);
+
+}  // namespace gpipe::skip
+
+#endif  // SKIP_SKIPPABLE_H_

@@ -1,0 +1,119 @@
+#ifndef SKIP_TRACKER_H_
+#define SKIP_TRACKER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "skip/namespace.h"
+
+namespace gpipe::skip {
+
+class CallScope;
+
+// What a skip tensor is known by: its name within a namespace.
+struct Key {
+  Namespace ns;
+  std::string name;
+
+  // "'skip'", or "'skip' (namespace 3)" outside the common namespace.
+  std::string to_text() const;
+
+  friend bool operator==(const Key& a, const Key& b) { return a.ns == b.ns && a.name == b.name; }
+  friend bool operator!=(const Key& a, const Key& b) { return !(a == b); }
+  friend bool operator<(const Key& a, const Key& b) {
+    return a.ns != b.ns ? a.ns < b.ns : a.name < b.name;
+  }
+
+  template <typename H>
+  friend H AbslHashValue(H h, const Key& key) {
+    return H::combine(std::move(h), key.ns, key.name);
+  }
+};
+
+}  // namespace gpipe::skip
+
+namespace std {
+template <>
+struct hash<gpipe::skip::Key> {
+  size_t operator()(const gpipe::skip::Key& key) const {
+    return hash<std::string>()(key.name) * 31 + hash<gpipe::skip::Namespace>()(key.ns);
+  }
+};
+}  // namespace std
+
+namespace gpipe::skip {
+
+// The table in which stashed tensors wait until they are popped. It copies nothing and knows no
+// devices and no autograd: a tensor that is popped is the very tensor that was stashed.
+//
+// `Skippable` layers use the table that is current on their thread: by default one that belongs to
+// the thread; under a `TrackerScope` the one given there (a pipeline gives one to each cell).
+//
+// Thread-safety: none. One table is used by one thread at a time.
+class Tracker {
+ public:
+  // Takes `tensor`, which may be undefined. One that waits under the same key is replaced.
+  void stash(const Key& key, at::Tensor tensor);
+
+  bool contains(const Key& key) const { return table_.count(key) != 0; }
+
+  // Removes and returns the tensor. Throws c10::Error if nothing waits under `key`.
+  at::Tensor pop(const Key& key);
+
+  // Like `pop`, but answers nullopt if nothing waits under `key`.
+  std::optional<at::Tensor> take(const Key& key);
+
+  size_t size() const { return table_.size(); }
+  void clear() { table_.clear(); }
+
+  // "'a', 'b' (namespace 3)": what waits, sorted. For messages.
+  std::string to_text() const;
+
+  // The table in use on this thread.
+  static Tracker& current();
+
+ private:
+  std::unordered_map<Key, at::Tensor> table_;
+};
+
+// Makes `tracker` the current one on this thread for as long as the scope lives, and the former one
+// again after it, also when an exception ends the scope. Scopes nest. A `CallScope` that is open
+// outside does not see what happens inside: open it within.
+class TrackerScope {
+ public:
+  explicit TrackerScope(Tracker& tracker);
+  ~TrackerScope();
+  TrackerScope(const TrackerScope&) = delete;
+  TrackerScope& operator=(const TrackerScope&) = delete;
+
+ private:
+  Tracker* const former_tracker_;
+  CallScope* const former_call_;
+};
+
+// For layers used outside a pipeline: a table of its own for one forward, so that a forward which
+// fails half-way leaves no stashed tensor behind in the thread's table.
+//
+//   skip::Scope scope;
+//   auto output = model->forward(input);
+//   scope.finish();
+class Scope {
+ public:
+  Scope() : scope_(tracker_) {}
+
+  // Throws c10::Error if a tensor was stashed and never popped. Calling it is optional.
+  void finish() const;
+
+ private:
+  Tracker tracker_;
+  TrackerScope scope_;
+};
+
+}  // namespace gpipe::skip
+
+#endif  // SKIP_TRACKER_H_
