@@ -11,6 +11,7 @@ cc_library(
     defines = ["GPIPE_TORCH_HAS_CUDA=%{has_cuda}"],
     includes = [
         "cuda",
+        "cuda_crt",
         "include",
         "include/torch/csrc/api/include",
         "nccl",

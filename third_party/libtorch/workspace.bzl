@@ -16,14 +16,6 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
-def _link_first(repository_ctx, link, candidates, header):
-    """Links the first folder that has the header; returns [link], or [] if none has."""
-    for candidate in candidates:
-        if repository_ctx.path(candidate + "/" + header).exists:
-            repository_ctx.symlink(candidate, link)
-            return [link]
-    return []
-
 # LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
 # action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
 # the pinned version does not change under Bazel's feet. Bazel 4 takes headers in a folder as declared;
@@ -42,7 +34,8 @@ def _what_to_do(stderr):
 
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
-    repository_ctx.path(Label("//third_party/libtorch:requirements.txt"))
+    for read_by_script in ["requirements.txt", "requirements-cuda.txt"]:
+        repository_ctx.path(Label("//third_party/libtorch:" + read_by_script))
     found = repository_ctx.execute([script, "find"])
     if found.return_code == 3:
         fetched = repository_ctx.execute([script, "fetch"], timeout = _TIMEOUT_SECONDS, quiet = False)
@@ -57,25 +50,15 @@ def _libtorch_impl(repository_ctx):
         key, _, value = line.partition("=")
         answer[key] = value
     torch = answer["torch"]
-    nvidia = answer["nvidia"]
 
     folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
     for folder in folders:
         repository_ctx.symlink(torch + "/" + folder, folder)
-    has_cuda = repository_ctx.path(torch + "/lib/libtorch_cuda.so").exists
-    if has_cuda:
-        # The headers of the CUDA runtime and of NCCL lie beside the wheel, so code that uses c10/cuda
-        # compiles on a machine that has no CUDA Toolkit. A LibTorch from elsewhere may need the toolkit.
-        environ = repository_ctx.os.environ
-        toolkits = [environ[name] for name in ["CUDA_HOME", "CUDA_PATH"] if environ.get(name)] + ["/usr/local/cuda"]
-        folders += _link_first(
-            repository_ctx,
-            "cuda",
-            ([nvidia + "/cu13/include", nvidia + "/cuda_runtime/include"] if nvidia else []) + [kit + "/include" for kit in toolkits],
-            "cuda_runtime_api.h",
-        )
-        has_cuda = "cuda" in folders
-        folders += _link_first(repository_ctx, "nccl", [nvidia + "/nccl/include"] if nvidia else [], "nccl.h")
+    for key, link in [("cuda", "cuda"), ("crt", "cuda_crt/crt"), ("nccl", "nccl")]:
+        if answer[key]:
+            repository_ctx.symlink(answer[key], link)
+            folders.append(link)
+    has_cuda = bool(answer["cuda"])
     repository_ctx.template(
         "BUILD.bazel",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
