@@ -302,8 +302,8 @@ class ClassifyImpl : public torch::nn::Cloneable<ClassifyImpl> {
 TORCH_MODULE(Classify);
 
 void check(const AmoebaNetDOptions& options) {
-  TORCH_CHECK_VALUE(options.num_layers() > 0 && options.num_layers() % 3 == 0,
-                    "num_layers of AmoebaNet-D must be a positive multiple of 3, since its normal "
+  TORCH_CHECK_VALUE(options.num_layers() >= 0 && options.num_layers() % 3 == 0,
+                    "num_layers of AmoebaNet-D must be a multiple of 3, since its normal "
                     "cells stand in three equal groups, got ",
                     options.num_layers());
   TORCH_CHECK_VALUE(options.num_filters() >= 8 && options.num_filters() <= int64_t{1} << 20,
