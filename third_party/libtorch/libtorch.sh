@@ -87,7 +87,8 @@ fetch_it() {
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download LibTorch ${version}." \
     "Debian, Ubuntu: apt-get install python3-pip. Or set LIBTORCH_ROOT to a LibTorch ${version}."
-  mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]] || die "cannot write to ${cache}." \
+  mkdir -p "${cache}" 2>/dev/null || true
+  [[ -w ${cache} ]] || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 
   exec 9>"${cache}/libtorch-${version}.lock"
@@ -102,12 +103,16 @@ fetch_it() {
   rm -rf "${cached}.tmp"
   mkdir -p "${cached}.tmp/tmp"
   log="${cache}/libtorch-${version}.log"
+  # With --platform, pip takes the tags literally: every one up to that of torch itself.
+  local tag
+  local -a platforms=()
+  for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
+  platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
   # Python version is that of the pinned files and need not be the one that runs pip.
   if ! TMPDIR="${cached}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --no-compile \
+    "${platforms[@]}" --no-compile \
     --target "${cached}.tmp/site" -r "${requirements}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${cached}.tmp"

@@ -7,12 +7,38 @@ _TIMEOUT_SECONDS = 3 * 60 * 60
 
 # What changes the answer of libtorch.sh.
 _ENVIRON = [
+    "CUDA_HOME",
+    "CUDA_PATH",
     "GPIPE_CACHE",
     "HOME",
     "LIBTORCH_ROOT",
     "PATH",
     "XDG_CACHE_HOME",
 ]
+
+def _link_first(repository_ctx, link, candidates, header):
+    """Links the first folder that has the header; returns [link], or [] if none has."""
+    for candidate in candidates:
+        if repository_ctx.path(candidate + "/" + header).exists:
+            repository_ctx.symlink(candidate, link)
+            return [link]
+    return []
+
+# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
+# action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
+# the pinned version does not change under Bazel's feet. Bazel 4 takes headers in a folder as declared;
+# later ones may not, so the official Bazels get the list.
+def _header_folders(folders):
+    return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
+
+def _header_globs(folders):
+    patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
+    return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
+
+# Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left out.
+def _what_to_do(stderr):
+    lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
+    return "\n" + "\n".join(lines or [stderr])
 
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
@@ -21,10 +47,10 @@ def _libtorch_impl(repository_ctx):
     if found.return_code == 3:
         fetched = repository_ctx.execute([script, "fetch"], timeout = _TIMEOUT_SECONDS, quiet = False)
         if fetched.return_code:
-            fail("\n" + fetched.stderr)
+            fail(_what_to_do(fetched.stderr))
         found = repository_ctx.execute([script, "find"])
     if found.return_code:
-        fail("\n" + found.stderr)
+        fail(_what_to_do(found.stderr))
 
     answer = {}
     for line in found.stdout.strip().split("\n"):
@@ -33,19 +59,29 @@ def _libtorch_impl(repository_ctx):
     torch = answer["torch"]
     nvidia = answer["nvidia"]
 
-    repository_ctx.symlink(torch + "/include", "include")
+    folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
+    for folder in folders:
+        repository_ctx.symlink(torch + "/" + folder, folder)
     has_cuda = repository_ctx.path(torch + "/lib/libtorch_cuda.so").exists
-    if nvidia:
-        # The headers of the CUDA runtime and of NCCL lie beside the wheel: code that uses c10/cuda
-        # compiles on a machine that has no CUDA Toolkit.
-        for link, folder in [("cuda", "/cu13/include"), ("nccl", "/nccl/include")]:
-            if repository_ctx.path(nvidia + folder).exists:
-                repository_ctx.symlink(nvidia + folder, link)
+    if has_cuda:
+        # The headers of the CUDA runtime and of NCCL lie beside the wheel, so code that uses c10/cuda
+        # compiles on a machine that has no CUDA Toolkit. A LibTorch from elsewhere may need the toolkit.
+        environ = repository_ctx.os.environ
+        toolkits = [environ[name] for name in ["CUDA_HOME", "CUDA_PATH"] if environ.get(name)] + ["/usr/local/cuda"]
+        folders += _link_first(
+            repository_ctx,
+            "cuda",
+            ([nvidia + "/cu13/include", nvidia + "/cuda_runtime/include"] if nvidia else []) + [kit + "/include" for kit in toolkits],
+            "cuda_runtime_api.h",
+        )
+        has_cuda = "cuda" in folders
+        folders += _link_first(repository_ctx, "nccl", [nvidia + "/nccl/include"] if nvidia else [], "nccl.h")
     repository_ctx.template(
         "BUILD.bazel",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
         {
             "%{cuda_libs}": "\"-ltorch_cuda\", \"-lc10_cuda\"," if has_cuda else "",
+            "%{hdrs}": _header_folders(folders) if repository_ctx.attr.headers_as_folders else _header_globs(folders),
             "%{has_cuda}": "1" if has_cuda else "0",
             "%{lib}": torch + "/lib",
         },
@@ -54,9 +90,11 @@ def _libtorch_impl(repository_ctx):
 
 _libtorch = repository_rule(
     implementation = _libtorch_impl,
+    attrs = {"headers_as_folders": attr.bool()},
     environ = _ENVIRON,
     local = True,
 )
 
 def repo():
-    maybe(_libtorch, name = "libtorch")
+    # Debian's Bazel 4 is the one that reports no version.
+    maybe(_libtorch, name = "libtorch", headers_as_folders = not native.bazel_version)

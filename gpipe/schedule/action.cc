@@ -1,0 +1,60 @@
+#include "gpipe/schedule/action.h"
+
+#include <charconv>
+#include <stdexcept>
+
+namespace gpipe {
+namespace {
+
+// Reads a number as to_text() writes it: digits only, no needless zero in front.
+bool take_number(std::string_view text, int32_t* number) {
+  if (text.empty() || (text.size() > 1 && text.front() == '0') || text.front() == '-') return false;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, *number);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+bool take_kind(char c, ActionKind* kind) {
+  for (int k = 0; k < kActionKinds; ++k) {
+    *kind = static_cast<ActionKind>(k);
+    if (letter(*kind) == c) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+char letter(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return 'F';
+    case ActionKind::kBackward:
+      return 'B';
+    case ActionKind::kInputGradient:
+      return 'I';
+    case ActionKind::kWeightGradient:
+      return 'W';
+  }
+  throw std::invalid_argument("ActionKind " + std::to_string(static_cast<int>(kind)) +
+                              " is none of the four kinds of action");
+}
+
+std::string Action::to_text() const {
+  return letter(kind) + std::to_string(stage) + "." + std::to_string(micro_batch);
+}
+
+Action Action::from_text(std::string_view text) {
+  Action action;
+  const size_t dot = text.find('.');
+  if (text.empty() || dot == std::string_view::npos || !take_kind(text.front(), &action.kind) ||
+      !take_number(text.substr(1, dot - 1), &action.stage) ||
+      !take_number(text.substr(dot + 1), &action.micro_batch)) {
+    throw std::invalid_argument(
+        "'" + std::string(text) +
+        "' is not an action: expected F, B, I or W, then the stage, a dot and the "
+        "micro-batch, as in F0.3");
+  }
+  return action;
+}
+
+}  // namespace gpipe

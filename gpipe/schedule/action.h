@@ -1,0 +1,63 @@
+#ifndef GPIPE_SCHEDULE_ACTION_H_
+#define GPIPE_SCHEDULE_ACTION_H_
+
+// One thing a worker does: a forward, a backward, or one half of a split backward, of one stage for
+// one micro-batch. An action says nothing about when or where it runs; a `Schedule` puts actions in
+// order.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+namespace gpipe {
+
+// A cell's backward is either one kBackward, or a kInputGradient (what the stage before waits for)
+// and later a kWeightGradient (what only the optimizer waits for).
+enum class ActionKind : uint8_t {
+  kForward,         // "F"
+  kBackward,        // "B"
+  kInputGradient,   // "I"
+  kWeightGradient,  // "W"
+};
+
+inline constexpr int kActionKinds = 4;
+
+// The letter that stands for `kind` in texts and drawings.
+char letter(ActionKind kind);
+
+// A plain value; every function is thread-safe.
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int32_t stage = 0;
+  int32_t micro_batch = 0;
+
+  // Letter, stage, dot, micro-batch: "F0.3" is the forward of stage 0 for micro-batch 3.
+  std::string to_text() const;
+  // The inverse of to_text(). Throws std::invalid_argument for anything that to_text() would not
+  // have written.
+  static Action from_text(std::string_view text);
+
+  friend bool operator==(const Action& a, const Action& b) {
+    return a.kind == b.kind && a.stage == b.stage && a.micro_batch == b.micro_batch;
+  }
+  friend bool operator!=(const Action& a, const Action& b) { return !(a == b); }
+  friend bool operator<(const Action& a, const Action& b) {
+    return std::tie(a.kind, a.stage, a.micro_batch) < std::tie(b.kind, b.stage, b.micro_batch);
+  }
+};
+
+}  // namespace gpipe
+
+template <>
+struct std::hash<gpipe::Action> {
+  size_t operator()(const gpipe::Action& action) const noexcept {
+    const uint64_t cell = (static_cast<uint64_t>(static_cast<uint32_t>(action.stage)) << 32) |
+                          static_cast<uint32_t>(action.micro_batch);
+    return std::hash<uint64_t>{}(cell * gpipe::kActionKinds + static_cast<uint64_t>(action.kind));
+  }
+};
+
+#endif  // GPIPE_SCHEDULE_ACTION_H_

@@ -1,0 +1,106 @@
+#include "gpipe/schedule/dependencies.h"
+
+#include <algorithm>
+
+namespace gpipe::internal {
+
+Dependencies::Dependencies(int64_t stages, int64_t micro_batches,
+                           const std::vector<std::vector<Action>>& workers, const Routes& routes)
+    : stages_(stages),
+      micro_batches_(micro_batches),
+      workers_(workers),
+      routes_(routes),
+      positions_(static_cast<size_t>(stages * micro_batches * kActionKinds)) {
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (size_t index = 0; index < workers[worker].size(); ++index) {
+      Position& position = positions_[slot(workers[worker][index])];
+      if (!position) position = {static_cast<int32_t>(worker), static_cast<int32_t>(index)};
+    }
+  }
+}
+
+size_t Dependencies::slot(const Action& action) const {
+  return static_cast<size_t>((static_cast<int64_t>(action.kind) * stages_ + action.stage) *
+                                 micro_batches_ +
+                             action.micro_batch);
+}
+
+Position Dependencies::find(const Action& action) const { return positions_[slot(action)]; }
+
+void Dependencies::add(std::vector<Edge>* edges, const Action& action, int32_t route) const {
+  const Position position = find(action);
+  if (position) edges->push_back({action, position, route});
+}
+
+Action Dependencies::gradient(int32_t stage, int32_t micro_batch) const {
+  const Action whole{ActionKind::kBackward, stage, micro_batch};
+  return find(whole) ? whole : Action{ActionKind::kInputGradient, stage, micro_batch};
+}
+
+std::vector<Dependencies::Edge> Dependencies::needs(const Action& action) const {
+  std::vector<Edge> edges;
+  switch (action.kind) {
+    case ActionKind::kForward:
+      for (int32_t route : routes_.incoming(action.stage)) {
+        add(&edges, {ActionKind::kForward, routes_[route].source_stage, action.micro_batch}, route);
+      }
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+      for (int32_t route : routes_.outgoing(action.stage)) {
+        add(&edges, gradient(routes_[route].target_stage, action.micro_batch), route);
+      }
+      add(&edges, {ActionKind::kForward, action.stage, action.micro_batch}, -1);
+      break;
+    case ActionKind::kWeightGradient:
+      add(&edges, {ActionKind::kInputGradient, action.stage, action.micro_batch}, -1);
+      break;
+  }
+  return edges;
+}
+
+std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const {
+  std::vector<Edge> edges;
+  switch (action.kind) {
+    case ActionKind::kForward:
+      for (int32_t route : routes_.outgoing(action.stage)) {
+        add(&edges, {ActionKind::kForward, routes_[route].target_stage, action.micro_batch}, route);
+      }
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+      for (int32_t route : routes_.incoming(action.stage)) {
+        add(&edges, gradient(routes_[route].source_stage, action.micro_batch), route);
+      }
+      break;
+    case ActionKind::kWeightGradient:
+      break;
+  }
+  return edges;
+}
+
+std::vector<Position> Dependencies::order() const {
+  std::vector<Position> order;
+  std::vector<int32_t> done(workers_.size(),
+                            0);  // per worker, how many of its actions are in `order`
+  const auto ready = [&](const Action& action) {
+    const std::vector<Edge> edges = needs(action);
+    return std::all_of(edges.begin(), edges.end(), [&](const Edge& need) {
+      return need.position.index < done[static_cast<size_t>(need.position.worker)];
+    });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+      const std::vector<Action>& actions = workers_[worker];
+      while (static_cast<size_t>(done[worker]) < actions.size() &&
+             ready(actions[static_cast<size_t>(done[worker])])) {
+        order.push_back({static_cast<int32_t>(worker), done[worker]++});
+        moved = true;
+      }
+    }
+  }
+  return order;
+}
+
+}  // namespace gpipe::internal

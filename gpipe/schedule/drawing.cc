@@ -1,0 +1,65 @@
+#include "gpipe/schedule/drawing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe {
+namespace {
+
+bool stage_is_worker(const Schedule& schedule) {
+  for (int64_t worker = 0; worker < schedule.workers(); ++worker) {
+    for (const Action& action : schedule.actions(worker)) {
+      if (action.stage != worker) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
+  if (std::min({costs.forward, costs.backward, costs.input_gradient, costs.weight_gradient}) < 1) {
+    throw std::invalid_argument("draw: every cost must be at least 1");
+  }
+  SimulateOptions options;
+  options.action = uniform_cost(
+      {static_cast<double>(costs.forward), static_cast<double>(costs.backward),
+       static_cast<double>(costs.input_gradient), static_cast<double>(costs.weight_gradient)});
+  const Simulation run = simulate(schedule, options);
+
+  const bool brief = stage_is_worker(schedule);
+  const auto label = [&](const Action& action) {
+    return brief ? letter(action.kind) + std::to_string(action.micro_batch) : action.to_text();
+  };
+  size_t width = 0;
+  for (const auto& timeline : run.workers) {
+    for (const TimedAction& timed : timeline) width = std::max(width, label(timed.action).size());
+  }
+  // Times are sums of whole numbers, so they are whole.
+  const auto column = [](double time) { return static_cast<size_t>(std::llround(time)); };
+  const size_t digits = std::to_string(run.workers.size() - 1).size();
+
+  std::string text;
+  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
+    std::string row;
+    for (size_t k = 0; k < column(run.makespan); ++k) row += std::string(width, '.') + " ";
+    for (const TimedAction& timed : run.workers[worker]) {
+      const size_t start = column(timed.start);
+      const size_t columns = column(timed.end) - start;
+      std::string bar = label(timed.action);
+      bar.resize(columns * (width + 1) - 1, columns > 1 ? '-' : ' ');
+      row.replace(start * (width + 1), bar.size(), bar);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    std::string head = std::to_string(worker);
+    head.insert(0, digits - head.size(), ' ');
+    text += head + ": " + row + "\n";
+  }
+  return text;
+}
+
+}  // namespace gpipe

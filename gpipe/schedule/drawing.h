@@ -1,0 +1,32 @@
+#ifndef GPIPE_SCHEDULE_DRAWING_H_
+#define GPIPE_SCHEDULE_DRAWING_H_
+
+// The timeline of a schedule as a person would draw it: a row for each worker, a column for each
+// unit of time.
+
+#include <cstdint>
+#include <string>
+
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// How many columns an action takes; at least 1 each.
+struct DrawingCosts {
+  int64_t forward = 1;
+  int64_t backward = 1;
+  int64_t input_gradient = 1;
+  int64_t weight_gradient = 1;
+};
+
+// draw(Schedule::one_f_one_b(2, 3)):
+//   0: F0 F1 .. B0 F2 B1 .. B2        dots: nothing to do
+//   1: .. F0 B0 F1 B1 F2 B2 ..
+// With backward = 2 a backward reads "B0---". Where worker j does not run just stage j, the stage
+// is told as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a cost below
+// 1, and if the schedule does not verify with buffered sends.
+std::string draw(const Schedule& schedule, const DrawingCosts& costs = {});
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_DRAWING_H_

@@ -1,0 +1,83 @@
+// Shows a schedule: `bazel run //gpipe/schedule:print -- --schedule=1f1b --stages=4
+// --micro_batches=8`.
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "gpipe/schedule/drawing.h"
+#include "gpipe/schedule/schedule.h"
+
+ABSL_FLAG(std::string, schedule, "1f1b", "Which schedule to make: gpipe or 1f1b.");
+ABSL_FLAG(std::string, file, "", "Read the schedule's text from this file instead.");
+ABSL_FLAG(int64_t, stages, 4, "Number of stages.");
+ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
+ABSL_FLAG(int64_t, forward_cost, 1, "Columns that a forward takes in the drawing.");
+ABSL_FLAG(int64_t, backward_cost, 1, "Columns that a backward takes in the drawing.");
+ABSL_FLAG(int64_t, input_gradient_cost, 1, "Columns that an input gradient takes in the drawing.");
+ABSL_FLAG(int64_t, weight_gradient_cost, 1, "Columns that a weight gradient takes in the drawing.");
+
+namespace {
+
+gpipe::Schedule read(std::string path) {
+  // `bazel run` starts the program elsewhere than where its user is.
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory != nullptr && path.front() != '/') path = std::string(directory) + "/" + path;
+  std::ifstream file(path);
+  if (!file) throw std::invalid_argument("--file: cannot read " + path);
+  return gpipe::Schedule::from_text(
+      std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
+}
+
+gpipe::Schedule make() {
+  if (!absl::GetFlag(FLAGS_file).empty()) return read(absl::GetFlag(FLAGS_file));
+  const std::string name = absl::GetFlag(FLAGS_schedule);
+  const int64_t stages = absl::GetFlag(FLAGS_stages);
+  const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  if (name == "gpipe") return gpipe::Schedule::gpipe(stages, micro_batches);
+  if (name == "1f1b") return gpipe::Schedule::one_f_one_b(stages, micro_batches);
+  throw std::invalid_argument("--schedule: expected gpipe or 1f1b, got '" + name + "'");
+}
+
+void print() {
+  const gpipe::Schedule schedule = make();
+  std::cout << schedule.to_text() << std::endl;
+  const gpipe::ScheduleFacts facts = schedule.verify(gpipe::Sends::kBuffered);
+  std::cout << gpipe::draw(schedule,
+                           {absl::GetFlag(FLAGS_forward_cost), absl::GetFlag(FLAGS_backward_cost),
+                            absl::GetFlag(FLAGS_input_gradient_cost),
+                            absl::GetFlag(FLAGS_weight_gradient_cost)})
+            << "\nwith every action taking one unit: makespan " << facts.makespan << ", bubble "
+            << 100.0 * facts.bubble_ratio << " %\npeak live micro-batches per stage:";
+  for (int64_t live : facts.peak_live) std::cout << " " << live;
+  std::cout << "\nsends that wait for their receiver: ";
+  try {
+    schedule.verify(gpipe::Sends::kRendezvous);
+    std::cout << "fine" << std::endl;
+  } catch (const std::invalid_argument& error) {
+    std::cout << error.what() << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "Prints a schedule: its text, its timeline and what it costs.\n"
+      "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
+      "  print --file=my_schedule.txt --backward_cost=2");
+  absl::ParseCommandLine(argc, argv);
+  try {
+    print();
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+  return 0;
+}

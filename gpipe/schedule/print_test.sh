@@ -1,0 +1,43 @@
+#!/bin/bash
+# The program prints text, drawing and facts, and refuses what it does not know.
+set -eu
+
+print=$1
+
+fail() {
+  echo "FAILED: $1" >&2
+  exit 1
+}
+
+expect() {  # <what it printed> <a whole line of it>
+  grep -qxF -- "$2" <<<"$1" || fail "no line '$2' in:
+$1"
+}
+
+out=$("$print" --schedule=1f1b --stages=2 --micro_batches=3)
+expect "$out" 'worker 0: F0.0 F0.1 B0.0 F0.2 B0.1 B0.2'
+expect "$out" '0: F0 F1 .. B0 F2 B1 .. B2'
+expect "$out" 'with every action taking one unit: makespan 8, bubble 25 %'
+expect "$out" 'peak live micro-batches per stage: 2 1'
+expect "$out" 'sends that wait for their receiver: fine'
+
+expect "$("$print" --schedule=gpipe --stages=1 --micro_batches=2 --backward_cost=2)" '0: F0 F1 B1--- B0---'
+
+file=$TEST_TMPDIR/schedule.txt
+printf 'stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\n' >"$file"
+expect "$("$print" --file="$file")" '0: F0 I0 W0'
+expect "$(BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$print" --file=schedule.txt)" '0: F0 I0 W0'
+
+refuse() {  # <part of the message> <arguments>
+  local part=$1 out
+  shift
+  out=$("$print" "$@" 2>&1) && fail "accepted $*"
+  grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
+}
+
+refuse "expected gpipe or 1f1b, got 'zigzag'" --schedule=zigzag
+refuse 'at least 1, got 0 stages' --stages=0
+refuse 'cannot read /nowhere/x' --file=/nowhere/x
+printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
+refuse 'B0.0 (worker 0 at position 0) comes before F0.0' --file="$file"
+echo PASSED

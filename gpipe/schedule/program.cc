@@ -1,0 +1,56 @@
+#include "gpipe/schedule/program.h"
+
+#include "gpipe/schedule/dependencies.h"
+
+namespace gpipe {
+
+Program compile(const Schedule& schedule, const Routes& routes) {
+  schedule.verify(routes, Sends::kBuffered);
+  const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
+                                            schedule.table(), routes);
+
+  Program program;
+  program.slots.assign(static_cast<size_t>(schedule.workers()), 0);
+  for (const std::vector<Action>& actions : schedule.table()) {
+    std::vector<Step>& steps = program.workers.emplace_back();
+    for (const Action& action : actions) steps.push_back({action, {}, {}});
+  }
+  // Slots are dealt out in the order in which the receiver uses them. Two routes may join the same
+  // two actions, so a sender finds its slots by the route, and notes them in its own order.
+  for (int32_t worker = 0; worker < schedule.workers(); ++worker) {
+    for (Step& step : program.workers[static_cast<size_t>(worker)]) {
+      for (const auto& need : dependencies.needs(step.action)) {
+        if (need.route < 0) continue;
+        const int32_t slot = program.slots[static_cast<size_t>(worker)]++;
+        step.receives.push_back(slot);
+        Step& sender = program.workers[static_cast<size_t>(need.position.worker)]
+                                      [static_cast<size_t>(need.position.index)];
+        const auto feeds = dependencies.feeds(sender.action);
+        sender.sends.resize(feeds.size());
+        for (size_t k = 0; k < feeds.size(); ++k) {
+          if (feeds[k].route == need.route) sender.sends[k] = {worker, slot};
+        }
+      }
+    }
+  }
+  return program;
+}
+
+std::string Program::to_text() const {
+  std::string text;
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (const Step& step : workers[worker]) {
+      text += "worker " + std::to_string(worker) + ": " + step.action.to_text();
+      if (!step.receives.empty()) text += " <-";
+      for (int32_t slot : step.receives) text += " " + std::to_string(slot);
+      if (!step.sends.empty()) text += " ->";
+      for (const Step::Send& send : step.sends) {
+        text += " " + std::to_string(send.worker) + ":" + std::to_string(send.slot);
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,63 @@
+#include "gpipe/schedule/routes.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+// Far beyond any pipeline, and small enough that a typing error ends in a message, not in a dead
+// machine.
+constexpr int64_t kMostStages = int64_t{1} << 24;
+
+}  // namespace
+
+Routes Routes::create(int64_t stages, std::vector<Route> skips) {
+  if (stages < 1 || stages > kMostStages) {
+    throw std::invalid_argument("Routes::create: stages must be at least 1 and at most " +
+                                std::to_string(kMostStages) + ", got " + std::to_string(stages));
+  }
+  Routes routes;
+  routes.routes_.reserve(static_cast<size_t>(stages) - 1 + skips.size());
+  for (int32_t stage = 0; stage + 1 < stages; ++stage) {
+    routes.routes_.push_back({stage, stage + 1, "activation"});
+  }
+  for (Route& skip : skips) {
+    if (skip.source_stage < 0 || skip.source_stage >= skip.target_stage ||
+        skip.target_stage >= stages) {
+      throw std::invalid_argument(
+          "Routes::create: skip '" + skip.name + "' goes from stage " +
+          std::to_string(skip.source_stage) + " to stage " + std::to_string(skip.target_stage) +
+          ", but a skip must go to a later stage of the " + std::to_string(stages) +
+          " there are (one inside a stage needs no route)");
+    }
+    routes.routes_.push_back(std::move(skip));
+  }
+  routes.outgoing_.resize(static_cast<size_t>(stages));
+  routes.incoming_.resize(static_cast<size_t>(stages));
+  for (size_t id = 0; id < routes.routes_.size(); ++id) {
+    const Route& route = routes.routes_[id];
+    routes.outgoing_[static_cast<size_t>(route.source_stage)].push_back(static_cast<int32_t>(id));
+    routes.incoming_[static_cast<size_t>(route.target_stage)].push_back(static_cast<int32_t>(id));
+  }
+  return routes;
+}
+
+const std::vector<int32_t>& Routes::outgoing(int64_t stage) const {
+  return outgoing_.at(static_cast<size_t>(stage));
+}
+
+const std::vector<int32_t>& Routes::incoming(int64_t stage) const {
+  return incoming_.at(static_cast<size_t>(stage));
+}
+
+std::string Routes::to_text() const {
+  std::string text;
+  for (size_t id = 0; id < routes_.size(); ++id) {
+    text += std::to_string(id) + ": " + std::to_string(routes_[id].source_stage) + " -> " +
+            std::to_string(routes_[id].target_stage) + " " + routes_[id].name + "\n";
+  }
+  return text;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,66 @@
+#ifndef GPIPE_SCHEDULE_ROUTES_H_
+#define GPIPE_SCHEDULE_ROUTES_H_
+
+// Which values flow between stages, for every micro-batch alike: the activations of stage j to
+// stage j + 1, and the skip tensors straight from the stage that stashes them to the stage that
+// pops them. A gradient takes its value's route backwards. What a value is (a tensor, several,
+// bytes) is not known here.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+
+struct Route {
+  int32_t source_stage = 0;
+  int32_t target_stage = 0;  // always greater than source_stage
+  std::string name;          // for people; need not be unique, a route's identity is its id
+
+  friend bool operator==(const Route& a, const Route& b) {
+    return a.source_stage == b.source_stage && a.target_stage == b.target_stage && a.name == b.name;
+  }
+  friend bool operator!=(const Route& a, const Route& b) { return !(a == b); }
+};
+
+// An immutable value; safe to read from any thread.
+//
+//   Routes routes = Routes::create(3, {{0, 2, "encoder"}});
+//   routes[1];           // {1, 2, "activation"}
+//   routes.incoming(2);  // {1, 2}: the activation, then the skip
+class Routes {
+ public:
+  // The activation routes come first: id j is stage j -> j + 1, named "activation". The skips
+  // follow in the order given: skips[k] has the id stages - 1 + k. Throws std::invalid_argument
+  // where stages < 1, or a skip leaves 0 <= source < target < stages (a skip that stays inside a
+  // stage needs no route).
+  static Routes create(int64_t stages, std::vector<Route> skips = {});
+
+  int64_t stages() const { return static_cast<int64_t>(outgoing_.size()); }
+  int64_t size() const { return static_cast<int64_t>(routes_.size()); }
+  const Route& operator[](int64_t id) const { return routes_.at(static_cast<size_t>(id)); }
+
+  // Ids in ascending order, so the activation, where there is one, is first.
+  // Throw std::out_of_range for a stage that does not exist.
+  const std::vector<int32_t>& outgoing(int64_t stage) const;
+  const std::vector<int32_t>& incoming(int64_t stage) const;
+
+  // One line a route: "2: 0 -> 2 encoder".
+  std::string to_text() const;
+
+  friend bool operator==(const Routes& a, const Routes& b) {
+    return a.outgoing_.size() == b.outgoing_.size() && a.routes_ == b.routes_;
+  }
+  friend bool operator!=(const Routes& a, const Routes& b) { return !(a == b); }
+
+ private:
+  Routes() = default;
+
+  std::vector<Route> routes_;
+  std::vector<std::vector<int32_t>> outgoing_;
+  std::vector<std::vector<int32_t>> incoming_;
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_ROUTES_H_

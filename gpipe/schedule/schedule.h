@@ -1,0 +1,110 @@
+#ifndef GPIPE_SCHEDULE_SCHEDULE_H_
+#define GPIPE_SCHEDULE_SCHEDULE_H_
+
+// What is done in which order: for each worker, the list of actions it runs one after another. A
+// schedule holds no times and no tensors; when an action starts is decided by the data it waits
+// for. `compile` (program.h) joins it with routes, `simulate` (simulate.h) puts times on it, `draw`
+// (drawing.h) shows it. docs/design/schedule.md says why it is a value and how deadlocks are found.
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/verify.h"
+
+namespace gpipe {
+
+// An immutable value, cheap to copy; safe to read from any thread.
+//
+//   Schedule schedule = Schedule::one_f_one_b(/*stages=*/4, /*micro_batches=*/8);
+//   ScheduleFacts facts = schedule.verify();
+//   schedule.actions(3);                               // F3.0 B3.0 F3.1 B3.1 ...
+//   Schedule::from_text(schedule.to_text()) == schedule;
+class Schedule {
+ public:
+  // Any table of workers and their actions; several stages may share a worker. Checks the ranges
+  // only: throws std::invalid_argument for a stage or micro-batch that does not exist, for counts
+  // below 1, and for more than 2^24 cells (stages x micro-batches). Whether the table makes sense
+  // is for verify() to say.
+  static Schedule create(int64_t stages, int64_t micro_batches,
+                         std::vector<std::vector<Action>> workers);
+
+  // Fill-drain (Huang et al., "GPipe", 2019): worker j runs stage j, all forwards 0 .. m-1, then
+  // all backwards m-1 .. 0. Every stage holds all m micro-batches in between. Throws as create()
+  // does.
+  static Schedule gpipe(int64_t stages, int64_t micro_batches);
+
+  // One forward, one backward (Narayanan et al., "PipeDream", 2019, in its flushing form, Fan et
+  // al., "DAPPLE", 2021): worker j runs stage j, min(m, p-1-j) forwards to warm up, then a forward
+  // and a backward in turn, then the backwards that are left; backwards in the order 0 .. m-1.
+  // Stage j holds min(m, p-j) micro-batches at most. As long as fill-drain, with less memory.
+  // Throws as create() does.
+  static Schedule one_f_one_b(int64_t stages, int64_t micro_batches);
+
+  int64_t stages() const { return rep_->stages; }
+  int64_t micro_batches() const { return rep_->micro_batches; }
+  int64_t workers() const { return static_cast<int64_t>(rep_->workers.size()); }
+  // Throws std::out_of_range for a worker that does not exist.
+  const std::vector<Action>& actions(int64_t worker) const {
+    return rep_->workers.at(static_cast<size_t>(worker));
+  }
+  const std::vector<std::vector<Action>>& table() const { return rep_->workers; }
+  // The worker that runs `stage` (the first, where verify() would complain about several). Throws
+  // std::invalid_argument if none does.
+  int64_t worker_of(int64_t stage) const;
+
+  // Throws std::invalid_argument with a list of every problem; otherwise tells what the schedule
+  // costs. See verify.h for what is checked. `sends` is what the transport promises: a schedule
+  // that passes with the default runs over any. With routes, the skips are taken into account as
+  // well.
+  ScheduleFacts verify(Sends sends = Sends::kRendezvous) const;
+  ScheduleFacts verify(const Routes& routes, Sends sends = Sends::kRendezvous) const;
+
+  // The same workers with only these kinds of action left, in the same order: the forward half is
+  // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}).
+  Schedule only(std::initializer_list<ActionKind> kinds) const;
+
+  // A text for people and for diffs, and its exact inverse:
+  //   stages 2
+  //   micro_batches 1
+  //   worker 0: F0.0 B0.0
+  //   worker 1: F1.0 B1.0
+  // from_text() also takes empty lines and comments that start with '#'; it throws
+  // std::invalid_argument naming the line and what was expected there.
+  std::string to_text() const;
+  static Schedule from_text(std::string_view text);
+
+  friend bool operator==(const Schedule& a, const Schedule& b) {
+    return a.rep_ == b.rep_ ||
+           (a.stages() == b.stages() && a.micro_batches() == b.micro_batches() &&
+            a.rep_->workers == b.rep_->workers);
+  }
+  friend bool operator!=(const Schedule& a, const Schedule& b) { return !(a == b); }
+
+ private:
+  struct Rep {
+    int64_t stages;
+    int64_t micro_batches;
+    std::vector<std::vector<Action>> workers;
+    std::vector<int32_t> worker_of;  // stage -> worker, -1 for none
+  };
+
+  explicit Schedule(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
+  std::shared_ptr<const Rep> rep_;
+};
+
+// What makes a schedule for a pipeline whose size is known only later: Schedule::gpipe,
+// Schedule::one_f_one_b, or a user's own.
+using ScheduleGenerator = std::function<Schedule(int64_t stages, int64_t micro_batches)>;
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_SCHEDULE_H_

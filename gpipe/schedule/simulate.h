@@ -1,0 +1,82 @@
+#ifndef GPIPE_SCHEDULE_SIMULATE_H_
+#define GPIPE_SCHEDULE_SIMULATE_H_
+
+// When each action of a schedule would start and end, given what it costs: an action starts as soon
+// as its worker is free and its inputs have arrived. This is the order in which the runtime runs a
+// program, without the runtime.
+//
+// Not in the model: contention between transfers (each has a link of its own), and a worker that
+// must help with a transfer. Costs are in whatever unit the caller likes; the results are in the
+// same.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+struct StageCost {
+  double forward = 1.0;
+  double backward = 1.0;
+  double input_gradient = 1.0;
+  double weight_gradient = 1.0;
+};
+
+// A value on its way: over `route` (an id of the routes) from the action that gives it to the one
+// that needs it.
+struct Transfer {
+  Action producer;
+  Action consumer;
+  int32_t route = 0;
+  int32_t from_worker = 0;
+  int32_t to_worker = 0;
+};
+
+// Both must give finite times of at least 0.
+using ActionCost = std::function<double(const Action&)>;
+using TransferCost = std::function<double(const Transfer&)>;
+
+// The same for every stage, and one for each stage (asking for another stage throws
+// std::out_of_range). A cost per cell is any function of the caller's.
+ActionCost uniform_cost(StageCost cost);
+ActionCost stage_costs(std::vector<StageCost> costs);
+
+struct SimulateOptions {
+  ActionCost action = uniform_cost({});
+  // Not asked for transfers inside a worker, which take no time. Empty: no transfer takes time.
+  TransferCost transfer;
+};
+
+struct TimedAction {
+  Action action;
+  double start = 0.0;
+  double end = 0.0;
+};
+
+struct Simulation {
+  std::vector<std::vector<TimedAction>> workers;  // as in the schedule
+  double makespan = 0.0;                          // the last end; the first start is 0
+  std::vector<double> busy;                       // per worker, the time spent in actions
+
+  // Share of the makespan in which the worker has nothing to do, 0 .. 1; 0 where the makespan is 0.
+  double bubble(int64_t worker) const;
+  // The mean over the workers.
+  double bubble_ratio() const;
+};
+
+//   Simulation run = simulate(Schedule::gpipe(4, 8), {uniform_cost({1.0, 2.0})});
+//   run.makespan;                   // (8 + 4 - 1) * (1.0 + 2.0)
+//   run.workers[3].front().start;   // 3.0: the fill
+// Deterministic. Throws std::invalid_argument if the schedule does not verify with buffered sends,
+// or for a cost that is negative or not finite.
+Simulation simulate(const Schedule& schedule, const SimulateOptions& options = {});
+Simulation simulate(const Schedule& schedule, const Routes& routes,
+                    const SimulateOptions& options = {});
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_SIMULATE_H_

@@ -1,0 +1,154 @@
+#include "gpipe/schedule/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "gpipe/schedule/hand_written.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+
+// What verify() says of a schedule's text; empty where it says nothing.
+std::string complaint(const std::string& text, Sends sends = Sends::kRendezvous,
+                      const std::vector<Route>& skips = {}) {
+  const Schedule schedule = Schedule::from_text(text);
+  try {
+    schedule.verify(Routes::create(schedule.stages(), skips), sends);
+    return "";
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+}
+
+TEST(Verify, EveryKindOfProblem) {
+  struct Case {
+    const char* text;
+    const char* error;
+  };
+  const Case cases[] = {
+      {"stages 1\nmicro_batches 1\nworker 0:",
+       "Schedule::verify: 1 problem:\n"
+       "  - there are no actions"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 F0.0 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - F0.0 is there twice: worker 0 at position 0 and worker 0 at position 1"},
+      {"stages 1\nmicro_batches 2\nworker 0: F0.0 B0.0 B0.1",
+       "Schedule::verify: 1 problem:\n"
+       "  - F0.1 is missing"},
+      {"stages 1\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - B0.1 is missing (or I0.1 and W0.1)"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 B0.0 W0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - B0.0 is there beside W0.0, but a cell's backward is either whole or split"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - B0.0 is there beside I0.0, but a cell's backward is either whole or split"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 W0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - I0.0 is missing, though W0.0 is there"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - W0.0 is missing, though I0.0 is there"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0\nworker 1: B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - stage 0 is on worker 0 and on worker 1, but a stage lives on one worker"},
+      {"stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - B0.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 W0.0 I0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - W0.0 (worker 0 at position 1) comes before I0.0 (position 2), which it needs"},
+      {"stages 2\nmicro_batches 1\nworker 0: F1.0 F0.0 B0.0 B1.0",
+       "Schedule::verify: 2 problems:\n"
+       "  - F1.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs\n"
+       "  - B0.0 (worker 0 at position 2) comes before B1.0 (position 3), which it needs"},
+      // Everything of the first group at once.
+      {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
+       "F0.0",
+       "Schedule::verify: 5 problems:\n"
+       "  - F0.0 is there twice: worker 0 at position 0 and worker 0 at position 1\n"
+       "  - F0.0 is there twice: worker 0 at position 0 and worker 1 at position 4\n"
+       "  - stage 0 is on worker 0 and on worker 1, but a stage lives on one worker\n"
+       "  - F0.1 is missing\n"
+       "  - W1.0 is missing, though I1.0 is there"},
+      // Stage 0 wants a backward before it gives what that backward needs.
+      {"stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1",
+       "Schedule::verify: 1 problem:\n"
+       "  - deadlock, even with buffered sends:\n"
+       "      worker 0 at B0.0 waits for B1.0 of worker 1\n"
+       "      worker 1 at F1.1 waits for F0.1 of worker 0"},
+      // The same micro-batches in another order: data would flow, but both wait to be heard first.
+      {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1",
+       "Schedule::verify: 1 problem:\n"
+       "  - deadlock where a send waits for its receiver (with buffered sends it would run):\n"
+       "      worker 0 after F0.0 waits for worker 1 to send F0.0 to F1.0\n"
+       "      worker 1, at its start, waits for worker 0 to receive F0.1 for F1.1"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text);
+    EXPECT_EQ(complaint(c.text), c.error);
+  }
+}
+
+TEST(Verify, BufferedSendsAllowMore) {
+  EXPECT_EQ(
+      complaint(
+          "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1",
+          Sends::kBuffered),
+      "");
+}
+
+TEST(Verify, HalfOfACell) {
+  EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: F0.0\nworker 1: F1.0"), "");
+  EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: B0.0\nworker 1: B1.0"), "");
+  EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: I0.0 W0.0\nworker 1: B1.0"), "");
+  EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: F0.0\nworker 1: B1.0"),
+            "Schedule::verify: 3 problems:\n"
+            "  - B0.0 is missing (or I0.0 and W0.0)\n"
+            "  - F1.0 is missing\n"
+            "  - B1.0 is there twice: it is not")
+      << "replaced below";
+}
+
+TEST(Verify, ScheduleAndRoutesMustBeForTheSameStages) {
+  EXPECT_THROW(Schedule::gpipe(2, 2).verify(Routes::create(3)), std::invalid_argument);
+}
+
+// Interleaved and split schedules, and workers with nothing to do, are schedules like any other.
+TEST(Verify, TakesHandWrittenSchedules) {
+  const ScheduleFacts interleaved = testing::interleaved().verify();
+  EXPECT_THAT(interleaved.peak_live, ElementsAre(2, 2, 2, 1));
+  EXPECT_EQ(interleaved.makespan, 11);
+
+  const ScheduleFacts split = testing::split_backward().verify();
+  EXPECT_THAT(split.peak_live, ElementsAre(2, 2));
+  EXPECT_EQ(split.makespan, 7);
+  EXPECT_DOUBLE_EQ(split.bubble_ratio, 1.0 - 12.0 / 14.0);
+
+  const ScheduleFacts idle =
+      Schedule::from_text("stages 1\nmicro_batches 1\nworker 0:\nworker 1: F0.0 B0.0").verify();
+  EXPECT_EQ(idle.makespan, 2);
+  EXPECT_DOUBLE_EQ(idle.bubble_ratio, 0.5);
+}
+
+// Why verify() without routes and verify(routes) may differ: 1F1B runs over waiting sends along the
+// chain, but a skip over three stages makes the first wait for the last to hear it, while the last
+// waits to be heard by the first.
+TEST(Verify, SkipsMayDeadlockSendsThatWait) {
+  const Schedule schedule = Schedule::one_f_one_b(4, 4);
+  const Routes routes = Routes::create(4, {{0, 3, "skip"}});
+  EXPECT_NO_THROW(schedule.verify());
+  EXPECT_NO_THROW(schedule.verify(routes, Sends::kBuffered));
+  EXPECT_THROW(schedule.verify(routes, Sends::kRendezvous), std::invalid_argument);
+  EXPECT_NO_THROW(Schedule::gpipe(4, 4).verify(routes, Sends::kRendezvous));
+}
+
+}  // namespace
+}  // namespace gpipe
