@@ -15,10 +15,10 @@
 namespace gpipe::models {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Counts;
 using testing::expect_golden;
 using testing::expect_golden_micro_batched;
+using ::testing::HasSubstr;
 
 AmoebaNetDOptions options(int64_t num_classes, int64_t num_layers, int64_t num_filters) {
   return AmoebaNetDOptions()

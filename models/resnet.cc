@@ -115,8 +115,7 @@ torch::nn::Sequential resnet(const ResNetOptions& options) {
   model->push_back("relu", relu(false));
   if (!options.small_stem()) {
     using torch::nn::MaxPool2d;
-    model->push_back("maxpool",
-                     MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)));
+    model->push_back("maxpool", MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)));
   }
 
   int64_t planes = options.base_planes();

@@ -19,10 +19,10 @@
 namespace gpipe::models {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Counts;
 using testing::expect_golden;
 using testing::expect_golden_micro_batched;
+using ::testing::HasSubstr;
 using testing::skip_partitions;
 
 torch::nn::Sequential on_meta(const ResNetOptions& options) {
@@ -63,13 +63,15 @@ TEST(ResNetTest, TheNamedOnesAreWhatTheirNamesSay) {
 }
 
 TEST(ResNetTest, GivesTheGoldenNumbers) {
-  expect_golden("resnet_1111_nc10_64x64",
-                [] { return resnet(ResNetOptions({1, 1, 1, 1}).num_classes(10)); });
+  expect_golden("resnet_1111_nc10_64x64", [] {
+    return resnet(ResNetOptions({1, 1, 1, 1}).num_classes(10));
+  });
 }
 
 TEST(ResNetTest, GivesTheGoldenNumbersInPlaceToo) {
-  expect_golden("resnet_1111_nc10_64x64",
-                [] { return resnet(ResNetOptions({1, 1, 1, 1}).num_classes(10).inplace(true)); });
+  expect_golden("resnet_1111_nc10_64x64", [] {
+    return resnet(ResNetOptions({1, 1, 1, 1}).num_classes(10).inplace(true));
+  });
 }
 
 TEST(ResNetTest, GivesTheGoldenNumbersInMicroBatches) {
@@ -108,8 +110,8 @@ TEST(ResNetTest, ConvolutionsAreInitialisedForReLU) {
 }
 
 TEST(ResNetTest, ShrinksToSmallImages) {
-  auto model = resnet(
-      ResNetOptions({1, 2}).num_classes(10).base_planes(8).in_channels(1).small_stem(true));
+  auto model =
+      resnet(ResNetOptions({1, 2}).num_classes(10).base_planes(8).in_channels(1).small_stem(true));
   EXPECT_EQ(model->size(), 3u + 11 * 3 + 3);
   EXPECT_EQ(model->forward(at::rand({2, 1, 28, 28})).sizes(), (at::IntArrayRef{2, 10}));
   // Nothing before the second group makes the image smaller.

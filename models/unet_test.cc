@@ -16,10 +16,10 @@
 namespace gpipe::models {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Counts;
 using testing::expect_golden;
 using testing::expect_golden_micro_batched;
+using ::testing::HasSubstr;
 using testing::skip_partitions;
 
 UNetOptions options(int64_t depth, int64_t num_convs, int64_t base_channels, int64_t in = 3,
@@ -122,7 +122,8 @@ TEST(UNetTest, RefusesOptionsThatMakeNoNetwork) {
     }
     return "no error";
   };
-  EXPECT_THAT(error_of(options(0, 1, 4)), HasSubstr("depth of a U-Net must be from 1 to 24, got 0"));
+  EXPECT_THAT(error_of(options(0, 1, 4)),
+              HasSubstr("depth of a U-Net must be from 1 to 24, got 0"));
   EXPECT_THAT(error_of(options(25, 1, 4)), HasSubstr("got 25"));
   EXPECT_THAT(error_of(options(1, 0, 4)), HasSubstr("num_convs must be at least 1, got 0"));
   EXPECT_THAT(error_of(options(1, 1, 1)), HasSubstr("base_channels must be at least 2"));

@@ -74,8 +74,8 @@ void expect_golden(const std::string& label, const Build& build) {
     if (!results.sgd_losses.empty()) {
       auto model = filled(build, kind);
       turn_dropout_off(*model);
-      const auto losses = sgd_losses(model, input, expected.loss,
-                                     static_cast<int64_t>(results.sgd_losses.size()));
+      const auto losses =
+          sgd_losses(model, input, expected.loss, static_cast<int64_t>(results.sgd_losses.size()));
       EXPECT_EQ(difference(losses, results.sgd_losses, tolerance.gradients), "");
     }
   }
@@ -89,9 +89,8 @@ void expect_golden_micro_batched(const std::string& label, const Build& build) {
     return run.label == label && run.checkpoint == "never";
   });
   if (run == runs.end()) {
-    run = std::find_if(runs.begin(), runs.end(), [&](const PipelineRun& run) {
-      return run.label == label;
-    });
+    run = std::find_if(runs.begin(), runs.end(),
+                       [&](const PipelineRun& run) { return run.label == label; });
   }
   ASSERT_NE(run, runs.end());
   const bool compare_buffers = run->checkpoint == "never" || !run->buffers;
@@ -123,9 +122,8 @@ void expect_golden_micro_batched(const std::string& label, const Build& build) {
 std::string skip_partitions(const torch::nn::Sequential& model,
                             const std::vector<int64_t>& balance) {
   auto edges = skip::Layout::inspect(model, balance).edges();
-  std::sort(edges.begin(), edges.end(), [](const auto& a, const auto& b) {
-    return a.source_layer > b.source_layer;
-  });
+  std::sort(edges.begin(), edges.end(),
+            [](const auto& a, const auto& b) { return a.source_layer > b.source_layer; });
   std::string text;
   for (const auto& edge : edges) {
     text += (text.empty() ? "" : " ") + std::to_string(edge.source_partition) + ">" +
@@ -136,8 +134,7 @@ std::string skip_partitions(const torch::nn::Sequential& model,
 
 void expect_clone_works(torch::nn::Sequential model, const at::Tensor& input) {
   model->eval();
-  torch::nn::Sequential clone(
-      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  torch::nn::Sequential clone(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
   ASSERT_EQ(clone->size(), model->size());
   // LibTorch's Sequential does not give a clone the names of its layers, so names are not compared.
   ASSERT_EQ(clone->parameters().size(), model->parameters().size());

@@ -78,7 +78,8 @@ class Differences {
   }
   template <typename T>
   void expect_equal(const std::string& what, const T& actual, const T& golden) {
-    if (!(actual == golden)) text_ << what << " differs: " << actual << ", golden " << golden << "\n";
+    if (!(actual == golden))
+      text_ << what << " differs: " << actual << ", golden " << golden << "\n";
   }
   std::string text() const { return text_.str(); }
 
@@ -165,7 +166,8 @@ double hash_value(uint32_t k, uint32_t i) {
 }
 
 void fill(const std::string& kind, torch::nn::Module& module) {
-  TORCH_CHECK_VALUE(kind == "hash" || kind == "sin", "fills are 'hash' and 'sin', got '", kind, "'");
+  TORCH_CHECK_VALUE(kind == "hash" || kind == "sin", "fills are 'hash' and 'sin', got '", kind,
+                    "'");
   kind == "hash" ? fill_hash(module) : fill_sin(module);
 }
 
@@ -247,8 +249,7 @@ Record record(const at::Tensor& output) {
   record.shape = output.sizes().vec();
   record.sum = flat.sum().item<double>();
   record.abs_sum = abs_sum(flat);
-  const at::Tensor weights =
-      (at::arange(count, at::kLong).remainder(97) + 1).to(at::kDouble) / 97;
+  const at::Tensor weights = (at::arange(count, at::kLong).remainder(97) + 1).to(at::kDouble) / 97;
   record.weighted_sum = flat.mul(weights).sum().item<double>();
   record.max_abs = max_abs(flat);
   record.first = elements(flat, 0, 8);
@@ -371,8 +372,8 @@ std::string difference(const BufferRecord& actual, const BufferRecord& golden, d
   return differences.text();
 }
 
-std::string difference(const std::vector<TraceEntry>& actual,
-                       const std::vector<TraceEntry>& golden, double tolerance) {
+std::string difference(const std::vector<TraceEntry>& actual, const std::vector<TraceEntry>& golden,
+                       double tolerance) {
   Differences differences(tolerance);
   differences.expect_equal("number of layers", actual.size(), golden.size());
   for (size_t i = 0; i < std::min(actual.size(), golden.size()); ++i) {
@@ -420,21 +421,13 @@ const std::vector<PipelineRun>& golden_pipeline_runs() {
   static const auto runs = [] {
     std::vector<PipelineRun> runs;
     for (const auto& json : golden().at("pipeline_runs")) {
-      runs.push_back({json.at("label"),
-                      json.at("input_shape").get<std::vector<int64_t>>(),
-                      json.at("loss"),
-                      to_tolerance(json.at("tolerance")),
-                      json.at("balance").get<std::vector<int64_t>>(),
-                      json.at("chunks"),
-                      json.at("checkpoint"),
-                      json.at("deferred_batch_norm"),
-                      json.at("fill"),
-                      json.at("micro_batch_sizes").get<std::vector<int64_t>>(),
-                      to_record(json.at("train")),
-                      json.at("train_loss"),
-                      to_gradients(json.at("gradients")),
-                      to_buffers(json),
-                      to_record(json.at("eval_after"))});
+      runs.push_back(
+          {json.at("label"), json.at("input_shape").get<std::vector<int64_t>>(), json.at("loss"),
+           to_tolerance(json.at("tolerance")), json.at("balance").get<std::vector<int64_t>>(),
+           json.at("chunks"), json.at("checkpoint"), json.at("deferred_batch_norm"),
+           json.at("fill"), json.at("micro_batch_sizes").get<std::vector<int64_t>>(),
+           to_record(json.at("train")), json.at("train_loss"), to_gradients(json.at("gradients")),
+           to_buffers(json), to_record(json.at("eval_after"))});
     }
     return runs;
   }();

@@ -22,8 +22,8 @@
 namespace gpipe::models::testing {
 
 // Overwrites all parameters and buffers with values that depend on their position alone, in the
-// order of named_parameters() and named_buffers(). "hash" is sensitive to every detail of a network;
-// "sin" means something for networks without batch norm only.
+// order of named_parameters() and named_buffers(). "hash" is sensitive to every detail of a
+// network; "sin" means something for networks without batch norm only.
 void fill(const std::string& kind, torch::nn::Module& module);
 void fill_hash(torch::nn::Module& module);
 void fill_sin(torch::nn::Module& module);
@@ -35,7 +35,8 @@ void turn_dropout_off(torch::nn::Module& module);
 
 // float64 of this shape with element i = sin(0.01 i).
 at::Tensor golden_input(at::IntArrayRef shape);
-// `loss` is "ce" (output [batch, classes]) or "bce" (any output). The target is for the whole batch.
+// `loss` is "ce" (output [batch, classes]) or "bce" (any output). The target is for the whole
+// batch.
 at::Tensor golden_target(const std::string& loss, at::IntArrayRef output_shape);
 at::Tensor golden_loss(const std::string& loss, const at::Tensor& output, const at::Tensor& target);
 at::Tensor golden_loss(const std::string& loss, const at::Tensor& output);
@@ -78,15 +79,15 @@ std::vector<TraceEntry> trace(torch::nn::Sequential model, const at::Tensor& inp
 std::vector<double> sgd_losses(torch::nn::Sequential model, const at::Tensor& input,
                                const std::string& loss, int64_t steps);
 
-// "" if `actual` agrees with `golden` to `tolerance`, else what differs and by how much. Elements are
-// compared relative to the largest one, sums to the sum of absolute values, other numbers to the
-// golden one.
+// "" if `actual` agrees with `golden` to `tolerance`, else what differs and by how much. Elements
+// are compared relative to the largest one, sums to the sum of absolute values, other numbers to
+// the golden one.
 std::string difference(const Record& actual, const Record& golden, double tolerance);
 std::string difference(const GradientRecord& actual, const GradientRecord& golden,
                        double tolerance);
 std::string difference(const BufferRecord& actual, const BufferRecord& golden, double tolerance);
-std::string difference(const std::vector<TraceEntry>& actual,
-                       const std::vector<TraceEntry>& golden, double tolerance);
+std::string difference(const std::vector<TraceEntry>& actual, const std::vector<TraceEntry>& golden,
+                       double tolerance);
 std::string difference(const std::vector<double>& actual, const std::vector<double>& golden,
                        double tolerance);
 std::string difference(double actual, double golden, double tolerance);

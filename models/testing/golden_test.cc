@@ -65,8 +65,7 @@ TEST(GoldenTest, DifferencesAreSeenAndSmallOnesAllowed) {
   EXPECT_THAT(difference(record(output * (1 + 1e-8)), golden, 1e-10), HasSubstr("abs_sum"));
   EXPECT_THAT(difference(record(output.flip(0)), golden, 1e-10), HasSubstr("weighted_sum"));
   EXPECT_THAT(difference(record(output.view({10, 4})), golden, 1e-10), HasSubstr("shape"));
-  EXPECT_THAT(difference(std::numeric_limits<double>::quiet_NaN(), 1.0, 1e-10),
-              HasSubstr("value"));
+  EXPECT_THAT(difference(std::numeric_limits<double>::quiet_NaN(), 1.0, 1e-10), HasSubstr("value"));
 }
 
 TEST(GoldenTest, LossesAndTargets) {
