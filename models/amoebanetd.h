@@ -1,0 +1,36 @@
+#ifndef MODELS_AMOEBANETD_H_
+#define MODELS_AMOEBANETD_H_
+
+#include <torch/arg.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+
+namespace gpipe::models {
+
+// AmoebaNet-D (Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2018)
+// in the form that torchgpipe measured. It differs from the paper: what the genotype calls
+// max_pool_3x3 is an average pool, and the normal cell joins the states 0, 3, 4 and 6.
+struct AmoebaNetDOptions {
+  TORCH_ARG(int64_t, num_classes) = 1000;
+  // Normal cells in all, a multiple of 3: a third of them in each of three groups. Default: 18.
+  TORCH_ARG(int64_t, num_layers) = 18;
+  // A quarter of them come out of the stem; at least 8. Default: 256.
+  TORCH_ARG(int64_t, num_filters) = 256;
+};
+
+// The layers, num_layers + 6 of them: a stem, two reduction cells, three groups of normal cells
+// with a reduction cell between them, the classifier. From the second layer to the classifier two
+// tensors go from layer to layer, as std::vector<torch::Tensor>: the output of the layer before and
+// its input.
+//
+// Takes images of shape [batch, 3, side, side], side a multiple of 32 from 224 to 416, gives scores
+// of shape [batch, num_classes]. Throws c10::ValueError for options that make no network.
+//
+//   auto model = gpipe::models::amoebanetd(AmoebaNetDOptions().num_layers(36).num_filters(544));
+//   auto scores = model->forward(images);
+torch::nn::Sequential amoebanetd(const AmoebaNetDOptions& options = {});
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_AMOEBANETD_H_

@@ -1,0 +1,131 @@
+#include "models/unet.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/nn/modules/upsampling.h>
+#include <torch/nn/pimpl.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "skip/skippable.h"
+
+namespace gpipe::models {
+namespace {
+
+using torch::nn::Conv2d;
+using torch::nn::Conv2dOptions;
+
+// Stashes its input as it is.
+class StashImpl : public torch::nn::Cloneable<StashImpl>, public skip::Skippable {
+ public:
+  StashImpl() : Skippable({"skip"}, {}) {}
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override { stream << "Stash, " << to_text(); }
+
+  at::Tensor forward(at::Tensor input) {
+    stash("skip", input);
+    return input;
+  }
+};
+TORCH_MODULE(Stash);
+
+// Joins its input and what was stashed along the channels, the input first.
+class PopCatImpl : public torch::nn::Cloneable<PopCatImpl>, public skip::Skippable {
+ public:
+  PopCatImpl() : Skippable({}, {"skip"}) {}
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override { stream << "PopCat, " << to_text(); }
+
+  at::Tensor forward(at::Tensor input) {
+    const at::Tensor skip = pop("skip");
+    // Pooling an odd size drops a row or column, which the upsampled input then lacks at the end.
+    const int64_t rows = skip.size(2) - input.size(2);
+    const int64_t columns = skip.size(3) - input.size(3);
+    if (rows != 0 || columns != 0) input = at::constant_pad_nd(input, {0, columns, 0, rows}, 0);
+    return at::cat({input, skip}, 1);
+  }
+};
+TORCH_MODULE(PopCat);
+
+// `count` times convolution, dropout, norm, activation; `prefix` and a number name them.
+void push_stack(torch::nn::Sequential& model, const std::string& prefix, int64_t in, int64_t mid,
+                int64_t out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = prefix + std::to_string(i) + "_";
+    const int64_t from = i == 0 ? in : mid;
+    const int64_t to = i == count - 1 ? out : mid;
+    model->push_back(name + "conv", Conv2d(Conv2dOptions(from, to, 3).padding(1).bias(false)));
+    model->push_back(name + "dropout", torch::nn::Dropout2d(0.1));
+    model->push_back(name + "norm", torch::nn::InstanceNorm2d(to));
+    model->push_back(name + "relu",
+                     torch::nn::LeakyReLU(torch::nn::LeakyReLUOptions().negative_slope(0.01)));
+  }
+}
+
+void check(const UNetOptions& options) {
+  // More halvings than 24 would need images of 33 million pixels a side, and overflow the channels.
+  TORCH_CHECK_VALUE(options.depth() >= 1 && options.depth() <= 24,
+                    "depth of a U-Net must be from 1 to 24, got ", options.depth());
+  TORCH_CHECK_VALUE(options.num_convs() >= 1, "num_convs must be at least 1, got ",
+                    options.num_convs());
+  TORCH_CHECK_VALUE(options.base_channels() >= 2, "base_channels must be at least 2, since the ",
+                    "last decoder has half as many, got ", options.base_channels());
+  TORCH_CHECK_VALUE(options.base_channels() <= int64_t{1} << 20,
+                    "base_channels must be at most 2^20, got ", options.base_channels());
+  TORCH_CHECK_VALUE(options.in_channels() >= 1, "in_channels must be at least 1, got ",
+                    options.in_channels());
+  TORCH_CHECK_VALUE(options.out_channels() >= 1, "out_channels must be at least 1, got ",
+                    options.out_channels());
+}
+
+}  // namespace
+
+torch::nn::Sequential unet(const UNetOptions& options) {
+  check(options);
+  const int64_t depth = options.depth();
+  const int64_t convs = options.num_convs();
+  auto channels = [&options](int64_t level) { return options.base_channels() << level; };
+  std::vector<skip::Namespace> levels;
+  for (int64_t level = 0; level < depth; ++level) levels.emplace_back();
+
+  torch::nn::Sequential model;
+  for (int64_t level = 0; level < depth; ++level) {
+    const std::string name = "encoder_" + std::to_string(level) + "_";
+    const int64_t in = level == 0 ? options.in_channels() : channels(level - 1);
+    push_stack(model, name + "encode_", in, channels(level), channels(level), convs);
+    Stash stash;
+    stash->isolate(levels[level]);
+    model->push_back(name + "skip", stash);
+    model->push_back(name + "down", torch::nn::MaxPool2d(2));
+  }
+
+  push_stack(model, "bottleneck_0_", channels(depth - 1), channels(depth), channels(depth - 1),
+             convs);
+
+  for (int64_t level = depth - 1; level >= 0; --level) {
+    const std::string name = "decoder_" + std::to_string(depth - 1 - level) + "_";
+    const int64_t out = channels(level) / 2;
+    model->push_back(name + "up", torch::nn::Upsample(torch::nn::UpsampleOptions()
+                                                          .scale_factor(std::vector<double>{2, 2})
+                                                          .mode(torch::kNearest)));
+    PopCat pop_cat;
+    pop_cat->isolate(levels[level]);
+    model->push_back(name + "skip", pop_cat);
+    push_stack(model, name + "decode_", channels(level + 1), out, out, convs);
+  }
+
+  model->push_back(
+      "segment",
+      Conv2d(Conv2dOptions(options.base_channels() / 2, options.out_channels(), 1).bias(false)));
+  return model;
+}
+
+}  // namespace gpipe::models

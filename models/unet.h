@@ -1,0 +1,41 @@
+#ifndef MODELS_UNET_H_
+#define MODELS_UNET_H_
+
+#include <torch/arg.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+
+namespace gpipe::models {
+
+// A simplified U-Net (after Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image
+// Segmentation", 2015) of any size, as torchgpipe measured it.
+struct UNetOptions {
+  // How often the image is halved. Default: 5.
+  TORCH_ARG(int64_t, depth) = 5;
+  // Convolutions in a row at each level on each side, and at the bottom. Default: 5.
+  TORCH_ARG(int64_t, num_convs) = 5;
+  // Channels of the first level; every level has twice those of the level above. At least 2, as the
+  // last decoder has half as many. Default: 64.
+  TORCH_ARG(int64_t, base_channels) = 64;
+  TORCH_ARG(int64_t, in_channels) = 3;
+  TORCH_ARG(int64_t, out_channels) = 1;
+};
+
+// The layers, flat: num_convs * 4 * (2 * depth + 1) + 4 * depth + 1 of them. A convolution is
+// followed by Dropout2d(0.1), InstanceNorm2d and LeakyReLU. Each level hands its last activation to
+// the decoder of the same level as a skip ("encoder_0_skip"), in a namespace of its own; decoder_0
+// is the deepest.
+//
+// Takes images of shape [batch, in_channels, height, width], gives logits of shape
+// [batch, out_channels, height, width]. Height and width must be at least 2^(depth + 1), or the
+// instance norm at the bottom has a single element to normalise. Throws c10::ValueError for options
+// that make no network.
+//
+//   auto model = gpipe::models::unet(UNetOptions().depth(4).base_channels(16));
+//   auto logits = model->forward(images);
+torch::nn::Sequential unet(const UNetOptions& options = {});
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_UNET_H_
