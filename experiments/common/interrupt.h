@@ -1,0 +1,35 @@
+// Ctrl-C asks an experiment to stop after its current step and to say what was reached.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
+#define GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
+
+#include <csignal>
+
+namespace gpipe::experiments {
+
+// Exit code of a program that SIGINT stopped, as shells report it.
+constexpr int kInterruptedExitCode = 130;
+
+// While it lives, the first SIGINT or SIGTERM only sets a flag; a second one ends the process at
+// once, as usual. At most one object may live at a time (std::logic_error). `requested()` may be
+// called from any thread.
+//
+//   InterruptScope interrupt;
+//   while (!interrupt.requested() && more()) step();
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  bool requested() const noexcept;
+
+ private:
+  struct sigaction previous_interrupt_;
+  struct sigaction previous_terminate_;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_

@@ -1,0 +1,49 @@
+#include "experiments/common/interrupt.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <stdexcept>
+
+namespace gpipe::experiments {
+namespace {
+
+TEST(Interrupt, FirstSignalOnlySetsTheFlag) {
+  InterruptScope interrupt;
+  EXPECT_FALSE(interrupt.requested());
+  std::raise(SIGINT);
+  EXPECT_TRUE(interrupt.requested());
+}
+
+TEST(Interrupt, TerminateCountsToo) {
+  InterruptScope interrupt;
+  std::raise(SIGTERM);
+  EXPECT_TRUE(interrupt.requested());
+}
+
+TEST(Interrupt, ANewScopeStartsClear) {
+  {
+    InterruptScope interrupt;
+    std::raise(SIGINT);
+  }
+  InterruptScope interrupt;
+  EXPECT_FALSE(interrupt.requested());
+}
+
+TEST(Interrupt, OnlyOneScope) {
+  InterruptScope interrupt;
+  EXPECT_THROW(InterruptScope{}, std::logic_error);
+}
+
+TEST(InterruptDeathTest, SecondSignalEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        InterruptScope interrupt;
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+      },
+      testing::KilledBySignal(SIGINT), "");
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

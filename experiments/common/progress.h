@@ -1,0 +1,71 @@
+// Progress of a long loop: one redrawn line with a bar on a terminal, few plain lines elsewhere
+// (a log file, CI).
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
+#define GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+
+namespace gpipe::experiments {
+
+struct ProgressOptions {
+  // Redraw one line instead of writing several. Default: false; see `is_terminal`.
+  bool terminal = false;
+  // Columns of the terminal; longer lines are cut. Default: 80.
+  int width = 80;
+  // Least time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
+  std::chrono::milliseconds interval{-1};
+  // The clock; tests bring their own. Default: the steady clock.
+  std::function<std::chrono::steady_clock::time_point()> now;
+};
+
+// Not thread-safe. `out` must outlive the object, which clears its line when destroyed.
+//
+//   Progress progress(std::cerr, "epoch 1/3", batches, terminal_options(STDERR_FILENO));
+//   for (int64_t i = 0; i < batches; ++i) { step(); progress.update(i + 1, "loss 0.31"); }
+//   progress.finish();
+class Progress {
+ public:
+  // `total` steps are expected; 0 or less means unknown: the number done is shown without a share.
+  Progress(std::ostream& out, std::string label, int64_t total, ProgressOptions options = {});
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // `done` steps of the total are done; `note` stands at the end of the line. Cheap when it is not
+  // yet time for a new line.
+  void update(int64_t done, const std::string& note = "");
+
+  // Ends the progress: a terminal's line is erased, so that the caller's summary can take its
+  // place; elsewhere nothing is written. May be called several times.
+  void finish();
+
+ private:
+  std::string line(int64_t done, const std::string& note,
+                   std::chrono::steady_clock::duration elapsed) const;
+
+  std::ostream& out_;
+  std::string label_;
+  int64_t total_;
+  ProgressOptions options_;
+  std::chrono::steady_clock::time_point begin_;
+  std::chrono::steady_clock::time_point last_;
+  bool drawn_ = false;
+};
+
+// Whether the file descriptor is a terminal that can redraw a line (TERM is not "dumb").
+bool is_terminal(int file_descriptor);
+
+// Options for a stream that ends at `file_descriptor`.
+ProgressOptions terminal_options(int file_descriptor);
+
+// "0:07", "3:05", "1:02:03": seconds for people. Negative or absurd values give "-".
+std::string format_duration(double seconds);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_

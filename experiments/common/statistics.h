@@ -1,0 +1,27 @@
+// Summary figures of repeated measurements, for reports.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_STATISTICS_H_
+#define GPIPE_EXPERIMENTS_COMMON_STATISTICS_H_
+
+#include <cstddef>
+#include <vector>
+
+namespace gpipe::experiments {
+
+// Each function throws std::invalid_argument for an empty list: a mean of nothing would be
+// printed as a figure that was never measured.
+
+double mean(const std::vector<double>& values);
+
+// The middle value; the mean of the two middle values if their number is even.
+double median(std::vector<double> values);
+
+// Median absolute deviation from the median: a spread that one slow outlier does not move.
+double median_absolute_deviation(const std::vector<double>& values);
+
+// Mean of the values after the first `skip` ones (warm-up). With no value left, the mean of all.
+double mean_after(const std::vector<double>& values, std::size_t skip);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_STATISTICS_H_

@@ -1,0 +1,47 @@
+// What a set of labelled images is to the loader. Knows nothing of torch.
+
+#ifndef GPIPE_EXPERIMENTS_DATA_DATASET_H_
+#define GPIPE_EXPERIMENTS_DATA_DATASET_H_
+
+#include <cstdint>
+#include <string>
+
+#include "experiments/data/random.h"
+
+namespace gpipe::experiments {
+
+struct ImageShape {
+  int64_t channels = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+
+  int64_t size() const { return channels * height * width; }
+};
+
+struct ReadResult {
+  int64_t label = 0;
+  // Why the image could not be read; empty if it could.
+  std::string error;
+};
+
+// Immutable once made; `read` is called by several threads at the same time.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual int64_t size() const = 0;
+  virtual ImageShape shape() const = 0;
+  virtual int64_t num_classes() const = 0;
+
+  // For people: "Fashion-MNIST, 60000 images for training".
+  virtual std::string describe() const = 0;
+
+  // Writes image `index` (0 <= index < size()), augmented with draws from `random` and normalised,
+  // to `pixels`: shape().size() floats in the order channel, row, column. A damaged or missing
+  // image is no exception but says so in the result; `pixels` is then unspecified.
+  virtual ReadResult read(int64_t index, Random& random, float* pixels) const = 0;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_DATA_DATASET_H_

@@ -1,0 +1,136 @@
+#include "experiments/data/fashion_mnist.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr int64_t kClasses = 10;
+constexpr float kMean = 0.2860F;
+constexpr float kDeviation = 0.3530F;
+// Larger than any real idx file of images; a damaged header must not make us ask for terabytes.
+constexpr int64_t kMostBytes = int64_t{1} << 32U;
+
+struct GzipCloser {
+  void operator()(gzFile file) const { gzclose(file); }
+};
+
+struct Idx {
+  std::vector<int64_t> sizes;
+  std::vector<uint8_t> bytes;
+};
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw std::runtime_error(path + " " + what +
+                           ": install the data set anew or give another folder");
+}
+
+void read_exactly(gzFile file, const std::string& path, uint8_t* to, std::size_t count) {
+  while (count > 0) {
+    const auto piece = static_cast<unsigned>(std::min<std::size_t>(count, 1U << 20U));
+    const int got = gzread(file, to, piece);
+    if (got < 0) {
+      int code = 0;
+      const char* text = gzerror(file, &code);
+      fail(path, std::string("is damaged (") + text + ")");
+    }
+    if (got == 0) fail(path, "ends too early");
+    to += got;
+    count -= static_cast<std::size_t>(got);
+  }
+}
+
+std::string find_file(const std::string& folder, const std::string& name) {
+  for (const char* suffix : {".gz", ""}) {
+    const std::string path = folder + "/" + name + suffix;
+    if (std::filesystem::is_regular_file(path)) return path;
+  }
+  throw std::invalid_argument(
+      "no Fashion-MNIST in " + folder + ": it has no file " + name +
+      ".gz. Install it (Debian: apt-get install dataset-fashion-mnist) or give the folder "
+      "that holds it: --data=fashion-mnist:FOLDER");
+}
+
+// idx: two zero bytes, the type (8: unsigned byte), the number of dimensions, each dimension as a
+// big-endian 32-bit number, then the bytes.
+Idx read_idx(const std::string& path, std::size_t dimensions) {
+  const std::unique_ptr<gzFile_s, GzipCloser> file(gzopen(path.c_str(), "rb"));
+  if (!file) fail(path, "cannot be opened");
+  gzbuffer(file.get(), 1U << 17U);
+  uint8_t magic[4];
+  read_exactly(file.get(), path, magic, sizeof magic);
+  if (magic[0] != 0 || magic[1] != 0 || magic[2] != 8 || magic[3] != dimensions) {
+    fail(path, "is not an idx file of bytes with " + std::to_string(dimensions) + " dimension(s)");
+  }
+  Idx idx;
+  int64_t total = 1;
+  for (std::size_t d = 0; d < dimensions; ++d) {
+    uint8_t size[4];
+    read_exactly(file.get(), path, size, sizeof size);
+    idx.sizes.push_back(int64_t{size[0]} << 24U | int64_t{size[1]} << 16U |
+                        int64_t{size[2]} << 8U | int64_t{size[3]});
+    if (idx.sizes.back() == 0 || idx.sizes.back() > kMostBytes / total) {
+      fail(path, "has an impossible size in its header");
+    }
+    total *= idx.sizes.back();
+  }
+  idx.bytes.resize(static_cast<std::size_t>(total));
+  read_exactly(file.get(), path, idx.bytes.data(), idx.bytes.size());
+  // One byte more makes zlib reach the end and check the sum over the whole.
+  uint8_t beyond = 0;
+  const int got = gzread(file.get(), &beyond, 1);
+  if (got < 0) fail(path, "is damaged (wrong check sum)");
+  if (got > 0) fail(path, "is longer than its header says");
+  return idx;
+}
+
+}  // namespace
+
+FashionMnist::FashionMnist(const std::string& folder, FashionMnistOptions options)
+    : options_(options) {
+  const std::string prefix = options.train ? "train" : "t10k";
+  const std::string images_path = find_file(folder, prefix + "-images-idx3-ubyte");
+  const std::string labels_path = find_file(folder, prefix + "-labels-idx1-ubyte");
+  Idx images = read_idx(images_path, 3);
+  Idx labels = read_idx(labels_path, 1);
+  if (images.sizes[0] != labels.sizes[0]) {
+    fail(labels_path, "has " + std::to_string(labels.sizes[0]) + " labels for " +
+                          std::to_string(images.sizes[0]) + " images");
+  }
+  if (*std::max_element(labels.bytes.begin(), labels.bytes.end()) >= kClasses) {
+    fail(labels_path, "has a label above 9");
+  }
+  shape_ = {1, images.sizes[1], images.sizes[2]};
+  pixels_ = std::move(images.bytes);
+  labels_ = std::move(labels.bytes);
+  if (options.limit > 0 && options.limit < size()) {
+    labels_.resize(static_cast<std::size_t>(options.limit));
+    pixels_.resize(static_cast<std::size_t>(options.limit * shape_.size()));
+  }
+}
+
+std::string FashionMnist::describe() const {
+  return "Fashion-MNIST, " + std::to_string(size()) + " images for " +
+         (options_.train ? "training" : "validation");
+}
+
+ReadResult FashionMnist::read(int64_t index, Random& random, float* pixels) const {
+  const uint8_t* image = pixels_.data() + index * shape_.size();
+  const bool mirrored = options_.flip && random.uniform() < 0.5;
+  for (int64_t row = 0; row < shape_.height; ++row) {
+    for (int64_t column = 0; column < shape_.width; ++column) {
+      const int64_t from = mirrored ? shape_.width - 1 - column : column;
+      const float value = static_cast<float>(image[row * shape_.width + from]) / 255.0F;
+      *pixels++ = (value - kMean) / kDeviation;
+    }
+  }
+  return {labels_[static_cast<std::size_t>(index)], ""};
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,49 @@
+// Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017): 60,000 + 10,000 grey images of 28x28, ten classes,
+// in the idx format, gzipped or not.
+
+#ifndef GPIPE_EXPERIMENTS_DATA_FASHION_MNIST_H_
+#define GPIPE_EXPERIMENTS_DATA_FASHION_MNIST_H_
+
+#include <string>
+#include <vector>
+
+#include "experiments/data/dataset.h"
+
+namespace gpipe::experiments {
+
+// Where Debian's package dataset-fashion-mnist puts the files.
+inline constexpr char kFashionMnistFolder[] = "/usr/share/datasets/fashion-mnist";
+
+struct FashionMnistOptions {
+  // The training images rather than the test images. Default: true.
+  bool train = true;
+  // Mirror every other image, drawn at random. Default: false.
+  bool flip = false;
+  // Take only the first so many images; 0 takes all. Default: 0.
+  int64_t limit = 0;
+};
+
+// Holds all images in memory (47 MB). Pixels are normalised with the mean and standard deviation
+// of the training set.
+class FashionMnist : public Dataset {
+ public:
+  // Throws std::invalid_argument if `folder` does not hold the files, and std::runtime_error that
+  // names the file if one is damaged, cut short or of another format.
+  FashionMnist(const std::string& folder, FashionMnistOptions options);
+
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  ImageShape shape() const override { return shape_; }
+  int64_t num_classes() const override { return 10; }
+  std::string describe() const override;
+  ReadResult read(int64_t index, Random& random, float* pixels) const override;
+
+ private:
+  FashionMnistOptions options_;
+  ImageShape shape_;
+  std::vector<uint8_t> pixels_;
+  std::vector<uint8_t> labels_;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_DATA_FASHION_MNIST_H_

@@ -1,0 +1,86 @@
+// Makes batches of tensors of a dataset with threads of its own, ahead of who trains.
+
+#ifndef GPIPE_EXPERIMENTS_DATA_LOADER_H_
+#define GPIPE_EXPERIMENTS_DATA_LOADER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/data/dataset.h"
+
+namespace gpipe::experiments {
+
+struct LoaderOptions {
+  int64_t batch_size = 1;
+  // Another order in every epoch. Default: false.
+  bool shuffle = false;
+  // Leave out a last batch that is not full. Default: false.
+  bool drop_last = false;
+  // Threads that read; 0 reads in `next`. Default: 1.
+  int64_t workers = 1;
+  // Batches made ahead at most, the one being taken included: what memory is spent. Default: 4.
+  int64_t prefetch = 4;
+  // Order and augmentation depend on (seed, epoch, index) alone, never on the threads.
+  uint64_t seed = 0;
+  // What becomes of an image that cannot be read: the next readable one takes its place (training:
+  // the batch stays full) or the batch goes without it (validation: nothing is counted twice).
+  // Default: goes without.
+  bool replace_unreadable = false;
+  // Page-locked memory, from which copies to a CUDA device can overlap. Default: false.
+  bool pinned = false;
+};
+
+struct Batch {
+  at::Tensor images;  // float, [batch, channels, height, width]
+  at::Tensor labels;  // int64, [batch]
+};
+
+// To be used by one thread at a time. The worker threads use no ATen operator that would start
+// OpenMP threads; they stop promptly when the loader is destroyed or started anew.
+//
+//   Loader loader(dataset, options);
+//   loader.start(epoch);
+//   while (std::optional<Batch> batch = loader.next()) train(batch->images, batch->labels);
+class Loader {
+ public:
+  // Throws std::invalid_argument for numbers that make no sense, and if not one batch comes
+  // out (drop_last with a batch larger than the dataset).
+  Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Batches of one epoch.
+  int64_t batches() const;
+
+  // Begins epoch `epoch`, abandoning one under way.
+  void start(int64_t epoch);
+
+  // The next batch, or nothing at the end of the epoch or before `start`. An exception of the
+  // dataset is thrown here; the epoch then is over. Throws std::runtime_error if not a single image
+  // is readable.
+  std::optional<Batch> next();
+
+  // How many different images could not be read since the loader was made, and what was said about
+  // the first few of them.
+  int64_t unreadable() const;
+  std::vector<std::string> unreadable_examples() const;
+
+ private:
+  class Epoch;
+  struct Unreadable;
+
+  std::shared_ptr<const Dataset> dataset_;
+  LoaderOptions options_;
+  std::unique_ptr<Unreadable> unreadable_;
+  std::unique_ptr<Epoch> epoch_;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_DATA_LOADER_H_
