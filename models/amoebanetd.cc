@@ -35,8 +35,8 @@ struct Gene {
   Op op;
 };
 
-// Five pairs of operations, each pair summed to a new state (states 2 to 6), and the states joined to
-// the cell's output, in this order.
+// Five pairs of operations, each pair summed to a new state (states 2 to 6), and the states joined
+// to the cell's output, in this order.
 struct Genotype {
   std::array<Gene, 10> genes;
   std::vector<size_t> concat;
@@ -104,10 +104,8 @@ Sequential op_module(Op op, int64_t channels, int64_t stride) {
     case Op::kAvgPool3x3:
     // The genotype's name says max; the network that was measured averages.
     case Op::kMaxPool3x3:
-      module->push_back(torch::nn::AvgPool2d(torch::nn::AvgPool2dOptions(3)
-                                                 .stride(stride)
-                                                 .padding(1)
-                                                 .count_include_pad(false)));
+      module->push_back(torch::nn::AvgPool2d(
+          torch::nn::AvgPool2dOptions(3).stride(stride).padding(1).count_include_pad(false)));
       break;
     case Op::kMaxPool2x2:
       module->push_back(torch::nn::MaxPool2d(torch::nn::MaxPool2dOptions(2).stride(stride)));
@@ -137,9 +135,7 @@ class OperationImpl : public torch::nn::Cloneable<OperationImpl> {
       : op_(op), channels_(channels), stride_(stride) {
     reset();
   }
-  void reset() override {
-    module_ = register_module("module", op_module(op_, channels_, stride_));
-  }
+  void reset() override { module_ = register_module("module", op_module(op_, channels_, stride_)); }
   at::Tensor forward(const at::Tensor& input) {
     return module_->is_empty() ? input : module_->forward(input);
   }
@@ -210,18 +206,16 @@ class CellBase : public torch::nn::Cloneable<Derived> {
     const int64_t channels = options_.channels;
     reduce1_ = this->register_module("reduce1", relu_conv_bn(options_.prev, channels));
     if (options_.after_reduction) {
-      factorized_ = this->register_module("reduce2", FactorizedReduce(options_.prev_prev, channels));
+      factorized_ =
+          this->register_module("reduce2", FactorizedReduce(options_.prev_prev, channels));
     } else if (options_.prev_prev != channels) {
       reduce2_ = this->register_module("reduce2", relu_conv_bn(options_.prev_prev, channels));
     }
-    operations_.clear();
-    torch::nn::ModuleList list;
+    operations_ = this->register_module("operations", torch::nn::ModuleList());
     for (const Gene& gene : genotype().genes) {
       const int64_t stride = options_.reduction && gene.state < 2 ? 2 : 1;
-      operations_.emplace_back(gene.op, channels, stride);
-      list->push_back(operations_.back());
+      operations_->push_back(Operation(gene.op, channels, stride));
     }
-    this->register_module("operations", list);
   }
 
   void pretty_print(std::ostream& stream) const override {
@@ -233,9 +227,8 @@ class CellBase : public torch::nn::Cloneable<Derived> {
     Tensors states = {reduce1_->forward(previous), reduce2(before_previous)};
     const auto& genes = genotype().genes;
     for (size_t i = 0; i < genes.size(); i += 2) {
-      const at::Tensor left = operations_[i]->forward(states[genes[i].state]);
-      const at::Tensor right = operations_[i + 1]->forward(states[genes[i + 1].state]);
-      states.push_back(left + right);
+      states.push_back(operate(i, states[genes[i].state]) +
+                       operate(i + 1, states[genes[i + 1].state]));
     }
     Tensors joined;
     for (size_t state : genotype().concat) joined.push_back(states[state]);
@@ -247,6 +240,11 @@ class CellBase : public torch::nn::Cloneable<Derived> {
     return options_.reduction ? reduction_genotype() : normal_genotype();
   }
 
+  // Through the list, whose modules a clone replaces.
+  at::Tensor operate(size_t index, const at::Tensor& input) {
+    return operations_->at<OperationImpl>(index).forward(input);
+  }
+
   at::Tensor reduce2(const at::Tensor& input) {
     if (!factorized_.is_empty()) return factorized_->forward(input);
     if (!reduce2_.is_empty()) return reduce2_->forward(input);
@@ -256,7 +254,7 @@ class CellBase : public torch::nn::Cloneable<Derived> {
   CellOptions options_;
   Sequential reduce1_{nullptr}, reduce2_{nullptr};
   FactorizedReduce factorized_{nullptr};
-  std::vector<Operation> operations_;
+  torch::nn::ModuleList operations_{nullptr};
 };
 
 // The first cell: the stem gives one tensor, which stands for both.
@@ -271,8 +269,9 @@ class CellImpl : public CellBase<CellImpl> {
  public:
   using CellBase::CellBase;
   Tensors forward(const Tensors& inputs) {
-    TORCH_CHECK_VALUE(inputs.size() == 2, "a cell takes the outputs of the two layers before it, got ",
-                      inputs.size(), " tensors");
+    TORCH_CHECK_VALUE(inputs.size() == 2,
+                      "a cell takes the outputs of the two layers before it, got ", inputs.size(),
+                      " tensors");
     return run(inputs[0], inputs[1]);
   }
 };
@@ -302,8 +301,8 @@ class ClassifyImpl : public torch::nn::Cloneable<ClassifyImpl> {
 TORCH_MODULE(Classify);
 
 void check(const AmoebaNetDOptions& options) {
-  TORCH_CHECK_VALUE(options.num_layers() > 0 && options.num_layers() % 3 == 0,
-                    "num_layers of AmoebaNet-D must be a positive multiple of 3, since its normal "
+  TORCH_CHECK_VALUE(options.num_layers() >= 0 && options.num_layers() % 3 == 0,
+                    "num_layers of AmoebaNet-D must be a multiple of 3, since its normal "
                     "cells stand in three equal groups, got ",
                     options.num_layers());
   TORCH_CHECK_VALUE(options.num_filters() >= 8 && options.num_filters() <= int64_t{1} << 20,

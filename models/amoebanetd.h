@@ -9,8 +9,8 @@
 namespace gpipe::models {
 
 // AmoebaNet-D (Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2018)
-// in the form that torchgpipe measured. It differs from the paper: what the genotype calls max_pool_3x3
-// is an average pool, and the normal cell joins the states 0, 3, 4 and 6.
+// in the form that torchgpipe measured. It differs from the paper: what the genotype calls
+// max_pool_3x3 is an average pool, and the normal cell joins the states 0, 3, 4 and 6.
 struct AmoebaNetDOptions {
   TORCH_ARG(int64_t, num_classes) = 1000;
   // Normal cells in all, a multiple of 3: a third of them in each of three groups. Default: 18.
@@ -19,12 +19,13 @@ struct AmoebaNetDOptions {
   TORCH_ARG(int64_t, num_filters) = 256;
 };
 
-// The layers, num_layers + 6 of them: a stem, two reduction cells, three groups of normal cells with
-// a reduction cell between them, the classifier. From the second layer to the classifier two tensors
-// go from layer to layer, as std::vector<torch::Tensor>: the output of the layer before and its input.
+// The layers, num_layers + 6 of them: a stem, two reduction cells, three groups of normal cells
+// with a reduction cell between them, the classifier. From the second layer to the classifier two
+// tensors go from layer to layer, as std::vector<torch::Tensor>: the output of the layer before and
+// its input.
 //
-// Takes images of shape [batch, 3, side, side], side a multiple of 32 from 224 to 416, gives scores of
-// shape [batch, num_classes]. Throws c10::ValueError for options that make no network.
+// Takes images of shape [batch, 3, side, side], side a multiple of 32 from 224 to 416, gives scores
+// of shape [batch, num_classes]. Throws c10::ValueError for options that make no network.
 //
 //   auto model = gpipe::models::amoebanetd(AmoebaNetDOptions().num_layers(36).num_filters(544));
 //   auto scores = model->forward(images);

@@ -1,5 +1,6 @@
 #include "models/resnet.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/init.h>
@@ -88,7 +89,7 @@ void check(const ResNetOptions& options) {
                     options.layers().size());
   for (int64_t blocks : options.layers()) {
     TORCH_CHECK_VALUE(blocks > 0, "every group of a ResNet needs at least one block, got layers ",
-                      options.layers());
+                      c10::IntArrayRef(options.layers()));
   }
   TORCH_CHECK_VALUE(options.num_classes() > 0, "num_classes must be positive, got ",
                     options.num_classes());
@@ -114,8 +115,7 @@ torch::nn::Sequential resnet(const ResNetOptions& options) {
   model->push_back("relu", relu(false));
   if (!options.small_stem()) {
     using torch::nn::MaxPool2d;
-    model->push_back("maxpool",
-                     MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)));
+    model->push_back("maxpool", MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)));
   }
 
   int64_t planes = options.base_planes();

@@ -10,8 +10,8 @@
 
 namespace gpipe::models {
 
-// A bottleneck ResNet (He et al., "Deep Residual Learning for Image Recognition", 2015, section 4.1)
-// with the stride on the 3x3 convolution. The defaults are the ImageNet form.
+// A bottleneck ResNet (He et al., "Deep Residual Learning for Image Recognition", 2015,
+// section 4.1) with the stride on the 3x3 convolution. The defaults are the ImageNet form.
 struct ResNetOptions {
   // The number of blocks in each group, e.g. {3, 4, 23, 3} for ResNet-101. Each group has twice the
   // channels of the one before and, but for the first, half its height and width.
@@ -36,8 +36,8 @@ struct ResNetOptions {
 // a down-sampling of the shortcut lives inside the residual layer.
 //
 // Takes images of shape [batch, in_channels, height, width], gives scores of shape
-// [batch, num_classes]. Convolutions are initialised with kaiming-normal (fan-out), batch norms with
-// one and zero. Throws c10::ValueError for options that make no network.
+// [batch, num_classes]. Convolutions are initialised with kaiming-normal (fan-out), batch norms
+// with one and zero. Throws c10::ValueError for options that make no network.
 //
 //   auto model = gpipe::models::resnet(ResNetOptions({3, 4, 23, 3}).num_classes(10));
 //   auto scores = model->forward(images);

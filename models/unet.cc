@@ -113,19 +113,18 @@ torch::nn::Sequential unet(const UNetOptions& options) {
   for (int64_t level = depth - 1; level >= 0; --level) {
     const std::string name = "decoder_" + std::to_string(depth - 1 - level) + "_";
     const int64_t out = channels(level) / 2;
-    model->push_back(
-        name + "up", torch::nn::Upsample(torch::nn::UpsampleOptions()
-                                             .scale_factor(std::vector<double>{2, 2})
-                                             .mode(torch::kNearest)));
+    model->push_back(name + "up", torch::nn::Upsample(torch::nn::UpsampleOptions()
+                                                          .scale_factor(std::vector<double>{2, 2})
+                                                          .mode(torch::kNearest)));
     PopCat pop_cat;
     pop_cat->isolate(levels[level]);
     model->push_back(name + "skip", pop_cat);
     push_stack(model, name + "decode_", channels(level + 1), out, out, convs);
   }
 
-  model->push_back("segment", Conv2d(Conv2dOptions(options.base_channels() / 2,
-                                                   options.out_channels(), 1)
-                                         .bias(false)));
+  model->push_back(
+      "segment",
+      Conv2d(Conv2dOptions(options.base_channels() / 2, options.out_channels(), 1).bias(false)));
   return model;
 }
 

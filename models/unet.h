@@ -24,8 +24,8 @@ struct UNetOptions {
 
 // The layers, flat: num_convs * 4 * (2 * depth + 1) + 4 * depth + 1 of them. A convolution is
 // followed by Dropout2d(0.1), InstanceNorm2d and LeakyReLU. Each level hands its last activation to
-// the decoder of the same level as a skip ("encoder_0_skip"), in a namespace of its own; decoder_0 is
-// the deepest.
+// the decoder of the same level as a skip ("encoder_0_skip"), in a namespace of its own; decoder_0
+// is the deepest.
 //
 // Takes images of shape [batch, in_channels, height, width], gives logits of shape
 // [batch, out_channels, height, width]. Height and width must be at least 2^(depth + 1), or the

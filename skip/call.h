@@ -46,8 +46,8 @@ class CallPlan {
 //   auto output = layer.forward(input);
 //   call.finish();
 //
-// While it is open, `stash` and `pop` of a layer throw c10::Error when a name is used twice, or when
-// the layer is not in the plan (it is no registered submodule, so its skips have no route).
+// While it is open, `stash` and `pop` of a layer throw c10::Error when a name is used twice, or
+// when the layer is not in the plan (it is no registered submodule, so its skips have no route).
 class CallScope {
  public:
   explicit CallScope(const CallPlan& plan);

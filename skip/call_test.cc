@@ -12,9 +12,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::Names;
 using testing::Nest;
+using ::testing::Not;
 using testing::Pair;
 using testing::plain_layer;
 using testing::pop_layer;
@@ -51,8 +51,8 @@ TEST(CallScopeTest, DeclaredButNeverStashedOrPoppedIsAnErrorThatListsTheNames) {
   EXPECT_THAT(call(layer, {"d", "e"}),
               AllOf(HasSubstr("'a' is declared to be stashed, but was not"),
                     HasSubstr("'c' is declared to be stashed, but was not"),
-                    HasSubstr("'d' is declared to be popped, but was not"),
-                    Not(HasSubstr("'b'")), Not(HasSubstr("'e'"))));
+                    HasSubstr("'d' is declared to be popped, but was not"), Not(HasSubstr("'b'")),
+                    Not(HasSubstr("'e'"))));
 }
 
 TEST(CallScopeTest, UsingANameTwiceInACallIsAnError) {

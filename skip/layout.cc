@@ -37,9 +37,9 @@ Layout Layout::inspect(const torch::nn::Sequential& module, const std::vector<in
     TORCH_CHECK_VALUE(balance[partition] > 0, "every block of the balance must have at least one ",
                       "layer, but block ", partition, " of ", list(balance), " has ",
                       balance[partition]);
-    TORCH_CHECK_VALUE(
-        balance[partition] <= layers - static_cast<int64_t>(partition_of.size()), "the balance ",
-        list(balance), " has more layers than the model (", layers, "): let it sum up to that");
+    TORCH_CHECK_VALUE(balance[partition] <= layers - static_cast<int64_t>(partition_of.size()),
+                      "the balance ", list(balance), " has more layers than the model (", layers,
+                      "): let it sum up to that");
     partition_of.insert(partition_of.end(), balance[partition], static_cast<int32_t>(partition));
   }
   TORCH_CHECK_VALUE(static_cast<int64_t>(partition_of.size()) == layers, "the balance ",

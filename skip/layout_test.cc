@@ -50,10 +50,9 @@ TEST(LayoutTest, FarPartitions) {
 }
 
 TEST(LayoutTest, TwoSkipsIntoOnePartitionAreSortedBySourceNotByPop) {
-  const auto layout =
-      Layout::inspect(Sequential(stash_layer({"foo"}), stash_layer({"bar"}), pop_layer({"bar"}),
-                                 pop_layer({"foo"})),
-                      {1, 1, 2});
+  const auto layout = Layout::inspect(Sequential(stash_layer({"foo"}), stash_layer({"bar"}),
+                                                 pop_layer({"bar"}), pop_layer({"foo"})),
+                                      {1, 1, 2});
   EXPECT_THAT(layout.crossing(), ElementsAre(SkipEdge{common("foo"), 0, 3, 0, 2},
                                              SkipEdge{common("bar"), 1, 2, 1, 2}));
 }

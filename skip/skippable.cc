@@ -93,9 +93,8 @@ const Key& Skippable::key(const std::string& name) const {
   const size_t stash_index = index_of(stashes_, name);
   if (stash_index != kAbsent) return stash_keys_[stash_index];
   const size_t pop_index = index_of(pops_, name);
-  TORCH_CHECK_VALUE(pop_index != kAbsent, "'", name,
-                    "' is no skip of this layer, which stashes ", list(stashes_), " and pops ",
-                    list(pops_));
+  TORCH_CHECK_VALUE(pop_index != kAbsent, "'", name, "' is no skip of this layer, which stashes ",
+                    list(stashes_), " and pops ", list(pops_));
   return pop_keys_[pop_index];
 }
 
@@ -149,8 +148,8 @@ CallPlan::CallPlan(const torch::nn::Module& layer) {
     });
     if (known) continue;
     entries_.push_back({found.skippable, found.parents.empty(), std::move(found.path), flags_});
-    flags_ += static_cast<int64_t>(found.skippable->stashes().size() +
-                                   found.skippable->pops().size());
+    flags_ +=
+        static_cast<int64_t>(found.skippable->stashes().size() + found.skippable->pops().size());
   }
 }
 
@@ -197,8 +196,8 @@ void CallScope::finish() {
     const std::string where = entry.path.empty() ? "" : " by its submodule " + entry.path;
     for (size_t i = 0; i < stash_keys.size(); ++i) {
       if (stashed[i]) continue;
-      errors += "\n  " + stash_keys[i].to_text() + " is declared to be stashed" + where +
-                ", but was not";
+      errors +=
+          "\n  " + stash_keys[i].to_text() + " is declared to be stashed" + where + ", but was not";
     }
     for (size_t i = 0; i < pop_keys.size(); ++i) {
       if (popped[i]) continue;

@@ -16,8 +16,8 @@ class Module;
 
 namespace gpipe::skip {
 
-// Mix-in for a layer that hands tensors to a layer far behind it (stash), or takes them from one far
-// before it (pop), past all layers between. Inherit from it publicly, beside torch::nn::Module:
+// Mix-in for a layer that hands tensors to a layer far behind it (stash), or takes them from one
+// far before it (pop), past all layers between. Inherit from it publicly, beside torch::nn::Module:
 //
 //   struct EncodeImpl : torch::nn::Module, gpipe::skip::Skippable {
 //     EncodeImpl() : Skippable({"skip"}, {}) {}
@@ -31,11 +31,11 @@ namespace gpipe::skip {
 //
 // Only declared names may be used. In one call of a layer each declared name is to be stashed, or
 // popped, exactly once; a pipeline checks that (see call.h). Outside a pipeline nobody sees where a
-// call begins: there a name stashed again replaces the former tensor, and a name left out shows when
-// the other end pops it. An undefined tensor is a legal payload and arrives as such.
+// call begins: there a name stashed again replaces the former tensor, and a name left out shows
+// when the other end pops it. An undefined tensor is a legal payload and arrives as such.
 //
-// Thread-safety: `stash` and `pop` use the table current on the calling thread and change nothing in
-// the layer, so one layer may run on several threads at once. `isolate` may not run beside them.
+// Thread-safety: `stash` and `pop` use the table current on the calling thread and change nothing
+// in the layer, so one layer may run on several threads at once. `isolate` may not run beside them.
 class Skippable {
  public:
   virtual ~Skippable() = default;
@@ -66,8 +66,8 @@ class Skippable {
   // the name, or has stashed it in this call already.
   void stash(const std::string& name, at::Tensor tensor);
 
-  // Takes what was stashed as `name`. Throws c10::Error if this layer does not declare the name, has
-  // popped it in this call already, or if it was not stashed.
+  // Takes what was stashed as `name`. Throws c10::Error if this layer does not declare the name,
+  // has popped it in this call already, or if it was not stashed.
   at::Tensor pop(const std::string& name);
 
  private:

@@ -164,7 +164,9 @@ TEST(SkippableTest, IsolateMovesAllOrSomeNamesAndTheLaterCallWins) {
 
 TEST(SkippableTest, UnknownNamesAreRefusedAndChangeNothing) {
   SkipLayer layer(Names{"a"}, Names{"b"});
-  EXPECT_THAT(error_of<c10::ValueError>([&] { layer->isolate(Namespace(), {"a", "nope"}); }),
+  EXPECT_THAT(error_of<c10::ValueError>([&] {
+                layer->isolate(Namespace(), {"a", "nope"});
+              }),
               AllOf(HasSubstr("'nope' is no skip"), HasSubstr("stashes 'a' and pops 'b'")));
   EXPECT_EQ(layer->key("a").ns, Namespace::common());
   EXPECT_THAT(error_of<c10::ValueError>([&] { layer->key("nope"); }), HasSubstr("'nope'"));
@@ -172,7 +174,9 @@ TEST(SkippableTest, UnknownNamesAreRefusedAndChangeNothing) {
 
 TEST(SkippableTest, EmptyAndRepeatedNamesAreRefused) {
   EXPECT_THAT(error_of<c10::ValueError>([] { stash_layer({""}); }), HasSubstr("needs a name"));
-  EXPECT_THAT(error_of<c10::ValueError>([] { pop_layer({"a", "b", "a"}); }),
+  EXPECT_THAT(error_of<c10::ValueError>([] {
+                pop_layer({"a", "b", "a"});
+              }),
               AllOf(HasSubstr("'a' is declared twice"), HasSubstr("the pops")));
 }
 

@@ -33,7 +33,8 @@ bool has_known_order(const internal::Found& a, const internal::Found& b) {
 }  // namespace
 
 void verify_skippables(const torch::nn::Sequential& module) {
-  TORCH_CHECK_VALUE(!module.is_empty(), "verify_skippables needs a Sequential, got an empty holder");
+  TORCH_CHECK_VALUE(!module.is_empty(),
+                    "verify_skippables needs a Sequential, got an empty holder");
   const auto all = internal::find_skippables(*module.ptr());
 
   // In one pass: a pop that comes first is judged once all stashes are known.
@@ -83,8 +84,8 @@ void verify_skippables(const torch::nn::Sequential& module) {
     if (stash == stashed.end()) {
       complain(*pop, "pops " + key.to_text() + ", which no layer stashes");
     } else if (has_known_order(*stash->second, *pop)) {
-      complain(*pop, "pops " + key.to_text() + " before child " + stash->second->path +
-                         " stashes it");
+      complain(*pop,
+               "pops " + key.to_text() + " before child " + stash->second->path + " stashes it");
     }
   }
   for (const auto& found : all) {

@@ -11,10 +11,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::isolated;
 using testing::Names;
 using testing::Nest;
+using ::testing::Not;
 using testing::Pair;
 using testing::plain_layer;
 using testing::pop_layer;
@@ -48,15 +48,14 @@ TEST(VerifySkippablesTest, PoppedAndNeverStashed) {
 }
 
 TEST(VerifySkippablesTest, PoppedBeforeStashed) {
-  EXPECT_THAT(verdict(Sequential(pop_layer({"foo"}), stash_layer({"foo"}))),
-              AllOf(HasSubstr("child 0 pops 'foo' before child 1 stashes it"),
-                    Not(HasSubstr("no layer"))));
+  EXPECT_THAT(
+      verdict(Sequential(pop_layer({"foo"}), stash_layer({"foo"}))),
+      AllOf(HasSubstr("child 0 pops 'foo' before child 1 stashes it"), Not(HasSubstr("no layer"))));
 }
 
 TEST(VerifySkippablesTest, StashedAgain) {
-  EXPECT_THAT(
-      verdict(Sequential(stash_layer({"foo"}), stash_layer({"foo"}), pop_layer({"foo"}))),
-      HasSubstr("child 1 stashes 'foo' again, which child 0 stashes already"));
+  EXPECT_THAT(verdict(Sequential(stash_layer({"foo"}), stash_layer({"foo"}), pop_layer({"foo"}))),
+              HasSubstr("child 1 stashes 'foo' again, which child 0 stashes already"));
 }
 
 TEST(VerifySkippablesTest, PoppedAgain) {
@@ -80,15 +79,14 @@ TEST(VerifySkippablesTest, ALayerMayNotStashAndPopOneName) {
 TEST(VerifySkippablesTest, TwoPairsOfOneNameAreReportedTogether) {
   EXPECT_THAT(verdict(Sequential(stash_layer({"foo"}), pop_layer({"foo"}), stash_layer({"foo"}),
                                  pop_layer({"foo"}))),
-              AllOf(HasSubstr("child 2 stashes 'foo' again"),
-                    HasSubstr("child 3 pops 'foo' again"), HasSubstr("isolate()")));
+              AllOf(HasSubstr("child 2 stashes 'foo' again"), HasSubstr("child 3 pops 'foo' again"),
+                    HasSubstr("isolate()")));
 }
 
 TEST(VerifySkippablesTest, TwoPairsInTwoNamespacesPass) {
   const Namespace a, b;
   EXPECT_EQ(verdict(Sequential(isolated(stash_layer({"foo"}), a), isolated(pop_layer({"foo"}), a),
-                               isolated(stash_layer({"foo"}), b),
-                               isolated(pop_layer({"foo"}), b))),
+                               isolated(stash_layer({"foo"}), b), isolated(pop_layer({"foo"}), b))),
             "fine");
 }
 

@@ -18,12 +18,12 @@ namespace gpipe::skip::internal {
 // A skippable layer and where it was found.
 struct Found {
   Skippable* skippable;
-  std::string path;                              // "3.1", relative to the root; "" for the root
+  std::string path;                               // "3.1", relative to the root; "" for the root
   std::vector<const torch::nn::Module*> parents;  // from the root down, itself not included
 };
 
-// Every occurrence of a skippable layer at or below `root`, parents before children, in the order of
-// registration. A layer registered in two places occurs twice.
+// Every occurrence of a skippable layer at or below `root`, parents before children, in the order
+// of registration. A layer registered in two places occurs twice.
 std::vector<Found> find_skippables(torch::nn::Module& root);
 
 }  // namespace gpipe::skip::internal

@@ -36,7 +36,6 @@ class Dependencies {
 
   // False if the table has no such action.
   Position find(const Action& action) const;
-  const std::vector<std::vector<Action>>& workers() const { return workers_; }
 
   // What `action` waits for: first what comes over routes, in the order in which a Step receives
   // it, then the own stage's result. Actions that the table does not have are left out.

@@ -41,8 +41,8 @@ TEST(Drawing, OneFOneB) {
 
 TEST(Drawing, BackwardOfTwoUnits) {
   EXPECT_EQ(draw(Schedule::one_f_one_b(2, 3), {1, 2}),
-            "0: F0 F1 .. B0--- F2 B1--- .. B2---\n"
-            "1: .. F0 B0--- F1 B1--- F2 B2--- ..\n");
+            "0: F0 F1 .. .. B0--- F2 B1--- .. B2---\n"
+            "1: .. F0 B0--- F1 B1--- F2 B2--- .. ..\n");
 }
 
 TEST(Drawing, Halves) {
@@ -56,11 +56,15 @@ TEST(Drawing, Halves) {
 
 TEST(Drawing, SplitBackward) {
   EXPECT_EQ(draw(testing::split_backward()),
-            "0: F0 F1 I0 W0 I1 W1 ..\n"
+            "0: F0 F1 .. I0 W0 I1 W1\n"
             "1: .. F0 I0 F1 I1 W0 W1\n");
 }
 
-TEST(Drawing, StagesAreToldWhereAWorkerHasSeveral) { EXPECT_EQ(draw(testing::interleaved()), ""); }
+TEST(Drawing, StagesAreToldWhereAWorkerHasSeveral) {
+  EXPECT_EQ(draw(testing::interleaved()),
+            "0: F0.0 F0.1 F2.0 F2.1 .... B2.0 .... B2.1 B0.0 B0.1\n"
+            "1: .... F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 B1.0 B1.1 ....\n");
+}
 
 TEST(Drawing, LabelsOfSeveralWidthsStayInTheirColumns) {
   EXPECT_EQ(draw(Schedule::one_f_one_b(1, 11)),

@@ -132,7 +132,7 @@ TEST(Simulate, NothingIsTransferredInsideAWorker) {
 }
 
 TEST(Simulate, TakesHandWrittenSchedules) {
-  EXPECT_EQ(simulate(testing::interleaved()).makespan, 11.0);
+  EXPECT_EQ(simulate(testing::interleaved()).makespan, 10.0);
   // The weight gradients fill what would be a bubble.
   const ActionCost cost = uniform_cost({1.0, 2.0, 1.0, 1.0});
   EXPECT_EQ(simulate(testing::split_backward(), {cost, {}}).makespan, 7.0);

@@ -226,7 +226,7 @@ std::vector<int64_t> peak_live(int64_t stages, int64_t micro_batches, const Tabl
 ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers,
                      const Routes& routes, Sends sends) {
   if (routes.stages() != stages) {
-    throw std::invalid_argument("the schedule has " + std::to_string(stages) +
+    throw std::invalid_argument("Schedule::verify: the schedule has " + std::to_string(stages) +
                                 " stages, but the routes are for " +
                                 std::to_string(routes.stages()));
   }

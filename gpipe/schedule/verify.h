@@ -4,20 +4,22 @@
 // The check behind Schedule::verify(). It works on the bare table, so that it knows nothing of
 // Schedule.
 //
-// Checked, in this order; a later group is looked at only when the earlier ones are clean, because
-// it could say nothing sensible otherwise:
-//   1. Every action once: all forwards, or none (a backward half); every cell's backward whole (B,
-//   or I and W),
-//      or none at all (a forward half); a stage's actions on one worker.
-//   2. Order within a worker: an action comes after everything it needs that the same worker runs.
-//   3. No deadlock with buffered sends: a send never waits; an action starts when its worker has
-//   come to it and its
-//      inputs are there.
-//   4. No deadlock with rendezvous sends (unless Sends::kBuffered is asked for): the sends of an
-//   action and the
-//      receives of the worker's next action are posted together and the worker waits for all of
-//      them; a transfer happens once both ends are posted. Between two stages of one worker nothing
-//      is sent.
+// Four groups of checks, in this order. A later group is looked at only when the earlier ones are
+// clean, because it could say nothing sensible otherwise.
+//
+// 1. Every action once: all forwards, or none (a backward half); every cell's backward whole (B, or
+//    I and W), or none at all (a forward half); a stage's actions on one worker.
+//
+// 2. Order within a worker: an action comes after everything it needs that the same worker runs.
+//
+// 3. No deadlock with buffered sends: a send never waits; an action starts when its worker has come
+//    to it and its inputs are there.
+//
+// 4. No deadlock with rendezvous sends (unless Sends::kBuffered is asked for): the sends of an
+//    action and the receives of the worker's next action are posted together, and the worker waits
+//    for all of them; a transfer happens once both its ends are posted. Between two stages of one
+//    worker nothing is sent.
+//
 // docs/design/schedule.md says why these two.
 
 #include <cstdint>

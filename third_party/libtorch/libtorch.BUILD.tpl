@@ -6,24 +6,12 @@ package(default_visibility = ["//visibility:public"])
 # find each other, because they look beside themselves ($ORIGIN).
 cc_library(
     name = "libtorch",
-    hdrs = glob(
-        [
-            "include/ATen/**",
-            "include/c10/**",
-            "include/caffe2/**",
-            "include/torch/**",
-            "cuda/*.h",
-            "cuda/*.hpp",
-            "cuda/cooperative_groups/**",
-            "cuda/nvtx3/**",
-            "nccl/*.h",
-        ],
-        allow_empty = True,
-    ),
+    hdrs = %{hdrs},
     # Code for CUDA streams asks for this with #if: a LibTorch without CUDA has no c10/cuda.
     defines = ["GPIPE_TORCH_HAS_CUDA=%{has_cuda}"],
     includes = [
         "cuda",
+        "cuda_crt",
         "include",
         "include/torch/csrc/api/include",
         "nccl",

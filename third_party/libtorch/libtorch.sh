@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
-# Finds or fetches the pinned LibTorch.
+# Finds or fetches the pinned LibTorch, and the headers of CUDA that its own headers include.
 #
-#   libtorch.sh find    prints "torch=DIR" (has include/ and lib/) and "nvidia=DIR" (may be empty), or
-#                       exits 3 when there is none yet, 1 when what was asked for cannot be used
-#   libtorch.sh fetch   downloads the wheels of requirements.txt into the cache, once for all clones
+#   libtorch.sh find    prints four lines, or exits 3 when something has to be fetched first, or exits 1
+#                       when what was asked for cannot be used:
+#                         torch=DIR   has include/ and lib/
+#                         cuda=DIR    has cuda_runtime_api.h, empty if this LibTorch knows no CUDA
+#                         crt=DIR     has host_defines.h, empty likewise
+#                         nccl=DIR    has nccl.h, empty if there is none
+#   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
 #
-# Looked at in this order: $LIBTORCH_ROOT, python3 on PATH, the cache.
+# LibTorch is looked for in this order: $LIBTORCH_ROOT, python3 on PATH, the cache.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-requirements="${GPIPE_LIBTORCH_REQUIREMENTS:-${here}/requirements.txt}"
+requirements="${here}/requirements.txt"
+requirements_cuda="${here}/requirements-cuda.txt"
 version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "${requirements}")"
+crt_version="$(sed -n 's/^nvidia-cuda-crt==\([0-9.]*\).*/\1/p' "${requirements_cuda}")"
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpipe}"
 cached="${cache}/libtorch-${version}"
+cached_crt="${cache}/cuda-crt-${crt_version}"
 
 die() {
   printf 'GPipe: %s\n' "$@" >&2
@@ -36,14 +43,9 @@ missing_in() {
   done
 }
 
-# report DIR SITE: DIR holds include/ and lib/, SITE may hold nvidia/.
-report() {
-  echo "torch=$1"
-  if [[ -d $2/nvidia ]]; then echo "nvidia=$2/nvidia"; else echo "nvidia="; fi
-}
-
-find_it() {
-  local root site torch found absent
+# find_torch: sets `torch` (has include/ and lib/) and `site` (may hold nvidia/); both empty if there is none.
+find_torch() {
+  local root found absent
   if [[ -n ${LIBTORCH_ROOT:-} ]]; then
     root="${LIBTORCH_ROOT%/}"
     [[ -d ${root} ]] || die "LIBTORCH_ROOT=${root} is not a folder." \
@@ -58,7 +60,6 @@ find_it() {
     absent="$(missing_in "${torch}")"
     [[ -z ${absent} ]] || die "LIBTORCH_ROOT=${root}: ${torch}/${absent} is missing." \
       "Unpack LibTorch ${version} again, or unset LIBTORCH_ROOT."
-    report "${torch}" "${site}"
     return 0
   fi
 
@@ -67,62 +68,109 @@ find_it() {
 s = u.find_spec("torch")
 print(s.submodule_search_locations[0] if s and s.origin else "")' 2>/dev/null)" &&
     [[ -n ${torch} && "$(version_of "${torch}")" == "${version}" && -z "$(missing_in "${torch}")" ]]; then
-    report "${torch}" "$(dirname "${torch}")"
+    site="$(dirname "${torch}")"
     return 0
   fi
 
+  torch="" site=""
   if [[ -d ${cached} ]]; then
     absent="$(missing_in "${cached}/torch")"
     [[ -z ${absent} ]] || die "${cached}/torch/${absent} is missing: the cache is damaged." \
       "Remove the folder ${cached} and build again; it will be downloaded again."
-    report "${cached}/torch" "${cached}"
-    return 0
+    torch="${cached}/torch" site="${cached}"
   fi
-  return 3
 }
 
-fetch_it() {
-  local log free absent
+# first_with FILE DIR...: the first folder that has the file.
+first_with() {
+  local file="$1" folder
+  shift
+  for folder in "$@"; do
+    [[ -e ${folder}/${file} ]] && { echo "${folder}"; return 0; }
+  done
+  return 0
+}
+
+# find_cuda: sets `cuda`, `crt`, `nccl`. The wheels that LibTorch comes with have the headers of the CUDA
+# runtime but for crt/, so code that uses c10/cuda compiles where there is no CUDA Toolkit.
+find_cuda() {
+  local toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}"
+  cuda="" crt="" nccl=""
+  [[ -e ${torch}/lib/libtorch_cuda.so ]] || return 0
+  cuda="$(first_with cuda_runtime_api.h "${site}/nvidia/cu13/include" "${site}/nvidia/cuda_runtime/include" \
+    "${toolkit}/include")"
+  [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
+    "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
+  crt="$(first_with host_defines.h "${cuda}/crt" "${cached_crt}/nvidia/cu13/include/crt" "${toolkit}/include/crt")"
+  nccl="$(first_with nccl.h "${site}/nvidia/nccl/include")"
+}
+
+find_all() {
+  find_torch
+  [[ -n ${torch} ]] || return 3
+  find_cuda
+  [[ -z ${cuda} || -n ${crt} ]] || return 3
+  printf '%s\n' "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "nccl=${nccl}"
+}
+
+# download REQUIREMENTS PROOF INTO WHAT GIGABYTES: unpacks the wheels, completely or not at all.
+download() {
+  local list="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free tag
+  local -a platforms=()
   [[ "$(uname -sm)" == "Linux x86_64" ]] || die "there are pinned wheels for Linux x86_64 only, this is $(uname -sm)." \
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
-  python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download LibTorch ${version}." \
+  python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
     "Debian, Ubuntu: apt-get install python3-pip. Or set LIBTORCH_ROOT to a LibTorch ${version}."
-  mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]] || die "cannot write to ${cache}." \
+  mkdir -p "${cache}" 2>/dev/null || true
+  [[ -w ${cache} ]] || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 
-  exec 9>"${cache}/libtorch-${version}.lock"
-  flock 9  # Two builds at once: the second waits and then finds the first one's.
-  [[ ! -d ${cached} ]] || return 0
+  exec 9>"${into}.lock"
+  flock 9 # Two builds at once: the second waits and then finds the first one's.
+  [[ ! -d ${into} ]] || return 0
 
   free="$(df -Pk "${cache}" | awk 'NR == 2 { print int($4 / 1048576) }')"
-  [[ ${free} -ge 9 ]] || die "LibTorch ${version} needs 9 GB while it is unpacked, ${cache} has ${free} GB." \
+  [[ ${free} -ge ${need} ]] || die "${what} needs ${need} GB while it is unpacked, ${cache} has ${free} GB." \
     "Make room, or set GPIPE_CACHE to a folder on a larger disk."
 
-  echo "GPipe: downloading LibTorch ${version} (2.6 GB, once) into ${cached}" >&2
-  rm -rf "${cached}.tmp"
-  mkdir -p "${cached}.tmp/tmp"
-  log="${cache}/libtorch-${version}.log"
+  echo "GPipe: downloading ${what}, once, into ${into}" >&2
+  rm -rf "${into}.tmp"
+  mkdir -p "${into}.tmp/tmp"
+  # With --platform, pip takes the tags literally: every one up to that of torch itself.
+  for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
+  platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
   # Python version is that of the pinned files and need not be the one that runs pip.
-  if ! TMPDIR="${cached}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
+  if ! TMPDIR="${into}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --no-compile \
-    --target "${cached}.tmp/site" -r "${requirements}" >"${log}" 2>&1; then
+    "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${list}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
-    rm -rf "${cached}.tmp"
-    die "LibTorch ${version} could not be downloaded (the whole log: ${log})." \
-      "Check the network and pip's settings (PIP_INDEX_URL, proxy) and build again," \
+    rm -rf "${into}.tmp"
+    die "${what} could not be downloaded (the whole log: ${log})." \
+      "Check the network and pip's settings (PIP_INDEX_URL, proxy, certificates) and build again," \
       "or set LIBTORCH_ROOT to a LibTorch ${version} that is already on this machine."
   fi
-  absent="$(missing_in "${cached}.tmp/site/torch")"
-  [[ -z ${absent} ]] || die "the downloaded wheels lack torch/${absent}: requirements.txt is wrong."
-  mv "${cached}.tmp/site" "${cached}"
-  rm -rf "${cached}.tmp" "${log}"
+  [[ -e ${into}.tmp/site/${proof} ]] || die "the downloaded wheels lack ${proof}: ${list} is wrong."
+  mv "${into}.tmp/site" "${into}"
+  rm -rf "${into}.tmp" "${log}"
+  exec 9>&-
+}
+
+fetch_all() {
+  find_torch
+  if [[ -z ${torch} ]]; then
+    download "${requirements}" torch/lib/libtorch.so "${cached}" "LibTorch ${version} (2.6 GB)" 9
+    find_torch
+  fi
+  find_cuda
+  if [[ -n ${cuda} && -z ${crt} ]]; then
+    download "${requirements_cuda}" nvidia/cu13/include/crt/host_defines.h "${cached_crt}" \
+      "the CUDA headers that LibTorch's wheels lack (0.1 MB)" 0
+  fi
 }
 
 case "${1:-}" in
-  find) find_it ;;
-  fetch) fetch_it ;;
+  find) find_all ;;
+  fetch) fetch_all ;;
   *) die "usage: libtorch.sh find|fetch" ;;
 esac

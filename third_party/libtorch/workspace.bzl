@@ -7,6 +7,8 @@ _TIMEOUT_SECONDS = 3 * 60 * 60
 
 # What changes the answer of libtorch.sh.
 _ENVIRON = [
+    "CUDA_HOME",
+    "CUDA_PATH",
     "GPIPE_CACHE",
     "HOME",
     "LIBTORCH_ROOT",
@@ -14,38 +16,55 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
+# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
+# action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
+# the pinned version does not change under Bazel's feet. Bazel 4 takes headers in a folder as declared;
+# later ones may not, so the official Bazels get the list.
+def _header_folders(folders):
+    return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
+
+def _header_globs(folders):
+    patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
+    return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
+
+# Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left out.
+def _what_to_do(stderr):
+    lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
+    return "\n" + "\n".join(lines or [stderr])
+
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
-    repository_ctx.path(Label("//third_party/libtorch:requirements.txt"))
+    for read_by_script in ["requirements.txt", "requirements-cuda.txt"]:
+        repository_ctx.path(Label("//third_party/libtorch:" + read_by_script))
     found = repository_ctx.execute([script, "find"])
     if found.return_code == 3:
         fetched = repository_ctx.execute([script, "fetch"], timeout = _TIMEOUT_SECONDS, quiet = False)
         if fetched.return_code:
-            fail("\n" + fetched.stderr)
+            fail(_what_to_do(fetched.stderr))
         found = repository_ctx.execute([script, "find"])
     if found.return_code:
-        fail("\n" + found.stderr)
+        fail(_what_to_do(found.stderr))
 
     answer = {}
     for line in found.stdout.strip().split("\n"):
         key, _, value = line.partition("=")
         answer[key] = value
     torch = answer["torch"]
-    nvidia = answer["nvidia"]
 
-    repository_ctx.symlink(torch + "/include", "include")
-    has_cuda = repository_ctx.path(torch + "/lib/libtorch_cuda.so").exists
-    if nvidia:
-        # The headers of the CUDA runtime and of NCCL lie beside the wheel: code that uses c10/cuda
-        # compiles on a machine that has no CUDA Toolkit.
-        for link, folder in [("cuda", "/cu13/include"), ("nccl", "/nccl/include")]:
-            if repository_ctx.path(nvidia + folder).exists:
-                repository_ctx.symlink(nvidia + folder, link)
+    folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
+    for folder in folders:
+        repository_ctx.symlink(torch + "/" + folder, folder)
+    for key, link in [("cuda", "cuda"), ("crt", "cuda_crt/crt"), ("nccl", "nccl")]:
+        if answer[key]:
+            repository_ctx.symlink(answer[key], link)
+            folders.append(link)
+    has_cuda = bool(answer["cuda"])
     repository_ctx.template(
         "BUILD.bazel",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
         {
             "%{cuda_libs}": "\"-ltorch_cuda\", \"-lc10_cuda\"," if has_cuda else "",
+            "%{hdrs}": _header_folders(folders) if repository_ctx.attr.headers_as_folders else _header_globs(folders),
             "%{has_cuda}": "1" if has_cuda else "0",
             "%{lib}": torch + "/lib",
         },
@@ -54,9 +73,11 @@ def _libtorch_impl(repository_ctx):
 
 _libtorch = repository_rule(
     implementation = _libtorch_impl,
+    attrs = {"headers_as_folders": attr.bool()},
     environ = _ENVIRON,
     local = True,
 )
 
 def repo():
-    maybe(_libtorch, name = "libtorch")
+    # Debian's Bazel 4 is the one that reports no version.
+    maybe(_libtorch, name = "libtorch", headers_as_folders = not native.bazel_version)

@@ -10,7 +10,6 @@
 #endif
 
 #include <benchmark/benchmark.h>
-#include <glog/logging.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <turbojpeg.h>
@@ -18,6 +17,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include <glog/logging.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/flags/flag.h"

@@ -1,0 +1,46 @@
+// Which micro-batches give up their activations after forward and recompute them in backward, and
+// what a layer may ask about that.
+#ifndef GPIPE_CHECKPOINT_H_
+#define GPIPE_CHECKPOINT_H_
+
+#include <cstdint>
+
+namespace gpipe {
+
+enum class Checkpoint : uint8_t {
+  kAlways,      // every micro-batch is checkpointed
+  kExceptLast,  // all but the last, whose backward follows its forward at once (the default)
+  kNever,       // none: fastest, most memory
+};
+
+// "always", "except_last" or "never".
+const char* to_text(Checkpoint mode);
+
+// True on a thread that runs the first forward of a checkpointed micro-batch: no graph is recorded,
+// and the layer will be called again with the same input. False in every other place.
+bool is_checkpointing();
+
+// True on a thread that runs such a forward again, now recording, just before its backward. A layer
+// with side effects (a counter, running statistics) skips them here.
+bool is_recomputing();
+
+namespace internal {
+
+enum class CheckpointPhase : uint8_t { kNone, kCheckpointing, kRecomputing };
+
+// Sets the phase that this thread's layers see, and restores the former one on exit.
+class CheckpointPhaseScope {
+ public:
+  explicit CheckpointPhaseScope(CheckpointPhase phase);
+  ~CheckpointPhaseScope();
+  CheckpointPhaseScope(const CheckpointPhaseScope&) = delete;
+  CheckpointPhaseScope& operator=(const CheckpointPhaseScope&) = delete;
+
+ private:
+  CheckpointPhase former_;
+};
+
+}  // namespace internal
+}  // namespace gpipe
+
+#endif  // GPIPE_CHECKPOINT_H_

@@ -1,0 +1,346 @@
+#include "gpipe/gpipe.h"
+
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <numeric>
+#include <ostream>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/internal/alias.h"
+#include "gpipe/internal/bridge.h"
+#include "gpipe/internal/draws.h"
+#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/pipeline.h"
+#include "gpipe/internal/value.h"
+#include "skip/layout.h"
+#include "skip/skippable.h"
+
+namespace gpipe {
+namespace {
+
+using internal::Item;
+using internal::Packet;
+using internal::Pass;
+using internal::ValueKind;
+
+constexpr char kBalanceHint[] =
+    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a good one "
+    "(#include \"balance/balance.h\")";
+
+template <typename T>
+std::string list_text(const std::vector<T>& values) {
+  std::string text = "{";
+  for (size_t i = 0; i < values.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
+  }
+  return text + "}";
+}
+
+void check_options(const GPipeOptions& options) {
+  TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
+  TORCH_CHECK_VALUE(options.cpu_threads_per_stage() >= 0,
+                    "cpu_threads_per_stage must be 0 (an equal share) or positive, got ",
+                    options.cpu_threads_per_stage());
+  const Checkpoint mode = options.checkpoint();
+  TORCH_CHECK_VALUE(mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast ||
+                        mode == Checkpoint::kNever,
+                    "checkpoint must be one of kAlways, kExceptLast and kNever, got the number ",
+                    static_cast<int>(mode));
+}
+
+void check_balance(const std::vector<int64_t>& balance, size_t layers) {
+  TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ", layers,
+                    " layers: say how many each partition gets", kBalanceHint);
+  const int64_t sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
+                    " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
+  for (int64_t count : balance) {
+    TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, got the balance ",
+                      list_text(balance), kBalanceHint);
+  }
+}
+
+std::vector<c10::Device> default_devices(size_t partitions) {
+  std::vector<c10::Device> devices;
+  const auto count = static_cast<c10::DeviceIndex>(torch::cuda::device_count());
+  for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::kCUDA, i);
+  if (devices.empty()) devices.assign(partitions, c10::Device(c10::kCPU));
+  return devices;
+}
+
+// A device by its full name, so that "cuda" and "cuda:0" are the same one.
+c10::Device normalized(c10::Device device) {
+  if (device.is_cpu()) return c10::Device(c10::kCPU);
+  if (device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+void check_duplicates(const torch::nn::Sequential& module) {
+  std::unordered_map<const torch::nn::Module*, std::string> seen;
+  for (const auto& child : module->named_children()) {
+    const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
+    TORCH_CHECK_VALUE(fresh, "the layers '", entry->second, "' and '", child.key(),
+                      "' of the model are the same object; a layer can stand only once in a pipeline");
+  }
+}
+
+// A tensor used by layers of two partitions can be in one place only.
+void check_sharing(const std::vector<std::shared_ptr<torch::nn::Module>>& layers,
+                   const std::vector<std::string>& names, const std::vector<int64_t>& balance,
+                   const std::vector<c10::Device>& devices) {
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
+  size_t layer = 0;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
+      auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+        if (!tensor.defined()) return;
+        const std::string full = names[layer] + "." + name;
+        const auto [entry, fresh] =
+            owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
+        TORCH_CHECK_VALUE(fresh || devices[entry->second.first] == devices[j], "the ", what, " '",
+                          entry->second.second, "' of partition ", entry->second.first, " on ",
+                          devices[entry->second.first], " is also '", full, "' of partition ", j,
+                          " on ", devices[j],
+                          "; a tensor shared between partitions needs both on the same device");
+      };
+      for (const auto& p : layers[layer]->named_parameters()) check(p.key(), p.value(), "parameter");
+      for (const auto& b : layers[layer]->named_buffers()) check(b.key(), b.value(), "buffer");
+    }
+  }
+}
+
+void check_not_inside() {
+  TORCH_CHECK_VALUE(!internal::inside_pipeline(),
+                    "a pipeline was called from inside a layer of a pipeline; put the inner model's "
+                    "layers into the outer Sequential instead");
+}
+
+}  // namespace
+
+GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
+    : torch::nn::Module("GPipe"),
+      balance_(options.balance()),
+      devices_(options.devices()),
+      chunks_(options.chunks()),
+      checkpoint_(options.checkpoint()),
+      deferred_batch_norm_(options.deferred_batch_norm()) {
+  TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
+  check_options(options);
+  check_duplicates(module);
+  skip::verify_skippables(module);
+  check_balance(balance_, module->size());
+
+  const size_t partitions = balance_.size();
+  if (devices_.empty()) devices_ = default_devices(partitions);
+  TORCH_CHECK_INDEX(devices_.size() >= partitions, "the balance has ", partitions,
+                    " partitions, but there are only ", devices_.size(),
+                    " devices; give fewer partitions or name a device several times");
+  devices_.erase(devices_.begin() + static_cast<int64_t>(partitions), devices_.end());
+  for (c10::Device& device : devices_) device = normalized(device);
+
+  std::vector<std::string> names;
+  for (const auto& child : module->named_children()) {
+    names.push_back(child.key());
+    layers_.push_back(child.value());
+  }
+  check_sharing(layers_, names, balance_, devices_);
+
+  const skip::Layout layout = skip::Layout::inspect(module, balance_);
+  std::vector<std::vector<internal::Layer>> parts(partitions);
+  auto any = module->begin();
+  size_t index = 0;
+  for (size_t j = 0; j < partitions; ++j) {
+    for (int64_t k = 0; k < balance_[j]; ++k, ++index, ++any) {
+      register_module(names[index], layers_[index]);
+      layers_[index]->to(devices_[j]);
+      parts[j].push_back({*any, names[index], static_cast<int64_t>(index),
+                          skip::CallPlan(*layers_[index])});
+    }
+  }
+  train(module->is_training());
+  if (partitions == 0) return;
+  input_kind_ = internal::argument_kind(parts[0][0].module);
+  pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
+                                                   options.cpu_threads_per_stage());
+}
+
+GPipeImpl::~GPipeImpl() = default;
+
+std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    TORCH_CHECK_VALUE(!inputs[k].defined() || inputs[k].device() == devices_.front(), "input ", k,
+                      " is on ", inputs[k].device(), ", but the first partition is on ",
+                      devices_.front(), "; move it there with .to()");
+  }
+  const std::vector<int64_t> sizes =
+      internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  const int64_t micro_batches = static_cast<int64_t>(sizes.size());
+  auto pass = std::make_shared<Pass>(pipeline_->stages(), micro_batches);
+  pass->sizes = sizes;
+  pass->plan.step_seed = internal::draw_step_seed();
+  pass->plan.record = record;
+  pass->plan.defer_batch_norm = deferred_batch_norm_;
+  if (record && is_training()) {
+    // By the micro-batches that there are: a short mini-batch has a last one, too.
+    pass->plan.checkpointed = checkpoint_ == Checkpoint::kAlways       ? micro_batches
+                              : checkpoint_ == Checkpoint::kExceptLast ? micro_batches - 1
+                                                                       : 0;
+  }
+  const ValueKind kind =
+      input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
+  std::vector<Tensors> pieces = internal::scatter(inputs, sizes);
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    internal::Value value = internal::shape_as(kind, std::move(pieces[i]), "the model's first layer");
+    pass->inputs[i].kind = value.kind;
+    for (size_t k = 0; k < value.tensors.size(); ++k) {
+      const bool needs_grad = record && inputs[k].defined() && inputs[k].requires_grad();
+      pass->inputs[i].items.push_back({std::move(value.tensors[k]), needs_grad});
+    }
+  }
+  return pass;
+}
+
+torch::Tensor GPipeImpl::forward(torch::Tensor input) {
+  TORCH_CHECK_VALUE(input.defined(), "the input is an undefined tensor");
+  Tensors outputs = forward(Tensors{std::move(input)});
+  TORCH_CHECK_VALUE(outputs.size() == 1, "the model gives ", outputs.size(),
+                    " values; call forward with a std::vector<Tensor> to get them all");
+  return std::move(outputs[0]);
+}
+
+Tensors GPipeImpl::forward(Tensors inputs) {
+  check_not_inside();
+  TORCH_CHECK_VALUE(!inputs.empty(), "forward was given no input tensor");
+  if (!pipeline_) return inputs;
+  const bool record = c10::GradMode::is_enabled();
+  std::shared_ptr<Pass> pass = prepare(inputs, record);
+  pipeline_->run_forward(*pass);
+  Tensors outputs = internal::gather(pass->outputs);
+  std::vector<bool> needs_grad(outputs.size(), false);
+  bool any = false;
+  for (const Packet& packet : pass->outputs) {
+    for (size_t n = 0; n < outputs.size(); ++n) {
+      if (packet.items[n].needs_grad) needs_grad[n] = any = true;
+    }
+  }
+  if (any) internal::attach_bridge(pipeline_, std::move(pass), inputs, outputs, needs_grad);
+  return outputs;
+}
+
+StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
+                           const StepOptions& options) {
+  check_not_inside();
+  TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
+  TORCH_CHECK_VALUE(loss_fn != nullptr, "step was given an empty loss function");
+  TORCH_CHECK_VALUE(!inputs.empty(), "step was given no input tensor");
+  TORCH_CHECK_VALUE(c10::GradMode::is_enabled(),
+                    "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
+                    "forward for evaluation");
+  std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
+  const int64_t rows = std::accumulate(pass->sizes.begin(), pass->sizes.end(), int64_t{0});
+  std::vector<Tensors> target_pieces(pass->sizes.size());
+  if (!targets.empty()) {
+    const int64_t target_rows = internal::batch_size(targets, "target");
+    TORCH_CHECK_VALUE(target_rows == rows, "the targets have ", target_rows,
+                      " rows in dimension 0, but the inputs have ", rows);
+    for (size_t k = 0; k < targets.size(); ++k) {
+      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == devices_.back(), "target ", k,
+                        " is on ", targets[k].device(), ", but the last partition is on ",
+                        devices_.back(), "; move it there with .to()");
+    }
+    target_pieces = internal::scatter(targets, pass->sizes);
+  }
+
+  std::vector<double> weights;
+  for (int64_t size : pass->sizes) {
+    weights.push_back(rows == 0 ? 1.0 : static_cast<double>(size) / static_cast<double>(rows));
+  }
+  std::vector<at::Tensor> losses(pass->sizes.size());
+  pass->keep_outputs = options.keep_outputs();
+  pass->loss = [&](int64_t i, const Tensors& outputs) -> internal::LossResult {
+    at::Tensor loss = loss_fn(outputs, target_pieces[i]);
+    target_pieces[i].clear();
+    TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1,
+                      "the loss function must return one number per micro-batch (the mean over its "
+                      "samples), got ",
+                      loss.defined() ? "a tensor of shape " + c10::str(loss.sizes())
+                                     : std::string("an undefined tensor"));
+    TORCH_CHECK_VALUE(loss.requires_grad(),
+                      "the loss needs no gradient: no parameter and no input of the model requires "
+                      "one, or the loss function detached it");
+    losses[i] = loss.detach();
+    at::Tensor seed = at::full(loss.sizes(), weights[i], loss.options().requires_grad(false));
+    return {std::move(loss), std::move(seed)};
+  };
+  pipeline_->run_step(*pass,
+                      options.schedule_for(pipeline_->stages(), pass->micro_batches()),
+                      options.on_event());
+
+  torch::autograd::edge_list roots;
+  torch::autograd::variable_list gradients;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
+    at::Tensor gradient = internal::joined_gradients(*pass, k);
+    if (!gradient.defined()) continue;
+    roots.push_back(torch::autograd::impl::gradient_edge(inputs[k]));
+    gradients.push_back(std::move(gradient));
+  }
+  if (!roots.empty()) {
+    torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+  }
+
+  StepResult result;
+  for (size_t i = 0; i < losses.size(); ++i) result.loss += weights[i] * losses[i].item<double>();
+  if (options.keep_outputs()) result.outputs = internal::gather(pass->outputs);
+  return result;
+}
+
+const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) const {
+  const int64_t count = static_cast<int64_t>(layers_.size());
+  TORCH_CHECK_INDEX(index >= -count && index < count, "layer ", index,
+                    " does not exist: the pipeline has ", count, " layers");
+  return layers_[index < 0 ? index + count : index];
+}
+
+std::optional<Failure> GPipeImpl::last_failure() const {
+  if (!pipeline_) return std::nullopt;
+  const std::optional<internal::FailurePlace> place = pipeline_->last_failure();
+  if (!place) return std::nullopt;
+  return Failure{place->action.stage, place->action.micro_batch,
+                 place->action.kind != ActionKind::kForward, place->layer};
+}
+
+namespace {
+
+[[noreturn]] void refuse_move(c10::Device device) {
+  TORCH_CHECK_TYPE(false, "a pipeline cannot be moved to ", device,
+                   ": each partition lives on its own device; give other devices in GPipeOptions and "
+                   "make a new pipeline");
+}
+
+}  // namespace
+
+void GPipeImpl::to(torch::Device device, torch::Dtype, bool) { refuse_move(device); }
+void GPipeImpl::to(torch::Device device, bool) { refuse_move(device); }
+void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+}
+
+void GPipeImpl::pretty_print(std::ostream& stream) const {
+  stream << "gpipe::GPipe(balance=" << list_text(balance_) << ", devices={";
+  for (size_t j = 0; j < devices_.size(); ++j) stream << (j == 0 ? "" : ", ") << devices_[j];
+  stream << "}, chunks=" << chunks_ << ", checkpoint=" << to_text(checkpoint_) << ")";
+}
+
+}  // namespace gpipe

@@ -1,0 +1,111 @@
+// GPipe: pipeline parallelism for a torch::nn::Sequential.
+//
+// The model is cut into partitions of consecutive layers, one per device; a mini-batch is cut into
+// micro-batches, so that all partitions work at once (Huang et al., "GPipe: Efficient Training of
+// Giant Neural Networks using Pipeline Parallelism", 2018). Skip connections between far-apart layers
+// are declared with skip/skippable.h and travel straight from one partition to the other.
+#ifndef GPIPE_GPIPE_H_
+#define GPIPE_GPIPE_H_
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/options.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+namespace internal {
+class Pipeline;
+struct Pass;
+enum class ValueKind : uint8_t;
+}  // namespace internal
+
+// Requirements: each layer of the Sequential takes and returns a Tensor, a std::vector<Tensor>, or a
+// std::tuple of two to four Tensors, and gives row i of its output for row i of its input (but for
+// statistics over the batch). Inputs are on the first device, targets on the last.
+//
+// Guarantees: parameters and layers stay the user's own objects, moved to their devices, under the
+// keys that they have in the Sequential. On the CPU, outputs, loss and gradients are bitwise those of
+// the plain model run micro-batch by micro-batch. An exception in a layer reaches the caller with
+// stage, micro-batch and layer added to its message, and the pipeline can be used again.
+//
+// Thread-safety: calls from several threads are run one after another. Not callable from inside a
+// layer of a pipeline.
+//
+// Example:
+//   gpipe::GPipe pipe(model, gpipe::GPipeOptions({4, 4}).chunks(8));
+//   torch::optim::SGD optimizer(pipe->parameters(), 0.1);
+//   auto result = pipe->step({input}, {target}, loss_fn);  // forward, loss and backward, 1F1B
+//   optimizer.step();
+//   auto output = pipe->forward(input);                    // or like any module:
+//   loss(output, target).backward();                       // autograd runs the backward half
+class GPipeImpl : public torch::nn::Module {
+ public:
+  // Throws c10::ValueError for a balance, a number of chunks or shared layers that do not fit,
+  // c10::IndexError for too few devices, c10::TypeError for skips that do not pair up.
+  GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
+  ~GPipeImpl() override;
+
+  // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values.
+  torch::Tensor forward(torch::Tensor input);
+  // The same for several inputs and outputs, all with the same N.
+  Tensors forward(Tensors inputs);
+
+  // Runs forward, loss and backward inside the pipeline, adding to the parameters' gradients.
+  // Micro-batches count by their samples, so the loss and its gradients are the mean over the
+  // mini-batch also where the last micro-batch is short. Throws c10::ValueError if inputs and targets
+  // do not fit, if the loss is no scalar or needs no gradient, or under torch::NoGradGuard.
+  StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
+                  const StepOptions& options = {});
+
+  const std::vector<int64_t>& balance() const { return balance_; }
+  const std::vector<torch::Device>& devices() const { return devices_; }
+  int64_t chunks() const { return chunks_; }
+  Checkpoint checkpoint() const { return checkpoint_; }
+
+  // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
+  size_t size() const { return layers_.size(); }
+  const std::shared_ptr<torch::nn::Module>& operator[](int64_t index) const;
+  std::vector<std::shared_ptr<torch::nn::Module>>::const_iterator begin() const {
+    return layers_.begin();
+  }
+  std::vector<std::shared_ptr<torch::nn::Module>>::const_iterator end() const {
+    return layers_.end();
+  }
+
+  // Where the last exception thrown by a layer came from; nullopt if there was none.
+  std::optional<Failure> last_failure() const;
+
+  // Each partition lives on its own device: moving the whole throws c10::TypeError. Casting works.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+
+  void pretty_print(std::ostream& stream) const override;
+
+ private:
+  std::shared_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
+
+  std::vector<int64_t> balance_;
+  std::vector<torch::Device> devices_;
+  int64_t chunks_;
+  Checkpoint checkpoint_;
+  bool deferred_batch_norm_;
+  std::vector<std::shared_ptr<torch::nn::Module>> layers_;
+  std::optional<internal::ValueKind> input_kind_;
+  std::shared_ptr<internal::Pipeline> pipeline_;  // null for a model without layers
+};
+TORCH_MODULE(GPipe);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_GPIPE_H_

@@ -1,0 +1,38 @@
+// Boundary: where the graph of one cell ends on the side of its inputs.
+#ifndef GPIPE_INTERNAL_BOUNDARY_H_
+#define GPIPE_INTERNAL_BOUNDARY_H_
+
+#include <torch/csrc/autograd/function.h>
+
+#include <string>
+
+namespace gpipe::internal {
+
+// A sink of autograd's graph that keeps the gradients that arrive at it.
+//
+// It takes the place of leaf tensors with .grad: the tensors it stands behind are no leaves, so the
+// first layer of a stage may change them in place, as it could in the unpartitioned model.
+//
+// Not thread-safe; after a backward over the cell's graph, gradients() belongs to who ran it. A
+// tensor that the backward did not reach has an undefined gradient.
+class Boundary : public torch::autograd::Node {
+ public:
+  // Makes `tensor` (detached, of a differentiable type) require a gradient that will end here.
+  // Returns its index in gradients().
+  uint32_t attach(const at::Tensor& tensor);
+
+  torch::autograd::variable_list& gradients() { return gradients_; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    gradients_ = std::move(gradients);
+    return {};
+  }
+  std::string name() const override { return "GPipeBoundary"; }
+
+ private:
+  torch::autograd::variable_list gradients_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BOUNDARY_H_

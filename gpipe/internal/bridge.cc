@@ -1,0 +1,171 @@
+#include "gpipe/internal/bridge.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <string>
+#include <utility>
+
+#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/pipeline.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// The gradients on their way from the output node to the input node.
+struct Hop {
+  variable_list gradients;
+};
+
+class InputNode : public Node {
+ public:
+  InputNode(torch::autograd::edge_list&& edges, std::weak_ptr<Pipeline> pipeline,
+            std::shared_ptr<Pass> pass, std::shared_ptr<Hop> hop,
+            std::vector<std::vector<int64_t>> rows)
+      : Node(std::move(edges)),
+        pipeline_(std::move(pipeline)),
+        pass_(std::move(pass)),
+        hop_(std::move(hop)),
+        rows_(std::move(rows)) {}
+
+  variable_list apply(variable_list&&) override {
+    variable_list gradients = std::move(hop_->gradients);
+    hop_->gradients.clear();
+    TORCH_CHECK(!c10::GradMode::is_enabled(),
+                "a pipeline cannot be differentiated twice: backward was asked to create a graph "
+                "(create_graph = true); use the unpartitioned model for higher derivatives");
+    TORCH_CHECK(pass_ != nullptr && !pass_->used,
+                "backward ran through a pipeline's output a second time, but what it needs was freed "
+                "the first time; give retain_graph = true to the first backward, or run forward again");
+    const std::shared_ptr<Pipeline> pipeline = pipeline_.lock();
+    TORCH_CHECK(pipeline != nullptr,
+                "backward ran through the output of a pipeline that is already destroyed; keep the "
+                "GPipe module alive until its last backward is done");
+    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+
+    const int64_t micro_batches = pass_->micro_batches();
+    pass_->gradients.assign(micro_batches, Packet());
+    for (size_t n = 0; n < gradients.size(); ++n) {
+      const at::Tensor& gradient = gradients[n];
+      int64_t start = 0;
+      for (int64_t i = 0; i < micro_batches; ++i) {
+        Item item;
+        if (gradient.defined()) {
+          const int64_t rows = rows_[n][i];
+          item.tensor = micro_batches == 1 ? gradient : gradient.narrow(0, start, rows);
+          start += rows;
+        }
+        pass_->gradients[i].items.push_back(std::move(item));
+      }
+    }
+    gradients.clear();
+    std::shared_ptr<Pass> pass = pass_;
+    pipeline->run_backward(*pass, keep);
+
+    variable_list result(num_outputs());
+    for (size_t k = 0; k < result.size(); ++k) {
+      if (!task_should_compute_output(k)) continue;
+      result[k] = joined_gradients(*pass, k);
+    }
+    if (!keep) pass->used = true;
+    return result;
+  }
+
+  void release_variables() override { pass_.reset(); }
+
+  std::string name() const override { return "GPipeBackward"; }
+
+ private:
+
+  std::weak_ptr<Pipeline> pipeline_;
+  std::shared_ptr<Pass> pass_;
+  std::shared_ptr<Hop> hop_;
+  // [output][micro-batch]: they need not be those of the input.
+  std::vector<std::vector<int64_t>> rows_;
+};
+
+class OutputNode : public Node {
+ public:
+  OutputNode(torch::autograd::edge_list&& edges, std::shared_ptr<Hop> hop)
+      : Node(std::move(edges)), hop_(std::move(hop)) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    hop_->gradients = std::move(gradients);
+    return {at::zeros({1})};
+  }
+
+  std::string name() const override { return "GPipeOutputBackward"; }
+
+ private:
+  std::shared_ptr<Hop> hop_;
+};
+
+}  // namespace
+
+at::Tensor joined_gradients(const Pass& pass, size_t input) {
+  const at::Tensor* defined = nullptr;
+  for (const Packet& packet : pass.gradients) {
+    if (input < packet.items.size() && packet.items[input].tensor.defined()) {
+      defined = &packet.items[input].tensor;
+    }
+  }
+  if (defined == nullptr) return {};
+  if (pass.gradients.size() == 1) return *defined;
+  std::vector<at::Tensor> pieces;
+  for (size_t i = 0; i < pass.gradients.size(); ++i) {
+    const Packet& packet = pass.gradients[i];
+    if (input < packet.items.size() && packet.items[input].tensor.defined()) {
+      pieces.push_back(packet.items[input].tensor);
+    } else {
+      std::vector<int64_t> shape = defined->sizes().vec();
+      shape[0] = pass.sizes[i];
+      pieces.push_back(at::zeros(shape, defined->options()));
+    }
+  }
+  return at::cat(pieces, 0);
+}
+
+void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
+                   const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+                   const std::vector<bool>& needs_grad) {
+  std::vector<std::vector<int64_t>> rows(outputs.size());
+  for (size_t n = 0; n < outputs.size(); ++n) {
+    for (const Packet& packet : pass->outputs) {
+      const at::Tensor& piece = packet.items[n].tensor;
+      rows[n].push_back(piece.defined() && piece.dim() > 0 ? piece.size(0) : 0);
+    }
+  }
+  pass->outputs.clear();  // the joined outputs are the caller's; nothing in backward needs these
+
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& input : inputs) {
+    const bool wanted = input.defined() && input.requires_grad();
+    edges.push_back(wanted ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge());
+  }
+  auto hop = std::make_shared<Hop>();
+  auto input_node =
+      std::make_shared<InputNode>(std::move(edges), pipeline, std::move(pass), hop, std::move(rows));
+  input_node->add_input_metadata(at::zeros({1}));
+  auto output_node = std::make_shared<OutputNode>(
+      torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)}, hop);
+  for (size_t n = 0; n < outputs.size(); ++n) {
+    // Every output takes a place, so that gradients arrive by the outputs' numbers.
+    if (!needs_grad[n]) {
+      output_node->add_input_metadata(Node::undefined_input());
+      continue;
+    }
+    const uint32_t number = output_node->add_input_metadata(outputs[n]);
+    torch::autograd::impl::set_gradient_edge(outputs[n], {output_node, number});
+  }
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,140 @@
+#include "gpipe/internal/draws.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <string>
+
+#include "gpipe/internal/operator_mode.h"
+
+namespace gpipe::internal {
+namespace {
+
+thread_local Draws* current_draws = nullptr;
+
+// SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbouring inputs give unrelated seeds.
+uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// Where the operator will draw: the device of its first tensor, else its `device` argument.
+c10::Device device_of(const std::vector<c10::Argument>& schema, c10::ArrayRef<c10::IValue> values) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
+    if (value.isTensorList() && !value.toTensorList().empty()) {
+      return value.toTensorList().get(0).device();
+    }
+  }
+  for (size_t i = 0; i < schema.size(); ++i) {
+    if (schema[i].name() == "device" && values[i].isDevice()) return values[i].toDevice();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+bool has_generators(c10::Device device) {
+  return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
+}
+
+// In place of every operator that has an argument `generator`: fills it in where it is absent.
+void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                    torch::jit::Stack* stack) {
+  OperatorModePause pause;
+  if (Draws* draws = Draws::current()) {
+    const std::vector<c10::Argument>& schema = op.schema().arguments();
+    const size_t base = stack->size() - schema.size();
+    for (size_t i = 0; i < schema.size(); ++i) {
+      c10::IValue& value = (*stack)[base + i];
+      if (schema[i].name() != "generator" || !value.isNone()) continue;
+      const c10::Device device =
+          device_of(schema, c10::ArrayRef<c10::IValue>(stack->data() + base, schema.size()));
+      if (has_generators(device)) value = c10::IValue(draws->generator(device));
+    }
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode),
+                     stack);
+}
+
+// The fused dropout of GPUs takes no generator. Its unfused form does.
+std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, const at::Tensor& input,
+                                                  double p, std::optional<bool> train) {
+  OperatorModePause pause;
+  Draws* draws = Draws::current();
+  if (draws == nullptr || !train.value_or(true) || p <= 0 || p >= 1 ||
+      !has_generators(input.device())) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("aten::native_dropout", "")
+                               .typed<std::tuple<at::Tensor, at::Tensor>(
+                                   const at::Tensor&, double, std::optional<bool>)>();
+    return op.redispatch(
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode), input, p, train);
+  }
+  at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool).requires_grad(false));
+  mask.bernoulli_(1 - p, draws->generator(input.device()));
+  return {input.mul(mask).mul(1 / (1 - p)), mask};
+}
+
+}  // namespace
+
+void Draws::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
+  seed_ = mix(mix(step_seed ^ mix(static_cast<uint64_t>(micro_batch))) ^
+              (static_cast<uint64_t>(layer) + 0x5851F42D4C957F2Dull));
+  for (Entry& entry : entries_) entry.seeded = false;
+}
+
+const at::Generator& Draws::generator(c10::Device device) {
+  Entry* found = nullptr;
+  for (Entry& entry : entries_) {
+    if (entry.device == device) found = &entry;
+  }
+  if (found == nullptr) {
+    at::Generator made = device.is_cpu() ? at::detail::createCPUGenerator()
+                                         : at::globalContext().defaultGenerator(device).clone();
+    entries_.push_back({device, std::move(made), false});
+    found = &entries_.back();
+  }
+  if (!found->seeded) {
+    std::lock_guard<std::mutex> lock(found->generator.mutex());
+    found->generator.set_current_seed(seed_);
+    found->seeded = true;
+  }
+  return found->generator;
+}
+
+Draws* Draws::current() { return current_draws; }
+
+DrawsScope::DrawsScope(Draws* draws) : former_(current_draws) { current_draws = draws; }
+
+DrawsScope::~DrawsScope() { current_draws = former_; }
+
+uint64_t draw_step_seed() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+void register_random_kernels(torch::Library& aten) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    bool random = false;
+    for (const c10::Argument& argument : op->schema().arguments()) {
+      random = random || argument.name() == "generator";
+    }
+    if (!random) continue;
+    std::string full_name = name.name.substr(6);
+    if (!name.overload_name.empty()) full_name += "." + name.overload_name;
+    aten.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+  }
+  aten.impl("native_dropout", torch::CppFunction(native_dropout));
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,31 @@
+// Cutting a mini-batch into micro-batches, and joining them again.
+#ifndef GPIPE_INTERNAL_MICRO_BATCH_H_
+#define GPIPE_INTERNAL_MICRO_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/packet.h"
+#include "gpipe/internal/value.h"
+
+namespace gpipe::internal {
+
+// The rows of each micro-batch: ceil(rows / chunks) each, the last one what is left, like
+// Tensor::chunk, so that there may be fewer micro-batches than chunks. No rows: one empty one.
+std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks);
+
+// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is none, if
+// one has no dimension, or if the sizes differ. `what` names the argument in the message.
+int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
+
+// Element i holds the tensors of micro-batch i: views, detached, over the caller's storage.
+std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tensors,
+                                             const std::vector<int64_t>& sizes);
+
+// Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
+// Throws c10::ValueError for scalars, for values that differ in number or in definedness.
+std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_MICRO_BATCH_H_

@@ -1,0 +1,35 @@
+#include "gpipe/internal/operator_mode.h"
+
+#include <torch/library.h>
+
+#include "gpipe/internal/batch_norm.h"
+#include "gpipe/internal/draws.h"
+
+namespace gpipe::internal {
+namespace {
+
+// Registered at first use rather than at start-up, when not every library that defines operators
+// need be loaded yet. Never unregistered: a worker may outlive static destruction.
+void register_kernels() {
+  static const bool registered = [] {
+    auto* fallback =
+        new torch::Library(torch::Library::IMPL, "_", kOperatorMode, __FILE__, __LINE__);
+    fallback->fallback(torch::CppFunction::makeFallthrough());
+    auto* aten = new torch::Library(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
+    register_random_kernels(*aten);
+    register_batch_norm_kernel(*aten);
+    return true;
+  }();
+  (void)registered;
+}
+
+c10::DispatchKey registered_mode() {
+  register_kernels();
+  return kOperatorMode;
+}
+
+}  // namespace
+
+OperatorModeScope::OperatorModeScope() : guard_(registered_mode()) {}
+
+}  // namespace gpipe::internal

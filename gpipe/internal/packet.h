@@ -1,0 +1,34 @@
+// Packet: the tensors that one route carries for one micro-batch, forward or back.
+#ifndef GPIPE_INTERNAL_PACKET_H_
+#define GPIPE_INTERNAL_PACKET_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gpipe::internal {
+
+// The C++ type in which a layer takes or returns its tensors.
+enum class ValueKind : uint8_t { kTensor, kTensors, kTuple2, kTuple3, kTuple4 };
+
+struct Item {
+  at::Tensor tensor;  // may be undefined
+  // Forward: whether a gradient is to come back for this tensor. The tensor itself is detached, so
+  // that no graph reaches over the border of a stage.
+  bool needs_grad = false;
+};
+
+struct Packet {
+  ValueKind kind = ValueKind::kTensor;
+  c10::SmallVector<Item, 2> items;
+  // Accelerators: what the consumer's stream has to wait for (see transfer.h). Empty on the CPU.
+  std::vector<std::shared_ptr<c10::Event>> ready;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PACKET_H_

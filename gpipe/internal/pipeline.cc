@@ -1,0 +1,248 @@
+#include "gpipe/internal/pipeline.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/internal/cpu_threads.h"
+#include "gpipe/internal/failure.h"
+#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/transfer.h"
+
+namespace gpipe::internal {
+namespace {
+
+thread_local bool in_pipeline = false;
+
+class InsideScope {
+ public:
+  InsideScope() { in_pipeline = true; }
+  ~InsideScope() { in_pipeline = false; }
+};
+
+// The parts of a pipeline's routes that its stages need: see Stage's constructor.
+struct StageRoutes {
+  std::vector<skip::Key> incoming;
+  std::vector<skip::Key> outgoing;
+  std::vector<int> gradient_order;
+};
+
+StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
+                      int64_t stages) {
+  StageRoutes result;
+  auto skip_of = [&](int32_t id) -> const skip::SkipEdge& { return skips[id - (stages - 1)]; };
+  for (int32_t id : routes.incoming(stage)) {
+    if (id >= stages - 1) result.incoming.push_back(skip_of(id).key);
+  }
+  // The plain model adds up the gradients of a tensor used several times from its last use to its
+  // first. A skip is used behind the activation, the one that is popped latest first of all.
+  std::vector<std::pair<int32_t, int>> order;
+  for (int32_t id : routes.outgoing(stage)) {
+    if (id < stages - 1) continue;
+    result.outgoing.push_back(skip_of(id).key);
+    order.emplace_back(skip_of(id).target_layer, static_cast<int>(result.outgoing.size()));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& entry : order) result.gradient_order.push_back(entry.second);
+  result.gradient_order.push_back(0);
+  return result;
+}
+
+}  // namespace
+
+bool inside_pipeline() { return in_pipeline; }
+
+std::string FailurePlace::to_text() const {
+  const char* what = action.kind == ActionKind::kForward ? "forward" : "backward";
+  return "in the " + std::string(what) + " of stage " + std::to_string(action.stage) +
+         ", micro-batch " + std::to_string(action.micro_batch) + ", " + layer;
+}
+
+Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
+                   const skip::Layout& layout, int64_t cpu_threads_per_stage)
+    : routes_([&] {
+        std::vector<Route> skips;
+        for (const skip::SkipEdge& edge : layout.crossing()) {
+          skips.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
+        }
+        return Routes::create(static_cast<int64_t>(partitions.size()), std::move(skips));
+      }()) {
+  const int64_t stages = static_cast<int64_t>(partitions.size());
+  stages_.reserve(stages);
+  for (int64_t j = 0; j < stages; ++j) {
+    StageRoutes routes = routes_of(j, routes_, layout.crossing(), stages);
+    stages_.emplace_back(j, devices[j], std::move(partitions[j]), std::move(routes.incoming),
+                         std::move(routes.outgoing), std::move(routes.gradient_order));
+  }
+  const int64_t cpu_stages =
+      std::count_if(devices.begin(), devices.end(), [](c10::Device d) { return d.is_cpu(); });
+  const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
+  // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
+  // another number of intra-op threads than asked for.
+  const bool inline_single = cpu_threads_per_stage == 0;
+  pool_ = std::make_unique<WorkerPool>(
+      stages,
+      [&](int64_t worker) {
+        if (devices[worker].is_cpu()) set_threads_of_this_thread(threads);
+      },
+      inline_single);
+  restore_default_threads();
+}
+
+std::optional<FailurePlace> Pipeline::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return last_failure_;
+}
+
+const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
+  for (const auto& compiled : programs_) {
+    if (compiled->half == half && compiled->schedule == schedule) return compiled->program;
+  }
+  TORCH_CHECK_VALUE(schedule.stages() == stages(), "the schedule is for ", schedule.stages(),
+                    " stages, but the pipeline has ", stages());
+  TORCH_CHECK_VALUE(schedule.workers() == stages(), "the schedule is for ", schedule.workers(),
+                    " workers, but each of the ", stages(), " stages has a worker of its own");
+  for (int64_t j = 0; j < stages(); ++j) {
+    TORCH_CHECK_VALUE(schedule.worker_of(j) == j, "the schedule puts stage ", j, " on worker ",
+                      schedule.worker_of(j), "; a pipeline runs stage j on worker j");
+    for (const Action& action : schedule.actions(j)) {
+      TORCH_CHECK_VALUE(
+          action.kind == ActionKind::kForward || action.kind == ActionKind::kBackward,
+          "the schedule splits backward into input and weight gradients (", action.to_text(),
+          "), which this pipeline does not run yet; use a schedule of forwards and backwards");
+    }
+  }
+  try {
+    schedule.verify();
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
+  }
+  // The tail of an epoch brings another number of micro-batches; a few programs are enough to keep.
+  constexpr size_t kKept = 16;
+  if (programs_.size() >= kKept) programs_.erase(programs_.begin());
+  auto compiled = std::make_unique<Compiled>(Compiled{schedule, half, Program()});
+  compiled->program = compile(half == Half::kForward    ? schedule.only({ActionKind::kForward})
+                              : half == Half::kBackward ? schedule.only({ActionKind::kBackward})
+                                                        : schedule,
+                              routes_);
+  programs_.push_back(std::move(compiled));
+  return programs_.back()->program;
+}
+
+void Pipeline::run_forward(Pass& pass) {
+  std::lock_guard<std::mutex> lock(run_mutex_);
+  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr,
+      false);
+  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+}
+
+void Pipeline::run_backward(Pass& pass, bool keep) {
+  std::lock_guard<std::mutex> lock(run_mutex_);
+  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr,
+      keep);
+}
+
+void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
+  std::lock_guard<std::mutex> lock(run_mutex_);
+  TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
+                    schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
+                    pass.micro_batches(),
+                    "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
+                    "Schedule where batches vary");
+  run(pass, program_for(schedule, Half::kBoth), observer, false);
+  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+}
+
+void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep) {
+  pass.plan.forward_state = &pass.forward_state;
+  const at::ThreadLocalState caller_state;
+  std::vector<c10::Stream> streams;
+  for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
+  const bool on_caller = pool_->is_inline();
+  try {
+    execute<Packet>(
+        *pool_, program,
+        [&](const Action& action, std::vector<Packet>& received, std::vector<Packet>& sent) {
+          try {
+            handle(pass, keep, action, received, sent);
+          } catch (...) {
+            FailurePlace place{action, stages_[action.stage].current_layer()};
+            {
+              std::lock_guard<std::mutex> lock(failure_mutex_);
+              last_failure_ = place;
+            }
+            rethrow_with(std::current_exception(), place.to_text());
+          }
+        },
+        observer,
+        [&](int64_t worker, const std::function<void()>& steps) {
+          std::optional<at::ThreadLocalStateGuard> state;
+          if (!on_caller) state.emplace(caller_state);
+          OperatorModeScope mode;
+          InsideScope inside;
+          StreamScope stream(streams[worker]);
+          steps();
+        });
+  } catch (...) {
+    // Nothing of a failed mini-batch stays: graphs, inputs, statistics.
+    for (auto& row : pass.cells) {
+      for (Cell& cell : row) cell = Cell();
+    }
+    pass.inputs.clear();
+    pass.outputs.clear();
+    pass.gradients.clear();
+    pass.deferred.clear();
+    pass.used = true;
+    throw;
+  }
+}
+
+void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
+                      std::vector<Packet>& sent) {
+  const int64_t j = action.stage;
+  const int64_t i = action.micro_batch;
+  Stage& stage = stages_[j];
+  Cell& cell = pass.cells[j][i];
+  const bool first = j == 0;
+  const bool last = j + 1 == stages();
+  auto send_all = [&](std::vector<Packet>& packets, size_t from, const std::vector<int32_t>& ids,
+                      bool forward) {
+    for (size_t k = 0; k < sent.size(); ++k) {
+      const Route& route = routes_[ids[k]];
+      sent[k] = std::move(packets[from + k]);
+      depart(sent[k], stages_[forward ? route.target_stage : route.source_stage].device());
+    }
+  };
+  if (action.kind == ActionKind::kForward) {
+    std::vector<Packet> inputs;
+    if (first) inputs.push_back(std::move(pass.inputs[i]));
+    for (Packet& packet : received) inputs.push_back(std::move(packet));
+    std::vector<Packet> outputs =
+        stage.forward(pass.plan, i, std::move(inputs), cell, last ? pass.loss : nullptr,
+                      &pass.deferred[j]);
+    if (last) {
+      if (pass.keep_outputs) pass.outputs[i] = std::move(outputs[0]);
+    } else {
+      send_all(outputs, 0, routes_.outgoing(j), /*forward=*/true);
+    }
+  } else {
+    std::vector<Packet> gradients;
+    if (last) {
+      gradients.push_back(std::move(pass.gradients[i]));
+    }
+    for (Packet& packet : received) gradients.push_back(std::move(packet));
+    std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, keep);
+    if (first) {
+      pass.gradients[i] = results.empty() ? Packet() : std::move(results[0]);
+    } else {
+      results.resize(std::max(results.size(), sent.size()));
+      send_all(results, 0, routes_.incoming(j), /*forward=*/false);
+    }
+  }
+}
+
+}  // namespace gpipe::internal

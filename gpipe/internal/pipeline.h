@@ -1,0 +1,113 @@
+// Pipeline: the stages of a model, their workers, and the runs over them.
+//
+// It sits between the public module (gpipe/gpipe.h), which checks what users give, and the torch-free
+// runtime, which runs schedules. It knows tensors only as packets.
+#ifndef GPIPE_INTERNAL_PIPELINE_H_
+#define GPIPE_INTERNAL_PIPELINE_H_
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/internal/batch_norm.h"
+#include "gpipe/internal/packet.h"
+#include "gpipe/internal/stage.h"
+#include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/trace.h"
+#include "gpipe/runtime/worker_pool.h"
+#include "gpipe/schedule/program.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/schedule.h"
+#include "skip/layout.h"
+
+namespace gpipe::internal {
+
+// One mini-batch on its way through the pipeline: made by a forward, used up by its backward.
+struct Pass {
+  explicit Pass(int64_t stages, int64_t micro_batches)
+      : cells(stages, std::vector<Cell>(micro_batches)),
+        inputs(micro_batches),
+        outputs(micro_batches),
+        gradients(micro_batches),
+        deferred(stages) {}
+
+  int64_t micro_batches() const { return static_cast<int64_t>(inputs.size()); }
+
+  CellPlan plan;
+  at::ThreadLocalState forward_state;
+  std::vector<int64_t> sizes;            // rows per micro-batch
+  std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
+  std::vector<Packet> inputs;            // [micro-batch], consumed by stage 0
+  std::vector<Packet> outputs;           // [micro-batch], of the last stage
+  // [micro-batch] Before the backward half: of the outputs. After it: of the inputs.
+  std::vector<Packet> gradients;
+  std::vector<DeferredStatistics> deferred;  // [stage]
+  CellLoss loss;
+  bool keep_outputs = true;
+  bool used = false;  // its backward has run and nothing is left of it
+};
+
+// Where the last error of a pipeline happened.
+struct FailurePlace {
+  Action action;
+  std::string layer;
+  std::string to_text() const;  // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
+};
+
+// Thread-safe: runs of several threads follow one another.
+class Pipeline {
+ public:
+  // `cpu_threads_per_stage` as in GPipeOptions. `layout` has the skips of the whole model.
+  Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
+           const skip::Layout& layout, int64_t cpu_threads_per_stage);
+
+  int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
+
+  // Runs all forwards (pass.inputs -> pass.outputs) or all backwards (pass.gradients).
+  void run_forward(Pass& pass);
+  void run_backward(Pass& pass, bool keep);
+  // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
+  void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
+
+  std::optional<FailurePlace> last_failure() const;
+
+ private:
+  enum class Half { kForward, kBackward, kBoth };
+  const Program& program_for(const Schedule& schedule, Half half);
+  void run(Pass& pass, const Program& program, const Observer& observer, bool keep);
+  void handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
+              std::vector<Packet>& sent);
+
+  std::vector<Stage> stages_;
+  Routes routes_;
+  std::unique_ptr<WorkerPool> pool_;
+
+  std::mutex run_mutex_;  // one run at a time
+  // Compiled programs, by the schedule's text: verified once, then looked up in every step.
+  struct Compiled {
+    Schedule schedule;
+    Half half;
+    Program program;
+  };
+  std::vector<std::unique_ptr<Compiled>> programs_;  // guarded by run_mutex_
+
+  mutable std::mutex failure_mutex_;
+  std::optional<FailurePlace> last_failure_;  // guarded by failure_mutex_
+};
+
+// Whether this thread is running a layer of some pipeline.
+bool inside_pipeline();
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PIPELINE_H_

@@ -1,0 +1,37 @@
+// Conversion between what LibTorch's type-erased layers take and return and plain lists of tensors.
+#ifndef GPIPE_INTERNAL_VALUE_H_
+#define GPIPE_INTERNAL_VALUE_H_
+
+#include <torch/nn/modules/container/any.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/packet.h"
+
+namespace gpipe::internal {
+
+struct Value {
+  ValueKind kind = ValueKind::kTensor;
+  std::vector<at::Tensor> tensors;
+};
+
+// "Tensor", "std::vector<Tensor>", "std::tuple<Tensor, Tensor>" ...
+const char* to_text(ValueKind kind);
+
+// The value in the C++ type that `value.kind` names.
+torch::nn::AnyValue to_any(Value value);
+
+// Throws c10::TypeError for a type that cannot travel between layers, naming it.
+Value from_any(torch::nn::AnyValue value);
+
+// The type that `layer`'s forward takes, found without calling it; nullopt if it is none of ours.
+std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer);
+
+// `tensors` in the form `kind`; throws c10::ValueError if the number of tensors does not fit.
+Value shape_as(ValueKind kind, std::vector<at::Tensor> tensors, const std::string& taker);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_VALUE_H_

@@ -1,0 +1,107 @@
+// Options of the pipeline and of one training step, and what a step returns.
+#ifndef GPIPE_OPTIONS_H_
+#define GPIPE_OPTIONS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/runtime/trace.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// What several values between layers are.
+using Tensors = std::vector<at::Tensor>;
+
+// Example:
+//   GPipeOptions({2, 2}).devices({torch::kCUDA, torch::Device("cuda:1")}).chunks(8)
+struct GPipeOptions {
+  // `balance`: how many consecutive layers each partition has; sums up to the number of layers.
+  GPipeOptions(std::vector<int64_t> balance) : balance_(std::move(balance)) {}  // NOLINT: implicit
+
+  TORCH_ARG(std::vector<int64_t>, balance);
+
+  // The device of each partition; surplus ones are dropped, one may stand several times.
+  // Default: every CUDA device in order, or the CPU as often as needed where there is none.
+  TORCH_ARG(std::vector<c10::Device>, devices) = {};
+
+  // Into how many micro-batches a mini-batch is cut, along dimension 0 of every input.
+  // Default: 1.
+  TORCH_ARG(int64_t, chunks) = 1;
+
+  // Which micro-batches recompute their activations in backward (in training mode only).
+  // Default: kExceptLast.
+  TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
+
+  // Whether batch norms update their running statistics once per mini-batch, as if they had seen it
+  // as a whole, instead of once per micro-batch.
+  // Default: false.
+  TORCH_ARG(bool, deferred_batch_norm) = false;
+
+  // Intra-op threads of each CPU stage.
+  // Default: 0, an equal share of the caller's.
+  TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
+};
+
+// The loss of a micro-batch: a scalar, the mean over the samples it is given.
+using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
+
+struct StepOptions {
+  // Which action runs when. A fixed Schedule must have the pipeline's stages and the mini-batch's
+  // number of micro-batches; a ScheduleGenerator fits itself to every mini-batch.
+  // Default: Schedule::one_f_one_b.
+  StepOptions& schedule(Schedule schedule) {
+    schedule_ = std::move(schedule);
+    generator_ = nullptr;
+    return *this;
+  }
+  StepOptions& schedule(ScheduleGenerator generator) {
+    generator_ = std::move(generator);
+    schedule_.reset();
+    return *this;
+  }
+  // The schedule for a mini-batch.
+  Schedule schedule_for(int64_t stages, int64_t micro_batches) const {
+    if (schedule_) return *schedule_;
+    return generator_ ? generator_(stages, micro_batches)
+                      : Schedule::one_f_one_b(stages, micro_batches);
+  }
+
+  // Whether the result carries the model's outputs, which costs the memory to hold them.
+  // Default: false.
+  TORCH_ARG(bool, keep_outputs) = false;
+
+  // Is told of each action's begin and end (see gpipe/runtime/trace.h).
+  // Default: none.
+  TORCH_ARG(Observer, on_event) = nullptr;
+
+ private:
+  std::optional<Schedule> schedule_;
+  ScheduleGenerator generator_;
+};
+
+struct StepResult {
+  double loss = 0;  // mean over the samples of the mini-batch
+  Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
+};
+
+// Where the last error in a layer happened.
+struct Failure {
+  int64_t stage = 0;
+  int64_t micro_batch = 0;
+  bool backward = false;  // in backward or its recompute
+  std::string layer;      // "layer 5 ('relu')"
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_OPTIONS_H_

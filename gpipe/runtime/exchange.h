@@ -1,0 +1,94 @@
+// Exchange: the mailboxes of one run, one per worker, through which values travel between workers.
+//
+// A slot is filled once and emptied once in a run; slots are numbered by the compiled program
+// (gpipe/schedule/program.h). This is the in-process transport: sending is a move, and a worker that
+// finds its value there never enters the kernel.
+#ifndef GPIPE_RUNTIME_EXCHANGE_H_
+#define GPIPE_RUNTIME_EXCHANGE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+
+// Thread-safety: put() and cancel() from any thread; take(worker, ...) by one thread per worker.
+// Memory ordering: what a thread did before put() is visible to the thread whose take() got it.
+//
+// Example:
+//   Exchange<std::string> exchange({1, 1});  // two workers, one slot each
+//   exchange.put(1, 0, "hello");             // on worker 0
+//   std::string text;
+//   if (exchange.take(1, 0, &text)) use(text);  // on worker 1
+template <typename Payload>
+class Exchange {
+ public:
+  explicit Exchange(const std::vector<int32_t>& slots_per_worker) {
+    boxes_.reserve(slots_per_worker.size());
+    for (int32_t slots : slots_per_worker) boxes_.push_back(std::make_unique<Box>(slots));
+  }
+
+  void put(int32_t worker, int32_t slot, Payload payload) {
+    Box& box = *boxes_[worker];
+    box.slots[slot].payload = std::move(payload);
+    // Sequentially consistent together with `sleeping`: either this thread sees the sleeper, or the
+    // sleeper, who announced itself first, sees the filled slot.
+    box.slots[slot].full.store(true);
+    if (box.sleeping.load()) wake(box);
+  }
+
+  // Waits until the slot is filled and empties it into *payload. False: the run was cancelled.
+  bool take(int32_t worker, int32_t slot, Payload* payload) {
+    Box& box = *boxes_[worker];
+    Slot& source = box.slots[slot];
+    if (cancelled_.load(std::memory_order_relaxed)) return false;
+    if (!source.full.load(std::memory_order_acquire)) {
+      std::unique_lock<std::mutex> lock(box.mutex);
+      box.sleeping.store(true);
+      box.filled.wait(lock, [&] { return source.full.load() || cancelled_.load(); });
+      box.sleeping.store(false);
+      if (!source.full.load()) return false;
+    }
+    *payload = std::move(source.payload);
+    source.payload = Payload();
+    return true;
+  }
+
+  // Wakes every waiting worker; every later take() returns false. Idempotent.
+  void cancel() {
+    cancelled_.store(true);
+    for (auto& box : boxes_) wake(*box);
+  }
+
+  bool cancelled() const { return cancelled_.load(); }
+
+ private:
+  struct Slot {
+    std::atomic<bool> full{false};
+    Payload payload{};
+  };
+  struct Box {
+    explicit Box(int32_t count) : slots(count) {}
+    std::vector<Slot> slots;
+    std::atomic<bool> sleeping{false};
+    std::mutex mutex;
+    std::condition_variable filled;
+  };
+
+  static void wake(Box& box) {
+    // Taking the mutex closes the window between the sleeper's last look and its wait.
+    { std::lock_guard<std::mutex> lock(box.mutex); }
+    box.filled.notify_one();
+  }
+
+  std::vector<std::unique_ptr<Box>> boxes_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_RUNTIME_EXCHANGE_H_

@@ -1,0 +1,42 @@
+// FirstError: of the exceptions of several threads, the one that came first.
+#ifndef GPIPE_RUNTIME_FIRST_ERROR_H_
+#define GPIPE_RUNTIME_FIRST_ERROR_H_
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+namespace gpipe::internal {
+
+// Thread-safe. Example:
+//   FirstError error;
+//   on several threads: try { work(); } catch (...) { error.set(std::current_exception()); }
+//   after joining them: error.rethrow();
+class FirstError {
+ public:
+  // Keeps `error` if it is the first; true if it was.
+  bool set(std::exception_ptr error) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (error_) return false;
+    error_ = std::move(error);
+    return true;
+  }
+
+  // Rethrows the first error, if there was one, and forgets it.
+  void rethrow() {
+    std::exception_ptr error;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      error = std::exchange(error_, nullptr);
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;  // guarded by mutex_
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_RUNTIME_FIRST_ERROR_H_

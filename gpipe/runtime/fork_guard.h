@@ -1,0 +1,28 @@
+// ForkGuard tells an object that owns threads whether it still lives in the process that made them.
+//
+// After fork() the child has a copy of the object but none of its threads; waiting for one of them
+// would never end. Objects that own threads keep a ForkGuard and refuse work where it is stale.
+#ifndef GPIPE_RUNTIME_FORK_GUARD_H_
+#define GPIPE_RUNTIME_FORK_GUARD_H_
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+// Thread-safe. Example:
+//   ForkGuard guard;
+//   if (fork() == 0) assert(guard.stale());
+class ForkGuard {
+ public:
+  ForkGuard();
+
+  // True in every process forked off since this object was made.
+  bool stale() const;
+
+ private:
+  uint64_t generation_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_RUNTIME_FORK_GUARD_H_

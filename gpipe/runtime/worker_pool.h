@@ -1,0 +1,64 @@
+// WorkerPool: long-lived threads that run one body together.
+//
+// It sits below the executor: it knows threads, not schedules. One pool lives as long as its
+// pipeline, so that no thread is started or ended in a training step.
+#ifndef GPIPE_RUNTIME_WORKER_POOL_H_
+#define GPIPE_RUNTIME_WORKER_POOL_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gpipe/runtime/fork_guard.h"
+
+namespace gpipe::internal {
+
+// Requirements: run() is called by one thread at a time, never from a worker of the same pool; the
+// body neither throws nor waits for another call of run().
+// Guarantees: worker w is the same thread in every run; run() returns after every body has returned,
+// and what the bodies wrote is visible to the caller. With `inline_single`, a pool of one worker has
+// no thread: the body runs on the calling thread.
+//
+// Example:
+//   WorkerPool pool(4);
+//   pool.run([](int64_t worker) { work(worker); });
+class WorkerPool {
+ public:
+  using Body = std::function<void(int64_t worker)>;
+
+  // `init` runs once on each worker thread before anything else (never for an inline worker).
+  explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
+  // Ends and joins the threads. In a forked child, where there are none, only forgets them.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Throws std::logic_error in a child process forked off after the pool was made.
+  void run(const Body& body);
+
+  int64_t size() const { return workers_; }
+  // Whether run() runs its body on the calling thread.
+  bool is_inline() const { return threads_.empty(); }
+
+ private:
+  void loop(int64_t worker, const Body& init);
+
+  int64_t workers_;
+  ForkGuard fork_guard_;
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;
+  std::condition_variable start_;
+  std::condition_variable finish_;
+  const Body* body_ = nullptr;  // guarded by mutex_
+  uint64_t round_ = 0;          // guarded by mutex_; counts runs, so that a worker runs each once
+  int64_t unfinished_ = 0;      // guarded by mutex_
+  bool stop_ = false;           // guarded by mutex_
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_RUNTIME_WORKER_POOL_H_

@@ -1,0 +1,136 @@
+#include "gpipe/testing/plain_model.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "gpipe/internal/draws.h"
+#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/value.h"
+#include "skip/tracker.h"
+
+namespace gpipe::testing {
+namespace {
+
+std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
+  // Views of the caller's tensors, differentiable: gradients go back to the inputs.
+  std::vector<Tensors> result(sizes.size());
+  int64_t start = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    for (const at::Tensor& tensor : tensors) {
+      result[i].push_back(tensor.defined() ? tensor.narrow(0, start, sizes[i]) : tensor);
+    }
+    start += sizes[i];
+  }
+  return result;
+}
+
+std::vector<size_t> indices(size_t count, BackwardOrder order) {
+  std::vector<size_t> result(count);
+  std::iota(result.begin(), result.end(), size_t{0});
+  if (order == BackwardOrder::kDescending) std::reverse(result.begin(), result.end());
+  return result;
+}
+
+Tensors join(const std::vector<Tensors>& pieces) {
+  Tensors result;
+  for (size_t k = 0; k < pieces[0].size(); ++k) {
+    std::vector<at::Tensor> column;
+    for (const Tensors& piece : pieces) column.push_back(piece[k].detach());
+    result.push_back(column[0].defined() ? at::cat(column, 0) : at::Tensor());
+  }
+  return result;
+}
+
+}  // namespace
+
+PlainModel::PlainModel(torch::nn::Sequential model, int64_t chunks)
+    : model_(std::move(model)), chunks_(chunks) {}
+
+std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) {
+  const uint64_t seed = internal::draw_step_seed();
+  internal::OperatorModeScope mode;
+  internal::Draws draws;
+  internal::DrawsScope draws_scope(&draws);
+  std::vector<Tensors> outputs;
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    skip::Scope skips;
+    auto kind = internal::argument_kind(*model_->begin());
+    torch::nn::AnyValue value = internal::to_any(
+        internal::shape_as(kind.value_or(internal::ValueKind::kTensor), micro_batches[i], "the model"));
+    int64_t index = 0;
+    for (auto layer = model_->begin(); layer != model_->end(); ++layer, ++index) {
+      draws.enter(seed, static_cast<int64_t>(i), index);
+      value = layer->any_forward(std::move(value));
+    }
+    outputs.push_back(internal::from_any(std::move(value)).tensors);
+  }
+  return outputs;
+}
+
+StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                            BackwardOrder order) {
+  const int64_t rows = internal::batch_size(inputs, "input");
+  const auto sizes = internal::micro_batch_sizes(rows, chunks_);
+  const auto micro_targets = cut(targets, sizes);
+  std::vector<Tensors> outputs = run(cut(inputs, sizes));
+  StepResult result;
+  std::vector<at::Tensor> losses;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    losses.push_back(loss_fn(outputs[i], micro_targets[i]));
+  }
+  for (size_t i : indices(outputs.size(), order)) {
+    const double weight = static_cast<double>(sizes[i]) / static_cast<double>(rows);
+    torch::autograd::backward({losses[i]},
+                              {at::full(losses[i].sizes(), weight, losses[i].options().requires_grad(false))});
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    result.loss += static_cast<double>(sizes[i]) / static_cast<double>(rows) *
+                   losses[i].item<double>();
+  }
+  result.outputs = join(outputs);
+  return result;
+}
+
+StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& targets,
+                                        const LossFn& loss_fn) {
+  const auto sizes =
+      internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  std::vector<Tensors> outputs = run(cut(inputs, sizes));
+  StepResult result;
+  result.outputs = join(outputs);
+  Tensors leaves;
+  for (const at::Tensor& output : result.outputs) {
+    const bool leaf = output.is_floating_point();
+    leaves.push_back(leaf ? output.detach().requires_grad_() : output);
+  }
+  const at::Tensor loss = loss_fn(leaves, targets);
+  loss.backward();
+  result.loss = loss.item<double>();
+  for (size_t i : indices(outputs.size(), BackwardOrder::kDescending)) {
+    std::vector<at::Tensor> roots;
+    std::vector<at::Tensor> gradients;
+    for (size_t k = 0; k < leaves.size(); ++k) {
+      if (!leaves[k].grad().defined() || !outputs[i][k].requires_grad()) continue;
+      int64_t start = 0;
+      for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
+      roots.push_back(outputs[i][k]);
+      gradients.push_back(leaves[k].grad().narrow(0, start, outputs[i][k].size(0)));
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  }
+  return result;
+}
+
+Tensors PlainModel::forward(const Tensors& inputs) {
+  c10::NoGradGuard no_grad;
+  return join(run(cut(inputs, internal::micro_batch_sizes(
+                                  internal::batch_size(inputs, "input"), chunks_))));
+}
+
+}  // namespace gpipe::testing

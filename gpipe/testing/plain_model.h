@@ -1,0 +1,43 @@
+// PlainModel: the same Sequential without a pipeline, run micro-batch by micro-batch.
+//
+// What a pipeline computes is checked against it bitwise: the same micro-batches, the same draws (see
+// gpipe/internal/draws.h), gradients accumulated in the order in which a schedule runs its backwards.
+#ifndef GPIPE_TESTING_PLAIN_MODEL_H_
+#define GPIPE_TESTING_PLAIN_MODEL_H_
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/options.h"
+
+namespace gpipe::testing {
+
+// In which order the micro-batches run their backward.
+enum class BackwardOrder { kAscending /* 1F1B */, kDescending /* GPipe, forward() */ };
+
+class PlainModel {
+ public:
+  PlainModel(torch::nn::Sequential model, int64_t chunks);
+
+  // Like GPipe::step with keep_outputs.
+  StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                  BackwardOrder order);
+
+  // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward.
+  StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn);
+
+  // Like GPipe::forward, without gradients.
+  Tensors forward(const Tensors& inputs);
+
+ private:
+  std::vector<Tensors> run(const std::vector<Tensors>& micro_batches);
+
+  torch::nn::Sequential model_;
+  int64_t chunks_;
+};
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_PLAIN_MODEL_H_

@@ -1,0 +1,159 @@
+#ifndef MODELS_TESTING_GOLDEN_H_
+#define MODELS_TESTING_GOLDEN_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+// Reference numbers of the models in //models, obtained once from torchgpipe's own Python models on
+// the CPU in float64, and the procedures that lead to them: how parameters and inputs are filled
+// without any file of weights, the losses, and what of a result is compared. For tests only.
+//
+//   unet->to(torch::kFloat64);
+//   fill("hash", *unet);
+//   unet->eval();
+//   auto output = unet->forward(golden_input(golden_case.input_shape));
+//   EXPECT_EQ(difference(record(output), golden_case.fills.at("hash").eval, 1e-9), "");
+namespace gpipe::models::testing {
+
+// Overwrites all parameters and buffers with values that depend on their position alone, in the
+// order of named_parameters() and named_buffers(). "hash" is sensitive to every detail of a
+// network; "sin" means something for networks without batch norm only.
+void fill(const std::string& kind, torch::nn::Module& module);
+void fill_hash(torch::nn::Module& module);
+void fill_sin(torch::nn::Module& module);
+// Element `i` of tensor `k` in the "hash" fill, from -1 to 1.
+double hash_value(uint32_t k, uint32_t i);
+
+// Sets the probability of every Dropout2d to 0.
+void turn_dropout_off(torch::nn::Module& module);
+
+// float64 of this shape with element i = sin(0.01 i).
+at::Tensor golden_input(at::IntArrayRef shape);
+// `loss` is "ce" (output [batch, classes]) or "bce" (any output). The target is for the whole
+// batch.
+at::Tensor golden_target(const std::string& loss, at::IntArrayRef output_shape);
+at::Tensor golden_loss(const std::string& loss, const at::Tensor& output, const at::Tensor& target);
+at::Tensor golden_loss(const std::string& loss, const at::Tensor& output);
+
+// What is compared of an output.
+struct Record {
+  std::vector<int64_t> shape;  // empty in a golden one: not recorded
+  double sum = 0, abs_sum = 0, weighted_sum = 0;
+  double max_abs = 0;  // 0 in a golden one
+  std::vector<double> first, last;
+};
+Record record(const at::Tensor& output);
+
+// What is compared of all parameters' gradients.
+struct GradientRecord {
+  double total_sum = 0, total_abs_sum = 0;
+  std::vector<double> first_parameter, last_parameter;  // their first elements
+  double first_max_abs = 0, last_max_abs = 0;           // 0 in a golden one
+  std::vector<double> abs_sums;                         // of each; empty: not recorded
+};
+GradientRecord record_gradients(const torch::nn::Module& module);
+
+// What is compared of all batch norms' buffers.
+struct BufferRecord {
+  double mean_sum = 0, mean_abs_sum = 0, var_sum = 0;
+  int64_t batches = 0;
+  std::vector<double> first_mean, first_var;  // of the first batch norm, first elements
+};
+// nullopt if there is no batch norm.
+std::optional<BufferRecord> record_buffers(const torch::nn::Module& module);
+
+// The output of one top-level layer: the sum of |x| of each of its tensors.
+struct TraceEntry {
+  std::string layer;
+  std::vector<double> abs_sums;
+};
+std::vector<TraceEntry> trace(torch::nn::Sequential model, const at::Tensor& input);
+
+// The loss before each of `steps` steps of plain SGD at learning rate 0.01.
+std::vector<double> sgd_losses(torch::nn::Sequential model, const at::Tensor& input,
+                               const std::string& loss, int64_t steps);
+
+// "" if `actual` agrees with `golden` to `tolerance`, else what differs and by how much. Elements
+// are compared relative to the largest one, sums to the sum of absolute values, other numbers to
+// the golden one.
+std::string difference(const Record& actual, const Record& golden, double tolerance);
+std::string difference(const GradientRecord& actual, const GradientRecord& golden,
+                       double tolerance);
+std::string difference(const BufferRecord& actual, const BufferRecord& golden, double tolerance);
+std::string difference(const std::vector<TraceEntry>& actual, const std::vector<TraceEntry>& golden,
+                       double tolerance);
+std::string difference(const std::vector<double>& actual, const std::vector<double>& golden,
+                       double tolerance);
+std::string difference(double actual, double golden, double tolerance);
+
+struct Tolerance {
+  double eval, train, gradients;
+};
+
+// The plain model with one fill. Train is without dropout unless its name says so.
+struct Results {
+  Record eval;
+  double eval_loss = 0;
+  std::vector<TraceEntry> eval_trace;  // empty: not recorded
+  Record train;
+  double train_loss = 0;
+  std::optional<Record> train_dropout_seed_123;  // manual_seed(123) right before the forward
+  GradientRecord gradients;
+  std::optional<BufferRecord> buffers;  // after one forward in train mode
+  std::vector<double> sgd_losses;       // empty: not recorded
+};
+
+struct Case {
+  std::string label;  // "resnet_1111_nc10_64x64"
+  std::vector<int64_t> input_shape;
+  std::string loss;
+  Tolerance tolerance;
+  int64_t parameters, layers, state_entries;
+  std::vector<std::string> parameter_names;
+  std::map<std::string, Results> fills;  // "hash", for U-Net "sin" too
+};
+
+// One forward and backward in train mode without dropout through the original pipeline, then a
+// forward in eval mode. Where `checkpoint` is not "never" and there is no deferred batch norm, the
+// original updates running statistics again in each recompute, which ours does not: there `buffers`
+// and `eval_after` are to be taken from the run with "never".
+struct PipelineRun {
+  std::string label;
+  std::vector<int64_t> input_shape;
+  std::string loss;
+  Tolerance tolerance;
+  std::vector<int64_t> balance;
+  int64_t chunks;
+  std::string checkpoint;  // "always", "except_last", "never"
+  bool deferred_batch_norm;
+  std::string fill;
+  std::vector<int64_t> micro_batch_sizes;
+  Record train;
+  double train_loss;
+  GradientRecord gradients;
+  std::optional<BufferRecord> buffers;
+  Record eval_after;
+};
+
+const std::vector<Case>& golden_cases();
+const std::vector<PipelineRun>& golden_pipeline_runs();
+// Throws std::out_of_range for an unknown label.
+const Case& golden_case(const std::string& label);
+
+// How large a model is, in numbers and not in bytes.
+struct Counts {
+  int64_t parameters, parameter_tensors, buffer_tensors, buffer_elements, layers, skippables;
+};
+bool operator==(const Counts& a, const Counts& b);
+std::ostream& operator<<(std::ostream& stream, const Counts& counts);
+Counts count(const torch::nn::Sequential& model);
+
+}  // namespace gpipe::models::testing
+
+#endif  // MODELS_TESTING_GOLDEN_H_

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Every way in which LibTorch is found, fetched or refused, on made-up folders and with a made-up pip.
+set -uo pipefail
+
+script="${PWD}/third_party/libtorch/libtorch.sh"
+root="$(mktemp -d)"
+trap 'rm -rf "${root}"' EXIT
+failures=0
+
+# make_torch DIR VERSION: what the script looks at in a LibTorch.
+make_torch() {
+  local -a parts
+  IFS=. read -r -a parts <<<"$2"
+  mkdir -p "$1"/include/{ATen/core,torch/headeronly,torch/csrc/api/include/torch} "$1/lib"
+  printf '#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n' \
+    "${parts[@]}" >"$1/include/torch/headeronly/version.h"
+  touch "$1/include/ATen/core/Tensor.h" "$1/include/torch/csrc/api/include/torch/torch.h" \
+    "$1"/lib/lib{torch,torch_cpu,c10}.so
+}
+
+# check NAME CODE TEXT [VARIABLE=VALUE...] COMMAND: the script ends with CODE and prints TEXT.
+check() {
+  local name="$1" code="$2" text="$3" output actual
+  shift 3
+  output="$(env -u LIBTORCH_ROOT PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" \
+    GPIPE_CACHE="${root}/cache" CUDA_HOME="${root}/no-toolkit" "${@:1:$#-1}" "${script}" "${@: -1}" 2>&1)"
+  actual=$?
+  if [[ ${actual} -ne ${code} || ${output} != *"${text}"* ]]; then
+    printf 'FAILED: %s: exit %s, expected %s with "%s":\n%s\n' "${name}" "${actual}" "${code}" "${text}" "${output}" >&2
+    failures=$((failures + 1))
+  fi
+}
+
+version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' third_party/libtorch/requirements.txt)"
+mkdir -p "${root}/bin" "${root}/home" "${root}/empty"
+make_torch "${root}/plain" "${version}"
+make_torch "${root}/site/torch" "${version}"
+mkdir -p "${root}"/site/nvidia/{cu13,nccl}/include "${root}/crt/nvidia/cu13/include/crt" "${root}/toolkit/include/crt"
+touch "${root}/site/torch/lib/libtorch_cuda.so" "${root}/site/nvidia/cu13/include/cuda_runtime_api.h" \
+  "${root}/site/nvidia/nccl/include/nccl.h" "${root}/crt/nvidia/cu13/include/crt/host_defines.h" \
+  "${root}"/toolkit/include/{cuda_runtime_api.h,crt/host_defines.h}
+make_torch "${root}/old" 2.9.1
+make_torch "${root}/broken" "${version}"
+rm "${root}/broken/lib/libc10.so"
+
+# A python3 that has no torch and whose pip fails; PYTHON_TORCH and PIP_MAKES change that.
+cat >"${root}/bin/python3" <<'EOF'
+#!/usr/bin/env bash
+if [[ $1 == -c ]]; then
+  echo "${PYTHON_TORCH:-}"
+  exit 0
+fi
+[[ $3 == --version ]] && exit "${NO_PIP:-0}"
+while [[ $# -gt 0 && $1 != --target ]]; do shift; done
+echo "no such host" >&2
+makes="${PIP_MAKES:-}"
+[[ ${!#} == *-cuda.txt ]] && makes="${PIP_MAKES_CRT:-}"
+[[ -n ${makes} ]] || exit 1
+mkdir -p "$2" && cp -r "${makes}/." "$2"
+EOF
+chmod +x "${root}/bin/python3"
+
+check "LIBTORCH_ROOT, a LibTorch" 0 "torch=${root}/plain" LIBTORCH_ROOT="${root}/plain" find
+check "a LibTorch without CUDA needs no headers of it" 0 $'cuda=\n' LIBTORCH_ROOT="${root}/plain" find
+check "LIBTORCH_ROOT, a site-packages" 0 "torch=${root}/site/torch" LIBTORCH_ROOT="${root}/site/" \
+  CUDA_HOME="${root}/toolkit" find
+check "LIBTORCH_ROOT beats Python" 0 "torch=${root}/plain" LIBTORCH_ROOT="${root}/plain" \
+  PYTHON_TORCH="${root}/site/torch" find
+check "the wheels' headers beat the toolkit's" 0 "cuda=${root}/site/nvidia/cu13/include" LIBTORCH_ROOT="${root}/site" \
+  CUDA_HOME="${root}/toolkit" find
+check "crt/ from the toolkit" 0 "crt=${root}/toolkit/include/crt" LIBTORCH_ROOT="${root}/site" \
+  CUDA_HOME="${root}/toolkit" find
+check "NCCL" 0 "nccl=${root}/site/nvidia/nccl/include" LIBTORCH_ROOT="${root}/site" CUDA_HOME="${root}/toolkit" find
+check "no such folder" 1 "is not a folder" LIBTORCH_ROOT="${root}/nowhere" find
+check "no LibTorch" 1 "holds no LibTorch" LIBTORCH_ROOT="${root}/empty" find
+check "wrong version" 1 "is LibTorch 2.9.1, but GPipe needs ${version}" LIBTORCH_ROOT="${root}/old" find
+check "missing file" 1 "lib/libc10.so is missing" LIBTORCH_ROOT="${root}/broken" find
+check "Python has it" 0 "torch=${root}/site/torch" CUDA_HOME="${root}/toolkit" PYTHON_TORCH="${root}/site/torch" find
+check "Python has another version" 3 "" PYTHON_TORCH="${root}/old" find
+check "nothing yet" 3 "" find
+check "no pip" 1 "apt-get install python3-pip" NO_PIP=1 fetch
+check "cache not writable" 1 "cannot write to /proc/nowhere" GPIPE_CACHE=/proc/nowhere fetch
+check "no network" 1 "no such host" fetch
+check "no network, what to do" 1 "LIBTORCH_ROOT" fetch
+check "an interrupted download is no LibTorch" 3 "" find
+check "fetched" 0 "downloading LibTorch ${version}" PIP_MAKES="${root}/site" PIP_MAKES_CRT="${root}/crt" fetch
+check "found after fetching" 0 "torch=${root}/cache/libtorch-${version}/torch" find
+check "crt/ found after fetching" 0 "crt=${root}/cache/cuda-crt-" find
+check "a second clone downloads nothing" 0 "" fetch
+check "Python's torch, crt/ of the cache" 0 "crt=${root}/cache/cuda-crt-" PYTHON_TORCH="${root}/site/torch" find
+rm "${root}/cache/libtorch-${version}/torch/lib/libtorch.so"
+check "damaged cache" 1 "Remove the folder" find
+
+[[ ${failures} -eq 0 ]] && echo "all good"
+exit "${failures}"

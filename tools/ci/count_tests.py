@@ -1,0 +1,83 @@
+"""Counts the test cases of one `bazel test` truthfully.
+
+usage: count_tests.py BUILD_EVENTS_JSON BAZEL_EXIT_CODE
+
+Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
+apart). A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
+so does a test that could not be built, and so does an exit code that nothing else explains.
+"""
+
+import json
+import os
+import sys
+import urllib.parse
+import xml.etree.ElementTree
+
+
+def cases_of(path):
+    """Returns (passed, [failed names], skipped) of a test.xml, or None if it is no report."""
+    try:
+        root = xml.etree.ElementTree.parse(path).getroot()
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return None
+    passed, failed, skipped = 0, [], 0
+    for case in root.iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append("{}.{}".format(case.get("classname", ""), case.get("name", "")))
+        elif case.find("skipped") is not None or case.get("result") in ("skipped", "suppressed"):
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+def count(lines, exit_code):
+    passed, failures, skipped = 0, [], 0
+    ran, not_built = set(), {}
+    for line in lines:
+        event = json.loads(line)
+        name = event.get("id", {})
+        if "testResult" in name and "testResult" in event:
+            label = name["testResult"]["label"]
+            result = event["testResult"]
+            ran.add(label)
+            report = None
+            for output in result.get("testActionOutput", []):
+                if output.get("name") == "test.xml":
+                    report = cases_of(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path))
+            if report:
+                passed += report[0]
+                failures += ["{} {}".format(label, case) for case in report[1]]
+                skipped += report[2]
+            if result.get("status") not in ("PASSED", "FLAKY"):
+                if not report or not report[1]:
+                    failures.append("{} {}".format(label, result.get("status", "no status")))
+            elif not report:
+                failures.append("{} passed, but left no report".format(label))
+        elif "targetCompleted" in name and not event.get("completed", {}).get("success"):
+            not_built[name["targetCompleted"]["label"]] = True
+        elif "testSummary" in name:
+            if event.get("testSummary", {}).get("overallStatus") == "NO_STATUS":
+                not_built[name["testSummary"]["label"]] = True
+    failures += ["{} could not be built".format(label) for label in sorted(not_built) if label not in ran]
+    if exit_code and not failures:
+        failures.append("bazel ended with {}".format(exit_code))
+    if not exit_code and not ran:
+        failures.append("no test was run")
+    return passed, failures, skipped
+
+
+def main():
+    events, exit_code = sys.argv[1], int(sys.argv[2])
+    lines = []
+    if os.path.exists(events):
+        with open(events, encoding="utf-8") as file:
+            lines = [line for line in file if line.strip()]
+    passed, failures, skipped = count(lines, exit_code)
+    print(passed, len(failures), skipped)
+    for failure in failures:
+        print(failure)
+
+
+if __name__ == "__main__":
+    main()

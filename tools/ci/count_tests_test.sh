@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# tools/ci/count_tests.py on made-up build events.
+set -uo pipefail
+
+script="${PWD}/tools/ci/count_tests.py"
+root="$(mktemp -d)"
+trap 'rm -rf "${root}"' EXIT
+failures=0
+
+# result LABEL STATUS [XML]: one test that ran.
+result() {
+  local output=""
+  [[ -z ${3:-} ]] || output="{\"name\": \"test.xml\", \"uri\": \"file://$3\"}"
+  printf '{"id": {"testResult": {"label": "%s"}}, "testResult": {"status": "%s", "testActionOutput": [%s]}}\n' \
+    "$1" "$2" "${output}"
+}
+
+# check NAME EXPECTED EXIT_CODE, events on stdin.
+check() {
+  local output
+  cat >"${root}/events"
+  output="$(python3 "${script}" "${root}/events" "$3")"
+  [[ ${output} == "$2"* ]] && return 0
+  printf 'FAILED: %s: expected "%s" in:\n%s\n' "$1" "$2" "${output}" >&2
+  failures=$((failures + 1))
+}
+
+cat >"${root}/good.xml" <<'EOF'
+<testsuites><testsuite><testcase name="a" status="run"/><testcase name="b" status="run" result="completed"/>
+<testcase name="c" status="run" result="skipped"><skipped/></testcase></testsuite></testsuites>
+EOF
+cat >"${root}/bad.xml" <<'EOF'
+<testsuites><testsuite><testcase name="a"/><testcase classname="S" name="b"><failure message="no"/></testcase></testsuite></testsuites>
+EOF
+
+{ result //a PASSED "${root}/good.xml"; result //b PASSED "${root}/good.xml"; } | check "all pass" "4 0 2" 0
+{ result //a FAILED "${root}/bad.xml"; } | check "one case fails" $'1 1 0\n//a S.b' 3
+{ result //a TIMEOUT "${root}/good.xml"; } | check "a time-out is a failure" $'2 1 1\n//a TIMEOUT' 3
+{ result //a FAILED; } | check "a crash without a report" "0 1 0" 3
+{ result //a PASSED; } | check "no report" "0 1 0" 0
+{
+  result //a PASSED "${root}/good.xml"
+  echo '{"id": {"targetCompleted": {"label": "//c"}}, "aborted": {"reason": "INCOMPLETE"}}'
+} | check "could not be built" $'2 1 1\n//c could not be built' 1
+{ result //a PASSED "${root}/good.xml"; } | check "unexplained exit code" $'2 1 1\nbazel ended with 36' 36
+check "nothing ran" "0 1 0" 0 </dev/null
+rm "${root}/events"
+[[ "$(python3 "${script}" "${root}/events" 1)" == "0 1 0"* ]] || failures=$((failures + 1))
+
+[[ ${failures} -eq 0 ]] && echo "all good"
+exit "${failures}"
