@@ -6,7 +6,6 @@
 
 
 #include "experiments/resnet101_accuracy/data_parallel.h"
-#include "gpipe/gpipe.h"
 
 namespace gpipe::experiments {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/options.h"
+#include "gpipe/gpipe.h"
 
 namespace gpipe::experiments {
 
