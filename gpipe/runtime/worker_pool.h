@@ -45,8 +45,6 @@ class WorkerPool {
   bool is_inline() const { return state_ == nullptr; }
 
  private:
-  static void loop(State& state, int64_t worker, const Body& init);
-
   // On the heap, so that a forked child can leave it alone: destroying a condition variable waits for
   // its waiters, which do not exist there.
   struct State {
@@ -59,6 +57,8 @@ class WorkerPool {
     int64_t unfinished = 0;      // guarded by mutex
     bool stop = false;           // guarded by mutex
   };
+
+  static void loop(State& state, int64_t worker, const Body& init);
 
   int64_t workers_;
   ForkGuard fork_guard_;
