@@ -38,8 +38,8 @@ ABSL_FLAG(std::string, experiment, "",
           "pipeline-256, pipeline-1k, pipeline-4k (torchgpipe's names gpipe-* too). Default: all.");
 ABSL_FLAG(std::string, scale, "smoke",
           "full: the published ResNet-101, batch sizes and 90 epochs; small: a ResNet of 8 blocks, "
-          "some minutes for each experiment; smoke: a ResNet of 4 blocks and 20,000 images, about half a minute "
-          "for each.");
+          "some minutes for each experiment; smoke: a ResNet of 4 blocks and 20,000 images, about half a "
+          "minute for each.");
 ABSL_FLAG(std::string, data, "",
           "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
           "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full needs "
@@ -356,7 +356,9 @@ int run_all() {
   }
 
   Report report = make_report(outcomes, "not asked for (--experiment)");
-  report.add_remark("published: torchgpipe v0.0.5 on Tesla P40 GPUs, ImageNet, ResNet-101, 90 epochs; reference-*: Goyal et al.");
+  report.add_remark(
+      "published: torchgpipe v0.0.5, ImageNet, ResNet-101, 90 epochs, on GPUs; reference-*: Goyal "
+      "et al.");
   report.add_remark("measured rows: --scale=" + absl::GetFlag(FLAGS_scale) + " on " +
                     std::to_string(std::thread::hardware_concurrency()) + " cores" +
                     (line.devices.empty() ? "" : ", " + to_text(line.devices)) +
