@@ -11,8 +11,10 @@
 namespace gpipe::experiments {
 namespace {
 
-// The smaller scales divide the published batches by this.
+// The smaller scales divide the published batches by the first, and stop at the second: with some
+// tens of thousands of images, larger batches leave too few steps.
 constexpr int64_t kBatchDivisor = 8;
+constexpr int64_t kMostScaledBatch = 256;
 
 // Layers of the flat ResNet: stem, blocks of eleven, tail.
 constexpr int64_t kStemLayers = 4;
@@ -134,8 +136,8 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     settings.image_size = 64;
     settings.enlarge = 2;
     settings.epochs = 9;
-    settings.batch_size /= kBatchDivisor;
-    settings.reference_batch = 64;
+    settings.batch_size = std::min(settings.batch_size / kBatchDivisor, kMostScaledBatch);
+    settings.reference_batch = 128;
     settings.weight_decay = 5e-4;
     // Micro-batches of 16 images at least: batch norm needs some.
     settings.chunks = std::min(settings.chunks, settings.batch_size / 16);
