@@ -1,8 +1,8 @@
 #include "experiments/resnet101_accuracy/run.h"
 
+#include <ATen/ops/cross_entropy_loss.h>
 #include <c10/util/Exception.h>
 #include <torch/cuda.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 
 #include <chrono>
@@ -182,7 +182,7 @@ class Run {
       const at::Tensor scores = trainer_.predict(batch->images);
       const at::Tensor labels = batch->labels.to(scores.device());
       const int64_t size = labels.size(0);
-      loss_sum += torch::nn::functional::cross_entropy(scores, labels).item().toDouble() *
+      loss_sum += at::cross_entropy_loss(scores, labels).item().toDouble() *
                   static_cast<double>(size);
       right += scores.argmax(1).eq(labels).sum().item().toLong();
       images += size;

@@ -1,8 +1,8 @@
 #include "experiments/resnet101_accuracy/trainer.h"
 
+#include <ATen/ops/cross_entropy_loss.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
-#include <torch/nn/functional/loss.h>
 
 
 #include "experiments/resnet101_accuracy/data_parallel.h"
@@ -11,7 +11,7 @@ namespace gpipe::experiments {
 namespace {
 
 at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& labels) {
-  return torch::nn::functional::cross_entropy(scores, labels);
+  return at::cross_entropy_loss(scores, labels);
 }
 
 class NaiveTrainer : public Trainer {
