@@ -38,7 +38,7 @@ ABSL_FLAG(std::string, experiment, "",
           "pipeline-256, pipeline-1k, pipeline-4k (torchgpipe's names gpipe-* too). Default: all.");
 ABSL_FLAG(std::string, scale, "smoke",
           "full: the published ResNet-101, batch sizes and 90 epochs; small: a ResNet of 8 blocks, "
-          "some minutes for each experiment; smoke: a ResNet of 4 blocks and 20,000 images, about half a "
+          "some minutes for each experiment; smoke: a ResNet of 4 blocks and 15,000 images, about half a "
           "minute for each.");
 ABSL_FLAG(std::string, data, "",
           "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
@@ -62,7 +62,7 @@ ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpip
 ABSL_FLAG(int64_t, seed, 0, "Seed of the parameters, the order of the images and the augmentation.");
 ABSL_FLAG(int64_t, workers, -1,
           "Threads that load images. Default: 32 for imagenet (or as many as there are cores), else 1.");
-ABSL_FLAG(int64_t, limit_train, 0, "Train on this many images only. Default: the scale's (smoke 20000).");
+ABSL_FLAG(int64_t, limit_train, 0, "Train on this many images only. Default: the scale's (smoke 15000).");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
 ABSL_FLAG(std::string, checkpoint_dir, "",
           "Folder in which each experiment saves itself after every epoch. Default: none is saved.");
