@@ -10,34 +10,35 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
     throw std::invalid_argument("WorkerPool: the number of workers must not be negative, got " +
                                 std::to_string(workers));
   }
-  if (workers == 1 && inline_single) return;
-  unfinished_ = workers;
-  threads_.reserve(workers);
+  if (workers == 0 || (workers == 1 && inline_single)) return;
+  state_ = std::make_unique<State>();
+  State& state = *state_;
+  state.unfinished = workers;
+  state.threads.reserve(workers);
   for (int64_t worker = 0; worker < workers; ++worker) {
-    threads_.emplace_back([this, worker, &init] { loop(worker, init); });
+    state.threads.emplace_back([&state, worker, &init] { loop(state, worker, init); });
   }
   // `init` belongs to the caller: no worker may need it after the constructor returned.
-  std::unique_lock<std::mutex> lock(mutex_);
-  finish_.wait(lock, [this] { return unfinished_ == 0; });
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.finish.wait(lock, [&] { return state.unfinished == 0; });
 }
 
 WorkerPool::~WorkerPool() {
+  if (!state_) return;
   if (fork_guard_.stale()) {
-    // The threads are the parent's. A std::thread must not be destroyed while joinable, and the
-    // condition variables may hold waiters that do not exist here: leave all of it alone.
-    for (std::thread& thread : threads_) thread.detach();
+    (void)state_.release();  // the threads are the parent's
     return;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->stop = true;
   }
-  start_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  state_->start.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
 }
 
 void WorkerPool::run(const Body& body) {
-  if (threads_.empty()) {
+  if (!state_) {
     if (workers_ == 1) body(0);
     return;
   }
@@ -46,25 +47,25 @@ void WorkerPool::run(const Body& body) {
         "this pipeline was made before fork(), and its worker threads exist in the parent process "
         "only; make a new pipeline in the child process");
   }
-  std::unique_lock<std::mutex> lock(mutex_);
-  body_ = &body;
-  unfinished_ = workers_;
-  ++round_;
-  start_.notify_all();
-  finish_.wait(lock, [this] { return unfinished_ == 0; });
-  body_ = nullptr;
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->body = &body;
+  state_->unfinished = workers_;
+  ++state_->round;
+  state_->start.notify_all();
+  state_->finish.wait(lock, [&] { return state_->unfinished == 0; });
+  state_->body = nullptr;
 }
 
-void WorkerPool::loop(int64_t worker, const Body& init) {
+void WorkerPool::loop(State& state, int64_t worker, const Body& init) {
   if (init) init(worker);
   uint64_t done_round = 0;
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(state.mutex);
   for (;;) {
-    if (--unfinished_ == 0) finish_.notify_one();
-    start_.wait(lock, [&] { return stop_ || round_ != done_round; });
-    if (stop_) return;
-    done_round = round_;
-    const Body& body = *body_;
+    if (--state.unfinished == 0) state.finish.notify_one();
+    state.start.wait(lock, [&] { return state.stop || state.round != done_round; });
+    if (state.stop) return;
+    done_round = state.round;
+    const Body& body = *state.body;
     lock.unlock();
     body(worker);
     lock.lock();

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -41,22 +42,27 @@ class WorkerPool {
 
   int64_t size() const { return workers_; }
   // Whether run() runs its body on the calling thread.
-  bool is_inline() const { return threads_.empty(); }
+  bool is_inline() const { return state_ == nullptr; }
 
  private:
-  void loop(int64_t worker, const Body& init);
+  // On the heap, so that a forked child can leave it alone: destroying a condition variable waits for
+  // its waiters, which do not exist there.
+  struct State {
+    std::vector<std::thread> threads;
+    std::mutex mutex;
+    std::condition_variable start;
+    std::condition_variable finish;
+    const Body* body = nullptr;  // guarded by mutex
+    uint64_t round = 0;          // guarded by mutex; counts runs, so that a worker runs each once
+    int64_t unfinished = 0;      // guarded by mutex
+    bool stop = false;           // guarded by mutex
+  };
+
+  static void loop(State& state, int64_t worker, const Body& init);
 
   int64_t workers_;
   ForkGuard fork_guard_;
-  std::vector<std::thread> threads_;
-
-  std::mutex mutex_;
-  std::condition_variable start_;
-  std::condition_variable finish_;
-  const Body* body_ = nullptr;  // guarded by mutex_
-  uint64_t round_ = 0;          // guarded by mutex_; counts runs, so that a worker runs each once
-  int64_t unfinished_ = 0;      // guarded by mutex_
-  bool stop_ = false;           // guarded by mutex_
+  std::unique_ptr<State> state_;  // null: no threads
 };
 
 }  // namespace gpipe::internal

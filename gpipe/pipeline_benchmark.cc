@@ -1,0 +1,235 @@
+// What the pipeline costs, and what it gains, on the CPU.
+//
+//   bazel run -c opt //gpipe:pipeline_benchmark
+//
+// Every benchmark is a ratio against a rival measured in the same process, in turns, so that a busy
+// machine slows both: counter `ratio` or `speedup` is the median over repetitions of the pair.
+
+#include <benchmark/benchmark.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "models/resnet.h"
+#include "models/unet.h"
+
+namespace gpipe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Runs `rival` and `ours` in turns and reports the medians, and the median of their ratio.
+void measure_pair(benchmark::State& state, const std::function<void()>& rival,
+                  const std::function<void()>& ours, const char* counter) {
+  rival();
+  ours();
+  std::vector<double> ratios;
+  std::vector<double> rival_times;
+  std::vector<double> our_times;
+  for (auto _ : state) {
+    const double rival_time = seconds(rival);
+    const double our_time = seconds(ours);
+    state.SetIterationTime(our_time);
+    ratios.push_back(rival_time / our_time);
+    rival_times.push_back(rival_time);
+    our_times.push_back(our_time);
+  }
+  state.counters[counter] = median(ratios);
+  state.counters["plain_ms"] = median(rival_times) * 1e3;
+  state.counters["pipeline_ms"] = median(our_times) * 1e3;
+}
+
+torch::nn::Sequential linears(int64_t layers, int64_t width) {
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < layers; ++i) model->push_back(torch::nn::Linear(width, width));
+  return model;
+}
+
+GPipeOptions on_cpu(std::vector<int64_t> balance, int64_t chunks) {
+  const size_t partitions = balance.size();
+  return GPipeOptions(std::move(balance))
+      .devices(std::vector<c10::Device>(partitions, c10::kCPU))
+      .chunks(chunks)
+      .checkpoint(Checkpoint::kNever)
+      .cpu_threads_per_stage(1);
+}
+
+// Partitions of one Linear(8, 8), 4 rows a micro-batch: what is left is the cost of a cell. Compare
+// with a rival on the same machine at the same time, torchgpipe's for example.
+void BM_Cells(benchmark::State& state) {
+  at::set_num_threads(1);
+  const int64_t partitions = state.range(0);
+  const int64_t micro_batches = state.range(1);
+  GPipe pipe(linears(partitions, 8), on_cpu(std::vector<int64_t>(partitions, 1), micro_batches));
+  const torch::Tensor input = torch::randn({4 * micro_batches, 8});
+  for (int i = 0; i < 5; ++i) pipe->forward(input).sum().backward();
+  std::vector<double> times;
+  for (auto _ : state) {
+    times.push_back(seconds([&] { pipe->forward(input).sum().backward(); }));
+    state.SetIterationTime(times.back());
+  }
+  state.counters["us_per_cell"] =
+      median(times) * 1e6 / static_cast<double>(partitions * micro_batches);
+}
+BENCHMARK(BM_Cells)
+    ->ArgNames({"partitions", "micro_batches"})
+    ->Args({4, 32})
+    ->Args({1, 32})
+    ->Args({2, 32})
+    ->UseManualTime()
+    ->Iterations(60)
+    ->Unit(benchmark::kMillisecond);
+
+// The same cells in a plain loop on one thread: the layers' own autograd, the floor for one core.
+void BM_PlainCells(benchmark::State& state) {
+  at::set_num_threads(1);
+  const int64_t partitions = state.range(0);
+  const int64_t micro_batches = state.range(1);
+  torch::nn::Sequential model = linears(partitions, 8);
+  const torch::Tensor input = torch::randn({4 * micro_batches, 8});
+  std::vector<double> times;
+  for (auto _ : state) {
+    times.push_back(seconds([&] {
+      for (const torch::Tensor& piece : input.chunk(micro_batches)) {
+        model->forward(piece).sum().backward();
+      }
+    }));
+    state.SetIterationTime(times.back());
+  }
+  state.counters["us_per_cell"] =
+      median(times) * 1e6 / static_cast<double>(partitions * micro_batches);
+}
+BENCHMARK(BM_PlainCells)
+    ->ArgNames({"partitions", "micro_batches"})
+    ->Args({4, 32})
+    ->UseManualTime()
+    ->Iterations(60)
+    ->Unit(benchmark::kMillisecond);
+
+models::UNetOptions small_unet() {
+  return models::UNetOptions().depth(4).num_convs(2).base_channels(16);
+}
+
+// One partition, one micro-batch, never checkpointed, against the bare model: `ratio` is the part of
+// the bare model's speed that is left.
+void one_partition(benchmark::State& state, const std::function<torch::nn::Sequential()>& make,
+                   const torch::Tensor& input) {
+  at::set_num_threads(1);
+  torch::nn::Sequential plain = make();
+  torch::nn::Sequential module = make();
+  const int64_t layers = static_cast<int64_t>(module->size());
+  GPipe pipe(module, GPipeOptions({layers}).devices({c10::kCPU}).checkpoint(Checkpoint::kNever));
+  measure_pair(
+      state, [&] { plain->forward(input).mean().backward(); },
+      [&] { pipe->forward(input).mean().backward(); }, "ratio");
+}
+
+void BM_OnePartitionResNet(benchmark::State& state) {
+  one_partition(
+      state, [] { return models::resnet(models::ResNetOptions({1, 1, 1, 1}).num_classes(10)); },
+      torch::randn({8, 3, 64, 64}));
+}
+BENCHMARK(BM_OnePartitionResNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
+
+void BM_OnePartitionUNet(benchmark::State& state) {
+  one_partition(
+      state, [] { return models::unet(small_unet()); }, torch::randn({4, 3, 96, 96}));
+}
+BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
+
+// A layer that takes a known time and no processor: the pipeline's schedule alone is measured.
+struct SleepFunction : torch::autograd::Function<SleepFunction> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return {gradients[0]};
+  }
+};
+
+struct SleepImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return SleepFunction::apply(x); }
+};
+TORCH_MODULE(Sleep);
+
+// `efficiency`: the pipeline's share of m / (m + p - 1), what a schedule without any other cost
+// reaches, out of its busy time.
+void BM_Bubble(benchmark::State& state) {
+  const int64_t stages = 8;
+  const int64_t micro_batches = 32;
+  const bool one_f_one_b = state.range(0) == 1;
+  torch::nn::Sequential model;
+  for (int64_t j = 0; j < stages; ++j) model->push_back(Sleep());
+  GPipe pipe(model, on_cpu(std::vector<int64_t>(stages, 1), micro_batches));
+  const torch::Tensor input = torch::randn({micro_batches, 2}).requires_grad_();
+  const torch::Tensor target = torch::randn({micro_batches, 2});
+  StepOptions options;
+  options.schedule(one_f_one_b ? ScheduleGenerator(Schedule::one_f_one_b)
+                               : ScheduleGenerator(Schedule::gpipe));
+  auto loss = [](const Tensors& outputs, const Tensors& targets) {
+    return torch::nn::functional::mse_loss(outputs[0], targets[0]);
+  };
+  auto run = [&] { pipe->step({input}, {target}, loss, options); };
+  run();
+  std::vector<double> times;
+  for (auto _ : state) {
+    times.push_back(seconds(run));
+    state.SetIterationTime(times.back());
+  }
+  const double ideal = 0.015 * static_cast<double>(micro_batches + stages - 1);
+  state.counters["ideal_ms"] = ideal * 1e3;
+  state.counters["of_ideal"] = ideal / median(times);
+}
+BENCHMARK(BM_Bubble)
+    ->ArgName("1f1b")
+    ->Arg(0)
+    ->Arg(1)
+    ->UseManualTime()
+    ->Iterations(7)
+    ->Unit(benchmark::kMillisecond);
+
+// Two partitions with one thread each against the plain model on one thread. The cut is where a
+// profile by layer puts half of the time; see `--help` of //balance for how to find it.
+void BM_UNetTwoPartitions(benchmark::State& state) {
+  at::set_num_threads(1);
+  const int64_t cut = state.range(0);
+  torch::nn::Sequential plain = models::unet(small_unet());
+  torch::nn::Sequential module = models::unet(small_unet());
+  const int64_t layers = static_cast<int64_t>(module->size());
+  GPipe pipe(module, on_cpu({cut, layers - cut}, 8));
+  const torch::Tensor input = torch::randn({16, 3, 96, 96});
+  measure_pair(
+      state, [&] { plain->forward(input).mean().backward(); },
+      [&] { pipe->forward(input).mean().backward(); }, "speedup");
+}
+BENCHMARK(BM_UNetTwoPartitions)
+    ->ArgName("cut")
+    ->Arg(56)
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace gpipe

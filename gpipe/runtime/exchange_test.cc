@@ -1,0 +1,77 @@
+#include "gpipe/runtime/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace gpipe::internal {
+namespace {
+
+TEST(Exchange, GivesWhatWasPut) {
+  Exchange<std::string> exchange({1, 2});
+  exchange.put(1, 1, "b");
+  exchange.put(1, 0, "a");
+  exchange.put(0, 0, "c");
+  std::string text;
+  ASSERT_TRUE(exchange.take(1, 0, &text));
+  EXPECT_EQ(text, "a");
+  ASSERT_TRUE(exchange.take(1, 1, &text));
+  EXPECT_EQ(text, "b");
+  ASSERT_TRUE(exchange.take(0, 0, &text));
+  EXPECT_EQ(text, "c");
+}
+
+TEST(Exchange, TakeEmptiesTheSlot) {
+  Exchange<std::shared_ptr<int>> exchange({1});
+  auto value = std::make_shared<int>(1);
+  exchange.put(0, 0, value);
+  std::shared_ptr<int> taken;
+  ASSERT_TRUE(exchange.take(0, 0, &taken));
+  EXPECT_EQ(value.use_count(), 2);
+}
+
+TEST(Exchange, TakeWaits) {
+  for (int round = 0; round < 200; ++round) {
+    Exchange<int> exchange({1, 1});
+    std::thread other([&] {
+      int value = 0;
+      if (exchange.take(1, 0, &value)) exchange.put(0, 0, value + 1);
+    });
+    exchange.put(1, 0, round);
+    int value = 0;
+    EXPECT_TRUE(exchange.take(0, 0, &value));
+    EXPECT_EQ(value, round + 1);
+    other.join();
+  }
+}
+
+TEST(Exchange, CancelWakesWhoWaits) {
+  for (int round = 0; round < 200; ++round) {
+    Exchange<int> exchange({1, 1});
+    bool taken[2] = {true, true};
+    std::thread a([&] { int v; taken[0] = exchange.take(0, 0, &v); });
+    std::thread b([&] { int v; taken[1] = exchange.take(1, 0, &v); });
+    exchange.cancel();
+    a.join();
+    b.join();
+    EXPECT_FALSE(taken[0]);
+    EXPECT_FALSE(taken[1]);
+    EXPECT_TRUE(exchange.cancelled());
+  }
+}
+
+TEST(Exchange, ReleasesWhatNobodyTook) {
+  auto value = std::make_shared<int>(1);
+  {
+    Exchange<std::shared_ptr<int>> exchange({2});
+    exchange.put(0, 1, value);
+    exchange.cancel();
+    EXPECT_EQ(value.use_count(), 2);
+  }
+  EXPECT_EQ(value.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace gpipe::internal
