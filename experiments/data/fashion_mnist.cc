@@ -94,6 +94,10 @@ Idx read_idx(const std::string& path, std::size_t dimensions) {
 
 FashionMnist::FashionMnist(const std::string& folder, FashionMnistOptions options)
     : options_(options) {
+  if (options.enlarge < 1) {
+    throw std::invalid_argument("images can be enlarged once or more, not " +
+                                std::to_string(options.enlarge) + " times");
+  }
   const std::string prefix = options.train ? "train" : "t10k";
   const std::string images_path = find_file(folder, prefix + "-images-idx3-ubyte");
   const std::string labels_path = find_file(folder, prefix + "-labels-idx1-ubyte");
@@ -106,12 +110,14 @@ FashionMnist::FashionMnist(const std::string& folder, FashionMnistOptions option
   if (*std::max_element(labels.bytes.begin(), labels.bytes.end()) >= kClasses) {
     fail(labels_path, "has a label above 9");
   }
-  shape_ = {1, images.sizes[1], images.sizes[2]};
+  stored_ = {1, images.sizes[1], images.sizes[2]};
+  rows_ = make_taps(stored_.height, options.enlarge);
+  columns_ = make_taps(stored_.width, options.enlarge);
   pixels_ = std::move(images.bytes);
   labels_ = std::move(labels.bytes);
   if (options.limit > 0 && options.limit < size()) {
     labels_.resize(static_cast<std::size_t>(options.limit));
-    pixels_.resize(static_cast<std::size_t>(options.limit * shape_.size()));
+    pixels_.resize(static_cast<std::size_t>(options.limit * stored_.size()));
   }
 }
 
@@ -121,16 +127,35 @@ std::string FashionMnist::describe() const {
 }
 
 ReadResult FashionMnist::read(int64_t index, Random& random, float* pixels) const {
-  const uint8_t* image = pixels_.data() + index * shape_.size();
+  const uint8_t* image = pixels_.data() + index * stored_.size();
   const bool mirrored = options_.flip && random.uniform() < 0.5;
-  for (int64_t row = 0; row < shape_.height; ++row) {
-    for (int64_t column = 0; column < shape_.width; ++column) {
-      const int64_t from = mirrored ? shape_.width - 1 - column : column;
-      const float value = static_cast<float>(image[row * shape_.width + from]) / 255.0F;
-      *pixels++ = (value - kMean) / kDeviation;
+  const auto width = static_cast<int64_t>(columns_.size());
+  for (const Tap& row : rows_) {
+    const uint8_t* upper = image + row.first * stored_.width;
+    const uint8_t* lower = image + row.second * stored_.width;
+    for (int64_t x = 0; x < width; ++x) {
+      const Tap& column = columns_[static_cast<std::size_t>(mirrored ? width - 1 - x : x)];
+      const auto at = [&row, upper, lower](int64_t i) {
+        return (1 - row.share) * static_cast<float>(upper[i]) +
+               row.share * static_cast<float>(lower[i]);
+      };
+      const float value = (1 - column.share) * at(column.first) + column.share * at(column.second);
+      *pixels++ = (value / 255.0F - kMean) / kDeviation;
     }
   }
   return {labels_[static_cast<std::size_t>(index)], ""};
+}
+
+std::vector<FashionMnist::Tap> FashionMnist::make_taps(int64_t size, int64_t enlarge) {
+  std::vector<Tap> taps;
+  for (int64_t i = 0; i < size * enlarge; ++i) {
+    const float center =
+        (static_cast<float>(i) + 0.5F) / static_cast<float>(enlarge) - 0.5F;
+    const float inside = std::clamp(center, 0.0F, static_cast<float>(size - 1));
+    const auto first = static_cast<int64_t>(inside);
+    taps.push_back({first, std::min(first + 1, size - 1), inside - static_cast<float>(first)});
+  }
+  return taps;
 }
 
 }  // namespace gpipe::experiments

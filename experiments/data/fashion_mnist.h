@@ -19,6 +19,9 @@ struct FashionMnistOptions {
   bool train = true;
   // Mirror every other image, drawn at random. Default: false.
   bool flip = false;
+  // Enlarge the images so many times in each direction, bilinearly: networks made for larger images
+  // reduce theirs 32-fold. Default: 1.
+  int64_t enlarge = 1;
   // Take only the first so many images; 0 takes all. Default: 0.
   int64_t limit = 0;
 };
@@ -27,19 +30,31 @@ struct FashionMnistOptions {
 // of the training set.
 class FashionMnist : public Dataset {
  public:
-  // Throws std::invalid_argument if `folder` does not hold the files, and std::runtime_error that
-  // names the file if one is damaged, cut short or of another format.
+  // Throws std::invalid_argument if `folder` does not hold the files, for an
+  // enlargement below 1, and std::runtime_error that names the file if one is damaged, cut short or of
+  // another format.
   FashionMnist(const std::string& folder, FashionMnistOptions options);
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
-  ImageShape shape() const override { return shape_; }
+  ImageShape shape() const override {
+    return {1, stored_.height * options_.enlarge, stored_.width * options_.enlarge};
+  }
   int64_t num_classes() const override { return 10; }
   std::string describe() const override;
   ReadResult read(int64_t index, Random& random, float* pixels) const override;
 
  private:
+  struct Tap {  // An enlarged pixel is (1 - share) * first + share * second, in each direction.
+    int64_t first;
+    int64_t second;
+    float share;
+  };
+  static std::vector<Tap> make_taps(int64_t size, int64_t enlarge);
+
   FashionMnistOptions options_;
-  ImageShape shape_;
+  ImageShape stored_;  // one image of pixels_
+  std::vector<Tap> rows_;
+  std::vector<Tap> columns_;
   std::vector<uint8_t> pixels_;
   std::vector<uint8_t> labels_;
 };

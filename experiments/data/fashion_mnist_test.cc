@@ -91,6 +91,25 @@ TEST_F(FashionMnistTest, MirrorsSomeImages) {
   EXPECT_LT(mirrored, 75);
 }
 
+TEST_F(FashionMnistTest, EnlargesBilinearly) {
+  FashionMnistOptions options;
+  options.enlarge = 2;
+  const FashionMnist data(folder_, options);
+  EXPECT_EQ(data.shape().size(), 16);
+  Random random({1});
+  std::vector<float> pixels(16);
+  data.read(0, random, pixels.data());  // 0 255 / 1 2
+  const auto normal = [](float value) { return (value / 255 - 0.286F) / 0.353F; };
+  EXPECT_NEAR(pixels[0], normal(0), 1e-5);
+  EXPECT_NEAR(pixels[1], normal(255 * 0.25F), 1e-5);
+  EXPECT_NEAR(pixels[2], normal(255 * 0.75F), 1e-5);
+  EXPECT_NEAR(pixels[3], normal(255), 1e-5);
+  EXPECT_NEAR(pixels[4], normal(0.25F), 1e-5);
+  EXPECT_NEAR(pixels[15], normal(2), 1e-5);
+  options.enlarge = 0;
+  EXPECT_THROW(FashionMnist(folder_, options), std::invalid_argument);
+}
+
 TEST_F(FashionMnistTest, LimitTakesTheFirst) {
   FashionMnistOptions options;
   options.limit = 2;

@@ -1,0 +1,153 @@
+#include "experiments/common/checkpoint.h"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "experiments/common/output_path.h"
+
+namespace gpipe::experiments {
+namespace {
+
+using TensorMap = c10::Dict<std::string, at::Tensor>;
+using TextMap = c10::Dict<std::string, std::string>;
+
+constexpr int64_t kFormat = 1;
+
+at::Tensor to_store(const at::Tensor& tensor) {
+  // clone: a view into a larger tensor would store all of that.
+  return tensor.detach().to(at::kCPU).clone();
+}
+
+std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& model) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : model.named_parameters()) tensors.emplace(item.key(), item.value());
+  for (const auto& item : model.named_buffers()) tensors.emplace(item.key(), item.value());
+  return tensors;
+}
+
+std::string differences(const TextMap& saved, const std::map<std::string, std::string>& now) {
+  std::string text;
+  for (const auto& [key, value] : now) {
+    const std::string before = saved.contains(key) ? saved.at(key) : "nothing";
+    if (before != value) text += "\n  " + key + ": saved with " + before + ", now " + value;
+  }
+  for (const auto& item : saved) {
+    if (now.count(item.key()) == 0) {
+      text += "\n  " + item.key() + ": saved with " + item.value() + ", now nothing";
+    }
+  }
+  return text;
+}
+
+c10::impl::GenericDict read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK_VALUE(file.is_open(), "there is no checkpoint ", path,
+                    ": start without --resume, or give the folder of an earlier run");
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)),
+                                std::istreambuf_iterator<char>());
+  try {
+    c10::impl::GenericDict root = torch::jit::pickle_load(bytes).toGenericDict();
+    TORCH_CHECK(root.at("format").toInt() == kFormat, "unknown format");
+    return root;
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(false, path, " is no checkpoint of this program or is damaged: ",
+                      std::string(error.what()).substr(0, 200));
+  }
+}
+
+// Copies so that an incomplete file changes nothing: all is checked before anything is written.
+std::map<std::string, at::Tensor> checked_tensors(const std::string& path, const char* what,
+                                                  const c10::impl::GenericDict& saved,
+                                                  const std::map<std::string, at::Tensor>& wanted,
+                                                  bool all) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : saved) {
+    const std::string name = item.key().toStringRef();
+    const auto found = wanted.find(name);
+    TORCH_CHECK_VALUE(found != wanted.end(), path, " holds ", what, " ", name,
+                      ", which the model does not have");
+    const at::Tensor& tensor = item.value().toTensor();
+    TORCH_CHECK_VALUE(tensor.sizes() == found->second.sizes(), path, ": ", what, " ", name,
+                      " has shape ", tensor.sizes(), ", the model's ", found->second.sizes());
+    tensors.emplace(name, tensor);
+  }
+  if (!all) return tensors;
+  for (const auto& [name, tensor] : wanted) {
+    TORCH_CHECK_VALUE(tensors.count(name) > 0, path, " lacks ", what, " ", name);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& path, const torch::nn::Module& model,
+                     torch::optim::SGD& optimizer, const TrainingState& state) {
+  TensorMap tensors;
+  for (const auto& [name, tensor] : tensors_of(model)) tensors.insert(name, to_store(tensor));
+  TensorMap momentum;
+  for (const auto& item : model.named_parameters()) {
+    const auto found = optimizer.state().find(item.value().unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) continue;
+    const auto& buffer =
+        static_cast<const torch::optim::SGDParamState&>(*found->second).momentum_buffer();
+    if (buffer.defined()) momentum.insert(item.key(), to_store(buffer));
+  }
+  TextMap config;
+  for (const auto& [key, value] : state.config) config.insert(key, value);
+
+  c10::impl::GenericDict root(c10::StringType::get(), c10::AnyType::get());
+  root.insert("format", kFormat);
+  root.insert("epochs", state.epochs);
+  root.insert("config", config);
+  root.insert("history", state.history);
+  root.insert("tensors", tensors);
+  root.insert("momentum", momentum);
+  const std::vector<char> bytes = torch::jit::pickle_save(root);
+  write_file_atomically(path, std::string(bytes.begin(), bytes.end()));
+}
+
+TrainingState load_checkpoint(const std::string& path, torch::nn::Module& model,
+                              torch::optim::SGD& optimizer,
+                              const std::map<std::string, std::string>& config) {
+  const c10::impl::GenericDict root = read(path);
+  TextMap saved_config;
+  for (const auto& item : root.at("config").toGenericDict()) {
+    saved_config.insert(item.key().toStringRef(), item.value().toStringRef());
+  }
+  const std::string different = differences(saved_config, config);
+  TORCH_CHECK_VALUE(different.empty(), path, " belongs to another run:", different,
+                    "\nResume with the same settings, or start anew without --resume.");
+
+  const auto model_tensors = tensors_of(model);
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value());
+  const auto tensors =
+      checked_tensors(path, "the tensor", root.at("tensors").toGenericDict(), model_tensors, true);
+  const auto momentum = checked_tensors(path, "the momentum of",
+                                        root.at("momentum").toGenericDict(), parameters, false);
+
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    at::Tensor to = model_tensors.at(name);
+    to.copy_(tensor);
+  }
+  optimizer.state().clear();
+  for (const auto& [name, tensor] : momentum) {
+    const at::Tensor& parameter = parameters.at(name);
+    auto buffer = std::make_unique<torch::optim::SGDParamState>();
+    buffer->momentum_buffer(tensor.to(parameter.device()));
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(buffer);
+  }
+  return {root.at("epochs").toInt(), config, root.at("history").toStringRef()};
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,188 @@
+#include "experiments/resnet101_accuracy/data_parallel.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "gpipe/internal/cpu_threads.h"
+
+namespace gpipe::experiments {
+
+struct DataParallel::Replica {
+  torch::nn::Sequential model;
+  c10::Device device;
+  std::vector<at::Tensor> parameters;
+  // Of the mini-batch under way.
+  at::Tensor input;
+  at::Tensor target;
+  double loss = 0;  // this replica's part of the mean
+};
+
+// Long-lived threads: a new thread each step would start a new OpenMP team each step.
+class DataParallel::Threads {
+ public:
+  Threads(std::size_t count, int64_t cpu_threads) : errors_(count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      threads_.emplace_back([this, i, cpu_threads] {
+        internal::set_threads_of_this_thread(cpu_threads);
+        work(i);
+      });
+    }
+    run([](std::size_t) {});  // until every thread has set its number
+    internal::restore_default_threads();
+  }
+
+  ~Threads() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+  // Calls job(i) on thread i, for every thread, and waits; throws the exception of the first thread
+  // in order that has one.
+  void run(const std::function<void(std::size_t)>& job) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    job_ = &job;
+    running_ = threads_.size();
+    ++round_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return running_ == 0; });
+    job_ = nullptr;
+    std::exception_ptr first;
+    for (std::exception_ptr& error : errors_) {
+      if (error && !first) first = error;
+      error = nullptr;
+    }
+    if (first) std::rethrow_exception(first);
+  }
+
+ private:
+  void work(std::size_t i) {
+    int64_t seen = 0;
+    for (;;) {
+      const std::function<void(std::size_t)>* job = nullptr;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this, seen] { return stop_ || round_ != seen; });
+        if (stop_) return;
+        seen = round_;
+        job = job_;
+      }
+      std::exception_ptr error;
+      try {
+        (*job)(i);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        errors_[i] = error;
+        --running_;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(std::size_t)>* job_ = nullptr;
+  int64_t round_ = 0;
+  std::size_t running_ = 0;
+  bool stop_ = false;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::thread> threads_;
+};
+
+DataParallel::DataParallel(torch::nn::Sequential model,
+                           const std::function<torch::nn::Sequential()>& make_model,
+                           std::vector<c10::Device> devices, LossFn loss)
+    : loss_(std::move(loss)) {
+  TORCH_CHECK_VALUE(!devices.empty(), "data parallelism needs a device at least");
+  for (const c10::Device& device : devices) {
+    torch::nn::Sequential copy = replicas_.empty() ? model : make_model();
+    copy->to(device);
+    auto replica = std::make_unique<Replica>(Replica{copy, device, copy->parameters(), {}, {}, 0});
+    if (!replicas_.empty()) {
+      const auto& first = replicas_.front()->parameters;
+      const auto& other = replica->parameters;
+      TORCH_CHECK_VALUE(
+          std::equal(first.begin(), first.end(), other.begin(), other.end(),
+                     [](const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes(); }),
+          "make_model gives a network with other parameters than the model");
+    }
+    replicas_.push_back(std::move(replica));
+  }
+  const auto on_cpu = std::count_if(devices.begin(), devices.end(),
+                                    [](const c10::Device& device) { return device.is_cpu(); });
+  threads_ = std::make_unique<Threads>(replicas_.size(),
+                                       internal::share_of_cpu_threads(0, std::max<int64_t>(on_cpu, 1)));
+}
+
+DataParallel::~DataParallel() = default;
+
+double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
+  const auto samples = static_cast<double>(input.size(0));
+  // Fewer pieces than replicas if the batch is short: the rest idles.
+  const std::vector<at::Tensor> inputs = input.chunk(static_cast<int64_t>(replicas_.size()));
+  const std::vector<at::Tensor> targets = target.chunk(static_cast<int64_t>(replicas_.size()));
+  threads_->run([&](std::size_t i) {
+    Replica& replica = *replicas_[i];
+    replica.input = i < inputs.size() ? inputs[i] : at::Tensor();
+    replica.target = i < targets.size() ? targets[i] : at::Tensor();
+    run(replica, samples);
+  });
+  const torch::NoGradGuard no_grad;
+  double loss = 0;
+  for (const auto& replica : replicas_) {
+    loss += replica->loss;
+    if (replica == replicas_.front()) continue;
+    for (std::size_t p = 0; p < replica->parameters.size(); ++p) {
+      const at::Tensor& gradient = replica->parameters[p].grad();
+      at::Tensor& sum = replicas_.front()->parameters[p].mutable_grad();
+      if (!gradient.defined()) continue;
+      if (sum.defined()) {
+        sum.add_(gradient.to(sum.device()));
+      } else {
+        sum = gradient.to(replicas_.front()->device);
+      }
+    }
+  }
+  return loss;
+}
+
+// On the replica's thread.
+void DataParallel::run(Replica& replica, double samples) {
+  replica.loss = 0;
+  const std::vector<at::Tensor>& source = replicas_.front()->parameters;
+  if (&source != &replica.parameters) {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < source.size(); ++p) replica.parameters[p].copy_(source[p]);
+  }
+  const at::Tensor input = std::exchange(replica.input, {});
+  const at::Tensor target = std::exchange(replica.target, {});
+  at::Tensor loss;
+  if (input.defined()) {
+    const at::Tensor output = replica.model->forward(input.to(replica.device));
+    // Weighted by the share of samples, so that the sum over replicas is the mini-batch's mean.
+    const double share = static_cast<double>(input.size(0)) / samples;
+    loss = loss_(output, target.to(replica.device)).mul(share);
+  }
+  for (at::Tensor& parameter : replica.parameters) parameter.mutable_grad().reset();
+  if (!loss.defined()) return;
+  loss.backward();
+  replica.loss = loss.item().toDouble();
+}
+
+}  // namespace gpipe::experiments

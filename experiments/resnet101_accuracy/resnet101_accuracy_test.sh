@@ -1,0 +1,82 @@
+#!/bin/bash
+# The program from outside: mistakes, Ctrl-C, going on, damaged images.
+#   resnet101_accuracy_test.sh PROGRAM WRITE_IMAGES
+set -u
+program=$1
+write_images=$2
+work=${TEST_TMPDIR:-$(mktemp -d)}
+unset BUILD_WORKING_DIRECTORY
+# Small enough for seconds.
+tiny=(--data=fake --batch_size=16 --limit_train=160 --epochs=3)
+
+fail() {
+  echo "FAILED: $*"
+  for log in "$work"/*.log; do echo "--- $log"; cat "$log"; done
+  exit 1
+}
+
+# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
+expect_mistake() {
+  local text=$1
+  shift
+  "$program" "$@" >"$work/mistake.log" 2>&1
+  [ $? -eq 2 ] || fail "exit code for $*"
+  grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
+}
+expect_mistake "there is no experiment 'pipeline-9'" --experiment=pipeline-9
+expect_mistake "give smoke, small or full" --scale=huge
+expect_mistake "there is no folder /nowhere/train" --experiment=naive-128 --data=imagenet:/nowhere
+expect_mistake "no Fashion-MNIST in /nowhere" --experiment=naive-128 --data=fashion-mnist:/nowhere
+expect_mistake "sums up to 50, but" --experiment=pipeline-256 --balance=20,30
+expect_mistake "'gpu' is no device" --devices=gpu
+expect_mistake "needs 8 devices" --experiment=pipeline-1k --devices=cpu,cpu "${tiny[@]}"
+expect_mistake "needs --data=imagenet" --scale=full
+expect_mistake "needs the --checkpoint_dir" --resume
+expect_mistake "larger than the whole dataset" --experiment=naive-128 --data=fake --limit_train=10
+expect_mistake "there is no schedule '2f2b'" --experiment=pipeline-256 --schedule=2f2b "${tiny[@]}"
+
+# The digits after "ours" of the first figure, the top-1 error, of a measured row.
+error_of() { grep -A25 "\"experiment\": \"$2\"" "$1" | grep -m1 '"ours"' | tr -dc '0-9.'; }
+
+run=("$program" --experiment=gpipe-256 "${tiny[@]}")
+"${run[@]}" --json="$work/whole.json" >"$work/whole.log" 2>&1 || fail "uninterrupted run"
+grep -q "3/3 epoch | lr:" "$work/whole.log" || fail "no line for the last epoch"
+grep -q "pipeline-256 *| measured" "$work/whole.log" || fail "no measured row"
+grep -q "21.99±0.13" "$work/whole.log" || fail "no published figure"
+grep -q "naive-128 *| not run" "$work/whole.log" || fail "a row that was not run must say so"
+[ -n "$(error_of "$work/whole.json" pipeline-256)" ] || fail "no error in the JSON"
+
+# Ctrl-C in the second epoch. (Background jobs of a shell ignore SIGINT unless it has job control.)
+set -m
+"${run[@]}" --checkpoint_dir="$work/checkpoints" >"$work/stopped.log" 2>&1 &
+pid=$!
+set +m
+for _ in $(seq 1200); do
+  grep -q "1/3 epoch" "$work/stopped.log" && break
+  sleep 0.05
+done
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+grep -q "stopped after epoch [12] of 3" "$work/stopped.log" || fail "what was reached is not said"
+grep -q "pipeline-256 *| measured" "$work/stopped.log" || fail "no table after Ctrl-C"
+
+# Going on with another balance ends where the uninterrupted run ended.
+"${run[@]}" --balance=30,21 --checkpoint_dir="$work/checkpoints" --resume \
+  --json="$work/resumed.json" >"$work/resumed.log" 2>&1 || fail "resumed run"
+grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed"
+[ "$(error_of "$work/whole.json" pipeline-256)" = "$(error_of "$work/resumed.json" pipeline-256)" ] ||
+  fail "the resumed run ended elsewhere"
+expect_mistake "seed: saved with 0, now 1" --experiment=gpipe-256 "${tiny[@]}" --seed=1 \
+  --checkpoint_dir="$work/checkpoints" --resume
+
+# Photographs, one of them damaged.
+"$write_images" "$work/images" || fail "write_images"
+"$program" --experiment=naive-128 --data=imagenet:"$work/images" --batch_size=8 --epochs=1 \
+  --workers=2 >"$work/images.log" 2>&1 || fail "images"
+grep -q "warning: 1 of the images for training could not be read" "$work/images.log" ||
+  fail "no warning of the damaged image"
+grep -q "red/3.JPEG" "$work/images.log" || fail "the damaged image is not named"
+mkdir -p "$work/images/train/empty" "$work/images/val/empty"
+expect_mistake "train/empty holds no .jpg" --experiment=naive-128 --data=imagenet:"$work/images"
+echo PASSED
