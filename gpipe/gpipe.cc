@@ -155,6 +155,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_sharing(layers_, names, balance_, devices_);
 
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
+  train(module->is_training());  // before it has layers, which keep their own flags
   std::vector<std::vector<internal::Layer>> parts(partitions);
   auto any = module->begin();
   size_t index = 0;
@@ -166,7 +167,6 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
                           skip::CallPlan(*layers_[index])});
     }
   }
-  train(module->is_training());
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,

@@ -102,7 +102,7 @@ class Stage {
   c10::Device device() const { return device_; }
   std::vector<Layer>& layers() { return layers_; }
 
-  // "layer 5 ('relu')", the one that ran last: where a failure happened.
+  // "layer 5 ('relu')" or "the loss function", what ran last: where a failure happened.
   std::string current_layer() const;
 
  private:
@@ -130,7 +130,7 @@ class Stage {
   std::vector<at::Tensor> parameters_;
   std::vector<RunningStatisticsScope::Module> batch_norms_;
   Draws draws_;
-  int64_t running_layer_ = -1;  // position in layers_
+  int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
   // Set when a stage without trainable parameters or inputs turns out to produce gradients all the
   // same: its layers use tensors that are not registered as parameters.
   bool captures_grad_ = false;
