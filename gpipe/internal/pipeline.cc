@@ -233,9 +233,8 @@ void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<P
     std::vector<Packet> inputs;
     if (first) inputs.push_back(std::move(pass.inputs[i]));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
-    std::vector<Packet> outputs =
-        stage.forward(pass.plan, i, std::move(inputs), cell, last ? pass.loss : nullptr,
-                      &pass.deferred[j]);
+    std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
+                                                last ? pass.loss : nullptr, &pass.deferred[j]);
     if (last) {
       if (pass.keep_outputs) pass.outputs[i] = std::move(outputs[0]);
     } else {

@@ -105,8 +105,8 @@ std::string Stage::current_layer() const {
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
-Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch,
-                         std::vector<Packet>& inputs, bool record, const Cell* watched) {
+Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
+                         bool record, const Cell* watched) {
   Result result;
   CellGraph& graph = result.graph;
   const bool keep_inputs = watched != nullptr;
@@ -180,11 +180,12 @@ void Stage::check_unchanged(const Cell& cell, const std::vector<Packet>& inputs,
                             const char* when) const {
   for (size_t k = 0; k < inputs.size(); ++k) {
     for (size_t n = 0; n < inputs[k].items.size(); ++n) {
-      TORCH_CHECK(version_of(inputs[k].items[n].tensor) == cell.versions[k][n], current_layer(),
-                  " changed an input of stage ", index_, " in place ", when,
-                  "; its recompute would start from the changed values and give wrong gradients. Make "
-                  "the layer not in-place, put it behind another layer of its partition by moving "
-                  "the cut, or use Checkpoint::kNever");
+      TORCH_CHECK(
+          version_of(inputs[k].items[n].tensor) == cell.versions[k][n], current_layer(),
+          " changed an input of stage ", index_, " in place ", when,
+          "; its recompute would start from the changed values and give wrong gradients. Make "
+          "the layer not in-place, put it behind another layer of its partition by moving "
+          "the cut, or use Checkpoint::kNever");
     }
   }
 }
@@ -222,9 +223,9 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
 
   std::vector<Packet> outputs(1 + result.skips.size());
   auto put = [&](size_t k, const at::Tensor& tensor) {
-    const bool needs_grad =
-        cell.checkpointed ? differentiable(tensor)
-                          : plan.record && tensor.defined() && tensor.requires_grad();
+    const bool needs_grad = cell.checkpointed
+                                ? differentiable(tensor)
+                                : plan.record && tensor.defined() && tensor.requires_grad();
     if (needs_grad && !has_grad_source) captures_grad_ = true;
     outputs[k].items.push_back({detached_alias(tensor), needs_grad});
   };
