@@ -33,7 +33,8 @@ using internal::Pass;
 using internal::ValueKind;
 
 constexpr char kBalanceHint[] =
-    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a good one "
+    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a good "
+    "one "
     "(#include \"balance/balance.h\")";
 
 template <typename T>
@@ -51,15 +52,15 @@ void check_options(const GPipeOptions& options) {
                     "cpu_threads_per_stage must be 0 (an equal share) or positive, got ",
                     options.cpu_threads_per_stage());
   const Checkpoint mode = options.checkpoint();
-  TORCH_CHECK_VALUE(mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast ||
-                        mode == Checkpoint::kNever,
-                    "checkpoint must be one of kAlways, kExceptLast and kNever, got the number ",
-                    static_cast<int>(mode));
+  TORCH_CHECK_VALUE(
+      mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
+      "checkpoint must be one of kAlways, kExceptLast and kNever, got the number ",
+      static_cast<int>(mode));
 }
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {
-  TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ", layers,
-                    " layers: say how many each partition gets", kBalanceHint);
+  TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ",
+                    layers, " layers: say how many each partition gets", kBalanceHint);
   const int64_t sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
   TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
                     " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
@@ -88,8 +89,9 @@ void check_duplicates(const torch::nn::Sequential& module) {
   std::unordered_map<const torch::nn::Module*, std::string> seen;
   for (const auto& child : module->named_children()) {
     const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
-    TORCH_CHECK_VALUE(fresh, "the layers '", entry->second, "' and '", child.key(),
-                      "' of the model are the same object; a layer can stand only once in a pipeline");
+    TORCH_CHECK_VALUE(
+        fresh, "the layers '", entry->second, "' and '", child.key(),
+        "' of the model are the same object; a layer can stand only once in a pipeline");
   }
 }
 
@@ -112,16 +114,18 @@ void check_sharing(const std::vector<std::shared_ptr<torch::nn::Module>>& layers
                           " on ", devices[j],
                           "; a tensor shared between partitions needs both on the same device");
       };
-      for (const auto& p : layers[layer]->named_parameters()) check(p.key(), p.value(), "parameter");
+      for (const auto& p : layers[layer]->named_parameters())
+        check(p.key(), p.value(), "parameter");
       for (const auto& b : layers[layer]->named_buffers()) check(b.key(), b.value(), "buffer");
     }
   }
 }
 
 void check_not_inside() {
-  TORCH_CHECK_VALUE(!internal::inside_pipeline(),
-                    "a pipeline was called from inside a layer of a pipeline; put the inner model's "
-                    "layers into the outer Sequential instead");
+  TORCH_CHECK_VALUE(
+      !internal::inside_pipeline(),
+      "a pipeline was called from inside a layer of a pipeline; put the inner model's "
+      "layers into the outer Sequential instead");
 }
 
 }  // namespace
@@ -155,6 +159,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_sharing(layers_, names, balance_, devices_);
 
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
+  train(module->is_training());  // before it has layers, which keep their own flags
   std::vector<std::vector<internal::Layer>> parts(partitions);
   auto any = module->begin();
   size_t index = 0;
@@ -162,11 +167,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     for (int64_t k = 0; k < balance_[j]; ++k, ++index, ++any) {
       register_module(names[index], layers_[index]);
       layers_[index]->to(devices_[j]);
-      parts[j].push_back({*any, names[index], static_cast<int64_t>(index),
-                          skip::CallPlan(*layers_[index])});
+      parts[j].push_back(
+          {*any, names[index], static_cast<int64_t>(index), skip::CallPlan(*layers_[index])});
     }
   }
-  train(module->is_training());
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
@@ -199,7 +203,8 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
   std::vector<Tensors> pieces = internal::scatter(inputs, sizes);
   for (int64_t i = 0; i < micro_batches; ++i) {
-    internal::Value value = internal::shape_as(kind, std::move(pieces[i]), "the model's first layer");
+    internal::Value value =
+        internal::shape_as(kind, std::move(pieces[i]), "the model's first layer");
     pass->inputs[i].kind = value.kind;
     for (size_t k = 0; k < value.tensors.size(); ++k) {
       const bool needs_grad = record && inputs[k].defined() && inputs[k].requires_grad();
@@ -242,9 +247,10 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
   TORCH_CHECK_VALUE(loss_fn != nullptr, "step was given an empty loss function");
   TORCH_CHECK_VALUE(!inputs.empty(), "step was given no input tensor");
-  TORCH_CHECK_VALUE(c10::GradMode::is_enabled(),
-                    "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
-                    "forward for evaluation");
+  TORCH_CHECK_VALUE(
+      c10::GradMode::is_enabled(),
+      "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
+      "forward for evaluation");
   std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
   const int64_t rows = std::accumulate(pass->sizes.begin(), pass->sizes.end(), int64_t{0});
   std::vector<Tensors> target_pieces(pass->sizes.size());
@@ -253,8 +259,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
     TORCH_CHECK_VALUE(target_rows == rows, "the targets have ", target_rows,
                       " rows in dimension 0, but the inputs have ", rows);
     for (size_t k = 0; k < targets.size(); ++k) {
-      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == devices_.back(), "target ", k,
-                        " is on ", targets[k].device(), ", but the last partition is on ",
+      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == devices_.back(), "target ",
+                        k, " is on ", targets[k].device(), ", but the last partition is on ",
                         devices_.back(), "; move it there with .to()");
     }
     target_pieces = internal::scatter(targets, pass->sizes);
@@ -281,8 +287,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
     at::Tensor seed = at::full(loss.sizes(), weights[i], loss.options().requires_grad(false));
     return {std::move(loss), std::move(seed)};
   };
-  pipeline_->run_step(*pass,
-                      options.schedule_for(pipeline_->stages(), pass->micro_batches()),
+  pipeline_->run_step(*pass, options.schedule_for(pipeline_->stages(), pass->micro_batches()),
                       options.on_event());
 
   torch::autograd::edge_list roots;
@@ -324,9 +329,10 @@ std::optional<Failure> GPipeImpl::last_failure() const {
 namespace {
 
 [[noreturn]] void refuse_move(c10::Device device) {
-  TORCH_CHECK_TYPE(false, "a pipeline cannot be moved to ", device,
-                   ": each partition lives on its own device; give other devices in GPipeOptions and "
-                   "make a new pipeline");
+  TORCH_CHECK_TYPE(
+      false, "a pipeline cannot be moved to ", device,
+      ": each partition lives on its own device; give other devices in GPipeOptions and "
+      "make a new pipeline");
 }
 
 }  // namespace

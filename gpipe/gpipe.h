@@ -2,8 +2,8 @@
 //
 // The model is cut into partitions of consecutive layers, one per device; a mini-batch is cut into
 // micro-batches, so that all partitions work at once (Huang et al., "GPipe: Efficient Training of
-// Giant Neural Networks using Pipeline Parallelism", 2018). Skip connections between far-apart layers
-// are declared with skip/skippable.h and travel straight from one partition to the other.
+// Giant Neural Networks using Pipeline Parallelism", 2018). Skip connections between far-apart
+// layers are declared with skip/skippable.h and travel straight from one partition to the other.
 #ifndef GPIPE_GPIPE_H_
 #define GPIPE_GPIPE_H_
 
@@ -29,14 +29,14 @@ struct Pass;
 enum class ValueKind : uint8_t;
 }  // namespace internal
 
-// Requirements: each layer of the Sequential takes and returns a Tensor, a std::vector<Tensor>, or a
-// std::tuple of two to four Tensors, and gives row i of its output for row i of its input (but for
-// statistics over the batch). Inputs are on the first device, targets on the last.
+// Requirements: each layer of the Sequential takes and returns a Tensor, a std::vector<Tensor>, or
+// a std::tuple of two to four Tensors, and gives row i of its output for row i of its input (but
+// for statistics over the batch). Inputs are on the first device, targets on the last.
 //
 // Guarantees: parameters and layers stay the user's own objects, moved to their devices, under the
-// keys that they have in the Sequential. On the CPU, outputs, loss and gradients are bitwise those of
-// the plain model run micro-batch by micro-batch. An exception in a layer reaches the caller with
-// stage, micro-batch and layer added to its message, and the pipeline can be used again.
+// keys that they have in the Sequential. On the CPU, outputs, loss and gradients are bitwise those
+// of the plain model run micro-batch by micro-batch. An exception in a layer reaches the caller
+// with stage, micro-batch and layer added to its message, and the pipeline can be used again.
 //
 // Thread-safety: calls from several threads are run one after another. Not callable from inside a
 // layer of a pipeline.
@@ -62,8 +62,8 @@ class GPipeImpl : public torch::nn::Module {
 
   // Runs forward, loss and backward inside the pipeline, adding to the parameters' gradients.
   // Micro-batches count by their samples, so the loss and its gradients are the mean over the
-  // mini-batch also where the last micro-batch is short. Throws c10::ValueError if inputs and targets
-  // do not fit, if the loss is no scalar or needs no gradient, or under torch::NoGradGuard.
+  // mini-batch also where the last micro-batch is short. Throws c10::ValueError if inputs and
+  // targets do not fit, if the loss is no scalar or needs no gradient, or under torch::NoGradGuard.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 

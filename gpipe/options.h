@@ -99,7 +99,7 @@ struct Failure {
   int64_t stage = 0;
   int64_t micro_batch = 0;
   bool backward = false;  // in backward or its recompute
-  std::string layer;      // "layer 5 ('relu')"
+  std::string layer;      // "layer 5 ('relu')" or "the loss function"
 };
 
 }  // namespace gpipe

@@ -1,5 +1,5 @@
-// The pipeline computes what the plain model computes, bit for bit: every model × balance × number of
-// chunks × checkpoint mode × entry.
+// The pipeline computes what the plain model computes, bit for bit: every model × balance × number
+// of chunks × checkpoint mode × entry.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

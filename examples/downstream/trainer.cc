@@ -17,7 +17,7 @@ std::vector<double> train(const std::vector<int64_t>& balance, int64_t chunks, i
   torch::optim::SGD optimizer(pipe->parameters(), 0.1);
 
   const torch::Tensor input = torch::randn({32, 4});
-  const torch::Tensor target = input.sum(1, /*keepdim=*/true).sin();
+  const torch::Tensor target = input.sum(1, /*keepdim=*/true).tanh();
   const auto loss_fn = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
     return torch::mse_loss(outputs[0], targets[0]);
   };

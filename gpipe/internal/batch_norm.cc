@@ -72,7 +72,8 @@ void DeferredStatistics::add(const at::Tensor& input, const at::Tensor& running_
     moments.mean = moments.mean + delta * (static_cast<double>(elements) / total);
     moments.squared_deviation =
         moments.squared_deviation + squared_deviation +
-        delta * delta * (static_cast<double>(moments.elements) * static_cast<double>(elements) / total);
+        delta * delta *
+            (static_cast<double>(moments.elements) * static_cast<double>(elements) / total);
   }
   moments.elements += elements;
 }
@@ -87,7 +88,8 @@ void DeferredStatistics::count(const at::Tensor& num_batches_tracked) {
 void DeferredStatistics::commit() {
   c10::NoGradGuard no_grad;
   for (auto& [key, moments] : moments_) {
-    // Unbiased like the operator's own update; one element per channel gives the same infinity there.
+    // Unbiased like the operator's own update; one element per channel gives the same infinity
+    // there.
     const at::Tensor variance =
         moments.squared_deviation / static_cast<double>(moments.elements - 1);
     auto blend = [&](const at::Tensor& running, const at::Tensor& fresh) {

@@ -1,13 +1,14 @@
 // What becomes of running statistics when a mini-batch passes a batch norm in micro-batches.
 //
-//  - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
+//  - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute
+//  does
 //    not update them again.
 //  - Deferred: micro-batches are normalised by their own statistics, and after the whole mini-batch
-//    the running statistics are updated once, as if the layer had seen it as one (GPipe, Huang et al.
-//    2018, section 2; unbiased variance, like torch::nn::BatchNorm).
+//    the running statistics are updated once, as if the layer had seen it as one (GPipe, Huang et
+//    al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm).
 //
-// Both work on the operator (aten::batch_norm), so they hold for any module that calls it, registered
-// or not; the user's modules are not replaced.
+// Both work on the operator (aten::batch_norm), so they hold for any module that calls it,
+// registered or not; the user's modules are not replaced.
 #ifndef GPIPE_INTERNAL_BATCH_NORM_H_
 #define GPIPE_INTERNAL_BATCH_NORM_H_
 
@@ -25,8 +26,8 @@ class Library;
 
 namespace gpipe::internal {
 
-// The statistics of one mini-batch, gathered over its micro-batches, for the batch norms of one stage.
-// Not thread-safe: written by the stage's worker, committed after the worker has stopped.
+// The statistics of one mini-batch, gathered over its micro-batches, for the batch norms of one
+// stage. Not thread-safe: written by the stage's worker, committed after the worker has stopped.
 class DeferredStatistics {
  public:
   // Adds a micro-batch. `input` is (N, C, ...); the running tensors are the batch norm's own.
@@ -40,14 +41,14 @@ class DeferredStatistics {
   void commit();
 
  private:
-  // Combined by the pairwise update of Chan, Golub, LeVeque (1979), which does not cancel as a sum of
-  // squares does. In double, whatever the dtype of the buffers.
+  // Combined by the pairwise update of Chan, Golub, LeVeque (1979), which does not cancel as a sum
+  // of squares does. In double, whatever the dtype of the buffers.
   struct Moments {
     at::Tensor running_mean;
     at::Tensor running_var;
-    at::Tensor mean;             // (C)
+    at::Tensor mean;               // (C)
     at::Tensor squared_deviation;  // (C), summed
-    int64_t elements = 0;        // per channel
+    int64_t elements = 0;          // per channel
     double momentum = 0;
   };
   std::unordered_map<const c10::TensorImpl*, Moments> moments_;
@@ -61,8 +62,8 @@ enum class RunningStatistics : uint8_t {
 };
 
 // Governs, on this thread and under an OperatorModeScope, the batch norms called while it lives.
-// `modules` are those whose counter num_batches_tracked a kKeep or kDefer must shield: the batch norm
-// modules of the stage (see batch_norms_of).
+// `modules` are those whose counter num_batches_tracked a kKeep or kDefer must shield: the batch
+// norm modules of the stage (see batch_norms_of).
 class RunningStatisticsScope {
  public:
   struct Module {

@@ -43,9 +43,10 @@ class InputNode : public Node {
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "a pipeline cannot be differentiated twice: backward was asked to create a graph "
                 "(create_graph = true); use the unpartitioned model for higher derivatives");
-    TORCH_CHECK(pass_ != nullptr && !pass_->used,
-                "backward ran through a pipeline's output a second time, but what it needs was freed "
-                "the first time; give retain_graph = true to the first backward, or run forward again");
+    TORCH_CHECK(
+        pass_ != nullptr && !pass_->used,
+        "backward ran through a pipeline's output a second time, but what it needs was freed "
+        "the first time; give retain_graph = true to the first backward, or run forward again");
     const std::shared_ptr<Pipeline> pipeline = pipeline_.lock();
     TORCH_CHECK(pipeline != nullptr,
                 "backward ran through the output of a pipeline that is already destroyed; keep the "
@@ -85,7 +86,6 @@ class InputNode : public Node {
   std::string name() const override { return "GPipeBackward"; }
 
  private:
-
   std::weak_ptr<Pipeline> pipeline_;
   std::shared_ptr<Pass> pass_;
   std::shared_ptr<Hop> hop_;
@@ -152,8 +152,8 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
     edges.push_back(wanted ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge());
   }
   auto hop = std::make_shared<Hop>();
-  auto input_node =
-      std::make_shared<InputNode>(std::move(edges), pipeline, std::move(pass), hop, std::move(rows));
+  auto input_node = std::make_shared<InputNode>(std::move(edges), pipeline, std::move(pass), hop,
+                                                std::move(rows));
   input_node->add_input_metadata(at::zeros({1}));
   auto output_node = std::make_shared<OutputNode>(
       torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)}, hop);

@@ -10,9 +10,9 @@ namespace gpipe::internal {
 // this thread's, at least one.
 int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
 
-// Sets the number of intra-op threads of the calling thread alone. at::set_num_threads also sets what
-// threads started later begin with: call restore_default_threads() afterwards from a thread that
-// still has the old number.
+// Sets the number of intra-op threads of the calling thread alone. at::set_num_threads also sets
+// what threads started later begin with: call restore_default_threads() afterwards from a thread
+// that still has the old number.
 void set_threads_of_this_thread(int64_t threads);
 void restore_default_threads();
 

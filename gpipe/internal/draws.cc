@@ -70,10 +70,10 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, cons
       !has_generators(input.device())) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("aten::native_dropout", "")
-                               .typed<std::tuple<at::Tensor, at::Tensor>(
-                                   const at::Tensor&, double, std::optional<bool>)>();
-    return op.redispatch(
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode), input, p, train);
+                               .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, double,
+                                                                         std::optional<bool>)>();
+    return op.redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode),
+                         input, p, train);
   }
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool).requires_grad(false));
   mask.bernoulli_(1 - p, draws->generator(input.device()));

@@ -1,9 +1,10 @@
 // Draws: random numbers that depend on what is computed, not on when and where.
 //
-// LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would race
-// for its numbers, and a recompute could not draw again what its forward drew. Inside a pipeline every
-// random operator that was given no generator gets one that is seeded from (step, micro-batch, layer).
-// Hence results with a fixed seed do not depend on threads, balance, schedule or checkpoint mode.
+// LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
+// race for its numbers, and a recompute could not draw again what its forward drew. Inside a
+// pipeline every random operator that was given no generator gets one that is seeded from (step,
+// micro-batch, layer). Hence results with a fixed seed do not depend on threads, balance, schedule
+// or checkpoint mode.
 #ifndef GPIPE_INTERNAL_DRAWS_H_
 #define GPIPE_INTERNAL_DRAWS_H_
 
@@ -23,7 +24,8 @@ namespace gpipe::internal {
 // The generators of one thread of execution. Not thread-safe: one stage or one loop owns it.
 class Draws {
  public:
-  // From here on, draws are those of this layer in this micro-batch of the step; the first one seeds.
+  // From here on, draws are those of this layer in this micro-batch of the step; the first one
+  // seeds.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
   // The generator for tensors on `device`, seeded for the layer entered last.
@@ -42,7 +44,8 @@ class Draws {
   std::vector<Entry> entries_;
 };
 
-// Puts `draws` in force on this thread (under an OperatorModeScope), and restores the former on exit.
+// Puts `draws` in force on this thread (under an OperatorModeScope), and restores the former on
+// exit.
 class DrawsScope {
  public:
   explicit DrawsScope(Draws* draws);

@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Throws a T with the longer message if `error` is exactly a T: rethrowing a class derived from T as
-// a T would lose what the caller may want to catch.
+// Throws a T with the longer message if `error` is exactly a T: rethrowing a class derived from T
+// as a T would lose what the caller may want to catch.
 template <typename T>
 void rethrow_as(const std::exception& error, const std::string& where) {
   if (typeid(error) == typeid(T)) throw T(std::string(error.what()) + " (" + where + ")");

@@ -37,8 +37,8 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
                       " rows in dimension 0, but ", what, " ", first, " has ", rows,
                       "; all must have the same batch size to be cut into micro-batches");
   }
-  TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(), " tensors of ",
-                    what, "; at least one is needed to tell the batch size");
+  TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
+                    " tensors of ", what, "; at least one is needed to tell the batch size");
   return rows;
 }
 

@@ -14,8 +14,8 @@ namespace gpipe::internal {
 // Tensor::chunk, so that there may be fewer micro-batches than chunks. No rows: one empty one.
 std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks);
 
-// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is none, if
-// one has no dimension, or if the sizes differ. `what` names the argument in the message.
+// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is none,
+// if one has no dimension, or if the sizes differ. `what` names the argument in the message.
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
 
 // Element i holds the tensors of micro-batch i: views, detached, over the caller's storage.

@@ -15,7 +15,8 @@ void register_kernels() {
     auto* fallback =
         new torch::Library(torch::Library::IMPL, "_", kOperatorMode, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFallthrough());
-    auto* aten = new torch::Library(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
+    auto* aten =
+        new torch::Library(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
     register_random_kernels(*aten);
     register_batch_norm_kernel(*aten);
     return true;

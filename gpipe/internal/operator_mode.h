@@ -1,9 +1,9 @@
 // Interception of operators inside a pipeline's cells, without touching the user's modules.
 //
-// A dispatch key that LibTorch leaves to experiments (TESTING_ONLY_GenericMode) is switched on for the
-// threads that run a pipeline. Kernels registered for it see an operator before autograd and autocast
-// do; every other operator falls through at no cost. Users of this key within gpipe: draws.h (random
-// operators), batch_norm.h (running statistics).
+// A dispatch key that LibTorch leaves to experiments (TESTING_ONLY_GenericMode) is switched on for
+// the threads that run a pipeline. Kernels registered for it see an operator before autograd and
+// autocast do; every other operator falls through at no cost. Users of this key within gpipe:
+// draws.h (random operators), batch_norm.h (running statistics).
 #ifndef GPIPE_INTERNAL_OPERATOR_MODE_H_
 #define GPIPE_INTERNAL_OPERATOR_MODE_H_
 

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -163,6 +164,8 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
   std::vector<c10::Stream> streams;
   for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
   const bool on_caller = pool_->is_inline();
+  // Several stages may fail in one run; the caller is told of the one whose exception it gets.
+  std::vector<std::pair<std::exception_ptr, FailurePlace>> failures;  // guarded by failure_mutex_
   try {
     execute<Packet>(
         *pool_, program,
@@ -170,12 +173,14 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
           try {
             handle(pass, keep, action, received, sent);
           } catch (...) {
-            FailurePlace place{action, stages_[action.stage].current_layer()};
-            {
+            const FailurePlace place{action, stages_[action.stage].current_layer()};
+            try {
+              rethrow_with(std::current_exception(), place.to_text());
+            } catch (...) {
               std::lock_guard<std::mutex> lock(failure_mutex_);
-              last_failure_ = place;
+              failures.emplace_back(std::current_exception(), place);
+              throw;
             }
-            rethrow_with(std::current_exception(), place.to_text());
           }
         },
         observer,
@@ -188,6 +193,13 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
           steps();
         });
   } catch (...) {
+    const std::exception_ptr caught = std::current_exception();
+    {
+      std::lock_guard<std::mutex> lock(failure_mutex_);
+      for (const auto& [error, place] : failures) {
+        if (error == caught) last_failure_ = place;
+      }
+    }
     // Nothing of a failed mini-batch stays: graphs, inputs, statistics.
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
@@ -221,9 +233,8 @@ void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<P
     std::vector<Packet> inputs;
     if (first) inputs.push_back(std::move(pass.inputs[i]));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
-    std::vector<Packet> outputs =
-        stage.forward(pass.plan, i, std::move(inputs), cell, last ? pass.loss : nullptr,
-                      &pass.deferred[j]);
+    std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
+                                                last ? pass.loss : nullptr, &pass.deferred[j]);
     if (last) {
       if (pass.keep_outputs) pass.outputs[i] = std::move(outputs[0]);
     } else {

@@ -1,7 +1,7 @@
 // Pipeline: the stages of a model, their workers, and the runs over them.
 //
-// It sits between the public module (gpipe/gpipe.h), which checks what users give, and the torch-free
-// runtime, which runs schedules. It knows tensors only as packets.
+// It sits between the public module (gpipe/gpipe.h), which checks what users give, and the
+// torch-free runtime, which runs schedules. It knows tensors only as packets.
 #ifndef GPIPE_INTERNAL_PIPELINE_H_
 #define GPIPE_INTERNAL_PIPELINE_H_
 

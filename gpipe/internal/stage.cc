@@ -100,12 +100,13 @@ bool Stage::trainable() const {
 
 std::string Stage::current_layer() const {
   if (running_layer_ < 0) return "stage " + std::to_string(index_);
+  if (running_layer_ == static_cast<int64_t>(layers_.size())) return "the loss function";
   const Layer& layer = layers_[running_layer_];
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
-Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch,
-                         std::vector<Packet>& inputs, bool record, const Cell* watched) {
+Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
+                         bool record, const Cell* watched) {
   Result result;
   CellGraph& graph = result.graph;
   const bool keep_inputs = watched != nullptr;
@@ -179,11 +180,12 @@ void Stage::check_unchanged(const Cell& cell, const std::vector<Packet>& inputs,
                             const char* when) const {
   for (size_t k = 0; k < inputs.size(); ++k) {
     for (size_t n = 0; n < inputs[k].items.size(); ++n) {
-      TORCH_CHECK(version_of(inputs[k].items[n].tensor) == cell.versions[k][n], current_layer(),
-                  " changed an input of stage ", index_, " in place ", when,
-                  "; its recompute would start from the changed values and give wrong gradients. Make "
-                  "the layer not in-place, put it behind another layer of its partition by moving "
-                  "the cut, or use Checkpoint::kNever");
+      TORCH_CHECK(
+          version_of(inputs[k].items[n].tensor) == cell.versions[k][n], current_layer(),
+          " changed an input of stage ", index_, " in place ", when,
+          "; its recompute would start from the changed values and give wrong gradients. Make "
+          "the layer not in-place, put it behind another layer of its partition by moving "
+          "the cut, or use Checkpoint::kNever");
     }
   }
 }
@@ -221,9 +223,9 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
 
   std::vector<Packet> outputs(1 + result.skips.size());
   auto put = [&](size_t k, const at::Tensor& tensor) {
-    const bool needs_grad =
-        cell.checkpointed ? differentiable(tensor)
-                          : plan.record && tensor.defined() && tensor.requires_grad();
+    const bool needs_grad = cell.checkpointed
+                                ? differentiable(tensor)
+                                : plan.record && tensor.defined() && tensor.requires_grad();
     if (needs_grad && !has_grad_source) captures_grad_ = true;
     outputs[k].items.push_back({detached_alias(tensor), needs_grad});
   };
@@ -247,6 +249,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
     // The loss may draw random numbers, too: it counts as the layer behind the last.
     draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
     DrawsScope draws_scope(&draws_);
+    running_layer_ = static_cast<int64_t>(layers_.size());
     LossResult scalar = loss(micro_batch, values);
     cell.loss = edge_of(scalar.loss);
     cell.loss_seed = std::move(scalar.seed);
@@ -274,6 +277,7 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   running_layer_ = -1;
   if (cell.loss_boundary) {
     // A checkpointed cell with a loss: the loss's own graph first.
+    running_layer_ = static_cast<int64_t>(layers_.size());
     backward_from({cell.loss}, {cell.loss_seed}, keep);
     gradients.resize(1);
     gradients[0].items.clear();
@@ -317,7 +321,9 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   gradients.clear();
   if (graph.layer) graph.layer->store(-1, std::memory_order_relaxed);
   try {
-    running_layer_ = layers_.empty() ? -1 : static_cast<int64_t>(layers_.size()) - 1;
+    // Until a LayerMark says better: the loss where it is part of this graph, else the last layer.
+    const bool with_loss = !cell.checkpointed && cell.loss.is_valid();
+    running_layer_ = static_cast<int64_t>(layers_.size()) - (with_loss ? 0 : 1);
     backward_from(std::move(roots), std::move(seeds), keep);
   } catch (...) {
     const int64_t at = graph.layer ? graph.layer->load(std::memory_order_relaxed) : -1;

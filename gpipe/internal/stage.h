@@ -1,9 +1,9 @@
-// Stage: one partition of the model on its device, able to run forward and backward of a micro-batch
-// on its own.
+// Stage: one partition of the model on its device, able to run forward and backward of a
+// micro-batch on its own.
 //
-// A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors that end in
-// a Boundary, outputs leave detached. Nothing is hidden from autograd and no graph spans stages; the
-// order of cells is the schedule's alone.
+// A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors that end
+// in a Boundary, outputs leave detached. Nothing is hidden from autograd and no graph spans stages;
+// the order of cells is the schedule's alone.
 #ifndef GPIPE_INTERNAL_STAGE_H_
 #define GPIPE_INTERNAL_STAGE_H_
 
@@ -41,8 +41,8 @@ struct Layer {
 // What one call of forward() or step() fixes for all of its cells.
 struct CellPlan {
   uint64_t step_seed = 0;
-  bool record = true;                // gradients will be asked for
-  int64_t checkpointed = 0;          // micro-batches below this number are checkpointed
+  bool record = true;        // gradients will be asked for
+  int64_t checkpointed = 0;  // micro-batches below this number are checkpointed
   bool defer_batch_norm = false;
   const at::ThreadLocalState* forward_state = nullptr;  // the caller's at forward, for recomputes
 };
@@ -59,20 +59,20 @@ struct CellGraph {
 // What a cell keeps between its forward and its backward.
 struct Cell {
   bool checkpointed = false;
-  bool done = false;           // its backward ran and its graph is gone
-  CellGraph graph;             // not checkpointed
-  std::vector<Packet> inputs;  // checkpointed
+  bool done = false;                                   // its backward ran and its graph is gone
+  CellGraph graph;                                     // not checkpointed
+  std::vector<Packet> inputs;                          // checkpointed
   std::vector<c10::SmallVector<int64_t, 2>> versions;  // checkpointed: of the inputs' tensors
-  // With a loss: its edge and the seed of its gradient. Where the cell is checkpointed the loss hangs
-  // on detached outputs, whose gradients end in `loss_boundary`.
+  // With a loss: its edge and the seed of its gradient. Where the cell is checkpointed the loss
+  // hangs on detached outputs, whose gradients end in `loss_boundary`.
   torch::autograd::Edge loss;
   at::Tensor loss_seed;
   std::shared_ptr<Boundary> loss_boundary;
   c10::SmallVector<int, 2> loss_sinks;
 };
 
-// Turns the last stage's outputs for a micro-batch into its loss (a scalar) and the gradient to start
-// its backward with.
+// Turns the last stage's outputs for a micro-batch into its loss (a scalar) and the gradient to
+// start its backward with.
 struct LossResult {
   at::Tensor loss;
   at::Tensor seed;
@@ -83,13 +83,15 @@ using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector
 // under an OperatorModeScope, on the stage's device and stream.
 class Stage {
  public:
-  // `incoming` and `outgoing` are the keys of the skips that come from and go to other stages, in the
-  // order of the packets behind the activation's; `gradient_order` lists the outputs (0: activation)
-  // in the order in which their gradients are to be added up.
-  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, std::vector<skip::Key> incoming,
-        std::vector<skip::Key> outgoing, std::vector<int> gradient_order);
+  // `incoming` and `outgoing` are the keys of the skips that come from and go to other stages, in
+  // the order of the packets behind the activation's; `gradient_order` lists the outputs (0:
+  // activation) in the order in which their gradients are to be added up.
+  Stage(int64_t index, c10::Device device, std::vector<Layer> layers,
+        std::vector<skip::Key> incoming, std::vector<skip::Key> outgoing,
+        std::vector<int> gradient_order);
 
-  // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing skips.
+  // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing
+  // skips.
   std::vector<Packet> forward(const CellPlan& plan, int64_t micro_batch, std::vector<Packet> inputs,
                               Cell& cell, const CellLoss& loss, DeferredStatistics* deferred);
 
@@ -102,7 +104,7 @@ class Stage {
   c10::Device device() const { return device_; }
   std::vector<Layer>& layers() { return layers_; }
 
-  // "layer 5 ('relu')", the one that ran last: where a failure happened.
+  // "layer 5 ('relu')" or "the loss function", what ran last: where a failure happened.
   std::string current_layer() const;
 
  private:
@@ -112,9 +114,9 @@ class Stage {
     CellGraph graph;
   };
 
-  // Runs the layers. `record`: attach the inputs to a boundary and keep the graph. With `watched`, a
-  // checkpointed cell, `inputs` are kept and checked after each layer; otherwise they are consumed, so
-  // that an input is freed as soon as the layers are done with it.
+  // Runs the layers. `record`: attach the inputs to a boundary and keep the graph. With `watched`,
+  // a checkpointed cell, `inputs` are kept and checked after each layer; otherwise they are
+  // consumed, so that an input is freed as soon as the layers are done with it.
   Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs, bool record,
              const Cell* watched);
   CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep);
@@ -130,7 +132,7 @@ class Stage {
   std::vector<at::Tensor> parameters_;
   std::vector<RunningStatisticsScope::Module> batch_norms_;
   Draws draws_;
-  int64_t running_layer_ = -1;  // position in layers_
+  int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
   // Set when a stage without trainable parameters or inputs turns out to produce gradients all the
   // same: its layers use tensors that are not registered as parameters.
   bool captures_grad_ = false;

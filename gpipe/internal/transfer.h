@@ -14,9 +14,10 @@ namespace gpipe::internal {
 // The calling thread's current stream on `device`. For the CPU, which has none, a placeholder.
 c10::Stream current_stream(c10::Device device);
 
-// Makes `stream` and its device current on this thread, and restores the former ones on exit. Workers
-// compute on the stream on which their caller would, so that the caller's own kernels before and
-// after (an optimizer's, say) need no further synchronisation. Nothing happens for the CPU.
+// Makes `stream` and its device current on this thread, and restores the former ones on exit.
+// Workers compute on the stream on which their caller would, so that the caller's own kernels
+// before and after (an optimizer's, say) need no further synchronisation. Nothing happens for the
+// CPU.
 class StreamScope {
  public:
   explicit StreamScope(c10::Stream stream);

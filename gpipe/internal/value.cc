@@ -16,8 +16,8 @@ using Tuple2 = std::tuple<Tensor, Tensor>;
 using Tuple3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tuple4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// A type that no layer takes: handed to a layer, it is refused before the layer's code runs, with an
-// error that names the type the layer wants. LibTorch offers no other way to learn it.
+// A type that no layer takes: handed to a layer, it is refused before the layer's code runs, with
+// an error that names the type the layer wants. LibTorch offers no other way to learn it.
 struct NoLayerTakesThis {};
 
 template <typename Tuple>
@@ -91,13 +91,17 @@ Value from_any(AnyValue value) {
     return result;
   }
   if (auto* list = value.try_get<Tensors>()) return {ValueKind::kTensors, std::move(*list)};
-  if (auto* tuple = value.try_get<Tuple2>()) return {ValueKind::kTuple2, list_of(std::move(*tuple))};
-  if (auto* tuple = value.try_get<Tuple3>()) return {ValueKind::kTuple3, list_of(std::move(*tuple))};
-  if (auto* tuple = value.try_get<Tuple4>()) return {ValueKind::kTuple4, list_of(std::move(*tuple))};
-  TORCH_CHECK_TYPE(false, "a layer at the end of a partition returned a value of type ",
-                   c10::demangle(value.type_info().name()),
-                   "; only Tensor, std::vector<Tensor> and std::tuple of two to four Tensors can go "
-                   "on to the next partition");
+  if (auto* tuple = value.try_get<Tuple2>())
+    return {ValueKind::kTuple2, list_of(std::move(*tuple))};
+  if (auto* tuple = value.try_get<Tuple3>())
+    return {ValueKind::kTuple3, list_of(std::move(*tuple))};
+  if (auto* tuple = value.try_get<Tuple4>())
+    return {ValueKind::kTuple4, list_of(std::move(*tuple))};
+  TORCH_CHECK_TYPE(
+      false, "a layer at the end of a partition returned a value of type ",
+      c10::demangle(value.type_info().name()),
+      "; only Tensor, std::vector<Tensor> and std::tuple of two to four Tensors can go "
+      "on to the next partition");
 }
 
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer) {
@@ -116,8 +120,8 @@ std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer) {
 
 Value shape_as(ValueKind kind, std::vector<Tensor> tensors, const std::string& taker) {
   if (kind != ValueKind::kTensors) {
-    TORCH_CHECK_VALUE(tensors.size() == tuple_size(kind), taker, " takes a ", to_text(kind), ", but ",
-                      tensors.size(), " tensors were given");
+    TORCH_CHECK_VALUE(tensors.size() == tuple_size(kind), taker, " takes a ", to_text(kind),
+                      ", but ", tensors.size(), " tensors were given");
   }
   return {kind, std::move(tensors)};
 }

@@ -1,8 +1,8 @@
 // Exchange: the mailboxes of one run, one per worker, through which values travel between workers.
 //
 // A slot is filled once and emptied once in a run; slots are numbered by the compiled program
-// (gpipe/schedule/program.h). This is the in-process transport: sending is a move, and a worker that
-// finds its value there never enters the kernel.
+// (gpipe/schedule/program.h). This is the in-process transport: sending is a move, and a worker
+// that finds its value there never enters the kernel.
 #ifndef GPIPE_RUNTIME_EXCHANGE_H_
 #define GPIPE_RUNTIME_EXCHANGE_H_
 

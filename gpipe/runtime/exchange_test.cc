@@ -51,8 +51,14 @@ TEST(Exchange, CancelWakesWhoWaits) {
   for (int round = 0; round < 200; ++round) {
     Exchange<int> exchange({1, 1});
     bool taken[2] = {true, true};
-    std::thread a([&] { int v; taken[0] = exchange.take(0, 0, &v); });
-    std::thread b([&] { int v; taken[1] = exchange.take(1, 0, &v); });
+    std::thread a([&] {
+      int v;
+      taken[0] = exchange.take(0, 0, &v);
+    });
+    std::thread b([&] {
+      int v;
+      taken[1] = exchange.take(1, 0, &v);
+    });
     exchange.cancel();
     a.join();
     b.join();

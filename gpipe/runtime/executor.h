@@ -35,10 +35,10 @@ using Handler = std::function<void(const Action& action, std::vector<Payload>& r
 // `around` (may be empty) is called once on each worker and has to call its argument: the place for
 // what must surround a worker's steps, thread-local state for example.
 template <typename Payload>
-void execute(WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
-             const Observer& observer = nullptr,
-             const std::function<void(int64_t worker, const std::function<void()>&)>& around =
-                 nullptr) {
+void execute(
+    WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
+    const Observer& observer = nullptr,
+    const std::function<void(int64_t worker, const std::function<void()>&)>& around = nullptr) {
   Exchange<Payload> exchange(program.slots);
   FirstError error;
   auto run_steps = [&](int64_t worker) {

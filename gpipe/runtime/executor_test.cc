@@ -47,33 +47,35 @@ TEST_P(Executor, RunsEveryActionOnceAfterItsInputs) {
     std::set<Cell> forwards;
     std::set<Cell> backwards;
     std::vector<std::vector<Action>> order(stages);
-    execute<Value>(pool, program, [&](const Action& action, std::vector<Value>& received,
-                                      std::vector<Value>& sent) {
-      const int j = action.stage;
-      const int i = action.micro_batch;
-      const bool forward = action.kind == ActionKind::kForward;
-      const auto& sources = forward ? routes.incoming(j) : routes.outgoing(j);
-      const auto& targets = forward ? routes.outgoing(j) : routes.incoming(j);
-      ASSERT_EQ(received.size(), sources.size());
-      ASSERT_EQ(sent.size(), targets.size());
-      for (size_t k = 0; k < sources.size(); ++k) {
-        EXPECT_EQ(received[k].text, (forward ? "F" : "B") + std::to_string(sources[k]) + ":" +
-                                        std::to_string(i));
-      }
-      for (size_t k = 0; k < targets.size(); ++k) {
-        sent[k].text = (forward ? "F" : "B") + std::to_string(targets[k]) + ":" + std::to_string(i);
-      }
-      std::lock_guard<std::mutex> lock(mutex);
-      if (forward) {
-        EXPECT_TRUE(j == 0 || forwards.count({j - 1, i}));
-        EXPECT_TRUE(forwards.insert({j, i}).second);
-      } else {
-        EXPECT_TRUE(forwards.count({j, i}));
-        EXPECT_TRUE(j + 1 == stages || backwards.count({j + 1, i}));
-        EXPECT_TRUE(backwards.insert({j, i}).second);
-      }
-      order[j].push_back(action);
-    });
+    execute<Value>(
+        pool, program,
+        [&](const Action& action, std::vector<Value>& received, std::vector<Value>& sent) {
+          const int j = action.stage;
+          const int i = action.micro_batch;
+          const bool forward = action.kind == ActionKind::kForward;
+          const auto& sources = forward ? routes.incoming(j) : routes.outgoing(j);
+          const auto& targets = forward ? routes.outgoing(j) : routes.incoming(j);
+          ASSERT_EQ(received.size(), sources.size());
+          ASSERT_EQ(sent.size(), targets.size());
+          for (size_t k = 0; k < sources.size(); ++k) {
+            EXPECT_EQ(received[k].text,
+                      (forward ? "F" : "B") + std::to_string(sources[k]) + ":" + std::to_string(i));
+          }
+          for (size_t k = 0; k < targets.size(); ++k) {
+            sent[k].text =
+                (forward ? "F" : "B") + std::to_string(targets[k]) + ":" + std::to_string(i);
+          }
+          std::lock_guard<std::mutex> lock(mutex);
+          if (forward) {
+            EXPECT_TRUE(j == 0 || forwards.count({j - 1, i}));
+            EXPECT_TRUE(forwards.insert({j, i}).second);
+          } else {
+            EXPECT_TRUE(forwards.count({j, i}));
+            EXPECT_TRUE(j + 1 == stages || backwards.count({j + 1, i}));
+            EXPECT_TRUE(backwards.insert({j, i}).second);
+          }
+          order[j].push_back(action);
+        });
     EXPECT_EQ(forwards.size(), static_cast<size_t>(stages * micro_batches));
     EXPECT_EQ(backwards.size(), static_cast<size_t>(stages * micro_batches));
     for (int j = 0; j < stages; ++j) EXPECT_EQ(order[j], schedule.actions(j));
@@ -89,14 +91,13 @@ TEST_P(Executor, FirstErrorStopsTheRunAndThePoolGoesOn) {
   auto alive = std::make_shared<int>(0);
   for (int j = 0; j < stages; ++j) {
     for (const Action& failing : schedule.actions(j)) {
-      EXPECT_THROW(
-          execute<std::shared_ptr<int>>(
-              pool, program,
-              [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
-                if (action == failing) throw std::out_of_range("here");
-                for (auto& payload : sent) payload = alive;
-              }),
-          std::out_of_range);
+      EXPECT_THROW(execute<std::shared_ptr<int>>(
+                       pool, program,
+                       [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
+                         if (action == failing) throw std::out_of_range("here");
+                         for (auto& payload : sent) payload = alive;
+                       }),
+                   std::out_of_range);
       EXPECT_EQ(alive.use_count(), 1) << "a payload outlives the failed run";
     }
   }
@@ -106,8 +107,8 @@ TEST_P(Executor, FirstErrorStopsTheRunAndThePoolGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Executor,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 2, 5),
-                                            ::testing::Bool()));
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(1, 2, 5), ::testing::Bool()));
 
 // Of errors in two stages the caller gets the one that was first in time, whichever stage it is in.
 TEST(ExecutorErrors, FirstInTimeWins) {

@@ -19,9 +19,9 @@ struct Event {
 };
 
 // Called on the worker that runs the action, by several workers at once: it must be thread-safe and
-// quick. Begin is reported when the action's inputs are there, not while it waits for them. An action
-// that fails has a begin and no end. An exception thrown by an observer fails the run like one thrown
-// by the action.
+// quick. Begin is reported when the action's inputs are there, not while it waits for them. An
+// action that fails has a begin and no end. An exception thrown by an observer fails the run like
+// one thrown by the action.
 using Observer = std::function<void(const Event&)>;
 
 }  // namespace gpipe

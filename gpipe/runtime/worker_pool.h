@@ -19,9 +19,9 @@ namespace gpipe::internal {
 
 // Requirements: run() is called by one thread at a time, never from a worker of the same pool; the
 // body neither throws nor waits for another call of run().
-// Guarantees: worker w is the same thread in every run; run() returns after every body has returned,
-// and what the bodies wrote is visible to the caller. With `inline_single`, a pool of one worker has
-// no thread: the body runs on the calling thread.
+// Guarantees: worker w is the same thread in every run; run() returns after every body has
+// returned, and what the bodies wrote is visible to the caller. With `inline_single`, a pool of one
+// worker has no thread: the body runs on the calling thread.
 //
 // Example:
 //   WorkerPool pool(4);
@@ -45,8 +45,8 @@ class WorkerPool {
   bool is_inline() const { return state_ == nullptr; }
 
  private:
-  // On the heap, so that a forked child can leave it alone: destroying a condition variable waits for
-  // its waiters, which do not exist there.
+  // On the heap, so that a forked child can leave it alone: destroying a condition variable waits
+  // for its waiters, which do not exist there.
   struct State {
     std::vector<std::thread> threads;
     std::mutex mutex;

@@ -61,8 +61,8 @@ std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) 
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     skip::Scope skips;
     auto kind = internal::argument_kind(*model_->begin());
-    torch::nn::AnyValue value = internal::to_any(
-        internal::shape_as(kind.value_or(internal::ValueKind::kTensor), micro_batches[i], "the model"));
+    torch::nn::AnyValue value = internal::to_any(internal::shape_as(
+        kind.value_or(internal::ValueKind::kTensor), micro_batches[i], "the model"));
     int64_t index = 0;
     for (auto layer = model_->begin(); layer != model_->end(); ++layer, ++index) {
       draws.enter(seed, static_cast<int64_t>(i), index);
@@ -86,12 +86,12 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
   }
   for (size_t i : indices(outputs.size(), order)) {
     const double weight = static_cast<double>(sizes[i]) / static_cast<double>(rows);
-    torch::autograd::backward({losses[i]},
-                              {at::full(losses[i].sizes(), weight, losses[i].options().requires_grad(false))});
+    torch::autograd::backward({losses[i]}, {at::full(losses[i].sizes(), weight,
+                                                     losses[i].options().requires_grad(false))});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    result.loss += static_cast<double>(sizes[i]) / static_cast<double>(rows) *
-                   losses[i].item<double>();
+    result.loss +=
+        static_cast<double>(sizes[i]) / static_cast<double>(rows) * losses[i].item<double>();
   }
   result.outputs = join(outputs);
   return result;
@@ -99,8 +99,7 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
 
 StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& targets,
                                         const LossFn& loss_fn) {
-  const auto sizes =
-      internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
   std::vector<Tensors> outputs = run(cut(inputs, sizes));
   StepResult result;
   result.outputs = join(outputs);
@@ -129,8 +128,8 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
 
 Tensors PlainModel::forward(const Tensors& inputs) {
   c10::NoGradGuard no_grad;
-  return join(run(cut(inputs, internal::micro_batch_sizes(
-                                  internal::batch_size(inputs, "input"), chunks_))));
+  return join(run(
+      cut(inputs, internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_))));
 }
 
 }  // namespace gpipe::testing

@@ -45,7 +45,9 @@ TORCH_MODULE(PopAdd);
 
 // x -> (x W, row numbers): a value that is an integer and comes first in the next layer's list.
 struct SplitImpl : nn::Module {
-  explicit SplitImpl(int64_t width) { linear = register_module("linear", nn::Linear(width, width)); }
+  explicit SplitImpl(int64_t width) {
+    linear = register_module("linear", nn::Linear(width, width));
+  }
   Tensors forward(torch::Tensor x) {
     torch::Tensor number = torch::arange(x.size(0), torch::kLong).remainder(3);
     return {number, linear(x), x};
@@ -117,8 +119,9 @@ SampleModel skips() {
     torch::manual_seed(1);
     const skip::Namespace outer;
     const skip::Namespace inner;
-    return nn::Sequential(nn::Linear(6, 6), Stash(outer), nn::Linear(6, 6), Stash(inner), nn::Tanh(),
-                          nn::Linear(6, 6), PopAdd(inner), PopAdd(outer), nn::Linear(6, 3));
+    return nn::Sequential(nn::Linear(6, 6), Stash(outer), nn::Linear(6, 6), Stash(inner),
+                          nn::Tanh(), nn::Linear(6, 6), PopAdd(inner), PopAdd(outer),
+                          nn::Linear(6, 3));
   };
   return {"skips", make, random({6}, 2), random({3}, 3), mse(), 9};
 }
@@ -149,8 +152,8 @@ void cut(int64_t layers, int64_t partitions, std::vector<int64_t>& head,
 }  // namespace
 
 const std::vector<SampleModel>& sample_models() {
-  static const auto* models = new std::vector<SampleModel>{chain(), dropout(), batch_norm(), skips(),
-                                                           several_values()};
+  static const auto* models =
+      new std::vector<SampleModel>{chain(), dropout(), batch_norm(), skips(), several_values()};
   return *models;
 }
 

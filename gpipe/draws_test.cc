@@ -1,0 +1,255 @@
+// Random numbers inside a pipeline: a recompute draws what its forward drew, and with a fixed seed
+// results depend on nothing but the model and the data, whoever else draws at the same time.
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+
+GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
+  const size_t partitions = balance.size();
+  return GPipeOptions(std::move(balance))
+      .devices({partitions, c10::Device(c10::kCPU)})
+      .chunks(chunks)
+      .checkpoint(mode);
+}
+
+// Draws from the process's own generator until it is destroyed. From start() on, that is, and
+// start() returns when the first number is drawn.
+class Drawer {
+ public:
+  Drawer()
+      : thread_([this] {
+          while (!started_ && !stopped_) std::this_thread::yield();
+          while (!stopped_) {
+            torch::rand({16});
+            ++drawn_;
+          }
+        }) {}
+  ~Drawer() {
+    stopped_ = true;
+    thread_.join();
+  }
+  void start() {
+    started_ = true;
+    const int64_t before = drawn_;
+    while (drawn_ == before) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool> started_{false}, stopped_{false};
+  std::atomic<int64_t> drawn_{0};
+  std::thread thread_;
+};
+
+struct CallImpl : nn::Module {
+  explicit CallImpl(std::function<torch::Tensor(torch::Tensor)> f) : f(std::move(f)) {}
+  torch::Tensor forward(torch::Tensor x) { return f(std::move(x)); }
+  std::function<torch::Tensor(torch::Tensor)> f;
+};
+TORCH_MODULE(Call);
+
+TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
+  Drawer drawer;
+  drawer.start();
+  GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5), nn::Dropout(0.2), nn::Dropout(0.2)),
+             options({1, 1, 1, 1}, 10, Checkpoint::kAlways));
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const torch::Tensor x = torch::ones({100, 8}).requires_grad_();
+    const torch::Tensor y = pipe->forward(x);
+    y.sum().backward();
+    const torch::Tensor dropped = y == 0;
+    ASSERT_TRUE(dropped.any().item<bool>());
+    ASSERT_FALSE(dropped.all().item<bool>());
+    ASSERT_TRUE(torch::equal(y, x.grad())) << "in repeat " << repeat;  // both the mask, scaled
+  }
+}
+
+TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
+  Drawer drawer;
+  drawer.start();
+  // What each micro-batch drew, by the value that its rows have.
+  std::mutex mutex;
+  std::map<double, std::vector<torch::Tensor>> drawn;
+  auto draw = [&](torch::Tensor x) {
+    torch::NoGradGuard no_grad;
+    torch::Tensor all = torch::cat(
+        {torch::rand({4}), torch::randn({4}), torch::randn_like(x[0]), torch::empty({4}).uniform_(),
+         torch::bernoulli(torch::full({4}, 0.5)), torch::empty({4}).exponential_(),
+         torch::randperm(8).to(torch::kFloat), torch::randint(100, {4}).to(torch::kFloat),
+         torch::multinomial(torch::ones({8}), 4).to(torch::kFloat), torch::normal(0.0, 1.0, {4})});
+    std::lock_guard<std::mutex> lock(mutex);
+    drawn[x[0][0].item<double>()].push_back(all);
+    return all;
+  };
+  auto layer = [&](torch::Tensor x) {
+    draw(x);
+    return x;
+  };
+  nn::Linear linear(4, 4);  // something to be trained, else nothing is recomputed
+  GPipe pipe(nn::Sequential(Call([&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
+             options({1}, 4, Checkpoint::kAlways));
+  const torch::Tensor x = torch::arange(4).to(torch::kFloat).unsqueeze(1).expand({4, 4}).clone();
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    drawn.clear();
+    pipe->forward(x.clone().requires_grad_()).sum().backward();
+    ASSERT_EQ(drawn.size(), 4u);
+    for (const auto& [value, draws] : drawn) {
+      ASSERT_EQ(draws.size(), 2u);
+      EXPECT_TRUE(torch::equal(draws[0], draws[1])) << "micro-batch " << value;
+      EXPECT_FALSE(torch::equal(draws[0], drawn.begin()->second[0]) &&
+                   value != drawn.begin()->first);  // each micro-batch its own
+    }
+  }
+}
+
+struct Run {
+  std::vector<int64_t> balance;
+  Checkpoint mode;
+  bool step;
+  bool fill_drain;
+  int64_t threads;
+};
+
+// One training step under a seed while another thread draws: input, parameters and all.
+Tensors train(const Run& run) {
+  Drawer drawer;
+  torch::manual_seed(1);
+  nn::Sequential model(Call([&](torch::Tensor x) {
+                         // The step's seed has been drawn by now; from here on others may draw.
+                         drawer.start();
+                         return x;
+                       }),
+                       nn::Linear(6, 8), nn::Dropout(0.5), nn::Linear(8, 8), nn::Dropout(0.3),
+                       nn::Linear(8, 3));
+  GPipe pipe(model, options(run.balance, 4, run.mode).cpu_threads_per_stage(run.threads));
+  const torch::Tensor x = torch::randn({8, 6});
+  const torch::Tensor y = torch::randn({8, 3});
+  torch::manual_seed(5);
+  auto loss = [](const Tensors& outputs, const Tensors& targets) {
+    return nn::functional::mse_loss(outputs[0], targets[0]);
+  };
+  Tensors result;
+  if (run.step) {
+    StepOptions options;
+    options.keep_outputs(true);
+    if (run.fill_drain) options.schedule(Schedule::gpipe);
+    result = pipe->step({x}, {y}, loss, options).outputs;
+  } else {
+    result = {pipe->forward(x)};
+    loss(result, {y}).backward();
+  }
+  for (const auto& parameter : pipe->parameters()) result.push_back(parameter.grad());
+  return result;
+}
+
+TEST(DrawsTest, ResultsDependOnTheSeedAlone) {
+  for (const auto& [step, fill_drain] :
+       {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+    const Tensors expected = train({{6}, Checkpoint::kNever, step, fill_drain, 0});
+    for (const std::vector<int64_t>& balance :
+         {std::vector<int64_t>{6}, {1, 5}, {3, 3}, {2, 2, 2}, {1, 1, 1, 1, 1, 1}}) {
+      for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+        for (int64_t threads : {0, 1}) {
+          SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
+                       (step ? fill_drain ? " gpipe" : " 1f1b" : " forward"));
+          const Tensors actual = train({balance, mode, step, fill_drain, threads});
+          ASSERT_EQ(actual.size(), expected.size());
+          for (size_t k = 0; k < actual.size(); ++k) {
+            EXPECT_TRUE(torch::equal(actual[k], expected[k])) << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DrawsTest, SchedulesAndEntriesDropTheSame) {
+  const Tensors forward = train({{3, 3}, Checkpoint::kAlways, false, false, 0});
+  for (const bool fill_drain : {false, true}) {
+    const Tensors step = train({{3, 3}, Checkpoint::kAlways, true, fill_drain, 0});
+    EXPECT_TRUE(torch::equal(step[0], forward[0]));
+    // The gradients' sums over the micro-batches are in another order.
+    for (size_t k = 1; k < step.size(); ++k) {
+      EXPECT_TRUE(torch::allclose(step[k], forward[k], 1e-4, 1e-6));
+    }
+  }
+}
+
+TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
+  GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5)),
+             options({1, 1}, 4, Checkpoint::kExceptLast));
+  const torch::Tensor x = torch::ones({8, 16});
+  torch::manual_seed(7);
+  const torch::Tensor first = pipe->forward(x);
+  const torch::Tensor second = pipe->forward(x);
+  torch::manual_seed(7);
+  EXPECT_TRUE(torch::equal(pipe->forward(x), first));
+  EXPECT_TRUE(torch::equal(pipe->forward(x), second));
+  EXPECT_FALSE(torch::equal(first, second));
+  torch::manual_seed(8);
+  EXPECT_FALSE(torch::equal(pipe->forward(x), first));
+  // Micro-batches and layers do not repeat each other.
+  const torch::Tensor rows = first.view({4, -1});
+  EXPECT_FALSE(torch::equal(rows[0], rows[1]));
+}
+
+TEST(DrawsTest, ThePlaceOfTheGlobalGeneratorDoesNotDependOnTheModel) {
+  auto next_number = [](nn::Sequential model, std::vector<int64_t> balance) {
+    GPipe pipe(std::move(model), options(std::move(balance), 2, Checkpoint::kAlways));
+    torch::manual_seed(3);
+    pipe->forward(torch::ones({4, 4}).requires_grad_()).sum().backward();
+    return torch::rand({1}).item<float>();
+  };
+  const float one = next_number(nn::Sequential(nn::Dropout(0.5)), {1});
+  EXPECT_EQ(one, next_number(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.1)), {1, 1}));
+  EXPECT_EQ(one, next_number(nn::Sequential(nn::Identity(), nn::Dropout(0.1)), {2}));
+}
+
+TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {
+  auto draw_with = [](uint64_t seed) {
+    at::Generator generator = at::detail::createCPUGenerator(seed);
+    return std::function<torch::Tensor(torch::Tensor)>([generator](torch::Tensor x) {
+      return x * torch::bernoulli(torch::full_like(x, 0.5), generator);
+    });
+  };
+  auto plain = draw_with(11);
+  torch::Tensor x = torch::ones({8, 4});
+  Tensors expected;
+  for (const auto& part : x.chunk(4)) expected.push_back(plain(part));
+  GPipe pipe(nn::Sequential(nn::Identity(), Call(draw_with(11))),
+             options({1, 1}, 4, Checkpoint::kNever));
+  Drawer drawer;
+  drawer.start();
+  EXPECT_TRUE(torch::equal(pipe->forward(x), torch::cat(expected)));
+}
+
+TEST(DrawsTest, DrawsOutsideAreNotTouched) {
+  GPipe pipe(nn::Sequential(nn::Dropout(0.5)), options({1}, 2, Checkpoint::kAlways));
+  pipe->forward(torch::ones({4, 4}));
+  torch::manual_seed(3);
+  const torch::Tensor before = torch::rand({4});
+  pipe->forward(torch::ones({4, 4}));
+  torch::manual_seed(3);
+  EXPECT_TRUE(torch::equal(torch::rand({4}), before));
+  EXPECT_FALSE(torch::equal(torch::rand({4}), before));
+}
+
+}  // namespace
+}  // namespace gpipe

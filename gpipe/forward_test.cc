@@ -1,0 +1,391 @@
+// GPipe::forward: kinds of inputs and outputs, batches of every size, grad and training modes, what
+// layers see of checkpoints. That the numbers are right: transparency_test.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
+
+std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
+
+GPipeOptions options(std::vector<int64_t> balance) {
+  const size_t partitions = balance.size();
+  return GPipeOptions(std::move(balance)).devices(cpus(partitions));
+}
+
+struct Seen {
+  int64_t rows;
+  bool has_history;
+  bool training;
+};
+
+// Linear, and a log of what it was called with.
+struct WitnessImpl : nn::Module {
+  WitnessImpl() { linear = register_module("linear", nn::Linear(4, 4)); }
+  torch::Tensor forward(torch::Tensor x) {
+    torch::Tensor y = linear(x);
+    std::lock_guard<std::mutex> lock(mutex);
+    flags.emplace_back(is_checkpointing(), is_recomputing());
+    calls.push_back({x.size(0), y.requires_grad(), is_training()});
+    return y;
+  }
+  nn::Linear linear{nullptr};
+  std::mutex mutex;
+  std::vector<std::pair<bool, bool>> flags;
+  std::vector<Seen> calls;
+};
+TORCH_MODULE(Witness);
+
+template <typename In, typename Out>
+struct FunctionImpl : nn::Module {
+  explicit FunctionImpl(std::function<Out(In)> f) : f(std::move(f)) {}
+  Out forward(In x) { return f(std::move(x)); }
+  std::function<Out(In)> f;
+};
+template <typename In, typename Out>
+std::shared_ptr<FunctionImpl<In, Out>> layer(std::function<Out(In)> f) {
+  return std::make_shared<FunctionImpl<In, Out>>(std::move(f));
+}
+using Tensor = torch::Tensor;
+using PairOf = std::tuple<Tensor, Tensor>;
+
+std::vector<int64_t> rows_of(const Witness& witness) {
+  std::vector<int64_t> rows;
+  for (const Seen& call : witness->calls) rows.push_back(call.rows);
+  return rows;
+}
+
+TEST(GPipeForward, CutsBatchesOfEverySizeWithoutAWarning) {
+  const std::vector<std::pair<int64_t, std::vector<int64_t>>> cases = {
+      {7, {2, 2, 2, 1}}, {5, {2, 2, 1}}, {2, {1, 1}}, {9, {3, 3, 3}}, {8, {2, 2, 2, 2}}, {1, {1}}};
+  for (const auto& [rows, expected] : cases) {
+    Witness first, last;
+    GPipe pipe(nn::Sequential(first, last),
+               options({1, 1}).chunks(4).checkpoint(Checkpoint::kNever));
+    ::testing::internal::CaptureStderr();
+    const Tensor output = pipe->forward(torch::rand({rows, 4}));
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(output.sizes(), at::IntArrayRef({rows, 4}));
+    EXPECT_EQ(rows_of(first), expected);
+    EXPECT_EQ(rows_of(last), expected);
+  }
+}
+
+TEST(GPipeForward, AcceptsABatchOfNoRows) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 5), nn::Tanh(), nn::Linear(5, 3)),
+             options({1, 2}).chunks(4));
+  const Tensor output = pipe->forward(torch::rand({0, 4}));
+  EXPECT_EQ(output.sizes(), at::IntArrayRef({0, 3}));
+  output.sum().backward();
+  for (const auto& parameter : pipe->parameters()) {
+    EXPECT_TRUE(parameter.grad().equal(torch::zeros_like(parameter)));
+  }
+}
+
+TEST(GPipeForward, RefusesInputsOfDifferentBatchSizes) {
+  auto add = layer<Tensors, Tensor>([](Tensors x) { return x[0] + x[1].sum(); });
+  GPipe pipe(nn::Sequential(add), options({1}).chunks(4));
+  EXPECT_THAT(([&] {
+                pipe->forward(Tensors{torch::rand({4, 1}), torch::rand({2, 1})});
+              }),
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("input 1 has 2 rows"), HasSubstr("input 0 has 4"))));
+}
+
+TEST(GPipeForward, RefusesANumberOfInputsThatTheFirstLayerDoesNotTake) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4)), options({1}));
+  EXPECT_THAT(([&] {
+                pipe->forward(Tensors{torch::rand({2, 4}), torch::rand({2, 4})});
+              }),
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("takes a Tensor"), HasSubstr("2 tensors were given"))));
+}
+
+TEST(GPipeForward, RefusesAnInputOnAnotherDevice) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4)), options({1}));
+  EXPECT_THAT(([&] {
+                pipe->forward(torch::rand({2, 4}, torch::kMeta));
+              }),
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("meta"), HasSubstr("cpu"), HasSubstr(".to()"))));
+}
+
+TEST(GPipeForward, ScalarOutputsCannotBeJoined) {
+  auto sum = layer<Tensor, Tensor>([](Tensor x) { return x.sum(); });
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), sum), options({1, 1}).chunks(2));
+  EXPECT_THAT(
+      [&] {
+        pipe->forward(torch::rand({4, 4}));
+      },
+      ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("scalar"), HasSubstr("unsqueeze(0)"), HasSubstr("step()"))));
+  EXPECT_EQ(pipe->forward(torch::rand({1, 4})).dim(), 0);  // one micro-batch: nothing to join
+}
+
+TEST(GPipeForward, AValueOfAnotherTypeAtABorderIsATypeError) {
+  auto count = layer<Tensor, int64_t>([](Tensor x) { return x.size(0); });
+  auto fill = layer<int64_t, Tensor>([](int64_t rows) { return torch::ones({rows, 1}); });
+  EXPECT_THAT(([&] {
+                GPipe(nn::Sequential(count, fill), options({1, 1}))->forward(torch::rand({4, 4}));
+              }),
+              ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("long"), HasSubstr("stage 0"))));
+  // Within a partition layers may hand each other what they like.
+  GPipe inside(nn::Sequential(count, fill), options({2}).chunks(2));
+  EXPECT_TRUE(inside->forward(torch::rand({4, 4})).equal(torch::ones({4, 1})));
+}
+
+TEST(GPipeForward, APairGoesInAndOut) {
+  nn::Linear a(4, 4), b(4, 4);
+  auto both = layer<PairOf, PairOf>(
+      [=](PairOf x) mutable { return PairOf(a(std::get<0>(x)), b(std::get<1>(x))); });
+  auto swap =
+      layer<PairOf, PairOf>([](PairOf x) { return PairOf(std::get<1>(x), std::get<0>(x)); });
+  GPipe pipe(nn::Sequential(both, swap), options({1, 1}).chunks(2));
+  const Tensor x = torch::rand({4, 4}).requires_grad_();
+  const Tensor y = torch::rand({4, 4}).requires_grad_();
+  const Tensors outputs = pipe->forward(Tensors{x, y});
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(torch::allclose(outputs[0], b(y)));
+  EXPECT_TRUE(torch::allclose(outputs[1], a(x)));
+  (outputs[0].sum() + 2 * outputs[1].sum()).backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), 2 * a->weight.sum(0).expand({4, 4})));
+  EXPECT_TRUE(torch::allclose(y.grad(), b->weight.sum(0).expand({4, 4})));
+}
+
+TEST(GPipeForward, SeveralOutputsNeedTheListForm) {
+  auto twice = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x, 2 * x}; });
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), twice), options({1, 1}).chunks(2));
+  const Tensor x = torch::rand({4, 4});
+  EXPECT_THAT([&] { pipe->forward(x); },
+              ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("2 values"), HasSubstr("vector"))));
+  const Tensors outputs = pipe->forward(Tensors{x});
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(outputs[1].equal(2 * outputs[0]));
+}
+
+TEST(GPipeForward, AListOfOneStaysAListOfOne) {
+  nn::Linear linear(4, 4);
+  std::vector<size_t> sizes;
+  auto first = layer<Tensors, Tensors>([=](Tensors x) mutable { return Tensors{linear(x.at(0))}; });
+  auto second = layer<Tensors, Tensors>([&](Tensors x) {
+    sizes.push_back(x.size());
+    return x;
+  });
+  GPipe pipe(nn::Sequential(first, second),
+             options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
+  const Tensor x = torch::rand({4, 4}).requires_grad_();
+  const Tensors outputs = pipe->forward(Tensors{x});
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_THAT(sizes, ElementsAre(1, 1));
+  outputs[0].mean().backward();
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_TRUE(linear->weight.grad().defined());
+}
+
+TEST(GPipeForward, OutputsWithoutGradientsStayWithoutThem) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    auto mixed = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x.argmax(1), x}; });
+    GPipe pipe(nn::Sequential(nn::Linear(4, 4), mixed), options({1, 1}).chunks(2).checkpoint(mode));
+    const Tensors outputs = pipe->forward(Tensors{torch::rand({4, 4})});
+    EXPECT_FALSE(outputs[0].requires_grad());
+    EXPECT_TRUE(outputs[1].requires_grad());
+    outputs[1].sum().backward();
+    for (const auto& parameter : pipe->parameters()) EXPECT_TRUE(parameter.grad().defined());
+  }
+}
+
+TEST(GPipeForward, RecomputesAsOftenAsTheModeSays) {
+  const std::vector<std::pair<Checkpoint, size_t>> cases = {
+      {Checkpoint::kAlways, 2}, {Checkpoint::kExceptLast, 1}, {Checkpoint::kNever, 0}};
+  for (const auto& [mode, recomputes] : cases) {
+    Witness first, last;
+    GPipe pipe(nn::Sequential(first, last), options({1, 1}).chunks(2).checkpoint(mode));
+    pipe->forward(torch::rand({2, 4})).sum().backward();
+    EXPECT_EQ(first->calls.size(), 2 + recomputes) << to_text(mode);
+    EXPECT_EQ(last->calls.size(), 2 + recomputes) << to_text(mode);
+  }
+}
+
+TEST(GPipeForward, ExceptLastKnowsTheLastMicroBatchOfAShortMiniBatch) {
+  Witness witness;
+  GPipe pipe(nn::Sequential(witness), options({1}).chunks(4));  // kExceptLast
+  pipe->forward(torch::rand({2, 4})).sum().backward();          // two micro-batches
+  EXPECT_THAT(witness->flags,
+              ElementsAre(Pair(true, false), Pair(false, false), Pair(false, true)));
+}
+
+TEST(GPipeForward, LayersSeeWhetherTheyAreCheckpointedOrRecomputed) {
+  EXPECT_FALSE(is_checkpointing());
+  EXPECT_FALSE(is_recomputing());
+  for (const bool step : {false, true}) {
+    Witness first, last;
+    GPipe pipe(nn::Sequential(first, last), options({1, 1}).checkpoint(Checkpoint::kAlways));
+    if (step) {
+      pipe->step({torch::rand({2, 4})}, {}, [](const Tensors& o, const Tensors&) {
+        EXPECT_FALSE(is_recomputing());
+        return o[0].mean();
+      });
+    } else {
+      pipe->forward(torch::rand({2, 4})).sum().backward();
+    }
+    for (const Witness& witness : {first, last}) {
+      EXPECT_THAT(witness->flags, ElementsAre(Pair(true, false), Pair(false, true)));
+      // No graph in the first pass, one in the second.
+      EXPECT_FALSE(witness->calls[0].has_history);
+      EXPECT_TRUE(witness->calls[1].has_history);
+    }
+  }
+  Witness never;
+  GPipe pipe(nn::Sequential(never), options({1}).checkpoint(Checkpoint::kNever));
+  pipe->forward(torch::rand({2, 4})).sum().backward();
+  EXPECT_THAT(never->flags, ElementsAre(Pair(false, false)));
+  EXPECT_FALSE(is_checkpointing());
+  EXPECT_FALSE(is_recomputing());
+}
+
+TEST(GPipeForward, TheWrappersTrainingFlagRulesCheckpointing) {
+  Witness first, last;
+  GPipe pipe(nn::Sequential(first, last), options({1, 1}).checkpoint(Checkpoint::kAlways));
+  pipe->eval();
+  const Tensor output = pipe->forward(torch::rand({2, 4}));
+  EXPECT_TRUE(output.requires_grad());  // evaluation does not switch gradients off
+  output.sum().backward();
+  EXPECT_THAT(first->flags, ElementsAre(Pair(false, false)));
+  EXPECT_FALSE(first->calls[0].training);
+  EXPECT_TRUE(first->linear->weight.grad().defined());
+
+  pipe->train();
+  first->eval();  // a layer's own flag rules the layer only
+  first->flags.clear();
+  last->flags.clear();
+  pipe->forward(torch::rand({2, 4})).sum().backward();
+  EXPECT_THAT(first->flags, ElementsAre(Pair(true, false), Pair(false, true)));
+  EXPECT_THAT(last->flags, ElementsAre(Pair(true, false), Pair(false, true)));
+  EXPECT_FALSE(first->calls.back().training);
+  EXPECT_TRUE(last->calls.back().training);
+}
+
+TEST(GPipeForward, WithoutGradModeNothingIsRecordedOrCheckpointed) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    Witness first, last;
+    GPipe pipe(nn::Sequential(first, last), options({1, 1}).chunks(2).checkpoint(mode));
+    torch::NoGradGuard no_grad;
+    const Tensor output = pipe->forward(torch::rand({4, 4}));
+    EXPECT_FALSE(output.requires_grad());
+    EXPECT_EQ(output.grad_fn(), nullptr);
+    for (const Witness& witness : {first, last}) {
+      EXPECT_THAT(witness->flags, ElementsAre(Pair(false, false), Pair(false, false)));
+      for (const Seen& call : witness->calls) EXPECT_FALSE(call.has_history);
+    }
+  }
+}
+
+TEST(GPipeForward, InferenceModeReachesTheLayers) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)), options({1, 1}).chunks(2));
+  c10::InferenceMode guard;
+  EXPECT_TRUE(pipe->forward(torch::rand({4, 4})).is_inference());
+}
+
+TEST(GPipeForward, FrozenStagesAreNotRecomputed) {
+  Witness frozen, trained;
+  for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  GPipe pipe(nn::Sequential(frozen, trained),
+             options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+  pipe->forward(torch::rand({4, 4})).sum().backward();
+  EXPECT_EQ(frozen->calls.size(), 2u);
+  EXPECT_EQ(trained->calls.size(), 4u);
+  EXPECT_FALSE(frozen->linear->weight.grad().defined());
+  EXPECT_TRUE(trained->linear->weight.grad().defined());
+}
+
+TEST(GPipeForward, ParametersWithoutARegistrationGetTheirGradients) {
+  const Tensor hidden = torch::ones({4}).requires_grad_();
+  auto scale = layer<Tensor, Tensor>([=](Tensor x) { return x * hidden; });
+  GPipe pipe(nn::Sequential(scale), options({1}).chunks(2).checkpoint(Checkpoint::kAlways));
+  pipe->forward(torch::ones({4, 4})).sum().backward();
+  EXPECT_TRUE(hidden.grad().equal(torch::full({4}, 4.0)));
+}
+
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const Tensor& shared) : scale(register_parameter("scale", shared)) {}
+  Tensor forward(Tensor x) { return (x * scale).tanh(); }
+  Tensor scale;
+};
+TORCH_MODULE(Tied);
+
+TEST(GPipeForward, LayersMayShareAParameterOnOneDevice) {
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{3}, {2, 1}, {1, 1, 1}}) {
+    for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+      auto build = [](const Tensor& shared) {
+        torch::manual_seed(1);
+        return nn::Sequential(Tied(shared), nn::Linear(4, 4), Tied(shared));
+      };
+      torch::manual_seed(2);
+      const Tensor plain_shared = torch::rand({4});
+      const Tensor pipe_shared = plain_shared.clone();
+      auto plain = build(plain_shared);
+      GPipe pipe(build(pipe_shared), options(balance).chunks(3).checkpoint(mode));
+      const Tensor x = torch::rand({6, 4});
+      plain->forward(x).pow(2).sum().backward();
+      pipe->forward(x).pow(2).sum().backward();
+      const auto scales = pipe->named_parameters();
+      EXPECT_TRUE(scales["0.scale"].is_same(scales["2.scale"]));
+      // The stages add to one gradient in no fixed order, so the last bit may differ.
+      EXPECT_TRUE(torch::allclose(scales["0.scale"].grad(),
+                                  plain->named_parameters()["0.scale"].grad(), 1e-5, 1e-6));
+    }
+  }
+}
+
+TEST(GPipeForward, DeferredBatchNormCountsTheMiniBatchOnce) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    nn::BatchNorm1d plain(4), norm(4);
+    GPipe pipe(nn::Sequential(nn::Identity(), norm),
+               options({1, 1}).chunks(2).checkpoint(mode).deferred_batch_norm(true));
+    const Tensor x = torch::randn({7, 4}) * 3 + 1;
+    plain(x);
+    pipe->forward(x.clone()).sum().backward();
+    EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, 1e-5, 1e-6));
+    EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, 1e-5, 1e-6));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
+    pipe->eval();
+    plain->eval();
+    EXPECT_TRUE(torch::allclose(pipe->forward(x), plain(x), 1e-5, 1e-5));
+  }
+}
+
+TEST(GPipeForward, DeferredBatchNormWithOneChunkHasTheGradientsOfThePlainOne) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    nn::BatchNorm1d plain(4), norm(4);
+    GPipe pipe(nn::Sequential(norm), options({1}).checkpoint(mode).deferred_batch_norm(true));
+    const Tensor x = torch::randn({6, 4});
+    const Tensor weights = torch::randn({6, 4});
+    (plain(x) * weights).sum().backward();
+    (pipe->forward(x) * weights).sum().backward();
+    EXPECT_TRUE(torch::equal(norm->weight.grad(), plain->weight.grad()));
+    EXPECT_TRUE(torch::equal(norm->bias.grad(), plain->bias.grad()));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,389 @@
+// Skips inside a pipeline: the plain model's numbers under every split, straight routes, no tensor
+// held longer than needed, and errors that reach the caller.
+#include <ATen/Parallel.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/sample_models.h"
+#include "skip/skip.h"
+#include "skip/testing.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using skip::testing::isolated;
+using skip::testing::Nest;
+using skip::testing::Pair;
+using skip::testing::plain_layer;
+using skip::testing::pop_layer;
+using skip::testing::SkipLayer;
+using skip::testing::stash_layer;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::PlainModel;
+using ::testing::ThrowsMessage;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks, Checkpoint mode) {
+  return GPipeOptions(balance)
+      .devices({balance.size(), c10::Device(c10::kCPU)})
+      .chunks(chunks)
+      .checkpoint(mode);
+}
+
+at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
+
+// Every split of the model × mode × entry against the plain model, bit for bit.
+void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tensor& input) {
+  at::set_num_threads(1);  // "bitwise" is among equal numbers of threads
+  const auto layers = static_cast<int64_t>(make()->size());
+  constexpr int64_t kChunks = 3;
+  for (int64_t partitions = 1; partitions <= layers; ++partitions) {
+    for (const std::vector<int64_t>& balance : testing::all_balances(layers, partitions)) {
+      for (Checkpoint mode : kModes) {
+        for (const bool step : {false, true}) {
+          SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
+                       (step ? " step" : " forward"));
+          auto plain_module = make();
+          auto pipe_module = make();
+          PlainModel plain(plain_module, kChunks);
+          GPipe pipe(pipe_module, options(balance, kChunks, mode));
+          const at::Tensor plain_input = input.detach().clone().requires_grad_();
+          const at::Tensor pipe_input = input.detach().clone().requires_grad_();
+          Tensors expected, actual;
+          if (step) {
+            expected =
+                plain.step({plain_input}, {}, square, testing::BackwardOrder::kAscending).outputs;
+            actual = pipe->step({pipe_input}, {}, square, StepOptions().keep_outputs(true)).outputs;
+          } else {
+            expected = plain.forward_backward({plain_input}, {}, square).outputs;
+            actual = {pipe->forward(pipe_input)};
+            square(actual, {}).backward();
+          }
+          EXPECT_TRUE(torch::equal(actual[0], expected[0]));
+          EXPECT_TRUE(torch::equal(pipe_input.grad(), plain_input.grad()));
+          const auto parameters = plain_module->parameters();
+          for (size_t k = 0; k < parameters.size(); ++k) {
+            const at::Tensor want = parameters[k].grad();
+            const at::Tensor have = pipe->parameters()[k].grad();
+            ASSERT_EQ(want.defined(), have.defined());
+            if (want.defined()) {
+              EXPECT_TRUE(torch::equal(want, have));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+struct ConvStashImpl : nn::Module, skip::Skippable {
+  ConvStashImpl() : Skippable({"skip"}, {}) { conv = register_module("conv", nn::Conv2d(2, 2, 3)); }
+  torch::Tensor forward(torch::Tensor x) {
+    x = conv(x);
+    stash("skip", x);
+    return x;
+  }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvStash);
+
+struct ConvPopImpl : nn::Module, skip::Skippable {
+  ConvPopImpl() : Skippable({}, {"skip"}) { conv = register_module("conv", nn::Conv2d(4, 2, 3)); }
+  torch::Tensor forward(torch::Tensor x) { return conv(torch::cat({x, pop("skip")}, 1)); }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvPop);
+
+TEST(SkipPipeline, ConvolutionsWithASkipEqualThePlainModel) {
+  torch::manual_seed(1);
+  const at::Tensor input = torch::randn({6, 2, 8, 8});
+  expect_as_plain(
+      [] {
+        torch::manual_seed(2);
+        return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)),
+                              ConvPop());
+      },
+      input);
+}
+
+TEST(SkipPipeline, NestedSkippableLayersEqualThePlainModel) {
+  torch::manual_seed(1);
+  expect_as_plain(
+      [] {
+        torch::manual_seed(2);
+        return nn::Sequential(Nest(nn::Linear(4, 4), stash_layer({"a"})), nn::Linear(4, 4),
+                              Pair(stash_layer({"b"}), pop_layer({"a"})),
+                              Nest(nn::Linear(4, 4), Nest(pop_layer({"b"}), nn::Linear(4, 4))));
+      },
+      torch::randn({6, 4}));
+}
+
+TEST(SkipPipeline, DefaultAndOwnNamespacesMayBeMixed) {
+  torch::manual_seed(1);
+  expect_as_plain(
+      [] {
+        torch::manual_seed(2);
+        const skip::Namespace own;
+        return nn::Sequential(nn::Linear(4, 4), stash_layer({"skip"}),
+                              isolated(stash_layer({"skip"}), own), nn::Linear(4, 4),
+                              pop_layer({"skip"}), isolated(pop_layer({"skip"}), own));
+      },
+      torch::randn({6, 4}));
+}
+
+TEST(SkipPipeline, APoppedTensorMayBeLeftUnused) {
+  torch::manual_seed(1);
+  struct IgnoreImpl : nn::Module, skip::Skippable {
+    IgnoreImpl() : Skippable({}, {"skip"}) {}
+    torch::Tensor forward(torch::Tensor x) {
+      pop("skip");
+      return x;
+    }
+  };
+  expect_as_plain(
+      [] {
+        torch::manual_seed(2);
+        return nn::Sequential(nn::Linear(4, 4), stash_layer({"skip"}), nn::Linear(4, 4),
+                              std::make_shared<IgnoreImpl>(), nn::Linear(4, 4));
+      },
+      torch::randn({6, 4}));
+}
+
+TEST(SkipPipeline, ASkipMayBeAnInteger) {
+  torch::manual_seed(1);
+  struct ChooseImpl : nn::Module, skip::Skippable {
+    ChooseImpl() : Skippable({"row"}, {}) {}
+    torch::Tensor forward(torch::Tensor x) {
+      stash("row", x.argmax(1));
+      return x;
+    }
+  };
+  struct TakeImpl : nn::Module, skip::Skippable {
+    TakeImpl() : Skippable({}, {"row"}) {}
+    torch::Tensor forward(torch::Tensor x) { return x.gather(1, pop("row").unsqueeze(1)); }
+  };
+  expect_as_plain(
+      [] {
+        torch::manual_seed(2);
+        return nn::Sequential(nn::Linear(4, 4), std::make_shared<ChooseImpl>(), nn::Linear(4, 4),
+                              std::make_shared<TakeImpl>());
+      },
+      torch::randn({6, 4}));
+}
+
+struct StashNothingImpl : nn::Module, skip::Skippable {
+  StashNothingImpl() : Skippable({"none"}, {}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    stash("none", torch::Tensor());
+    return x;
+  }
+};
+TORCH_MODULE(StashNothing);
+
+struct PopNothingImpl : nn::Module, skip::Skippable {
+  PopNothingImpl() : Skippable({}, {"none"}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    EXPECT_FALSE(pop("none").defined());
+    return x;
+  }
+};
+TORCH_MODULE(PopNothing);
+
+TEST(SkipPipeline, AnUndefinedTensorArrivesAsOne) {
+  for (Checkpoint mode : kModes) {
+    for (const std::vector<int64_t>& balance : {std::vector<int64_t>{2}, {1, 1}}) {
+      GPipe pipe(nn::Sequential(StashNothing(), PopNothing()), options(balance, 5, mode));
+      const at::Tensor x = torch::rand({10, 3}).requires_grad_();
+      pipe->forward(x).sum().backward();
+      EXPECT_TRUE(x.grad().equal(torch::ones({10, 3})));
+      pipe->step({x}, {}, [](const Tensors& o, const Tensors&) { return o[0].sum(); });
+    }
+  }
+}
+
+// The tensors stashed for each micro-batch (known by the value of its rows), weakly.
+struct Stashed {
+  std::mutex mutex;
+  std::map<double, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>> storages;
+  int64_t checks = 0;
+
+  void add(double id, const at::Tensor& tensor) {
+    std::lock_guard<std::mutex> lock(mutex);
+    storages[id].push_back(tensor.storage().getWeakStorageImpl());
+  }
+  int64_t alive(double id) {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++checks;
+    int64_t count = 0;
+    for (const auto& storage : storages[id]) count += storage.expired() ? 0 : 1;
+    return count;
+  }
+};
+
+// In its backward, which comes right after that of the stashing layer behind it, nothing is held.
+struct CheckInBackward : torch::autograd::Function<CheckInBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               Stashed* stashed) {
+    context->saved_data["stashed"] = reinterpret_cast<int64_t>(stashed);
+    context->saved_data["id"] = x[0][0].item<double>();
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* stashed = reinterpret_cast<Stashed*>(context->saved_data["stashed"].toInt());
+    EXPECT_EQ(stashed->alive(context->saved_data["id"].toDouble()), 0);
+    return {gradients[0], torch::Tensor()};
+  }
+};
+
+struct BeforeImpl : nn::Module {
+  explicit BeforeImpl(Stashed* stashed) : stashed(stashed) {}
+  torch::Tensor forward(torch::Tensor x) { return CheckInBackward::apply(x, stashed); }
+  Stashed* stashed;
+};
+TORCH_MODULE(Before);
+
+struct StashFreshImpl : nn::Module, skip::Skippable {
+  explicit StashFreshImpl(Stashed* stashed) : Skippable({"skip"}, {}), stashed(stashed) {}
+  torch::Tensor forward(torch::Tensor x) {
+    torch::Tensor fresh = x * 2;
+    stashed->add(x[0][0].item<double>(), fresh);
+    stash("skip", fresh);
+    return x;
+  }
+  Stashed* stashed;
+};
+TORCH_MODULE(StashFresh);
+
+struct PopAddImpl : nn::Module, skip::Skippable {
+  PopAddImpl() : Skippable({}, {"skip"}) {}
+  torch::Tensor forward(torch::Tensor x) { return x + pop("skip"); }
+};
+TORCH_MODULE(PopAdd);
+
+TEST(SkipPipeline, NothingIsHeldWhenBackwardReachesTheLayerBeforeTheStash) {
+  for (const bool training : {true, false}) {
+    for (Checkpoint mode : kModes) {
+      for (const std::vector<int64_t>& balance :
+           {std::vector<int64_t>{4}, {1, 3}, {2, 2}, {3, 1}, {2, 1, 1}, {1, 1, 1, 1}}) {
+        for (const bool step : {false, true}) {
+          SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
+                       (training ? " train" : " eval") + (step ? " step" : " forward"));
+          Stashed stashed;
+          const Before before(&stashed);
+          const StashFresh stash(&stashed);
+          GPipe pipe(nn::Sequential(before, stash, nn::Identity(), PopAdd()),
+                     options(balance, 3, mode));
+          pipe->train(training);
+          const at::Tensor x =
+              torch::arange(3).to(torch::kFloat).unsqueeze(1).expand({3, 2}).clone();
+          x.requires_grad_();
+          if (step) {
+            pipe->step({x}, {}, [](const Tensors& o, const Tensors&) { return o[0].sum(); });
+          } else {
+            pipe->forward(x).sum().backward();
+          }
+          EXPECT_TRUE(torch::allclose(x.grad(), torch::full({3, 2}, step ? 1.0 : 3.0)));
+          EXPECT_EQ(stashed.checks, 3);
+          for (double id : {0, 1, 2}) EXPECT_EQ(stashed.alive(id), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(SkipPipeline, WithoutGradientsNothingIsHeldAfterThePop) {
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{3}, {1, 2}, {1, 1, 1}}) {
+    Stashed stashed;
+    struct CheckImpl : nn::Module {
+      explicit CheckImpl(Stashed* stashed) : stashed(stashed) {}
+      torch::Tensor forward(torch::Tensor x) {
+        EXPECT_EQ(stashed->alive(x[0][0].item<double>() / 3), 0);
+        return x;
+      }
+      Stashed* stashed;
+    };
+    GPipe pipe(
+        nn::Sequential(StashFresh(&stashed), PopAdd(), std::make_shared<CheckImpl>(&stashed)),
+        options(balance, 3, Checkpoint::kExceptLast));
+    torch::NoGradGuard no_grad;
+    pipe->forward(torch::arange(3).to(torch::kFloat).unsqueeze(1));
+    EXPECT_EQ(stashed.checks, 3);
+    EXPECT_EQ(stashed.storages.size(), 3u);
+  }
+}
+
+TEST(SkipPipeline, StagesBetweenDoNotSeeTheTensor) {
+  for (const bool split : {true, false}) {
+    std::vector<size_t> sizes;
+    std::mutex mutex;
+    struct LookImpl : nn::Module {
+      LookImpl(std::mutex* mutex, std::vector<size_t>* sizes) : mutex(mutex), sizes(sizes) {}
+      torch::Tensor forward(torch::Tensor x) {
+        std::lock_guard<std::mutex> lock(*mutex);
+        sizes->push_back(skip::Tracker::current().size());
+        return x;
+      }
+      std::mutex* mutex;
+      std::vector<size_t>* sizes;
+    };
+    GPipe pipe(nn::Sequential(stash_layer({"skip"}), std::make_shared<LookImpl>(&mutex, &sizes),
+                              pop_layer({"skip"})),
+               options(split ? std::vector<int64_t>{1, 1, 1} : std::vector<int64_t>{3}, 2,
+                       Checkpoint::kNever));
+    EXPECT_TRUE(pipe->forward(torch::ones({4, 1})).equal(torch::full({4, 1}, 2.0)));
+    // Where all is one stage, the tensor waits in that stage's own table.
+    const size_t seen = split ? 0 : 1;
+    EXPECT_THAT(sizes, ::testing::ElementsAre(seen, seen));
+  }
+}
+
+TEST(SkipPipeline, ADeclaredSkipThatIsNotUsedIsAnError) {
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{3}, {1, 2}, {1, 1, 1}}) {
+    const at::Tensor x = torch::rand({4, 1});
+    SkipLayer stash = stash_layer({"a", "b"});
+    SkipLayer pop = pop_layer({"a", "b"});
+    GPipe pipe(nn::Sequential(stash, plain_layer(), pop), options(balance, 2, Checkpoint::kAlways));
+    stash->to_stash = {"a"};
+    EXPECT_THAT([&] { pipe->forward(x); },
+                ThrowsMessage<c10::Error>(AllOf(HasSubstr("'b'"), HasSubstr("layer 0 ('0')"))));
+    stash->to_stash = {"a", "b"};
+    pop->to_pop = {"b"};
+    EXPECT_THAT([&] { pipe->forward(x); },
+                ThrowsMessage<c10::Error>(AllOf(HasSubstr("'a'"), HasSubstr("layer 2 ('2')"))));
+    pop->to_pop = {"a", "b", "b"};
+    EXPECT_THAT([&] { pipe->forward(x); }, ThrowsMessage<c10::Error>(HasSubstr("'b'")));
+    pop->to_pop = {"a", "c"};
+    EXPECT_THAT([&] { pipe->forward(x); }, ThrowsMessage<c10::Error>(HasSubstr("c")));
+    pop->to_pop = {"a", "b"};
+    EXPECT_TRUE(pipe->forward(x).equal(3 * x) || torch::allclose(pipe->forward(x), 3 * x));
+  }
+}
+
+TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
+  nn::Sequential model(stash_layer({"a"}), pop_layer({"b"}));
+  EXPECT_THAT(
+      [&] {
+        GPipe pipe(model, options({1, 1}, 2, Checkpoint::kAlways));
+      },
+      ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("'a'"), HasSubstr("'b'"))));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,214 @@
+// GPipe::step: what it refuses, schedules, outputs, events. That the numbers are right:
+// transparency_test.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <mutex>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+at::Tensor mse(const Tensors& outputs, const Tensors& targets) {
+  return nn::functional::mse_loss(outputs[0], targets[0]);
+}
+
+// Three stages, four micro-batches of two rows.
+class GPipeStep : public ::testing::Test {
+ protected:
+  GPipeStep()
+      : pipe(nn::Sequential(nn::Linear(4, 5), nn::Tanh(), nn::Linear(5, 5), nn::Linear(5, 3)),
+             GPipeOptions({1, 2, 1}).devices({3, c10::Device(c10::kCPU)}).chunks(4)) {}
+
+  auto step(const StepOptions& options) {
+    return [this, options] { pipe->step(inputs, targets, mse, options); };
+  }
+
+  GPipe pipe;
+  Tensors inputs = {torch::rand({8, 4})};
+  Tensors targets = {torch::rand({8, 3})};
+};
+
+TEST_F(GPipeStep, RefusesToRunWithoutGradMode) {
+  torch::NoGradGuard no_grad;
+  EXPECT_THAT(step({}), ThrowsMessage<c10::ValueError>(
+                            AllOf(HasSubstr("NoGradGuard"), HasSubstr("forward"))));
+}
+
+TEST_F(GPipeStep, RefusesALossThatIsNoNumber) {
+  EXPECT_THAT(([&] {
+                pipe->step(inputs, targets,
+                           [](const Tensors& o, const Tensors&) { return o[0].sum(1); });
+              }),
+              ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("one number"), HasSubstr("[2]"))));
+  EXPECT_THAT(([&] {
+                pipe->step(inputs, targets,
+                           [](const Tensors&, const Tensors&) { return at::Tensor(); });
+              }),
+              ThrowsMessage<c10::ValueError>(HasSubstr("an undefined tensor")));
+  EXPECT_THAT(([&] { pipe->step(inputs, targets, nullptr); }),
+              ThrowsMessage<c10::ValueError>(HasSubstr("empty loss function")));
+  EXPECT_NO_THROW(step({})());
+}
+
+TEST_F(GPipeStep, RefusesALossThatNeedsNoGradient) {
+  const auto refused =
+      ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("needs no gradient"), HasSubstr("detached")));
+  EXPECT_THAT(([&] {
+                pipe->step(inputs, targets, [](const Tensors& o, const Tensors& t) {
+                  return mse({o[0].detach()}, t);
+                });
+              }),
+              refused);
+  for (auto& parameter : pipe->parameters()) parameter.requires_grad_(false);
+  EXPECT_THAT(step({}), refused);
+  inputs[0].requires_grad_();
+  EXPECT_NO_THROW(step({})());
+  EXPECT_TRUE(inputs[0].grad().defined());
+}
+
+TEST_F(GPipeStep, RefusesTargetsOfAnotherBatchSize) {
+  targets = {torch::rand({6, 3})};
+  EXPECT_THAT(step({}), ThrowsMessage<c10::ValueError>(
+                            AllOf(HasSubstr("targets have 6"), HasSubstr("inputs have 8"))));
+  targets = {torch::rand({8, 3}), torch::rand({7})};
+  EXPECT_THAT(step({}), ThrowsMessage<c10::ValueError>(
+                            AllOf(HasSubstr("target 1 has 7"), HasSubstr("target 0 has 8"))));
+  EXPECT_THROW(pipe->step({}, targets, mse), c10::ValueError);
+}
+
+TEST_F(GPipeStep, TargetsAreOptionalAndMayBeSeveral) {
+  const StepResult none =
+      pipe->step(inputs, {}, [](const Tensors& outputs, const Tensors& targets) {
+        EXPECT_THAT(targets, IsEmpty());
+        return outputs[0].mean();
+      });
+  EXPECT_NEAR(none.loss, pipe->forward(inputs[0]).mean().item<double>(), 1e-6);
+  pipe->step(inputs, {torch::arange(8), torch::rand({8, 3})},
+             [](const Tensors& outputs, const Tensors& targets) {
+               EXPECT_EQ(targets.size(), 2u);
+               EXPECT_EQ(targets[0].size(0), 2);
+               return mse(outputs, {targets[1]});
+             });
+}
+
+TEST_F(GPipeStep, RefusesAFixedScheduleThatDoesNotFit) {
+  EXPECT_THAT(step(StepOptions().schedule(Schedule::gpipe(2, 4))),
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("2 stages"), HasSubstr("the pipeline has 3"))));
+  EXPECT_THAT(
+      step(StepOptions().schedule(Schedule::gpipe(3, 8))),
+      ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("8 micro-batches"), HasSubstr("gives 4"),
+                                           HasSubstr("ScheduleGenerator"))));
+  // A generator sees what there is.
+  inputs = {torch::rand({2, 4})};
+  targets = {torch::rand({2, 3})};
+  std::vector<int64_t> asked;
+  EXPECT_NO_THROW(step(StepOptions().schedule([&](int64_t stages, int64_t micro_batches) {
+    asked = {stages, micro_batches};
+    return Schedule::gpipe(stages, micro_batches);
+  }))());
+  EXPECT_THAT(asked, ::testing::ElementsAre(3, 2));
+}
+
+TEST_F(GPipeStep, RefusesAScheduleThatCannotRun) {
+  std::string text = Schedule::one_f_one_b(3, 4).to_text();
+  const size_t at = text.find(" B1.2");
+  ASSERT_NE(at, std::string::npos);
+  std::string incomplete = text;
+  incomplete.erase(at, 5);
+  EXPECT_THAT(step(StepOptions().schedule(Schedule::from_text(incomplete))),
+              ThrowsMessage<c10::ValueError>(HasSubstr("cannot be run")));
+  std::string split = text;
+  split.replace(at, 5, " I1.2 W1.2");
+  EXPECT_THAT(
+      step(StepOptions().schedule(Schedule::from_text(split))),
+      ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("splits backward"), HasSubstr("I1.2"))));
+  EXPECT_THAT(
+      step(StepOptions().schedule(Schedule::from_text(
+          "stages 3\nmicro_batches 1\nworker 0: F0.0 F1.0 B1.0 B0.0\nworker 1: F2.0 B2.0\n"))),
+      ThrowsMessage<c10::ValueError>(HasSubstr("micro-batches")));
+  EXPECT_NO_THROW(step({})());
+}
+
+TEST_F(GPipeStep, RunsTheScheduleItIsGiven) {
+  for (const Schedule& schedule : {Schedule::gpipe(3, 4), Schedule::one_f_one_b(3, 4)}) {
+    std::mutex mutex;
+    std::vector<std::vector<Action>> begun(3), ended(3);
+    step(StepOptions().schedule(schedule).on_event([&](const Event& event) {
+      std::lock_guard<std::mutex> lock(mutex);
+      auto& log = event.edge == Event::Edge::kBegin ? begun : ended;
+      log.at(event.worker).push_back(event.action);
+    }))();
+    EXPECT_EQ(begun, schedule.table()) << schedule.to_text();
+    EXPECT_EQ(ended, schedule.table()) << schedule.to_text();
+  }
+}
+
+TEST_F(GPipeStep, EventsRespectWhatEachActionWaitsFor) {
+  std::mutex mutex;
+  std::vector<Event> events;
+  step(StepOptions().on_event([&](const Event& event) {
+    std::lock_guard<std::mutex> lock(mutex);
+    events.push_back(event);
+  }))();
+  ASSERT_EQ(events.size(), 2u * 2 * 3 * 4);
+  auto time_of = [&](Event::Edge edge, ActionKind kind, int stage, int micro_batch) {
+    for (const Event& event : events) {
+      if (event.edge == edge && event.action == Action{kind, stage, micro_batch}) return event.time;
+    }
+    ADD_FAILURE() << "no such event";
+    return std::chrono::steady_clock::time_point();
+  };
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j + 1 < 3; ++j) {
+      EXPECT_LE(time_of(Event::Edge::kEnd, ActionKind::kForward, j, i),
+                time_of(Event::Edge::kEnd, ActionKind::kForward, j + 1, i));
+      EXPECT_LE(time_of(Event::Edge::kBegin, ActionKind::kForward, j, i),
+                time_of(Event::Edge::kBegin, ActionKind::kForward, j + 1, i));
+      EXPECT_LE(time_of(Event::Edge::kBegin, ActionKind::kBackward, j + 1, i),
+                time_of(Event::Edge::kBegin, ActionKind::kBackward, j, i));
+    }
+  }
+}
+
+TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
+  const StepResult without = pipe->step(inputs, targets, mse);
+  EXPECT_THAT(without.outputs, IsEmpty());
+  const StepResult with = pipe->step(inputs, targets, mse, StepOptions().keep_outputs(true));
+  ASSERT_EQ(with.outputs.size(), 1u);
+  EXPECT_FALSE(with.outputs[0].requires_grad());
+  EXPECT_TRUE(with.outputs[0].equal(pipe->forward(inputs[0])));
+  EXPECT_EQ(with.loss, without.loss);
+}
+
+TEST_F(GPipeStep, TheLossIsTheMeanOverTheSamplesOfAnUnevenMiniBatch) {
+  inputs = {torch::rand({7, 4})};
+  targets = {torch::rand({7, 3})};
+  const double expected = mse({pipe->forward(inputs[0])}, targets).item<double>();
+  EXPECT_NEAR(pipe->step(inputs, targets, mse).loss, expected, 1e-6);
+}
+
+TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
+  const at::Tensor leaf = torch::rand({8, 4}).requires_grad_();
+  pipe->step({leaf * 2}, targets, mse);
+  const at::Tensor other = leaf.detach().requires_grad_();
+  mse({pipe->forward(other * 2)}, targets).backward();
+  EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), 1e-5, 1e-7));
+}
+
+}  // namespace
+}  // namespace gpipe

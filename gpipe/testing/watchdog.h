@@ -1,0 +1,34 @@
+// Watchdog: a test that hangs fails at once and says where.
+#ifndef GPIPE_TESTING_WATCHDOG_H_
+#define GPIPE_TESTING_WATCHDOG_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace gpipe::testing {
+
+// Aborts the process, with a message that has `what`, if it is not destroyed within `limit`. There
+// is no gentler way out: threads that hang cannot be ended.
+//
+//   Watchdog watchdog(std::chrono::seconds(60), "a failing forward");
+//   EXPECT_THROW(pipe->forward(input), std::runtime_error);
+class Watchdog {
+ public:
+  Watchdog(std::chrono::milliseconds limit, std::string what);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_WATCHDOG_H_
