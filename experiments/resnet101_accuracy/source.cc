@@ -79,7 +79,7 @@ Source open_fake(const Settings& settings, uint64_t seed) {
   const ImageShape shape = {3, settings.image_size, settings.image_size};
   const int64_t classes = full ? kImageNetClasses : 10;
   return {std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
-          std::make_shared<FakeDataset>(full ? kImageNetValidation : 1000, shape, classes,
+          std::make_shared<FakeDataset>(full ? kImageNetValidation : 500, shape, classes,
                                         seed + 1)};
 }
 
