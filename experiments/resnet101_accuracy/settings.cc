@@ -35,7 +35,7 @@ const std::vector<Experiment>& published_experiments() {
       {"dataparallel-1k", Way::kDataParallel, 1024, 128, 4, 1, {}},
       {"pipeline-256", Way::kPipeline, 256, 64, 2, 4, {140, 230}},
       {"pipeline-1k", Way::kPipeline, 1024, 128, 8, 64, eight},
-      {"pipeline-4k", Way::kPipeline, 4096, 256, 8, 64, eight},
+      {"pipeline-4k", Way::kPipeline, 4096, 192, 8, 64, eight},
   };
   return experiments;
 }
