@@ -137,6 +137,7 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
 void Pipeline::run_forward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
+  pass.input_of = nullptr;  // it holds the caller's input
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
@@ -144,6 +145,7 @@ void Pipeline::run_backward(Pass& pass, bool keep, Gradients which) {
   std::lock_guard<std::mutex> lock(run_mutex_);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr,
       keep, which);
+  pass.output_gradient_of = nullptr;
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
@@ -204,9 +206,10 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
     }
-    pass.inputs.clear();
+    pass.input_of = nullptr;
+    pass.output_gradient_of = nullptr;
     pass.outputs.clear();
-    pass.gradients.clear();
+    pass.input_gradients.clear();
     pass.deferred.clear();
     pass.used = true;
     throw;
@@ -231,7 +234,7 @@ void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& acti
   };
   if (action.kind == ActionKind::kForward) {
     std::vector<Packet> inputs;
-    if (first) inputs.push_back(std::move(pass.inputs[i]));
+    if (first) inputs.push_back(pass.input_of(i));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
     std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
                                                 last ? pass.loss : nullptr, &pass.deferred[j]);
@@ -242,14 +245,12 @@ void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& acti
     }
   } else {
     std::vector<Packet> gradients;
-    if (last) {
-      gradients.push_back(std::move(pass.gradients[i]));
-    }
+    if (last && pass.output_gradient_of) gradients.push_back(pass.output_gradient_of(i));
     for (Packet& packet : received) gradients.push_back(std::move(packet));
     std::vector<Packet> results =
         stage.backward(pass.plan, i, std::move(gradients), cell, keep, which);
     if (first) {
-      pass.gradients[i] = results.empty() ? Packet() : std::move(results[0]);
+      pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {
       results.resize(std::max(results.size(), sent.size()));
       send_all(results, 0, routes_.incoming(j), /*forward=*/false);
