@@ -24,16 +24,10 @@ expect_mistake() {
   grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
 }
 expect_mistake "there is no experiment 'pipeline-9'" --experiment=pipeline-9
-expect_mistake "give smoke, small or full" --scale=huge
 expect_mistake "there is no folder /nowhere/train" --experiment=naive-128 --data=imagenet:/nowhere
-expect_mistake "no Fashion-MNIST in /nowhere" --experiment=naive-128 --data=fashion-mnist:/nowhere
 expect_mistake "sums up to 50, but" --experiment=pipeline-256 --balance=20,30
-expect_mistake "'gpu' is no device" --devices=gpu
 expect_mistake "needs 8 devices" --experiment=pipeline-1k --devices=cpu,cpu "${tiny[@]}"
-expect_mistake "needs --data=imagenet" --scale=full
 expect_mistake "needs the --checkpoint_dir" --resume
-expect_mistake "larger than the whole dataset" --experiment=naive-128 --data=fake --limit_train=10
-expect_mistake "there is no schedule '2f2b'" --experiment=pipeline-256 --schedule=2f2b "${tiny[@]}"
 
 # The digits after "ours" of the first figure, the top-1 error, of a measured row.
 error_of() { grep -A25 "\"experiment\": \"$2\"" "$1" | grep -m1 '"ours"' | tr -dc '0-9.'; }

@@ -11,10 +11,9 @@
 namespace gpipe::experiments {
 namespace {
 
-// The smaller scales divide the published batches by the first, and stop at the second: with some
-// tens of thousands of images, larger batches leave too few steps.
-constexpr int64_t kBatchDivisor = 8;
-constexpr int64_t kMostScaledBatch = 256;
+// At the smaller scales a micro-batch has this many images at least: batch norm needs some, and small
+// operators cost more than they compute.
+constexpr int64_t kLeastMicroBatch = 32;
 
 // Layers of the flat ResNet: stem, blocks of eleven, tail.
 constexpr int64_t kStemLayers = 4;
@@ -30,13 +29,13 @@ int64_t sum(const std::vector<int64_t>& numbers) {
 const std::vector<Experiment>& published_experiments() {
   static const std::vector<int64_t> eight = {26, 22, 33, 44, 44, 66, 66, 69};
   static const std::vector<Experiment> experiments = {
-      {"naive-128", Way::kNaive, 128, 1, 1, {}},
-      {"dataparallel-256", Way::kDataParallel, 256, 2, 1, {}},
+      {"naive-128", Way::kNaive, 128, 32, 1, 1, {}},
+      {"dataparallel-256", Way::kDataParallel, 256, 64, 2, 1, {}},
       // Four devices in torchgpipe's code, eight in its table.
-      {"dataparallel-1k", Way::kDataParallel, 1024, 4, 1, {}},
-      {"pipeline-256", Way::kPipeline, 256, 2, 4, {140, 230}},
-      {"pipeline-1k", Way::kPipeline, 1024, 8, 64, eight},
-      {"pipeline-4k", Way::kPipeline, 4096, 8, 64, eight},
+      {"dataparallel-1k", Way::kDataParallel, 1024, 128, 4, 1, {}},
+      {"pipeline-256", Way::kPipeline, 256, 64, 2, 4, {140, 230}},
+      {"pipeline-1k", Way::kPipeline, 1024, 128, 8, 64, eight},
+      {"pipeline-4k", Way::kPipeline, 4096, 256, 8, 64, eight},
   };
   return experiments;
 }
@@ -136,18 +135,18 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     settings.image_size = 64;
     settings.enlarge = 2;
     settings.epochs = 9;
-    settings.batch_size = std::min(settings.batch_size / kBatchDivisor, kMostScaledBatch);
+    settings.batch_size = experiment.scaled_batch_size;
     settings.reference_batch = 128;
     settings.weight_decay = 5e-4;
-    // Micro-batches of 16 images at least: batch norm needs some.
-    settings.chunks = std::min(settings.chunks, settings.batch_size / 16);
-    settings.chunks = std::clamp<int64_t>(settings.chunks, 1, 8);
+    settings.chunks = std::clamp<int64_t>(settings.batch_size / kLeastMicroBatch, 1,
+                                          settings.chunks);
   }
   if (scale == Scale::kSmoke) {
     settings.blocks = {1, 1, 1, 1};
     settings.base_planes = 8;
     settings.epochs = 2;
-    settings.limit_train = 20000;
+    settings.limit_train = 15000;
+    settings.flip = false;
     settings.decay = LrDecay::kLinear;
   }
   if (overrides.epochs > 0) settings.epochs = overrides.epochs;

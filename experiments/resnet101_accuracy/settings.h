@@ -28,6 +28,7 @@ struct Experiment {
   std::string name;
   Way way = Way::kNaive;
   int64_t batch_size = 0;
+  int64_t scaled_batch_size = 0;  // at the smaller scales: not as published
   int64_t devices = 1;
   int64_t chunks = 1;            // pipeline only
   std::vector<int64_t> balance;  // pipeline only
@@ -72,6 +73,7 @@ struct Settings {
   int64_t enlarge = 1;       // of Fashion-MNIST's 28x28
   int64_t epochs = 90;
   int64_t limit_train = 0;  // images; 0: all
+  bool flip = true;         // Fashion-MNIST; photographs are always augmented as published
   int64_t batch_size = 0;
   int64_t chunks = 1;
   std::vector<int64_t> balance;  // empty unless pipeline

@@ -27,7 +27,7 @@ class Limited : public Dataset {
   ImageShape shape() const override { return whole_->shape(); }
   int64_t num_classes() const override { return whole_->num_classes(); }
   std::string describe() const override {
-    return std::to_string(size_) + " of " + whole_->describe();
+    return whole_->describe() + " (" + std::to_string(size_) + " of them used)";
   }
   ReadResult read(int64_t index, Random& random, float* pixels) const override {
     // Spread over the whole: the images of a folder are sorted by class.
@@ -66,7 +66,7 @@ Source open_images(const std::string& folder, const Settings& settings) {
 Source open_fashion_mnist(const std::string& folder, const Settings& settings) {
   FashionMnistOptions options;
   options.enlarge = settings.enlarge;
-  options.flip = true;
+  options.flip = settings.flip;
   const std::string place = folder.empty() ? kFashionMnistFolder : folder;
   const auto train = std::make_shared<FashionMnist>(place, options);
   options.train = false;

@@ -70,7 +70,11 @@ class InputNode : public Node {
     }
     gradients.clear();
     std::shared_ptr<Pass> pass = pass_;
-    pipeline->run_backward(*pass, keep);
+    // Not empty where the caller named what it wants gradients for; parameters are not behind this
+    // node, so they are not among it and keep theirs.
+    const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+    const bool all = wanted == nullptr || wanted->empty();
+    pipeline->run_backward(*pass, keep, all ? Gradients::kAll : Gradients::kInputsOnly);
 
     variable_list result(num_outputs());
     for (size_t k = 0; k < result.size(); ++k) {

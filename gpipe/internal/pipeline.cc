@@ -136,15 +136,14 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
 
 void Pipeline::run_forward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
-  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr,
-      false);
+  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run_backward(Pass& pass, bool keep) {
+void Pipeline::run_backward(Pass& pass, bool keep, Gradients which) {
   std::lock_guard<std::mutex> lock(run_mutex_);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr,
-      keep);
+      keep, which);
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
@@ -154,11 +153,12 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
-  run(pass, program_for(schedule, Half::kBoth), observer, false);
+  run(pass, program_for(schedule, Half::kBoth), observer);
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep) {
+void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep,
+                   Gradients which) {
   pass.plan.forward_state = &pass.forward_state;
   const at::ThreadLocalState caller_state;
   std::vector<c10::Stream> streams;
@@ -171,7 +171,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
         *pool_, program,
         [&](const Action& action, std::vector<Packet>& received, std::vector<Packet>& sent) {
           try {
-            handle(pass, keep, action, received, sent);
+            handle(pass, keep, which, action, received, sent);
           } catch (...) {
             const FailurePlace place{action, stages_[action.stage].current_layer()};
             try {
@@ -213,8 +213,8 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
   }
 }
 
-void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
-                      std::vector<Packet>& sent) {
+void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& action,
+                      std::vector<Packet>& received, std::vector<Packet>& sent) {
   const int64_t j = action.stage;
   const int64_t i = action.micro_batch;
   Stage& stage = stages_[j];
@@ -246,7 +246,8 @@ void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<P
       gradients.push_back(std::move(pass.gradients[i]));
     }
     for (Packet& packet : received) gradients.push_back(std::move(packet));
-    std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, keep);
+    std::vector<Packet> results =
+        stage.backward(pass.plan, i, std::move(gradients), cell, keep, which);
     if (first) {
       pass.gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {

@@ -75,7 +75,8 @@ class Pipeline {
 
   // Runs all forwards (pass.inputs -> pass.outputs) or all backwards (pass.gradients).
   void run_forward(Pass& pass);
-  void run_backward(Pass& pass, bool keep);
+  // With `keep`, the pass can run its backward again.
+  void run_backward(Pass& pass, bool keep, Gradients which);
   // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
 
@@ -84,9 +85,10 @@ class Pipeline {
  private:
   enum class Half { kForward, kBackward, kBoth };
   const Program& program_for(const Schedule& schedule, Half half);
-  void run(Pass& pass, const Program& program, const Observer& observer, bool keep);
-  void handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
-              std::vector<Packet>& sent);
+  void run(Pass& pass, const Program& program, const Observer& observer, bool keep = false,
+           Gradients which = Gradients::kAll);
+  void handle(Pass& pass, bool keep, Gradients which, const Action& action,
+              std::vector<Packet>& received, std::vector<Packet>& sent);
 
   std::vector<Stage> stages_;
   Routes routes_;
