@@ -160,8 +160,8 @@ void BM_OnePartitionUNet(benchmark::State& state) {
 }
 BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
 
-// A layer that takes a known time and no processor: the pipeline's schedule alone is measured. How long
-// it really slept is added up, since a busy machine wakes sleepers late.
+// A layer that takes a known time and no processor: the pipeline's schedule alone is measured. How
+// long it really slept is added up, since a busy machine wakes sleepers late.
 std::atomic<int64_t> slept_ns{0};
 
 void sleep_and_count(std::chrono::milliseconds duration) {
@@ -187,9 +187,9 @@ struct SleepImpl : torch::nn::Module {
 };
 TORCH_MODULE(Sleep);
 
-// A stage is busy for a share m / (m + p - 1) of the time in an ideal pipeline. `of_ideal`: the share
-// that the stages were really busy, relative to that. `of_nominal`: the time that the sleeps as ordered
-// (not as slept) would take in an ideal pipeline, relative to the time taken.
+// A stage is busy for a share m / (m + p - 1) of the time in an ideal pipeline. `of_ideal`: the
+// share that the stages were really busy, relative to that. `of_nominal`: the time that the sleeps
+// as ordered (not as slept) would take in an ideal pipeline, relative to the time taken.
 void BM_Bubble(benchmark::State& state) {
   const int64_t stages = 8;
   const int64_t micro_batches = 32;

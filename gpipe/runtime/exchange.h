@@ -47,8 +47,9 @@ class Exchange {
     Box& box = *boxes_[worker];
     Slot& source = box.slots[slot];
     if (cancelled_.load(std::memory_order_relaxed)) return false;
-    // A value that is due in a moment is not worth a sleep and a wake-up, which cost more than a small
-    // cell. Yielding instead of spinning leaves the core to the other stages where they share it.
+    // A value that is due in a moment is not worth a sleep and a wake-up, which cost more than a
+    // small cell. Yielding instead of spinning leaves the core to the other stages where they share
+    // it.
     for (int i = 0; i < kYields && !source.full.load(std::memory_order_acquire); ++i) {
       std::this_thread::yield();
     }
