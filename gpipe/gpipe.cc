@@ -201,16 +201,17 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   }
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
-  std::vector<Tensors> pieces = internal::scatter(inputs, sizes);
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    internal::Value value =
-        internal::shape_as(kind, std::move(pieces[i]), "the model's first layer");
-    pass->inputs[i].kind = value.kind;
-    for (size_t k = 0; k < value.tensors.size(); ++k) {
-      const bool needs_grad = record && inputs[k].defined() && inputs[k].requires_grad();
-      pass->inputs[i].items.push_back({std::move(value.tensors[k]), needs_grad});
-    }
+  // Checked here once, on the caller's thread.
+  (void)internal::shape_as(kind, inputs, "the model's first layer");
+  Packet whole;
+  whole.kind = kind;
+  for (const torch::Tensor& input : inputs) {
+    const bool needs_grad = record && input.defined() && input.requires_grad();
+    whole.items.push_back({internal::detached_alias(input), needs_grad});
   }
+  pass->input_of = [whole = std::move(whole), size = sizes[0], sizes](int64_t i) {
+    return sizes.size() == 1 ? whole : internal::micro_batch_of(whole, i * size, sizes[i]);
+  };
   return pass;
 }
 

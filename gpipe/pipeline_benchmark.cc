@@ -12,6 +12,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -159,15 +160,24 @@ void BM_OnePartitionUNet(benchmark::State& state) {
 }
 BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
 
-// A layer that takes a known time and no processor: the pipeline's schedule alone is measured.
+// A layer that takes a known time and no processor: the pipeline's schedule alone is measured. How
+// long it really slept is added up, since a busy machine wakes sleepers late.
+std::atomic<int64_t> slept_ns{0};
+
+void sleep_and_count(std::chrono::milliseconds duration) {
+  const auto start = Clock::now();
+  std::this_thread::sleep_for(duration);
+  slept_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
 struct SleepFunction : torch::autograd::Function<SleepFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor x) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    sleep_and_count(std::chrono::milliseconds(5));
     return x.clone();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  torch::autograd::variable_list gradients) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    sleep_and_count(std::chrono::milliseconds(10));
     return {gradients[0]};
   }
 };
@@ -177,8 +187,9 @@ struct SleepImpl : torch::nn::Module {
 };
 TORCH_MODULE(Sleep);
 
-// `efficiency`: the pipeline's share of m / (m + p - 1), what a schedule without any other cost
-// reaches, out of its busy time.
+// A stage is busy for a share m / (m + p - 1) of the time in an ideal pipeline. `of_ideal`: the
+// share that the stages were really busy, relative to that. `of_nominal`: the time that the sleeps
+// as ordered (not as slept) would take in an ideal pipeline, relative to the time taken.
 void BM_Bubble(benchmark::State& state) {
   const int64_t stages = 8;
   const int64_t micro_batches = 32;
@@ -196,14 +207,21 @@ void BM_Bubble(benchmark::State& state) {
   };
   auto run = [&] { pipe->step({input}, {target}, loss, options); };
   run();
+  const double ideal_share =
+      static_cast<double>(micro_batches) / static_cast<double>(micro_batches + stages - 1);
+  std::vector<double> of_ideal;
   std::vector<double> times;
   for (auto _ : state) {
+    slept_ns = 0;
     times.push_back(seconds(run));
     state.SetIterationTime(times.back());
+    const double busy = static_cast<double>(slept_ns) * 1e-9 / static_cast<double>(stages);
+    of_ideal.push_back(busy / times.back() / ideal_share);
   }
-  const double ideal = 0.015 * static_cast<double>(micro_batches + stages - 1);
-  state.counters["ideal_ms"] = ideal * 1e3;
-  state.counters["of_ideal"] = ideal / median(times);
+  const double nominal = 0.015 * static_cast<double>(micro_batches + stages - 1);
+  state.counters["nominal_ms"] = nominal * 1e3;
+  state.counters["of_nominal"] = nominal / median(times);
+  state.counters["of_ideal"] = median(of_ideal);
 }
 BENCHMARK(BM_Bubble)->ArgName("1f1b")->Arg(0)->Arg(1)->UseManualTime()->Iterations(7)->Unit(
     benchmark::kMillisecond);

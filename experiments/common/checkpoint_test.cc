@@ -48,7 +48,8 @@ struct Training {
 void expect_same(Training& a, Training& b) {
   const auto left = a.model->named_parameters();
   const auto right = b.model->named_parameters();
-  for (const auto& item : left) EXPECT_TRUE(at::equal(item.value(), right[item.key()])) << item.key();
+  for (const auto& item : left)
+    EXPECT_TRUE(at::equal(item.value(), right[item.key()])) << item.key();
   for (const auto& item : a.model->named_buffers()) {
     EXPECT_TRUE(at::equal(item.value(), b.model->named_buffers()[item.key()])) << item.key();
   }
@@ -70,8 +71,7 @@ TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOne) {
   save_checkpoint(path_, *run_.model, run_.optimizer, {2, config(), "past"});
   Training resumed;
   resumed.train(0, 1);  // state that must not survive
-  const TrainingState state =
-      load_checkpoint(path_, *resumed.model, resumed.optimizer, config());
+  const TrainingState state = load_checkpoint(path_, *resumed.model, resumed.optimizer, config());
   EXPECT_EQ(state.epochs, 2);
   EXPECT_EQ(state.history, "past");
   expect_same(run_, resumed);

@@ -12,7 +12,8 @@ namespace {
 
 bool is_number(const std::string& text) {
   return !text.empty() && text.size() < 6 &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 }  // namespace

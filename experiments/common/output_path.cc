@@ -22,8 +22,8 @@ void write_file_atomically(const std::string& path, const std::string& text) {
   if (target.has_parent_path()) {
     std::filesystem::create_directories(target.parent_path(), error);
     if (error) {
-      throw std::runtime_error("cannot create the folder " + target.parent_path().string() +
-                               ": " + error.message());
+      throw std::runtime_error("cannot create the folder " + target.parent_path().string() + ": " +
+                               error.message());
     }
   }
   const std::string temporary = path + ".part";

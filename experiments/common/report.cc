@@ -31,8 +31,7 @@ std::string number(double value, int precision) {
 }
 
 bool has_own_figures(Origin origin) {
-  return origin == Origin::kMeasured || origin == Origin::kPlanned ||
-         origin == Origin::kSimulated;
+  return origin == Origin::kMeasured || origin == Origin::kPlanned || origin == Origin::kSimulated;
 }
 
 }  // namespace
@@ -99,9 +98,8 @@ std::string Report::to_text() const {
     for (const Column& column : columns_) {
       const auto figure = row.figures.find(column.key);
       const bool present = figure != row.figures.end();
-      line.push_back(present && figure->second.ours
-                         ? number(*figure->second.ours, column.precision)
-                         : "-");
+      line.push_back(present && figure->second.ours ? number(*figure->second.ours, column.precision)
+                                                    : "-");
       for (const std::string& source : column.sources) {
         const bool published = present && figure->second.published.count(source) > 0;
         line.push_back(published ? figure->second.published.at(source) : "-");

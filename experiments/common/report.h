@@ -41,7 +41,7 @@ struct Row {
   std::string experiment;
   Origin origin = Origin::kNotRun;
   std::map<std::string, Figure> figures;  // by Column::key
-  std::string note;  // what was run, or why nothing was
+  std::string note;                       // what was run, or why nothing was
   // Further facts for the JSON only, such as the batch size.
   std::vector<std::pair<std::string, std::string>> settings;
 };

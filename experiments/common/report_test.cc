@@ -11,13 +11,15 @@ namespace gpipe::experiments {
 namespace {
 
 Report two_rows() {
-  Report report("Accuracy", {{"error", "error (%)", 2, {"them", "others"}}, {"rate", "img/s", 1, {}}});
+  Report report("Accuracy",
+                {{"error", "error (%)", 2, {"them", "others"}}, {"rate", "img/s", 1, {}}});
   report.add({"pipeline",
               Origin::kMeasured,
               {{"error", {11.256, {{"them", "21.99±0.13"}}}}, {"rate", {250.0, {}}}},
               "small net",
               {{"batch", "64"}}});
-  report.add({"dataparallel", Origin::kNotRun, {{"error", {{}, {{"others", "22"}}}}}, "no GPU", {}});
+  report.add(
+      {"dataparallel", Origin::kNotRun, {{"error", {{}, {{"others", "22"}}}}}, "no GPU", {}});
   return report;
 }
 
@@ -56,7 +58,8 @@ TEST(Report, AFigureThatIsNotFiniteIsNullInJson) {
               {{"loss", {std::numeric_limits<double>::quiet_NaN(), {}}}},
               "diverged",
               {}});
-  EXPECT_TRUE(nlohmann::json::parse(report.to_json())["rows"][0]["figures"]["loss"]["ours"].is_null());
+  EXPECT_TRUE(
+      nlohmann::json::parse(report.to_json())["rows"][0]["figures"]["loss"]["ours"].is_null());
   EXPECT_NE(report.to_text().find("nan"), std::string::npos);
 }
 

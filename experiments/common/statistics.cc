@@ -41,8 +41,8 @@ double median_absolute_deviation(const std::vector<double>& values) {
 
 double mean_after(const std::vector<double>& values, std::size_t skip) {
   if (skip >= values.size()) return mean(values);
-  return mean(std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(skip),
-                                  values.end()));
+  return mean(
+      std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(skip), values.end()));
 }
 
 }  // namespace gpipe::experiments

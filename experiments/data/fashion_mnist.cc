@@ -73,8 +73,8 @@ Idx read_idx(const std::string& path, std::size_t dimensions) {
   for (std::size_t d = 0; d < dimensions; ++d) {
     uint8_t size[4];
     read_exactly(file.get(), path, size, sizeof size);
-    idx.sizes.push_back(int64_t{size[0]} << 24U | int64_t{size[1]} << 16U |
-                        int64_t{size[2]} << 8U | int64_t{size[3]});
+    idx.sizes.push_back(int64_t{size[0]} << 24U | int64_t{size[1]} << 16U | int64_t{size[2]} << 8U |
+                        int64_t{size[3]});
     if (idx.sizes.back() == 0 || idx.sizes.back() > kMostBytes / total) {
       fail(path, "has an impossible size in its header");
     }
@@ -149,8 +149,7 @@ ReadResult FashionMnist::read(int64_t index, Random& random, float* pixels) cons
 std::vector<FashionMnist::Tap> FashionMnist::make_taps(int64_t size, int64_t enlarge) {
   std::vector<Tap> taps;
   for (int64_t i = 0; i < size * enlarge; ++i) {
-    const float center =
-        (static_cast<float>(i) + 0.5F) / static_cast<float>(enlarge) - 0.5F;
+    const float center = (static_cast<float>(i) + 0.5F) / static_cast<float>(enlarge) - 0.5F;
     const float inside = std::clamp(center, 0.0F, static_cast<float>(size - 1));
     const auto first = static_cast<int64_t>(inside);
     taps.push_back({first, std::min(first + 1, size - 1), inside - static_cast<float>(first)});

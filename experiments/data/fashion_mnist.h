@@ -31,8 +31,8 @@ struct FashionMnistOptions {
 class FashionMnist : public Dataset {
  public:
   // Throws std::invalid_argument if `folder` does not hold the files, for an
-  // enlargement below 1, and std::runtime_error that names the file if one is damaged, cut short or of
-  // another format.
+  // enlargement below 1, and std::runtime_error that names the file if one is damaged, cut short or
+  // of another format.
   FashionMnist(const std::string& folder, FashionMnistOptions options);
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }

@@ -40,13 +40,14 @@ std::string gzip(const std::string& text, const std::string& path) {
 class FashionMnistTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "/" +
-              testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ =
+        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_);
     images_ = folder_ + "/train-images-idx3-ubyte.gz";
     labels_ = folder_ + "/train-labels-idx1-ubyte.gz";
-    packed_ = gzip(idx({3, 2, 2}, std::string("\x00\xFF\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0A", 12)),
-                   images_);
+    packed_ =
+        gzip(idx({3, 2, 2}, std::string("\x00\xFF\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0A", 12)),
+             images_);
     gzip(idx({3}, std::string("\x09\x00\x02", 3)), labels_);
   }
 

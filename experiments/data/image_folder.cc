@@ -61,9 +61,8 @@ ImageFolder::ImageFolder(const std::string& folder, ImageFolderOptions options)
   }
   for (std::size_t label = 0; label < classes_.size(); ++label) {
     const std::vector<std::string> names =
-        sorted_names(fs::path(folder) / classes_[label], [](const fs::directory_entry& entry) {
-          return is_jpeg_name(entry.path());
-        });
+        sorted_names(fs::path(folder) / classes_[label],
+                     [](const fs::directory_entry& entry) { return is_jpeg_name(entry.path()); });
     if (names.empty()) {
       throw std::invalid_argument("the class folder " + folder + "/" + classes_[label] +
                                   " holds no .jpg or .jpeg file: remove it or fill it");

@@ -60,7 +60,8 @@ RgbImage read_jpeg(const std::string& path) {
     if (status == 0) return;
     const std::string text = tjGetErrorStr2(handle);
     // A warning leaves a usable image, unless its end is missing.
-    if (tjGetErrorCode(handle) == TJERR_WARNING && text.find("Premature end") == std::string::npos) {
+    if (tjGetErrorCode(handle) == TJERR_WARNING &&
+        text.find("Premature end") == std::string::npos) {
       return;
     }
     throw std::runtime_error(path + ": " + text);

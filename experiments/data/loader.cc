@@ -111,7 +111,9 @@ class Loader::Epoch {
 
   static uint64_t key(int64_t number) { return static_cast<uint64_t>(number); }
 
-  Slot& slot_of(int64_t batch) { return slots_[static_cast<std::size_t>(batch % options_.prefetch)]; }
+  Slot& slot_of(int64_t batch) {
+    return slots_[static_cast<std::size_t>(batch % options_.prefetch)];
+  }
 
   bool may_claim() const { return claiming_ < std::min(batches_, taken_ + options_.prefetch); }
 
@@ -122,8 +124,8 @@ class Loader::Epoch {
       const ImageShape shape = dataset_.shape();
       slot.size = std::min(options_.batch_size, dataset_.size() - claiming_ * options_.batch_size);
       const at::TensorOptions memory = at::TensorOptions().pinned_memory(options_.pinned);
-      slot.batch.images =
-          at::empty({slot.size, shape.channels, shape.height, shape.width}, memory.dtype(at::kFloat));
+      slot.batch.images = at::empty({slot.size, shape.channels, shape.height, shape.width},
+                                    memory.dtype(at::kFloat));
       slot.batch.labels = at::empty({slot.size}, memory.dtype(at::kLong));
       slot.valid.assign(static_cast<std::size_t>(slot.size), 1);
     }

@@ -202,7 +202,8 @@ TEST(Loader, NothingReadable) {
   options.replace_unreadable = true;
   Loader loader(dataset, options);
   loader.start(0);
-  EXPECT_THAT([&] { loader.next(); }, ThrowsMessage<std::runtime_error>(HasSubstr("not one image")));
+  EXPECT_THAT([&] { loader.next(); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("not one image")));
 }
 
 TEST(Loader, AnExceptionReachesTheCaller) {

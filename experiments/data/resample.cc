@@ -54,8 +54,7 @@ void check_inside(const char* what, const Box& box, int64_t width, int64_t heigh
 }  // namespace
 
 void resample(const RgbImage& image, const Box& source, int64_t width, int64_t height,
-              const Box& window, bool mirrored, const Normalization& normalization,
-              float* pixels) {
+              const Box& window, bool mirrored, const Normalization& normalization, float* pixels) {
   check_inside("the part to scale", source, image.width, image.height);
   check_inside("the window", window, width, height);
   const std::vector<Taps> columns = make_taps(source.width, width, window.left, window.width);

@@ -58,8 +58,7 @@ TEST_P(ResampleTest, AgreesWithLibTorch) {
   const Case& c = GetParam();
   RgbImage image = random_image(c.image_width, c.image_height);
   at::Tensor ours = at::empty({3, c.window.height, c.window.width});
-  resample(image, c.source, c.width, c.height, c.window, false, identity(),
-           ours.data_ptr<float>());
+  resample(image, c.source, c.width, c.height, c.window, false, identity(), ours.data_ptr<float>());
   const at::Tensor theirs = reference(image, c.source, c.width, c.height, c.window);
   // Sums in another order, of values up to 255.
   EXPECT_LT(ours.sub(theirs).abs().max().item().toFloat(), 1e-3F);

@@ -117,17 +117,18 @@ DataParallel::DataParallel(torch::nn::Sequential model,
     if (!replicas_.empty()) {
       const auto& first = replicas_.front()->parameters;
       const auto& other = replica->parameters;
-      TORCH_CHECK_VALUE(
-          std::equal(first.begin(), first.end(), other.begin(), other.end(),
-                     [](const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes(); }),
-          "make_model gives a network with other parameters than the model");
+      TORCH_CHECK_VALUE(std::equal(first.begin(), first.end(), other.begin(), other.end(),
+                                   [](const at::Tensor& a, const at::Tensor& b) {
+                                     return a.sizes() == b.sizes();
+                                   }),
+                        "make_model gives a network with other parameters than the model");
     }
     replicas_.push_back(std::move(replica));
   }
   const auto on_cpu = std::count_if(devices.begin(), devices.end(),
                                     [](const c10::Device& device) { return device.is_cpu(); });
-  threads_ = std::make_unique<Threads>(replicas_.size(),
-                                       internal::share_of_cpu_threads(0, std::max<int64_t>(on_cpu, 1)));
+  threads_ = std::make_unique<Threads>(
+      replicas_.size(), internal::share_of_cpu_threads(0, std::max<int64_t>(on_cpu, 1)));
 }
 
 DataParallel::~DataParallel() = default;

@@ -28,9 +28,9 @@ class DataParallel {
   // The mean loss over the samples that it is given.
   using LossFn = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  // `model` becomes the first replica and moves to the first device; `make_model` gives further ones
-  // of the same structure, whose values do not matter. Throws c10::ValueError for an empty list
-  // of devices or another structure.
+  // `model` becomes the first replica and moves to the first device; `make_model` gives further
+  // ones of the same structure, whose values do not matter. Throws c10::ValueError for an empty
+  // list of devices or another structure.
   DataParallel(torch::nn::Sequential model,
                const std::function<torch::nn::Sequential()>& make_model,
                std::vector<c10::Device> devices, LossFn loss);

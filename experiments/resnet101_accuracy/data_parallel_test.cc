@@ -60,8 +60,8 @@ TEST_P(DataParallelTest, IsOneBigBatch) {
     // The same sums in another order.
     EXPECT_NEAR(ours, theirs.item().toDouble(), 1e-6);
     for (std::size_t p = 0; p < plain->parameters().size(); ++p) {
-      EXPECT_TRUE(at::allclose(model->parameters()[p].grad(), plain->parameters()[p].grad(), 1e-5,
-                               1e-7));
+      EXPECT_TRUE(
+          at::allclose(model->parameters()[p].grad(), plain->parameters()[p].grad(), 1e-5, 1e-7));
       model->parameters()[p].sub_(model->parameters()[p].grad(), 0.1);
     }
   }

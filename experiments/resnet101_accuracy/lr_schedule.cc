@@ -23,8 +23,8 @@ double LrSchedule::at(int64_t step) const {
   // In epochs of the published run.
   const double epoch = static_cast<double>(step) * kPublishedEpochs /
                        (static_cast<double>(steps_per_epoch) * static_cast<double>(epochs));
-  const double multiple = std::max(
-      1.0, static_cast<double>(batch_size) / static_cast<double>(reference_batch));
+  const double multiple =
+      std::max(1.0, static_cast<double>(batch_size) / static_cast<double>(reference_batch));
   const double warm = std::min(kWarmUpEpochs, epoch) / kWarmUpEpochs;
   return base * (1 + warm * (multiple - 1)) * decayed(decay, epoch);
 }

@@ -1,5 +1,5 @@
-// The learning rate of the accuracy benchmark: linear scaling with the batch, gradual warm-up, steps
-// (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2).
+// The learning rate of the accuracy benchmark: linear scaling with the batch, gradual warm-up,
+// steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2).
 
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_LR_SCHEDULE_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_LR_SCHEDULE_H_

@@ -33,39 +33,51 @@
 #include "experiments/resnet101_accuracy/trainer.h"
 #include "models/resnet.h"
 
-ABSL_FLAG(std::string, experiment, "",
-          "What to run, separated by commas: naive-128, dataparallel-256, dataparallel-1k, "
-          "pipeline-256, pipeline-1k, pipeline-4k (torchgpipe's names gpipe-* too). Default: all.");
-ABSL_FLAG(std::string, scale, "smoke",
-          "full: the published ResNet-101, batch sizes and 90 epochs; small: a ResNet of 8 blocks, "
-          "some minutes for each experiment; smoke: a ResNet of 4 blocks and 15,000 images, about half a "
-          "minute for each.");
-ABSL_FLAG(std::string, data, "",
-          "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
-          "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full needs "
-          "to be told.");
-ABSL_FLAG(std::string, devices, "",
-          "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
-          "several times. Default: every CUDA device; without one, the CPU as often as needed.");
-ABSL_FLAG(int64_t, epochs, 0, "Epochs of training. Default: the scale's (smoke 2, small 9, full 90).");
+ABSL_FLAG(
+    std::string, experiment, "",
+    "What to run, separated by commas: naive-128, dataparallel-256, dataparallel-1k, "
+    "pipeline-256, pipeline-1k, pipeline-4k (torchgpipe's names gpipe-* too), or all. Default: "
+    "all; for --scale=smoke naive-128,dataparallel-256,pipeline-256,pipeline-1k.");
+ABSL_FLAG(
+    std::string, scale, "smoke",
+    "full: the published ResNet-101, batch sizes and 90 epochs; small: a ResNet of 8 blocks, "
+    "some minutes for each experiment; smoke: a ResNet of 4 blocks and 15,000 images, about half a "
+    "minute for each.");
+ABSL_FLAG(
+    std::string, data, "",
+    "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
+    "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full needs "
+    "to be told.");
+ABSL_FLAG(
+    std::string, devices, "",
+    "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
+    "several times. Default: every CUDA device; without one, the CPU as often as needed.");
+ABSL_FLAG(int64_t, epochs, 0,
+          "Epochs of training. Default: the scale's (smoke 2, small 9, full 90).");
 ABSL_FLAG(int64_t, skip_epochs, 1,
           "Epochs at the beginning that the average throughput leaves out, if others remain.");
-ABSL_FLAG(int64_t, batch_size, 0, "Images of a mini-batch. Default: the experiment's, at the scale.");
+ABSL_FLAG(int64_t, batch_size, 0,
+          "Images of a mini-batch. Default: the experiment's, at the scale.");
 ABSL_FLAG(int64_t, chunks, 0,
           "Micro-batches of a mini-batch (pipelines). Default: the experiment's, at the scale.");
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
           "proportion to the network's layers.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
-          "Which micro-batches recompute their activations (pipelines): always, except_last, never.");
+ABSL_FLAG(
+    std::string, checkpoint, "except_last",
+    "Which micro-batches recompute their activations (pipelines): always, except_last, never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
-ABSL_FLAG(int64_t, seed, 0, "Seed of the parameters, the order of the images and the augmentation.");
-ABSL_FLAG(int64_t, workers, -1,
-          "Threads that load images. Default: 32 for imagenet (or as many as there are cores), else 1.");
-ABSL_FLAG(int64_t, limit_train, 0, "Train on this many images only. Default: the scale's (smoke 15000).");
+ABSL_FLAG(int64_t, seed, 0,
+          "Seed of the parameters, the order of the images and the augmentation.");
+ABSL_FLAG(
+    int64_t, workers, -1,
+    "Threads that load images. Default: 32 for imagenet (or as many as there are cores), else 1.");
+ABSL_FLAG(int64_t, limit_train, 0,
+          "Train on this many images only. Default: the scale's (smoke 15000).");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
-ABSL_FLAG(std::string, checkpoint_dir, "",
-          "Folder in which each experiment saves itself after every epoch. Default: none is saved.");
+ABSL_FLAG(
+    std::string, checkpoint_dir, "",
+    "Folder in which each experiment saves itself after every epoch. Default: none is saved.");
 ABSL_FLAG(bool, resume, false,
           "Go on from the last finished epochs in --checkpoint_dir. Balance, devices and workers "
           "may differ from the run before; what changes the result may not.");
@@ -110,8 +122,13 @@ struct CommandLine {
 
 CommandLine read_flags() {
   CommandLine line;
-  line.experiments = find_experiments(absl::GetFlag(FLAGS_experiment));
   line.scale = parse_scale(absl::GetFlag(FLAGS_scale));
+  std::string names = absl::GetFlag(FLAGS_experiment);
+  // One experiment of each way and a deep pipeline: what two cores do within a few minutes.
+  if (names.empty() && line.scale == Scale::kSmoke) {
+    names = "naive-128,dataparallel-256,pipeline-256,pipeline-1k";
+  }
+  line.experiments = find_experiments(names);
   line.data = absl::GetFlag(FLAGS_data);
   if (line.data.empty()) {
     if (line.scale == Scale::kFull) {
@@ -218,8 +235,9 @@ std::string describe(const Settings& settings, const Source& source,
             to_text(settings.balance) + ", checkpoint " + absl::GetFlag(FLAGS_checkpoint) + ", " +
             absl::GetFlag(FLAGS_schedule);
   }
-  return text + ", " + std::to_string(settings.epochs) + " epochs, " + std::to_string(devices.size()) +
-         " x " + c10::DeviceTypeName(devices[0].type(), /*lower_case=*/true);
+  return text + ", " + std::to_string(settings.epochs) + " epochs, " +
+         std::to_string(devices.size()) + " x " +
+         c10::DeviceTypeName(devices[0].type(), /*lower_case=*/true);
 }
 
 Outcome run_experiment(const CommandLine& line, const Experiment& experiment,
@@ -311,11 +329,12 @@ Outcome run_experiment(const CommandLine& line, const Experiment& experiment,
   outcome.throughput = mean_after(throughputs, skip);
   // Which epochs the average is over.
   const std::size_t first = skip < result.epochs.size() ? skip + 1 : 1;
-  std::printf("%s, %zu devices, %lld batch, %zu-%zu epochs | valid accuracy: %.4f | "
-              "%.3f samples/sec, %.3f sec/epoch (average)\n",
-              experiment.name.c_str(), devices.size(), static_cast<long long>(settings.batch_size),
-              first, result.epochs.size(), result.epochs.back().accuracy, outcome.throughput,
-              mean_after(seconds, skip));
+  std::printf(
+      "%s, %zu devices, %lld batch, %zu-%zu epochs | valid accuracy: %.4f | "
+      "%.3f samples/sec, %.3f sec/epoch (average)\n",
+      experiment.name.c_str(), devices.size(), static_cast<long long>(settings.batch_size), first,
+      result.epochs.size(), result.epochs.back().accuracy, outcome.throughput,
+      mean_after(seconds, skip));
   std::fflush(stdout);
   return outcome;
 }

@@ -49,8 +49,8 @@ std::vector<EpochResult> from_history(const std::string& text) {
     return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
   };
   for (const nlohmann::json& e : nlohmann::json::parse(text)) {
-    epochs.push_back({number(e[0]), number(e[1]), number(e[2]), number(e[3]), number(e[4]),
-                      number(e[5])});
+    epochs.push_back(
+        {number(e[0]), number(e[1]), number(e[2]), number(e[3]), number(e[4]), number(e[5])});
   }
   return epochs;
 }
@@ -62,11 +62,10 @@ class Run {
         train_(train),
         validation_(validation),
         options_(options),
-        optimizer_(trainer.module().parameters(),
-                   torch::optim::SGDOptions(options.schedule.at(0))
-                       .momentum(0.9)
-                       .nesterov(true)
-                       .weight_decay(options.weight_decay)) {}
+        optimizer_(trainer.module().parameters(), torch::optim::SGDOptions(options.schedule.at(0))
+                                                      .momentum(0.9)
+                                                      .nesterov(true)
+                                                      .weight_decay(options.weight_decay)) {}
 
   RunResult run() {
     resume();
@@ -77,7 +76,8 @@ class Run {
         break;
       }
       result_.epochs.push_back(epoch);
-      say(format("%zu/%lld epoch | lr:%.5f | train loss:%.3f %.3f samples/sec | "
+      say(
+          format("%zu/%lld epoch | lr:%.5f | train loss:%.3f %.3f samples/sec | "
                  "valid loss:%.3f accuracy:%.3f",
                  result_.epochs.size(), static_cast<long long>(options_.epochs), epoch.lr,
                  epoch.train_loss, epoch.throughput, epoch.valid_loss, epoch.accuracy));
@@ -182,8 +182,8 @@ class Run {
       const at::Tensor scores = trainer_.predict(batch->images);
       const at::Tensor labels = batch->labels.to(scores.device());
       const int64_t size = labels.size(0);
-      loss_sum += at::cross_entropy_loss(scores, labels).item().toDouble() *
-                  static_cast<double>(size);
+      loss_sum +=
+          at::cross_entropy_loss(scores, labels).item().toDouble() * static_cast<double>(size);
       right += scores.argmax(1).eq(labels).sum().item().toLong();
       images += size;
       if (bar) bar->update(++batches);

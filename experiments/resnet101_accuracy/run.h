@@ -49,8 +49,8 @@ struct RunResult {
   int64_t unreadable = 0;  // images
 };
 
-// SGD with Nesterov momentum 0.9 and the weight decay on all parameters. Throws what the trainer and
-// the loaders throw, and c10::ValueError for a checkpoint that does not fit.
+// SGD with Nesterov momentum 0.9 and the weight decay on all parameters. Throws what the trainer
+// and the loaders throw, and c10::ValueError for a checkpoint that does not fit.
 RunResult run(Trainer& trainer, Loader& train, Loader& validation, const RunOptions& options);
 
 }  // namespace gpipe::experiments

@@ -11,8 +11,8 @@
 namespace gpipe::experiments {
 namespace {
 
-// At the smaller scales a micro-batch has this many images at least: batch norm needs some, and small
-// operators cost more than they compute.
+// At the smaller scales a micro-batch has this many images at least: batch norm needs some, and
+// small operators cost more than they compute.
 constexpr int64_t kLeastMicroBatch = 32;
 
 // Layers of the flat ResNet: stem, blocks of eleven, tail.
@@ -119,9 +119,7 @@ std::string Settings::network() const {
   return "ResNet " + to_text(blocks) + " of " + std::to_string(base_planes) + " planes";
 }
 
-int64_t Settings::layers() const {
-  return kStemLayers + kBlockLayers * sum(blocks) + kTailLayers;
-}
+int64_t Settings::layers() const { return kStemLayers + kBlockLayers * sum(blocks) + kTailLayers; }
 
 Settings settle(const Experiment& experiment, Scale scale, const Overrides& overrides) {
   Settings settings;
@@ -138,8 +136,8 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     settings.batch_size = experiment.scaled_batch_size;
     settings.reference_batch = 128;
     settings.weight_decay = 5e-4;
-    settings.chunks = std::clamp<int64_t>(settings.batch_size / kLeastMicroBatch, 1,
-                                          settings.chunks);
+    settings.chunks =
+        std::clamp<int64_t>(settings.batch_size / kLeastMicroBatch, 1, settings.chunks);
   }
   if (scale == Scale::kSmoke) {
     settings.blocks = {1, 1, 1, 1};
@@ -165,8 +163,8 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     if (sum(overrides.balance) != settings.layers()) {
       throw std::invalid_argument("--balance=" + to_text(overrides.balance) + " sums up to " +
                                   std::to_string(sum(overrides.balance)) + ", but " +
-                                  settings.network() + " has " +
-                                  std::to_string(settings.layers()) + " layers");
+                                  settings.network() + " has " + std::to_string(settings.layers()) +
+                                  " layers");
     }
     settings.balance = overrides.balance;
   }

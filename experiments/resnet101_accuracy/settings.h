@@ -86,8 +86,8 @@ struct Settings {
   int64_t layers() const;  // of the flat network
 };
 
-// Throws std::invalid_argument if an override does not fit the experiment, such as a balance for one
-// without a pipeline or one that does not sum up to the number of layers.
+// Throws std::invalid_argument if an override does not fit the experiment, such as a balance for
+// one without a pipeline or one that does not sum up to the number of layers.
 Settings settle(const Experiment& experiment, Scale scale, const Overrides& overrides);
 
 }  // namespace gpipe::experiments

@@ -45,8 +45,7 @@ TEST(ScaleBalance, KeepsTheShares) {
   EXPECT_THAT(scale_balance({140, 230}, 370), ElementsAre(140, 230));
   EXPECT_THAT(scale_balance({140, 230}, 37), ElementsAre(14, 23));
   for (int64_t layers = 8; layers < 100; ++layers) {
-    const std::vector<int64_t> scaled =
-        scale_balance({26, 22, 33, 44, 44, 66, 66, 69}, layers);
+    const std::vector<int64_t> scaled = scale_balance({26, 22, 33, 44, 44, 66, 66, 69}, layers);
     EXPECT_EQ(std::accumulate(scaled.begin(), scaled.end(), int64_t{0}), layers);
     for (int64_t size : scaled) EXPECT_GT(size, 0) << layers;
   }

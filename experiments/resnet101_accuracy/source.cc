@@ -47,8 +47,9 @@ Source open_images(const std::string& folder, const Settings& settings) {
   for (const char* part : {"/train", "/val"}) {
     if (std::filesystem::is_directory(folder + part)) continue;
     throw std::invalid_argument("--data=imagenet:" + folder + ": there is no folder " + folder +
-                                part + "; expected FOLDER/train/CLASS/*.JPEG and "
-                                       "FOLDER/val/CLASS/*.JPEG");
+                                part +
+                                "; expected FOLDER/train/CLASS/*.JPEG and "
+                                "FOLDER/val/CLASS/*.JPEG");
   }
   ImageFolderOptions options;
   options.size = settings.image_size;
@@ -78,9 +79,15 @@ Source open_fake(const Settings& settings, uint64_t seed) {
   const bool full = settings.image_size >= 224;
   const ImageShape shape = {3, settings.image_size, settings.image_size};
   const int64_t classes = full ? kImageNetClasses : 10;
-  return {std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
-          std::make_shared<FakeDataset>(full ? kImageNetValidation : 500, shape, classes,
-                                        seed + 1)};
+<<<<<<< HEAD
+  return {
+      std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
+      std::make_shared<FakeDataset>(full ? kImageNetValidation : 500, shape, classes, seed + 1)};
+=======
+  return {
+      std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
+      std::make_shared<FakeDataset>(full ? kImageNetValidation : 1000, shape, classes, seed + 1)};
+>>>>>>> main
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
-
 #include "experiments/resnet101_accuracy/data_parallel.h"
 
 namespace gpipe::experiments {

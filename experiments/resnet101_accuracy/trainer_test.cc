@@ -17,7 +17,8 @@ namespace {
 
 torch::nn::Sequential make_model() {
   at::manual_seed(3);
-  return models::resnet(models::ResNetOptions({1, 1, 1, 1}).num_classes(5).base_planes(2).in_channels(1));
+  return models::resnet(
+      models::ResNetOptions({1, 1, 1, 1}).num_classes(5).base_planes(2).in_channels(1));
 }
 
 struct Data {

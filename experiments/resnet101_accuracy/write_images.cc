@@ -18,9 +18,9 @@ int main(int argc, char** argv) {
       std::filesystem::create_directories(folder);
       const bool red = color == "red";
       for (int i = 0; i < 8; ++i) {
-        testing::write_bytes(folder + "/" + std::to_string(i) + ".JPEG",
-                             testing::plain_jpeg(90 + i, 80, red ? bright : dark, dark,
-                                                 red ? dark : bright));
+        testing::write_bytes(
+            folder + "/" + std::to_string(i) + ".JPEG",
+            testing::plain_jpeg(90 + i, 80, red ? bright : dark, dark, red ? dark : bright));
       }
     }
   }

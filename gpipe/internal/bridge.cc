@@ -9,10 +9,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <numeric>
 #include <string>
 #include <utility>
 
-#include "gpipe/internal/micro_batch.h"
 #include "gpipe/internal/pipeline.h"
 
 namespace gpipe::internal {
@@ -35,7 +35,13 @@ class InputNode : public Node {
         pipeline_(std::move(pipeline)),
         pass_(std::move(pass)),
         hop_(std::move(hop)),
-        rows_(std::move(rows)) {}
+        rows_(std::move(rows)) {
+    for (const std::vector<int64_t>& counts : rows_) {
+      std::vector<int64_t> starts(counts.size(), 0);
+      std::partial_sum(counts.begin(), counts.end() - 1, starts.begin() + 1);
+      starts_.push_back(std::move(starts));
+    }
+  }
 
   variable_list apply(variable_list&&) override {
     variable_list gradients = std::move(hop_->gradients);
@@ -53,24 +59,24 @@ class InputNode : public Node {
                 "GPipe module alive until its last backward is done");
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
 
-    const int64_t micro_batches = pass_->micro_batches();
-    pass_->gradients.assign(micro_batches, Packet());
-    for (size_t n = 0; n < gradients.size(); ++n) {
-      const at::Tensor& gradient = gradients[n];
-      int64_t start = 0;
-      for (int64_t i = 0; i < micro_batches; ++i) {
+    pass_->output_gradient_of = [&](int64_t i) {
+      Packet packet;
+      for (size_t n = 0; n < gradients.size(); ++n) {
         Item item;
-        if (gradient.defined()) {
-          const int64_t rows = rows_[n][i];
-          item.tensor = micro_batches == 1 ? gradient : gradient.narrow(0, start, rows);
-          start += rows;
+        if (gradients[n].defined()) {
+          const bool whole = pass_->micro_batches() == 1;
+          item.tensor = whole ? gradients[n] : gradients[n].narrow(0, starts_[n][i], rows_[n][i]);
         }
-        pass_->gradients[i].items.push_back(std::move(item));
+        packet.items.push_back(std::move(item));
       }
-    }
-    gradients.clear();
+      return packet;
+    };
     std::shared_ptr<Pass> pass = pass_;
-    pipeline->run_backward(*pass, keep);
+    // Not empty where the caller named what it wants gradients for; parameters are not behind this
+    // node, so they are not among it and keep theirs.
+    const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+    const bool all = wanted == nullptr || wanted->empty();
+    pipeline->run_backward(*pass, keep, all ? Gradients::kAll : Gradients::kInputsOnly);
 
     variable_list result(num_outputs());
     for (size_t k = 0; k < result.size(); ++k) {
@@ -91,6 +97,7 @@ class InputNode : public Node {
   std::shared_ptr<Hop> hop_;
   // [output][micro-batch]: they need not be those of the input.
   std::vector<std::vector<int64_t>> rows_;
+  std::vector<std::vector<int64_t>> starts_;
 };
 
 class OutputNode : public Node {
@@ -113,16 +120,16 @@ class OutputNode : public Node {
 
 at::Tensor joined_gradients(const Pass& pass, size_t input) {
   const at::Tensor* defined = nullptr;
-  for (const Packet& packet : pass.gradients) {
+  for (const Packet& packet : pass.input_gradients) {
     if (input < packet.items.size() && packet.items[input].tensor.defined()) {
       defined = &packet.items[input].tensor;
     }
   }
   if (defined == nullptr) return {};
-  if (pass.gradients.size() == 1) return *defined;
+  if (pass.input_gradients.size() == 1) return *defined;
   std::vector<at::Tensor> pieces;
-  for (size_t i = 0; i < pass.gradients.size(); ++i) {
-    const Packet& packet = pass.gradients[i];
+  for (size_t i = 0; i < pass.input_gradients.size(); ++i) {
+    const Packet& packet = pass.input_gradients[i];
     if (input < packet.items.size() && packet.items[input].tensor.defined()) {
       pieces.push_back(packet.items[input].tensor);
     } else {

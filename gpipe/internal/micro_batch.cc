@@ -58,6 +58,18 @@ std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tens
   return result;
 }
 
+Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows) {
+  c10::NoGradGuard no_grad;
+  Packet packet;
+  packet.kind = mini_batch.kind;
+  for (const Item& item : mini_batch.items) {
+    at::Tensor piece;
+    if (item.tensor.defined()) piece = detached_alias(at::narrow(item.tensor, 0, start, rows));
+    packet.items.push_back({std::move(piece), item.needs_grad});
+  }
+  return packet;
+}
+
 std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
   c10::NoGradGuard no_grad;
   const Packet& first = micro_batches.front();

@@ -22,6 +22,9 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
 std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tensors,
                                              const std::vector<int64_t>& sizes);
 
+// The rows [start, start + rows) of every defined tensor: views, detached.
+Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows);
+
 // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
 // Throws c10::ValueError for scalars, for values that differ in number or in definedness.
 std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches);

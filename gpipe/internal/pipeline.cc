@@ -136,15 +136,16 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
 
 void Pipeline::run_forward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
-  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr,
-      false);
+  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
+  pass.input_of = nullptr;  // it holds the caller's input
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run_backward(Pass& pass, bool keep) {
+void Pipeline::run_backward(Pass& pass, bool keep, Gradients which) {
   std::lock_guard<std::mutex> lock(run_mutex_);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr,
-      keep);
+      keep, which);
+  pass.output_gradient_of = nullptr;
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
@@ -154,11 +155,12 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
-  run(pass, program_for(schedule, Half::kBoth), observer, false);
+  run(pass, program_for(schedule, Half::kBoth), observer);
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep) {
+void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep,
+                   Gradients which) {
   pass.plan.forward_state = &pass.forward_state;
   const at::ThreadLocalState caller_state;
   std::vector<c10::Stream> streams;
@@ -171,7 +173,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
         *pool_, program,
         [&](const Action& action, std::vector<Packet>& received, std::vector<Packet>& sent) {
           try {
-            handle(pass, keep, action, received, sent);
+            handle(pass, keep, which, action, received, sent);
           } catch (...) {
             const FailurePlace place{action, stages_[action.stage].current_layer()};
             try {
@@ -204,17 +206,18 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
     }
-    pass.inputs.clear();
+    pass.input_of = nullptr;
+    pass.output_gradient_of = nullptr;
     pass.outputs.clear();
-    pass.gradients.clear();
+    pass.input_gradients.clear();
     pass.deferred.clear();
     pass.used = true;
     throw;
   }
 }
 
-void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
-                      std::vector<Packet>& sent) {
+void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& action,
+                      std::vector<Packet>& received, std::vector<Packet>& sent) {
   const int64_t j = action.stage;
   const int64_t i = action.micro_batch;
   Stage& stage = stages_[j];
@@ -231,7 +234,7 @@ void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<P
   };
   if (action.kind == ActionKind::kForward) {
     std::vector<Packet> inputs;
-    if (first) inputs.push_back(std::move(pass.inputs[i]));
+    if (first) inputs.push_back(pass.input_of(i));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
     std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
                                                 last ? pass.loss : nullptr, &pass.deferred[j]);
@@ -242,13 +245,12 @@ void Pipeline::handle(Pass& pass, bool keep, const Action& action, std::vector<P
     }
   } else {
     std::vector<Packet> gradients;
-    if (last) {
-      gradients.push_back(std::move(pass.gradients[i]));
-    }
+    if (last && pass.output_gradient_of) gradients.push_back(pass.output_gradient_of(i));
     for (Packet& packet : received) gradients.push_back(std::move(packet));
-    std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, keep);
+    std::vector<Packet> results =
+        stage.backward(pass.plan, i, std::move(gradients), cell, keep, which);
     if (first) {
-      pass.gradients[i] = results.empty() ? Packet() : std::move(results[0]);
+      pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {
       results.resize(std::max(results.size(), sent.size()));
       send_all(results, 0, routes_.incoming(j), /*forward=*/false);

@@ -36,21 +36,23 @@ namespace gpipe::internal {
 struct Pass {
   explicit Pass(int64_t stages, int64_t micro_batches)
       : cells(stages, std::vector<Cell>(micro_batches)),
-        inputs(micro_batches),
         outputs(micro_batches),
-        gradients(micro_batches),
+        input_gradients(micro_batches),
         deferred(stages) {}
 
-  int64_t micro_batches() const { return static_cast<int64_t>(inputs.size()); }
+  int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
 
   CellPlan plan;
   at::ThreadLocalState forward_state;
   std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
-  std::vector<Packet> inputs;            // [micro-batch], consumed by stage 0
-  std::vector<Packet> outputs;           // [micro-batch], of the last stage
-  // [micro-batch] Before the backward half: of the outputs. After it: of the inputs.
-  std::vector<Packet> gradients;
+  // Cut out micro-batch i of the model's inputs, and of its outputs' gradients. Called by the
+  // workers of the first and the last stage, so that the cutting overlaps with the other stages'
+  // work.
+  std::function<Packet(int64_t micro_batch)> input_of;
+  std::function<Packet(int64_t micro_batch)> output_gradient_of;  // empty in a step
+  std::vector<Packet> outputs;               // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;       // [micro-batch], after a backward half
   std::vector<DeferredStatistics> deferred;  // [stage]
   CellLoss loss;
   bool keep_outputs = true;
@@ -73,9 +75,11 @@ class Pipeline {
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 
-  // Runs all forwards (pass.inputs -> pass.outputs) or all backwards (pass.gradients).
+  // Runs all forwards (input_of -> outputs) or all backwards (output_gradient_of ->
+  // input_gradients).
   void run_forward(Pass& pass);
-  void run_backward(Pass& pass, bool keep);
+  // With `keep`, the pass can run its backward again.
+  void run_backward(Pass& pass, bool keep, Gradients which);
   // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
 
@@ -84,9 +88,10 @@ class Pipeline {
  private:
   enum class Half { kForward, kBackward, kBoth };
   const Program& program_for(const Schedule& schedule, Half half);
-  void run(Pass& pass, const Program& program, const Observer& observer, bool keep);
-  void handle(Pass& pass, bool keep, const Action& action, std::vector<Packet>& received,
-              std::vector<Packet>& sent);
+  void run(Pass& pass, const Program& program, const Observer& observer, bool keep = false,
+           Gradients which = Gradients::kAll);
+  void handle(Pass& pass, bool keep, Gradients which, const Action& action,
+              std::vector<Packet>& received, std::vector<Packet>& sent);
 
   std::vector<Stage> stages_;
   Routes routes_;

@@ -66,10 +66,22 @@ bool wants_grad(const std::vector<Packet>& inputs) {
   return false;
 }
 
-void backward_from(edge_list roots, variable_list gradients, bool keep) {
+void backward_from(const edge_list& roots, const variable_list& gradients, bool keep,
+                   Gradients which, Boundary* boundary) {
   if (roots.empty()) return;
-  torch::autograd::Engine::get_default_engine().execute(
-      roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false, /*accumulate_grad=*/true);
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  if (which == Gradients::kAll) {
+    engine.execute(roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false,
+                   /*accumulate_grad=*/true);
+    return;
+  }
+  if (boundary == nullptr) return;
+  edge_list ends;
+  for (uint32_t n = 0; n < boundary->num_inputs(); ++n) {
+    ends.emplace_back(boundary->getptr(), n);
+  }
+  boundary->gradients() = engine.execute(roots, gradients, /*keep_graph=*/keep,
+                                         /*create_graph=*/false, /*accumulate_grad=*/false, ends);
 }
 
 }  // namespace
@@ -272,13 +284,14 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
 }
 
 std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
-                                    std::vector<Packet> gradients, Cell& cell, bool keep) {
+                                    std::vector<Packet> gradients, Cell& cell, bool keep,
+                                    Gradients which) {
   for (Packet& packet : gradients) arrive(packet, device_);
   running_layer_ = -1;
   if (cell.loss_boundary) {
     // A checkpointed cell with a loss: the loss's own graph first.
     running_layer_ = static_cast<int64_t>(layers_.size());
-    backward_from({cell.loss}, {cell.loss_seed}, keep);
+    backward_from({cell.loss}, {cell.loss_seed}, keep, which, cell.loss_boundary.get());
     gradients.resize(1);
     gradients[0].items.clear();
     for (int sink : cell.loss_sinks) {
@@ -324,7 +337,7 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
     // Until a LayerMark says better: the loss where it is part of this graph, else the last layer.
     const bool with_loss = !cell.checkpointed && cell.loss.is_valid();
     running_layer_ = static_cast<int64_t>(layers_.size()) - (with_loss ? 0 : 1);
-    backward_from(std::move(roots), std::move(seeds), keep);
+    backward_from(roots, seeds, keep, which, graph.boundary.get());
   } catch (...) {
     const int64_t at = graph.layer ? graph.layer->load(std::memory_order_relaxed) : -1;
     if (at >= 0) running_layer_ = at;

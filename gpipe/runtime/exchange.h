@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,12 @@ class Exchange {
     Box& box = *boxes_[worker];
     Slot& source = box.slots[slot];
     if (cancelled_.load(std::memory_order_relaxed)) return false;
+    // A value that is due in a moment is not worth a sleep and a wake-up, which cost more than a
+    // small cell. Yielding instead of spinning leaves the core to the other stages where they share
+    // it.
+    for (int i = 0; i < kYields && !source.full.load(std::memory_order_acquire); ++i) {
+      std::this_thread::yield();
+    }
     if (!source.full.load(std::memory_order_acquire)) {
       std::unique_lock<std::mutex> lock(box.mutex);
       box.sleeping.store(true);
@@ -67,6 +74,8 @@ class Exchange {
   bool cancelled() const { return cancelled_.load(); }
 
  private:
+  static constexpr int kYields = 100;
+
   struct Slot {
     std::atomic<bool> full{false};
     Payload payload{};

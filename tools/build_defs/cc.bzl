@@ -11,6 +11,8 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
     compiled once. `bazel test` leaves CUDA tests out unless it gets --config=gpu, where a test that skips
     itself (GTEST_SKIP) counts as failed. Do not list gtest_main: the macro brings its own main.
 
+    `x_test_sources` are the test's sources, for //tools/docs, which looks up the tests that documents name.
+
     Args:
       name: ends in `_test`.
       srcs: the test's sources.
@@ -30,6 +32,12 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
     """
     if not name.endswith("_test"):
         fail("gpipe_cc_test: the name must end in _test, not: " + name)
+    native.filegroup(
+        name = name + "_sources",
+        testonly = True,
+        srcs = srcs,
+        visibility = [str(Label("//tools/docs:__pkg__"))],
+    )
     deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
         Label("//third_party:gtest"),
         Label("//tools/build_defs:test_main"),

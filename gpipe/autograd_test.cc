@@ -1,0 +1,268 @@
+// The pipeline as a part of a larger autograd graph: what autograd offers a plain module.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim.h>
+#include <torch/utils.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::HasSubstr;
+
+nn::Sequential chain() {
+  torch::manual_seed(1);
+  return nn::Sequential(nn::Linear(4, 6), nn::Tanh(), nn::Linear(6, 6), nn::Tanh(),
+                        nn::Linear(6, 2));
+}
+
+GPipe piped(nn::Sequential model, Checkpoint mode) {
+  return GPipe(model, GPipeOptions({2, 2, 1})
+                          .devices(std::vector<c10::Device>(3, c10::kCPU))
+                          .chunks(3)
+                          .checkpoint(mode));
+}
+
+torch::Tensor batch() {
+  torch::manual_seed(2);
+  return torch::randn({6, 4});
+}
+
+class Autograd : public ::testing::TestWithParam<Checkpoint> {};
+
+TEST_P(Autograd, GradTowardsInputsLeavesParametersAlone) {
+  nn::Sequential plain = chain();
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor x = batch().requires_grad_();
+  const torch::Tensor y = batch().requires_grad_();
+  const auto want = torch::autograd::grad({plain->forward(x * 2).pow(2).sum()}, {x});
+  const auto have = torch::autograd::grad({pipe->forward(y * 2).pow(2).sum()}, {y});
+  EXPECT_TRUE(torch::allclose(want[0], have[0]));
+  for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
+  EXPECT_FALSE(y.grad().defined());
+}
+
+TEST_P(Autograd, GradTowardsParametersIsAnErrorThatLosesNothing) {
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor loss = pipe->forward(batch()).sum();
+  EXPECT_THROW(torch::autograd::grad({loss}, {pipe->parameters()[0]}), c10::Error);
+}
+
+TEST_P(Autograd, RetainGraphAllowsASecondBackward) {
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor x = batch().requires_grad_();
+  const torch::Tensor loss = pipe->forward(x).pow(2).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  std::vector<torch::Tensor> once;
+  for (const auto& p : pipe->parameters()) once.push_back(p.grad().clone());
+  const torch::Tensor x_once = x.grad().clone();
+  loss.backward();
+  size_t k = 0;
+  for (const auto& p : pipe->parameters()) EXPECT_TRUE(torch::allclose(p.grad(), 2 * once[k++]));
+  EXPECT_TRUE(torch::equal(x.grad(), 2 * x_once));
+  EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+TEST_P(Autograd, SecondBackwardWithoutRetainGraphIsAnError) {
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor output = pipe->forward(batch());
+  output.sum().backward();
+  try {
+    (output * 2).sum().backward();
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("retain_graph"));
+  }
+}
+
+TEST_P(Autograd, CreateGraphIsAnError) {
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor loss = pipe->forward(batch().requires_grad_()).pow(2).sum();
+  try {
+    loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("create_graph"));
+  }
+}
+
+TEST_P(Autograd, ForwardTwiceBeforeBackward) {
+  nn::Sequential plain = chain();
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor a = batch();
+  const torch::Tensor b = batch() * 3;
+  (plain->forward(a).sum() + plain->forward(b).pow(2).sum()).backward();
+  const torch::Tensor first = pipe->forward(a);
+  const torch::Tensor second = pipe->forward(b);
+  (first.sum() + second.pow(2).sum()).backward();
+  const auto have = pipe->named_parameters();
+  for (const auto& p : plain->named_parameters()) {
+    EXPECT_TRUE(torch::allclose(p.value().grad(), have[p.key()].grad(), 1e-4, 1e-5)) << p.key();
+  }
+}
+
+TEST_P(Autograd, BackwardAfterThePipelineIsGoneIsAnError) {
+  std::optional<GPipe> pipe = piped(chain(), GetParam());
+  const torch::Tensor loss = (*pipe)->forward(batch()).sum();
+  pipe.reset();
+  try {
+    loss.backward();
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("destroyed"));
+  }
+}
+
+TEST_P(Autograd, HooksOnParametersAndOutputsRun) {
+  GPipe pipe = piped(chain(), GetParam());
+  int parameter_hooks = 0;
+  int output_hooks = 0;
+  pipe->parameters()[0].register_hook([&](const torch::Tensor& g) {
+    ++parameter_hooks;
+    return g * 0;
+  });
+  torch::Tensor output = pipe->forward(batch());
+  output.register_hook([&](const torch::Tensor&) { ++output_hooks; });
+  output.sum().backward();
+  EXPECT_EQ(parameter_hooks, 3) << "once per micro-batch, as in a loop over micro-batches";
+  EXPECT_EQ(output_hooks, 1);
+  EXPECT_TRUE(torch::equal(pipe->parameters()[0].grad(), torch::zeros({6, 4})));
+}
+
+TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
+  const torch::Tensor x = batch();
+  auto check = [&](auto make_optimizer) {
+    nn::Sequential plain = chain();
+    GPipe pipe = piped(chain(), GetParam());
+    auto plain_optimizer = make_optimizer(plain->parameters());
+    auto pipe_optimizer = make_optimizer(pipe->parameters());
+    for (int step = 0; step < 4; ++step) {
+      plain_optimizer->zero_grad();
+      pipe_optimizer->zero_grad();
+      for (int part = 0; part < 2; ++part) {  // gradient accumulation over two calls
+        plain->forward(x + part).pow(2).mean().backward();
+        pipe->forward(x + part).pow(2).mean().backward();
+      }
+      nn::utils::clip_grad_norm_(plain->parameters(), 0.1);
+      nn::utils::clip_grad_norm_(pipe->parameters(), 0.1);
+      plain_optimizer->step();
+      pipe_optimizer->step();
+    }
+    const auto have = pipe->named_parameters();
+    for (const auto& p : plain->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(p.value(), have[p.key()], 1e-3, 1e-4)) << p.key();
+    }
+  };
+  using Parameters = std::vector<torch::Tensor>;
+  using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
+  check([](const Parameters& p) -> Optimizer {
+    return std::make_shared<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+  check(
+      [](const Parameters& p) -> Optimizer { return std::make_shared<torch::optim::Adagrad>(p); });
+  check(
+      [](const Parameters& p) -> Optimizer { return std::make_shared<torch::optim::RMSprop>(p); });
+  check([](const Parameters& p) -> Optimizer {
+    return std::make_shared<torch::optim::AdamW>(p, torch::optim::AdamWOptions(1e-2).eps(1e-2));
+  });
+}
+
+TEST_P(Autograd, AnomalyModeWorks) {
+  torch::autograd::DetectAnomalyGuard anomaly;
+  GPipe pipe = piped(chain(), GetParam());
+  pipe->forward(batch()).sum().backward();
+  EXPECT_TRUE(pipe->parameters()[0].grad().defined());
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Autograd,
+                         ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                           Checkpoint::kNever),
+                         [](const auto& info) { return std::string(to_text(info.param)); });
+
+// A layer that counts its calls; without parameters.
+struct CountImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    ++calls;
+    return x * 2;
+  }
+  int calls = 0;
+};
+TORCH_MODULE(Count);
+
+TEST(Frozen, APrefixIsNeitherRecomputedNorBackPropagated) {
+  Count count;
+  nn::Sequential model(nn::Linear(4, 4), count, nn::Linear(4, 2));
+  for (auto& p : model->ptr(0)->parameters()) p.requires_grad_(false);
+  GPipe pipe(model, GPipeOptions({2, 1})
+                        .devices({c10::kCPU, c10::kCPU})
+                        .chunks(4)
+                        .checkpoint(Checkpoint::kAlways));
+  pipe->forward(torch::randn({8, 4})).sum().backward();
+  EXPECT_EQ(count->calls, 4);
+  EXPECT_FALSE(pipe->named_parameters()["0.weight"].grad().defined());
+  EXPECT_TRUE(pipe->named_parameters()["2.weight"].grad().defined());
+}
+
+TEST(TwoPipelines, AtOnceOnTwoThreads) {
+  auto run = [](const torch::Tensor& x, std::vector<torch::Tensor>* gradients) {
+    GPipe pipe = piped(chain(), Checkpoint::kExceptLast);
+    for (int i = 0; i < 20; ++i) pipe->forward(x).sum().backward();
+    for (const auto& p : pipe->parameters()) gradients->push_back(p.grad());
+  };
+  const torch::Tensor x = batch();
+  std::vector<torch::Tensor> alone;
+  run(x, &alone);
+  // Made one after another: chain() seeds the process's generator.
+  std::vector<torch::Tensor> gradients[2];
+  GPipe pipes[2] = {piped(chain(), Checkpoint::kExceptLast),
+                    piped(chain(), Checkpoint::kExceptLast)};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) pipes[t]->forward(x).sum().backward();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto& pipe : pipes) {
+    size_t k = 0;
+    for (const auto& p : pipe->parameters()) EXPECT_TRUE(torch::equal(p.grad(), alone[k++]));
+  }
+}
+
+TEST(OnePipeline, FromTwoThreadsRunsOneCallAfterTheOther) {
+  GPipe pipe = piped(chain(), Checkpoint::kExceptLast);
+  const torch::Tensor x = batch();
+  torch::Tensor expected;
+  {
+    torch::NoGradGuard no_grad;
+    expected = pipe->forward(x);
+  }
+  std::vector<std::thread> threads;
+  std::atomic<int> same{0};
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      torch::NoGradGuard no_grad;
+      for (int i = 0; i < 50; ++i) same += torch::equal(pipe->forward(x), expected) ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(same, 100);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,245 @@
+// What may cross the border of a stage: work in place, identities, integers first, autocast.
+
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "skip/skippable.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::HasSubstr;
+
+GPipe piped(nn::Sequential model, std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
+  const size_t partitions = balance.size();
+  return GPipe(model, GPipeOptions(std::move(balance))
+                          .devices(std::vector<c10::Device>(partitions, c10::kCPU))
+                          .chunks(chunks)
+                          .checkpoint(mode));
+}
+
+nn::ReLU relu_in_place() { return nn::ReLU(nn::ReLUOptions().inplace(true)); }
+
+struct IdentityFunction : torch::autograd::Function<IdentityFunction> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor x) { return x; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return gradients;
+  }
+};
+
+struct IdentityImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return IdentityFunction::apply(x); }
+};
+TORCH_MODULE(Identity);
+
+TEST(Border, AFunctionThatReturnsItsInputWorks) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    GPipe pipe = piped(nn::Sequential(Identity(), Identity()), {1, 1}, 2, mode);
+    const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
+    const torch::Tensor y = pipe->forward(x);
+    EXPECT_TRUE(torch::equal(y, x));
+    y.sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::ones({4, 3})));
+  }
+}
+
+TEST(InPlace, AtTheHeadOfAStageWorksWithoutCheckpoint) {
+  torch::manual_seed(1);
+  nn::Sequential plain(nn::Linear(3, 3), relu_in_place(), nn::Linear(3, 3));
+  torch::manual_seed(1);
+  nn::Sequential module(nn::Linear(3, 3), relu_in_place(), nn::Linear(3, 3));
+  GPipe pipe = piped(module, {1, 2}, 1, Checkpoint::kNever);
+  const torch::Tensor x = torch::randn({4, 3});
+  const torch::Tensor want = plain->forward(x);
+  const torch::Tensor have = pipe->forward(x);
+  EXPECT_TRUE(torch::equal(want, have));
+  want.sum().backward();
+  have.sum().backward();
+  const auto gradients = pipe->named_parameters();
+  for (const auto& p : plain->named_parameters()) {
+    EXPECT_TRUE(torch::equal(p.value().grad(), gradients[p.key()].grad())) << p.key();
+  }
+}
+
+// The sigmoid keeps its output for backward; the plain model would say so, too.
+TEST(InPlace, SpoilingWhatTheStageBeforeSavedIsAnError) {
+  nn::Sequential module(nn::Linear(3, 3), nn::Sigmoid(), relu_in_place());
+  GPipe pipe = piped(module, {2, 1}, 2, Checkpoint::kNever);
+  const torch::Tensor y = pipe->forward(torch::randn({4, 3}));
+  try {
+    y.sum().backward();
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("modified by an inplace operation"));
+    EXPECT_THAT(e.what(), HasSubstr("stage 0"));
+  }
+}
+
+TEST(InPlace, AtTheHeadOfACheckpointedStageIsAnErrorThatNamesTheLayer) {
+  nn::Sequential module(nn::Linear(3, 3), relu_in_place());
+  GPipe pipe = piped(module, {1, 1}, 2, Checkpoint::kAlways);
+  try {
+    pipe->forward(torch::randn({4, 3}));
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("layer 1 ('1') changed an input of stage 1 in place"));
+  }
+}
+
+struct ScaleInPlaceImpl : nn::Module {
+  ScaleInPlaceImpl() { weight = register_parameter("weight", torch::ones({1})); }
+  torch::Tensor forward(torch::Tensor x) { return x.mul_(2) * weight; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(ScaleInPlace);
+
+TEST(InPlace, OnACheckpointedInputWithoutGradientIsAnError) {
+  GPipe pipe = piped(nn::Sequential(ScaleInPlace()), {1}, 2, Checkpoint::kAlways);
+  EXPECT_THROW(pipe->forward(torch::randn({4, 3})), c10::Error);
+}
+
+struct AddFirstImpl : nn::Module {
+  AddFirstImpl() { weight = register_parameter("weight", torch::ones({1})); }
+  Tensors forward(Tensors v) { return {v[0], v[0].add_(v[1]) * weight}; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(AddFirst);
+
+TEST(InPlace, OnOneValueOfAListIsAnErrorToo) {
+  GPipe pipe = piped(nn::Sequential(AddFirst()), {1}, 2, Checkpoint::kAlways);
+  EXPECT_THROW(pipe->forward(Tensors{torch::randn({4, 3}), torch::randn({4, 3})}), c10::Error);
+}
+
+// A list that begins with an integer tensor, beside a skip that crosses the same border.
+struct NumberedStashImpl : nn::Module, skip::Skippable {
+  NumberedStashImpl() : Skippable({"skip"}, {}) {}
+  Tensors forward(torch::Tensor x) {
+    stash("skip", x * 3);
+    return {torch::arange(x.size(0), torch::kLong), x};
+  }
+};
+TORCH_MODULE(NumberedStash);
+
+struct NumberedPopImpl : nn::Module, skip::Skippable {
+  NumberedPopImpl() : Skippable({}, {"skip"}) {}
+  torch::Tensor forward(Tensors v) { return v[1] + pop("skip"); }
+};
+TORCH_MODULE(NumberedPop);
+
+TEST(Border, ASkipBesideAListThatBeginsWithAnIntegerKeepsItsGradient) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    GPipe pipe =
+        piped(nn::Sequential(nn::Linear(3, 3), NumberedStash(), NumberedPop()), {2, 1}, 2, mode);
+    const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
+    pipe->forward(x).sum().backward();
+    const torch::Tensor weight = pipe->named_parameters()["0.weight"];
+    EXPECT_TRUE(torch::allclose(x.grad(), 4 * weight.sum(0).expand({4, 3}))) << to_text(mode);
+  }
+}
+
+struct RaggedImpl : nn::Module {
+  Tensors forward(torch::Tensor x) {
+    return x[0][0].item<float>() > 0 ? Tensors{x} : Tensors{x, x};
+  }
+};
+TORCH_MODULE(Ragged);
+
+TEST(Border, OutputsThatDifferInNumberAreAnError) {
+  GPipe pipe = piped(nn::Sequential(Ragged()), {1}, 2, Checkpoint::kNever);
+  EXPECT_THROW(pipe->forward(Tensors{torch::tensor({{1.0f}, {-1.0f}})}), c10::ValueError);
+}
+
+class AutocastScope {
+ public:
+  AutocastScope() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~AutocastScope() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+struct DtypeImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    seen = x.scalar_type();
+    return x;
+  }
+  torch::ScalarType seen = torch::kFloat;
+};
+TORCH_MODULE(Dtype);
+
+TEST(Autocast, ReachesTheWorkersAndTheRecompute) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    torch::manual_seed(1);
+    Dtype after_first;
+    nn::Sequential module(nn::Linear(4, 4), after_first, nn::Linear(4, 2));
+    GPipe pipe = piped(module, {1, 2}, 2, mode);
+    torch::manual_seed(1);
+    nn::Sequential plain(nn::Linear(4, 4), Dtype(), nn::Linear(4, 2));
+    const torch::Tensor x = torch::randn({6, 4});
+    for (int step = 0; step < 2; ++step) {
+      torch::Tensor want;
+      torch::Tensor have;
+      {
+        AutocastScope autocast;
+        want = plain->forward(x);
+      }
+      {
+        AutocastScope autocast;
+        have = pipe->forward(x);
+      }
+      EXPECT_EQ(after_first->seen, torch::kBFloat16);
+      EXPECT_EQ(have.scalar_type(), torch::kBFloat16);
+      EXPECT_TRUE(torch::equal(want, have));
+      want.to(torch::kFloat).sum().backward();
+      have.to(torch::kFloat).sum().backward();
+      const auto mine = pipe->named_parameters();
+      torch::NoGradGuard no_grad;
+      for (const auto& p : plain->named_parameters()) {
+        const torch::Tensor gradient = mine[p.key()].grad();
+        ASSERT_TRUE(gradient.defined()) << p.key();
+        // Gradients of a step's micro-batches are rounded to bfloat16 one by one.
+        EXPECT_TRUE(torch::allclose(p.value().grad(), gradient, 2e-2, 2e-2)) << p.key();
+        // A changed parameter must not be taken from a cache of casts in the next step.
+        p.value().add_(0.5);
+        mine[p.key()].add_(0.5);
+      }
+    }
+  }
+}
+
+TEST(Nested, APipelineInsideALayerIsAnError) {
+  struct OuterImpl : nn::Module {
+    OuterImpl() : inner(piped(nn::Sequential(nn::Linear(2, 2)), {1}, 1, Checkpoint::kNever)) {}
+    torch::Tensor forward(torch::Tensor x) { return inner->forward(x); }
+    GPipe inner;
+  };
+  nn::Sequential model;
+  model->push_back(std::make_shared<OuterImpl>());
+  model->push_back(nn::Linear(2, 2));
+  GPipe pipe = piped(model, {1, 1}, 2, Checkpoint::kNever);
+  try {
+    pipe->forward(torch::randn({4, 2}));
+    FAIL();
+  } catch (const c10::ValueError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("inside a layer of a pipeline"));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

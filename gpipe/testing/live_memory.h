@@ -1,0 +1,22 @@
+// LiveMemory: how many bytes LibTorch holds on the CPU, now and at most.
+#ifndef GPIPE_TESTING_LIVE_MEMORY_H_
+#define GPIPE_TESTING_LIVE_MEMORY_H_
+
+#include <cstdint>
+
+namespace gpipe::testing {
+
+// Puts a counting allocator before LibTorch's own for the rest of the process; tensors allocated
+// earlier are not counted. Idempotent, thread-safe.
+void count_live_memory();
+
+// Bytes in tensors allocated since count_live_memory() and not yet freed.
+int64_t live_bytes();
+
+// The most there were since the last reset_peak_bytes().
+int64_t peak_bytes();
+void reset_peak_bytes();
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_LIVE_MEMORY_H_
