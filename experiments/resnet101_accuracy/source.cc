@@ -79,15 +79,9 @@ Source open_fake(const Settings& settings, uint64_t seed) {
   const bool full = settings.image_size >= 224;
   const ImageShape shape = {3, settings.image_size, settings.image_size};
   const int64_t classes = full ? kImageNetClasses : 10;
-<<<<<<< HEAD
   return {
       std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
       std::make_shared<FakeDataset>(full ? kImageNetValidation : 500, shape, classes, seed + 1)};
-=======
-  return {
-      std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
-      std::make_shared<FakeDataset>(full ? kImageNetValidation : 1000, shape, classes, seed + 1)};
->>>>>>> main
 }
 
 }  // namespace
