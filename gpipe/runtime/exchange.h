@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,12 +46,9 @@ class Exchange {
     Box& box = *boxes_[worker];
     Slot& source = box.slots[slot];
     if (cancelled_.load(std::memory_order_relaxed)) return false;
-    // A value that is due in a moment is not worth a sleep and a wake-up, which cost more than a
-    // small cell. Yielding instead of spinning leaves the core to the other stages where they share
-    // it.
-    for (int i = 0; i < kYields && !source.full.load(std::memory_order_acquire); ++i) {
-      std::this_thread::yield();
-    }
+    // A value that is due in a moment is not worth a sleep and a wake-up. Not yield(): on a machine
+    // that others use, too, each one costs a time slice of theirs.
+    for (int i = 0; i < kSpins && !source.full.load(std::memory_order_acquire); ++i) pause();
     if (!source.full.load(std::memory_order_acquire)) {
       std::unique_lock<std::mutex> lock(box.mutex);
       box.sleeping.store(true);
@@ -74,7 +70,14 @@ class Exchange {
   bool cancelled() const { return cancelled_.load(); }
 
  private:
-  static constexpr int kYields = 100;
+  // Some microseconds: about what sleeping and waking costs.
+  static constexpr int kSpins = 100;
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
 
   struct Slot {
     std::atomic<bool> full{false};
