@@ -98,7 +98,7 @@ class Pipeline {
   std::unique_ptr<WorkerPool> pool_;
 
   std::mutex run_mutex_;  // one run at a time
-  // Compiled programs, by the schedule's text: verified once, then looked up in every step.
+  // Compiled programs, by schedule and half: verified once, then looked up in every step.
   struct Compiled {
     Schedule schedule;
     Half half;
