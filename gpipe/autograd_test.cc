@@ -57,10 +57,73 @@ TEST_P(Autograd, GradTowardsInputsLeavesParametersAlone) {
   EXPECT_FALSE(y.grad().defined());
 }
 
-TEST_P(Autograd, GradTowardsParametersIsAnErrorThatLosesNothing) {
+TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
+  nn::Sequential plain = chain();
+  GPipe pipe = piped(chain(), GetParam());
+  const torch::Tensor x = batch().requires_grad_();
+  // The input, and parameters of the first and the last partition.
+  const auto of = [&](const auto& model) {
+    const auto p = model->named_parameters();
+    return std::vector<torch::Tensor>{p["0.weight"], x, p["4.bias"], p["0.bias"]};
+  };
+  const auto want = torch::autograd::grad({plain->forward(x).pow(2).sum()}, of(plain));
+  const auto have = torch::autograd::grad({pipe->forward(x).pow(2).sum()}, of(pipe));
+  for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(torch::allclose(want[k], have[k])) << k;
+  for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
+  EXPECT_FALSE(x.grad().defined());
+  // And the next backward accumulates as ever.
+  pipe->forward(x).pow(2).sum().backward();
+  for (const auto& p : pipe->parameters()) EXPECT_TRUE(p.grad().defined());
+  EXPECT_TRUE(torch::allclose(pipe->named_parameters()["0.weight"].grad(), want[0]));
+}
+
+TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
+  auto make = [] {
+    torch::manual_seed(1);
+    nn::Linear first(4, 4);
+    nn::Linear second(4, 4);
+    second->weight = second->register_parameter("weight", first->weight);
+    return nn::Sequential(first, nn::Tanh(), second);
+  };
+  nn::Sequential plain = make();
+  GPipe pipe(make(), GPipeOptions({2, 1})
+                         .devices({c10::kCPU, c10::kCPU})
+                         .chunks(3)
+                         .checkpoint(GetParam()));
+  const auto want = torch::autograd::grad({plain->forward(batch()).pow(2).sum()},
+                                          {plain->named_parameters()["0.weight"]});
+  const auto have = torch::autograd::grad({pipe->forward(batch()).pow(2).sum()},
+                                          {pipe->named_parameters()["0.weight"]});
+  EXPECT_TRUE(torch::allclose(want[0], have[0]));
+}
+
+TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
+  nn::Sequential plain = chain();
+  GPipe pipe = piped(chain(), GetParam());
+  plain->forward(batch()).pow(2).sum().backward();
+  const auto parameters = pipe->named_parameters();
+  torch::autograd::backward({pipe->forward(batch()).pow(2).sum()}, {}, c10::nullopt, false,
+                            {parameters["2.weight"]});
+  for (const auto& p : parameters) EXPECT_EQ(p.value().grad().defined(), p.key() == "2.weight");
+  EXPECT_TRUE(torch::allclose(parameters["2.weight"].grad(),
+                              plain->named_parameters()["2.weight"].grad()));
+}
+
+TEST_P(Autograd, AHookRegisteredBetweenForwardAndBackwardIsAnErrorThatNamesIt) {
   GPipe pipe = piped(chain(), GetParam());
   const torch::Tensor loss = pipe->forward(batch()).sum();
-  EXPECT_THROW(torch::autograd::grad({loss}, {pipe->parameters()[0]}), c10::Error);
+  int calls = 0;
+  pipe->named_parameters()["2.weight"].register_hook([&](const torch::Tensor&) { ++calls; });
+  try {
+    loss.backward();
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("'2.weight'"));
+    EXPECT_THAT(e.what(), HasSubstr("before forward"));
+  }
+  EXPECT_EQ(calls, 0);
+  pipe->forward(batch()).sum().backward();
+  EXPECT_EQ(calls, 3);
 }
 
 TEST_P(Autograd, RetainGraphAllowsASecondBackward) {

@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/internal/local_backward.h"
+#include "gpipe/internal/micro_batch.h"
 #include "gpipe/internal/pipeline.h"
 
 namespace gpipe::internal {
@@ -26,12 +28,17 @@ struct Hop {
   variable_list gradients;
 };
 
+// Its edges: to the inputs, then to the accumulators of `parameters` (numbers in
+// Pipeline::parameters). The workers accumulate parameters' gradients themselves, so a backward gets
+// undefined ones here, which accumulators ignore; only a caller that names a parameter
+// (torch::autograd::grad) gets its gradient through this node.
 class InputNode : public Node {
  public:
-  InputNode(torch::autograd::edge_list&& edges, std::weak_ptr<Pipeline> pipeline,
-            std::shared_ptr<Pass> pass, std::shared_ptr<Hop> hop,
+  InputNode(torch::autograd::edge_list&& edges, std::vector<size_t> parameters,
+            std::weak_ptr<Pipeline> pipeline, std::shared_ptr<Pass> pass, std::shared_ptr<Hop> hop,
             std::vector<std::vector<int64_t>> rows)
       : Node(std::move(edges)),
+        parameters_(std::move(parameters)),
         pipeline_(std::move(pipeline)),
         pass_(std::move(pass)),
         hop_(std::move(hop)),
@@ -57,7 +64,17 @@ class InputNode : public Node {
     TORCH_CHECK(pipeline != nullptr,
                 "backward ran through the output of a pipeline that is already destroyed; keep the "
                 "GPipe module alive until its last backward is done");
-    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+    // Not empty where the caller named what it wants gradients of.
+    const auto* named = torch::autograd::get_current_graph_task_exec_info();
+    const bool all = named == nullptr || named->empty();
+    const size_t inputs = num_outputs() - parameters_.size();
+    pass_->captured.clear();
+    if (all) {
+      check_no_new_hooks(*pipeline, inputs);
+    } else {
+      capture_wanted(*pipeline, inputs);
+    }
+    pass_->keep_graph = torch::autograd::get_current_graph_task_keep_graph();
 
     pass_->output_gradient_of = [&](int64_t i) {
       Packet packet;
@@ -65,25 +82,25 @@ class InputNode : public Node {
         Item item;
         if (gradients[n].defined()) {
           const bool whole = pass_->micro_batches() == 1;
-          item.tensor = whole ? gradients[n] : gradients[n].narrow(0, starts_[n][i], rows_[n][i]);
+          item.tensor =
+              whole ? gradients[n] : rows_of(gradients[n], starts_[n][i], rows_[n][i]);
         }
         packet.items.push_back(std::move(item));
       }
       return packet;
     };
     std::shared_ptr<Pass> pass = pass_;
-    // Not empty where the caller named what it wants gradients for; parameters are not behind this
-    // node, so they are not among it and keep theirs.
-    const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
-    const bool all = wanted == nullptr || wanted->empty();
-    pipeline->run_backward(*pass, keep, all ? Gradients::kAll : Gradients::kInputsOnly);
+    pipeline->run_backward(*pass);
 
     variable_list result(num_outputs());
-    for (size_t k = 0; k < result.size(); ++k) {
-      if (!task_should_compute_output(k)) continue;
-      result[k] = joined_gradients(*pass, k);
+    for (size_t k = 0; k < inputs; ++k) {
+      if (task_should_compute_output(k)) result[k] = joined_gradients(*pass, k);
     }
-    if (!keep) pass->used = true;
+    if (!all) {
+      for (size_t k = inputs; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
+      pass->captured.clear();
+    }
+    if (!pass->keep_graph) pass->used = true;
     return result;
   }
 
@@ -92,6 +109,41 @@ class InputNode : public Node {
   std::string name() const override { return "GPipeBackward"; }
 
  private:
+  // An accumulator would hand its hooks the undefined gradient that it gets from here.
+  void check_no_new_hooks(const Pipeline& pipeline, size_t inputs) const {
+    for (size_t k = 0; k < parameters_.size(); ++k) {
+      TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
+                  pipeline.parameters()[parameters_[k]].name,
+                  "' was given a hook after the pipeline's forward and before its backward; "
+                  "register hooks before forward");
+    }
+  }
+
+  // Makes every stage collect the gradients of those of its parameters that the caller named.
+  void capture_wanted(const Pipeline& pipeline, size_t inputs) {
+    pass_->captured.resize(pipeline.stages());
+    for (size_t k = 0; k < parameters_.size(); ++k) {
+      if (!task_should_compute_output(inputs + k)) continue;
+      for (int64_t j : pipeline.parameters()[parameters_[k]].stages) {
+        pass_->captured[j].leaves.push_back(next_edge(inputs + k));
+        pass_->captured[j].sums.emplace_back();
+      }
+    }
+  }
+
+  // Over the stages that have the parameter, the last stage first, as backward goes.
+  at::Tensor captured_gradient(const Pass& pass, size_t output) const {
+    at::Tensor sum;
+    for (auto stage = pass.captured.rbegin(); stage != pass.captured.rend(); ++stage) {
+      for (size_t n = 0; n < stage->leaves.size(); ++n) {
+        if (stage->leaves[n] != next_edge(output) || !stage->sums[n].defined()) continue;
+        sum = sum.defined() ? sum + stage->sums[n] : stage->sums[n];
+      }
+    }
+    return sum;
+  }
+
+  std::vector<size_t> parameters_;
   std::weak_ptr<Pipeline> pipeline_;
   std::shared_ptr<Pass> pass_;
   std::shared_ptr<Hop> hop_;
@@ -158,8 +210,18 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
     const bool wanted = input.defined() && input.requires_grad();
     edges.push_back(wanted ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge());
   }
+  std::vector<size_t> parameters;
+  for (size_t k = 0; k < pipeline->parameters().size(); ++k) {
+    const at::Tensor& parameter = pipeline->parameters()[k].tensor;
+    if (!parameter.requires_grad() || !parameter.is_leaf()) continue;
+    torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(parameter);
+    // Its hooks are called by the stages, with each micro-batch's gradient.
+    if (has_hooks(*edge.function)) continue;
+    edges.push_back(std::move(edge));
+    parameters.push_back(k);
+  }
   auto hop = std::make_shared<Hop>();
-  auto input_node = std::make_shared<InputNode>(std::move(edges), pipeline, std::move(pass), hop,
+  auto input_node = std::make_shared<InputNode>(std::move(edges), std::move(parameters), pipeline, std::move(pass), hop,
                                                 std::move(rows));
   input_node->add_input_metadata(at::zeros({1}));
   auto output_node = std::make_shared<OutputNode>(

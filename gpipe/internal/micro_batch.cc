@@ -3,9 +3,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/narrow.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <typeinfo>
 #include <utility>
 
 #include "gpipe/internal/alias.h"
@@ -42,16 +45,30 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
   return rows;
 }
 
+at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
+  if (!tensor.defined()) return tensor;
+  c10::NoGradGuard no_grad;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors only.
+  if (typeid(impl) != typeid(c10::TensorImpl) || impl.has_symbolic_sizes_strides()) {
+    return detached_alias(at::narrow(tensor, 0, start, rows));
+  }
+  at::Tensor result = detached_alias(tensor);
+  c10::SmallVector<int64_t, 5> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  sizes[0] = rows;
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(
+      sizes, tensor.strides(), tensor.storage_offset() + start * tensor.stride(0));
+  return result;
+}
+
 std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tensors,
                                              const std::vector<int64_t>& sizes) {
-  c10::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> result(sizes.size());
   int64_t start = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     result[i].reserve(tensors.size());
     for (const at::Tensor& tensor : tensors) {
-      const bool whole = !tensor.defined() || sizes.size() == 1;
-      result[i].push_back(detached_alias(whole ? tensor : at::narrow(tensor, 0, start, sizes[i])));
+      result[i].push_back(rows_of(tensor, start, sizes[i]));
     }
     start += sizes[i];
   }
@@ -59,13 +76,10 @@ std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tens
 }
 
 Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows) {
-  c10::NoGradGuard no_grad;
   Packet packet;
   packet.kind = mini_batch.kind;
   for (const Item& item : mini_batch.items) {
-    at::Tensor piece;
-    if (item.tensor.defined()) piece = detached_alias(at::narrow(item.tensor, 0, start, rows));
-    packet.items.push_back({std::move(piece), item.needs_grad});
+    packet.items.push_back({rows_of(item.tensor, start, rows), item.needs_grad});
   }
   return packet;
 }

@@ -18,11 +18,15 @@ std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks);
 // if one has no dimension, or if the sizes differ. `what` names the argument in the message.
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
 
-// Element i holds the tensors of micro-batch i: views, detached, over the caller's storage.
+// The rows [start, start + rows) of a tensor with at least one dimension: over its storage, detached,
+// no view in autograd's eyes. An undefined tensor stays undefined.
+at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows);
+
+// Element i holds the tensors of micro-batch i: see rows_of().
 std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tensors,
                                              const std::vector<int64_t>& sizes);
 
-// The rows [start, start + rows) of every defined tensor: views, detached.
+// The rows [start, start + rows) of every tensor: see rows_of().
 Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows);
 
 // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).

@@ -6,6 +6,7 @@
 #include <exception>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "gpipe/internal/cpu_threads.h"
@@ -63,9 +64,28 @@ std::string FailurePlace::to_text() const {
          ", micro-batch " + std::to_string(action.micro_batch) + ", " + layer;
 }
 
+// Each tensor once, under its first name.
+std::vector<Pipeline::Parameter> parameters_of(const std::vector<std::vector<Layer>>& partitions) {
+  std::vector<Pipeline::Parameter> result;
+  std::unordered_map<const c10::TensorImpl*, size_t> places;
+  for (size_t j = 0; j < partitions.size(); ++j) {
+    for (const Layer& layer : partitions[j]) {
+      for (const auto& item : layer.module.ptr()->named_parameters()) {
+        const at::Tensor& tensor = item.value();
+        const auto [place, fresh] = places.emplace(tensor.unsafeGetTensorImpl(), result.size());
+        if (fresh) result.push_back({layer.name + "." + item.key(), tensor, {}});
+        std::vector<int64_t>& stages = result[place->second].stages;
+        const int64_t stage = static_cast<int64_t>(j);
+        if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+      }
+    }
+  }
+  return result;
+}
+
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage)
-    : routes_([&] {
+    : parameters_(parameters_of(partitions)), routes_([&] {
         std::vector<Route> skips;
         for (const skip::SkipEdge& edge : layout.crossing()) {
           skips.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
@@ -141,10 +161,9 @@ void Pipeline::run_forward(Pass& pass) {
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run_backward(Pass& pass, bool keep, Gradients which) {
+void Pipeline::run_backward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
-  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr,
-      keep, which);
+  run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr);
   pass.output_gradient_of = nullptr;
 }
 
@@ -159,8 +178,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
-void Pipeline::run(Pass& pass, const Program& program, const Observer& observer, bool keep,
-                   Gradients which) {
+void Pipeline::run(Pass& pass, const Program& program, const Observer& observer) {
   pass.plan.forward_state = &pass.forward_state;
   const at::ThreadLocalState caller_state;
   std::vector<c10::Stream> streams;
@@ -173,7 +191,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
         *pool_, program,
         [&](const Action& action, std::vector<Packet>& received, std::vector<Packet>& sent) {
           try {
-            handle(pass, keep, which, action, received, sent);
+            handle(pass, action, received, sent);
           } catch (...) {
             const FailurePlace place{action, stages_[action.stage].current_layer()};
             try {
@@ -216,8 +234,8 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer,
   }
 }
 
-void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& action,
-                      std::vector<Packet>& received, std::vector<Packet>& sent) {
+void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& received,
+                      std::vector<Packet>& sent) {
   const int64_t j = action.stage;
   const int64_t i = action.micro_batch;
   Stage& stage = stages_[j];
@@ -248,7 +266,8 @@ void Pipeline::handle(Pass& pass, bool keep, Gradients which, const Action& acti
     if (last && pass.output_gradient_of) gradients.push_back(pass.output_gradient_of(i));
     for (Packet& packet : received) gradients.push_back(std::move(packet));
     std::vector<Packet> results =
-        stage.backward(pass.plan, i, std::move(gradients), cell, keep, which);
+        stage.backward(pass.plan, i, std::move(gradients), cell, pass.keep_graph,
+                       pass.captured.empty() ? nullptr : &pass.captured[j]);
     if (first) {
       pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {

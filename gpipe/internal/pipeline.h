@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -56,6 +55,9 @@ struct Pass {
   std::vector<DeferredStatistics> deferred;  // [stage]
   CellLoss loss;
   bool keep_outputs = true;
+  bool keep_graph = false;  // the backward half may run once more
+  // [stage]; empty: the parameters' gradients are accumulated. See Captured.
+  std::vector<Captured> captured;
   bool used = false;  // its backward has run and nothing is left of it
 };
 
@@ -75,11 +77,18 @@ class Pipeline {
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 
+  // The model's parameters, each once, and the stages that have it.
+  struct Parameter {
+    std::string name;  // in the model, by its first place
+    at::Tensor tensor;
+    std::vector<int64_t> stages;  // ascending
+  };
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
   // Runs all forwards (input_of -> outputs) or all backwards (output_gradient_of ->
   // input_gradients).
   void run_forward(Pass& pass);
-  // With `keep`, the pass can run its backward again.
-  void run_backward(Pass& pass, bool keep, Gradients which);
+  void run_backward(Pass& pass);
   // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
 
@@ -88,11 +97,11 @@ class Pipeline {
  private:
   enum class Half { kForward, kBackward, kBoth };
   const Program& program_for(const Schedule& schedule, Half half);
-  void run(Pass& pass, const Program& program, const Observer& observer, bool keep = false,
-           Gradients which = Gradients::kAll);
-  void handle(Pass& pass, bool keep, Gradients which, const Action& action,
-              std::vector<Packet>& received, std::vector<Packet>& sent);
+  void run(Pass& pass, const Program& program, const Observer& observer);
+  void handle(Pass& pass, const Action& action, std::vector<Packet>& received,
+              std::vector<Packet>& sent);
 
+  std::vector<Parameter> parameters_;
   std::vector<Stage> stages_;
   Routes routes_;
   std::unique_ptr<WorkerPool> pool_;

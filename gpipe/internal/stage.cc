@@ -11,6 +11,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -52,6 +53,10 @@ torch::autograd::Node* producer_of(torch::nn::AnyValue& value) {
   return nullptr;
 }
 
+void add_to(at::Tensor& sum, const at::Tensor& term) {
+  if (term.defined()) sum = sum.defined() ? sum + term : term;
+}
+
 Edge edge_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
   return torch::autograd::impl::gradient_edge(tensor);
@@ -66,22 +71,27 @@ bool wants_grad(const std::vector<Packet>& inputs) {
   return false;
 }
 
-void backward_from(const edge_list& roots, const variable_list& gradients, bool keep,
-                   Gradients which, Boundary* boundary) {
+void backward_from(const edge_list& roots, variable_list gradients, bool keep, Captured* captured,
+                   Boundary* boundary) {
   if (roots.empty()) return;
   auto& engine = torch::autograd::Engine::get_default_engine();
-  if (which == Gradients::kAll) {
+  if (captured == nullptr) {
+    if (run_local_backward(roots, gradients, keep)) return;
     engine.execute(roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false,
                    /*accumulate_grad=*/true);
     return;
   }
-  if (boundary == nullptr) return;
   edge_list ends;
-  for (uint32_t n = 0; n < boundary->num_inputs(); ++n) {
-    ends.emplace_back(boundary->getptr(), n);
-  }
-  boundary->gradients() = engine.execute(roots, gradients, /*keep_graph=*/keep,
+  const uint32_t inputs = boundary == nullptr ? 0 : boundary->num_inputs();
+  for (uint32_t n = 0; n < inputs; ++n) ends.emplace_back(boundary->getptr(), n);
+  ends.insert(ends.end(), captured->leaves.begin(), captured->leaves.end());
+  if (ends.empty()) return;
+  variable_list arrived = engine.execute(roots, gradients, /*keep_graph=*/keep,
                                          /*create_graph=*/false, /*accumulate_grad=*/false, ends);
+  c10::NoGradGuard no_grad;
+  for (size_t k = 0; k < captured->leaves.size(); ++k) add_to(captured->sums[k], arrived[inputs + k]);
+  arrived.resize(inputs);
+  if (boundary != nullptr) boundary->gradients() = std::move(arrived);
 }
 
 }  // namespace
@@ -285,13 +295,13 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
 
 std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell, bool keep,
-                                    Gradients which) {
+                                    Captured* captured) {
   for (Packet& packet : gradients) arrive(packet, device_);
   running_layer_ = -1;
   if (cell.loss_boundary) {
     // A checkpointed cell with a loss: the loss's own graph first.
     running_layer_ = static_cast<int64_t>(layers_.size());
-    backward_from({cell.loss}, {cell.loss_seed}, keep, which, cell.loss_boundary.get());
+    backward_from({cell.loss}, {cell.loss_seed}, keep, captured, cell.loss_boundary.get());
     gradients.resize(1);
     gradients[0].items.clear();
     for (int sink : cell.loss_sinks) {
@@ -337,7 +347,7 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
     // Until a LayerMark says better: the loss where it is part of this graph, else the last layer.
     const bool with_loss = !cell.checkpointed && cell.loss.is_valid();
     running_layer_ = static_cast<int64_t>(layers_.size()) - (with_loss ? 0 : 1);
-    backward_from(roots, seeds, keep, which, graph.boundary.get());
+    backward_from(roots, std::move(seeds), keep, captured, graph.boundary.get());
   } catch (...) {
     const int64_t at = graph.layer ? graph.layer->load(std::memory_order_relaxed) : -1;
     if (at >= 0) running_layer_ = at;

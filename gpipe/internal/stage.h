@@ -79,9 +79,12 @@ struct LossResult {
 };
 using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector<at::Tensor>&)>;
 
-// What a backward computes: all gradients, or only those that flow back to the inputs, leaving the
-// parameters' as they are (torch::autograd::grad asks for some inputs only).
-enum class Gradients : uint8_t { kAll, kInputsOnly };
+// What torch::autograd::grad, or a backward with a list of inputs, wants of one stage: gradients of
+// these leaves are collected here, and every .grad stays as it is.
+struct Captured {
+  torch::autograd::edge_list leaves;    // to their accumulators; without hooks
+  torch::autograd::variable_list sums;  // over the micro-batches so far; undefined: none arrived
+};
 
 // Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
 // under an OperatorModeScope, on the stage's device and stream.
@@ -100,11 +103,11 @@ class Stage {
                               Cell& cell, const CellLoss& loss, DeferredStatistics* deferred);
 
   // gradients: for each of forward's outputs (ignored where the cell has a loss). Adds to the
-  // parameters' gradients (Gradients::kAll) and returns those of forward's inputs. Unless `keep`,
-  // frees the cell.
+  // parameters' .grad, or else to what is `captured` (not null), and returns those of forward's
+  // inputs. Unless `keep`, frees the cell.
   std::vector<Packet> backward(const CellPlan& plan, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, bool keep,
-                               Gradients which);
+                               Captured* captured);
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }

@@ -1,5 +1,7 @@
 #include "gpipe/internal/transfer.h"
 
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
@@ -13,6 +15,20 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   auto event = std::make_shared<c10::Event>(stream.device_type());
   event->record(stream);
   return event;
+}
+
+// Copies without making this thread wait: between host and device that takes pinned host memory.
+at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
+  c10::NoGradGuard no_grad;
+  if (tensor.layout() != c10::kStrided) return tensor.to(target);
+  if (target.is_cpu()) {
+    at::Tensor host =
+        at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
+    return host.copy_(tensor, /*non_blocking=*/true);
+  }
+  // The allocator of pinned memory keeps the block until the copy is done.
+  const at::Tensor source = tensor.is_cpu() ? tensor.pin_memory() : tensor;
+  return source.to(target, /*non_blocking=*/true);
 }
 
 }  // namespace
@@ -44,33 +60,38 @@ void depart(Packet& packet, c10::Device target) {
     if (source.is_cpu() && target.is_cpu()) continue;
     if (source == target) {
       packet.ready.push_back(recorded(current_stream(source)));
-    } else if (target.is_cpu()) {
-      item.tensor = item.tensor.to(target);  // waits: the host has no stream to wait on later
-    } else if (source.is_cpu()) {
-      item.tensor = item.tensor.to(target);
-      packet.ready.push_back(recorded(current_stream(target)));
-    } else {
-      // The copy waits for what made the tensor and for nothing else.
-      VirtualGuardImpl impl(source.type());
-      const c10::Stream compute = current_stream(source);
-      const c10::Stream copy = impl.getStreamFromGlobalPool(source);
-      recorded(compute)->block(copy);
-      StreamScope scope(copy);
-      impl.recordDataPtrOnStream(item.tensor.storage().data_ptr(), copy);
-      item.tensor = item.tensor.to(target, /*non_blocking=*/true);
-      packet.ready.push_back(recorded(copy));
+      continue;
     }
+    // The copy has a stream of its own, on the producer's side if that has streams.
+    const c10::Device carrier = source.is_cpu() ? target : source;
+    VirtualGuardImpl impl(carrier.type());
+    const c10::Stream copy = impl.getStreamFromGlobalPool(carrier);
+    if (!source.is_cpu()) {
+      // It waits for what made the tensor and for nothing else.
+      recorded(current_stream(source))->block(copy);
+      if (item.tensor.has_storage()) {
+        impl.recordDataPtrOnStream(item.tensor.storage().data_ptr(), copy);
+      }
+    }
+    StreamScope scope(copy);
+    item.tensor = copied(item.tensor, target);
+    packet.ready.push_back(recorded(copy));
   }
 }
 
 void arrive(Packet& packet, c10::Device device) {
   if (packet.ready.empty()) return;
+  if (device.is_cpu()) {
+    for (const auto& event : packet.ready) event->synchronize();
+    packet.ready.clear();
+    return;
+  }
   const c10::Stream stream = current_stream(device);
   for (const auto& event : packet.ready) event->block(stream);
   packet.ready.clear();
   VirtualGuardImpl impl(device.type());
   for (const Item& item : packet.items) {
-    if (item.tensor.defined() && item.tensor.device() == device) {
+    if (item.tensor.defined() && item.tensor.device() == device && item.tensor.has_storage()) {
       impl.recordDataPtrOnStream(item.tensor.storage().data_ptr(), stream);
     }
   }

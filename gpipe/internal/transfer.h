@@ -31,11 +31,13 @@ class StreamScope {
 };
 
 // Called by the producing stage as soon as the packet is made: starts the copy of every tensor to
-// `target` on a stream of its own, so that it travels while both stages compute. Nothing is copied
-// within a device, or between CPU stages.
+// `target` on a stream of its own, so that it travels while both stages compute. Neither the
+// producer's stream nor its thread waits for it; copies from and to the host go through pinned
+// memory. Nothing is copied within a device, or between CPU stages.
 void depart(Packet& packet, c10::Device target);
 
-// Called by the consuming stage before it uses the packet: its current stream waits for the copies.
+// Called by the consuming stage before it uses the packet: its current stream, or on the CPU its
+// thread, waits for the copies.
 void arrive(Packet& packet, c10::Device device);
 
 }  // namespace gpipe::internal

@@ -71,7 +71,7 @@ class Exchange {
 
  private:
   // Some microseconds: about what sleeping and waking costs.
-  static constexpr int kSpins = 100;
+  static constexpr int kSpins = 400;
 
   static void pause() {
 #if defined(__x86_64__)

@@ -1,0 +1,298 @@
+// Pipelines over devices: once with all stages on the CPU, and as device_cuda_test on GPUs, as many
+// as there are (a single one stands for all).
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/sample_models.h"
+#include "skip/skip.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::HasSubstr;
+using testing::device;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+// A device for each partition: number 0, 1, ...
+std::vector<c10::Device> devices(size_t partitions) {
+  std::vector<c10::Device> result;
+  for (size_t j = 0; j < partitions; ++j) result.push_back(device(static_cast<int64_t>(j)));
+  return result;
+}
+
+at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
+
+// What the model computes as a whole on the CPU: the input's gradient, then the parameters'.
+std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& input) {
+  const at::Tensor x = input.detach().clone().requires_grad_();
+  square({model->forward(x)}, {}).backward();
+  std::vector<at::Tensor> gradients = {x.grad()};
+  for (const at::Tensor& parameter : model->parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+// The same through a pipeline, by forward and backward or by a step.
+std::vector<at::Tensor> piped_gradients(nn::Sequential model, const GPipeOptions& options,
+                                        const at::Tensor& input, bool step) {
+  GPipe pipe(model, options);
+  const at::Tensor x =
+      input.detach().to(pipe->devices().front(), /*non_blocking=*/false, /*copy=*/true)
+          .requires_grad_();
+  if (step) {
+    pipe->step({x}, {}, square);
+  } else {
+    square({pipe->forward(x)}, {}).backward();
+  }
+  std::vector<at::Tensor> gradients = {x.grad()};
+  for (const at::Tensor& parameter : pipe->parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+void expect_close(const std::vector<at::Tensor>& want, const std::vector<at::Tensor>& have) {
+  ASSERT_EQ(want.size(), have.size());
+  for (size_t k = 0; k < want.size(); ++k) {
+    ASSERT_TRUE(have[k].defined()) << k;
+    EXPECT_TRUE(torch::allclose(want[k], have[k].cpu(), 1e-3, 1e-4)) << k;
+  }
+}
+
+using Device = testing::DeviceTest;
+
+struct ConvStashImpl : nn::Module, skip::Skippable {
+  ConvStashImpl() : Skippable({"skip"}, {}) { conv = register_module("conv", nn::Conv2d(2, 2, 3)); }
+  at::Tensor forward(at::Tensor x) {
+    x = conv(x);
+    stash("skip", x);
+    return x;
+  }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvStash);
+
+struct ConvPopImpl : nn::Module, skip::Skippable {
+  ConvPopImpl() : Skippable({}, {"skip"}) { conv = register_module("conv", nn::Conv2d(4, 2, 3)); }
+  at::Tensor forward(at::Tensor x) { return conv(torch::cat({x, pop("skip")}, 1)); }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvPop);
+
+nn::Sequential convolutions_with_a_skip() {
+  torch::manual_seed(2);
+  return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)), ConvPop());
+}
+
+TEST_F(Device, ConvolutionsWithASkipComputeTheSameUnderEveryBalanceAndMode) {
+  torch::manual_seed(1);
+  const at::Tensor input = torch::randn({6, 2, 8, 8});
+  const auto want = plain_gradients(convolutions_with_a_skip(), input);
+  for (int64_t partitions = 1; partitions <= 3; ++partitions) {
+    for (const std::vector<int64_t>& balance : testing::all_balances(3, partitions)) {
+      for (Checkpoint mode : kModes) {
+        for (bool step : {false, true}) {
+          SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
+                       (step ? " step" : " forward"));
+          expect_close(want, piped_gradients(convolutions_with_a_skip(),
+                                             GPipeOptions(balance)
+                                                 .devices(devices(balance.size()))
+                                                 .chunks(3)
+                                                 .checkpoint(mode),
+                                             input, step));
+        }
+      }
+    }
+  }
+}
+
+// Both directions between host and device, for activations, for a skip past the stage between, and
+// for the gradients of all of them.
+TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
+  torch::manual_seed(1);
+  const at::Tensor input = torch::randn({6, 2, 8, 8});
+  const auto want = plain_gradients(convolutions_with_a_skip(), input);
+  for (bool host_outside : {true, false}) {
+    const c10::Device outside = host_outside ? c10::Device(c10::kCPU) : device();
+    const c10::Device inside = host_outside ? device() : c10::Device(c10::kCPU);
+    for (Checkpoint mode : kModes) {
+      for (bool step : {false, true}) {
+        SCOPED_TRACE(std::string(host_outside ? "host outside " : "host inside ") + to_text(mode));
+        expect_close(want, piped_gradients(convolutions_with_a_skip(),
+                                           GPipeOptions({1, 1, 1})
+                                               .devices({outside, inside, outside})
+                                               .chunks(3)
+                                               .checkpoint(mode),
+                                           input, step));
+      }
+    }
+  }
+}
+
+// A layer on pairs, and one whose backward of the second value comes late.
+struct KeepPairImpl : nn::Module {
+  Tensors forward(Tensors pair) { return {pair[0] * 1, pair[1] * 1}; }
+};
+TORCH_MODULE(KeepPair);
+
+struct SlowBackward : torch::autograd::Function<SlowBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    testing::slow_work(gradients[0].device());
+    return {gradients[0] * 5};
+  }
+};
+
+struct SlowSecondImpl : nn::Module {
+  at::Tensor forward(Tensors pair) { return pair[0] + SlowBackward::apply(pair[1]); }
+};
+TORCH_MODULE(SlowSecond);
+
+TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
+  constexpr int64_t kChunks = 32;
+  GPipe pipe(nn::Sequential(KeepPair(), SlowSecond()), GPipeOptions({1, 1})
+                                                           .devices(devices(2))
+                                                           .chunks(kChunks)
+                                                           .checkpoint(Checkpoint::kNever));
+  const at::Tensor a = torch::rand({kChunks, 1}, device()).requires_grad_();
+  const at::Tensor b = torch::rand({kChunks, 1}, device()).requires_grad_();
+  pipe->forward(Tensors{a, b})[0].sum().backward();
+  EXPECT_TRUE(torch::equal(a.grad().cpu(), torch::ones({kChunks, 1})));
+  EXPECT_TRUE(torch::equal(b.grad().cpu(), torch::full({kChunks, 1}, 5.0)));
+}
+
+TEST_F(Device, DropoutDropsTheSameInForwardAndRecompute) {
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5)),
+               GPipeOptions({1, 1}).devices(devices(2)).chunks(10).checkpoint(Checkpoint::kAlways));
+    const at::Tensor x = torch::ones({100, 100}, device()).requires_grad_();
+    const at::Tensor y = pipe->forward(x);
+    y.sum().backward();
+    const at::Tensor dropped = y.cpu() == 0;
+    EXPECT_TRUE(torch::equal(dropped, x.grad().cpu() == 0));
+    const double share = dropped.to(torch::kDouble).mean().item<double>();
+    EXPECT_NEAR(share, 0.75, 0.05);
+  }
+}
+
+TEST_F(Device, ResultsOfRandomLayersDependOnTheSeedAlone) {
+  auto run = [](const std::vector<int64_t>& balance, Checkpoint mode) {
+    torch::manual_seed(5);
+    nn::Sequential model(nn::Linear(8, 8), nn::Dropout(0.5), nn::Linear(8, 8), nn::Dropout(0.3));
+    GPipe pipe(model, GPipeOptions(balance)
+                          .devices(devices(balance.size()))
+                          .chunks(4)
+                          .checkpoint(mode));
+    torch::manual_seed(6);
+    const at::Tensor x = torch::ones({8, 8}, device()).requires_grad_();
+    pipe->forward(x).sum().backward();
+    return x.grad().cpu();
+  };
+  const at::Tensor want = run({4}, Checkpoint::kNever);
+  for (Checkpoint mode : kModes) {
+    EXPECT_TRUE(torch::allclose(run({2, 2}, mode), want)) << to_text(mode);
+    EXPECT_TRUE(torch::allclose(run({1, 1, 2}, mode), want)) << to_text(mode);
+  }
+}
+
+TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
+  auto make = [] {
+    torch::manual_seed(3);
+    nn::Sequential model(nn::Linear(4, 6), nn::BatchNorm1d(6), nn::ReLU(), nn::BatchNorm1d(6));
+    model->to(torch::kDouble);
+    return model;
+  };
+  const at::Tensor input = torch::randn({12, 4}, torch::kDouble) * 3 + 1;
+  // Only the first batch norm sees what the plain one sees: the second one's input is normalized
+  // by micro-batch.
+  nn::Sequential plain = make();
+  plain->forward(input);
+  GPipe pipe(make(),
+             GPipeOptions({1, 3}).devices(devices(2)).chunks(4).deferred_batch_norm(true));
+  pipe->forward(input.to(device()).requires_grad_()).sum().backward();
+  const auto want = plain->named_buffers();
+  const auto have = pipe->named_buffers();
+  for (const char* name : {"1.running_mean", "1.running_var"}) {
+    EXPECT_EQ(have[name].device(), device(1)) << name;
+    EXPECT_TRUE(torch::allclose(want[name], have[name].cpu(), 0, 1e-6)) << name;
+  }
+  EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
+}
+
+struct FailsOnceImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) {
+    if (!failed) {
+      failed = true;
+      throw std::runtime_error("broken layer");
+    }
+    return x * 2;
+  }
+  bool failed = false;
+};
+TORCH_MODULE(FailsOnce);
+
+TEST_F(Device, AFailureReachesTheCallerAndThePipelineWorksOn) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), FailsOnce(), nn::Linear(4, 2)),
+             GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(2));
+  const at::Tensor x = torch::randn({4, 4}, device());
+  try {
+    pipe->step({x}, {}, square);
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("broken layer"));
+    EXPECT_THAT(error.what(), HasSubstr("stage 1"));
+  }
+  EXPECT_GT(pipe->step({x}, {}, square).loss, 0);
+}
+
+// Targets live where the loss is computed, and a wrong device is named.
+TEST_F(Device, TrainingFollowsThePlainModel) {
+  auto make = [] {
+    torch::manual_seed(4);
+    return nn::Sequential(nn::Linear(4, 16), nn::Tanh(), nn::Linear(16, 3));
+  };
+  const at::Tensor x = torch::randn({12, 4});
+  const at::Tensor y = torch::arange(12).remainder(3);
+  auto loss = [](const Tensors& outputs, const Tensors& targets) {
+    return nn::functional::cross_entropy(outputs[0], targets[0]);
+  };
+  auto descend = [](const std::vector<at::Tensor>& parameters) {
+    torch::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : parameters) {
+      parameter.sub_(parameter.grad(), 0.5);
+      parameter.mutable_grad().zero_();
+    }
+  };
+  nn::Sequential plain = make();
+  GPipe pipe(make(), GPipeOptions({1, 2}).devices(devices(2)).chunks(5));
+  for (int i = 0; i < 10; ++i) {
+    const at::Tensor want = loss({plain->forward(x)}, {y});
+    want.backward();
+    const double have = pipe->step({x.to(device(0))}, {y.to(device(1))}, loss).loss;
+    EXPECT_NEAR(have, want.item<double>(), 1e-4) << i;
+    descend(plain->parameters());
+    descend(pipe->parameters());
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

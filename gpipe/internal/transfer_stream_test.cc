@@ -1,0 +1,122 @@
+// Streams and events of packets between GPUs, and between a GPU and the host.
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/transfer.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+using testing::device;
+using testing::slow_work;
+
+using TransferStream = testing::DeviceTest;
+
+c10::Stream new_stream() {
+  return VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+}
+
+c10::Stream default_stream() { return VirtualGuardImpl(device().type()).getDefaultStream(device()); }
+
+Packet packet_of(const at::Tensor& tensor) {
+  Packet packet;
+  packet.items.push_back({tensor, true});
+  return packet;
+}
+
+TEST_F(TransferStream, ANewStreamIsNotTheDefaultOne) { EXPECT_NE(new_stream(), default_stream()); }
+
+TEST_F(TransferStream, TheCurrentStreamIsLibTorchs) {
+  EXPECT_EQ(current_stream(device()), VirtualGuardImpl(device().type()).getStream(device()));
+  EXPECT_EQ(current_stream(device()), default_stream()) << "nobody has set another";
+}
+
+TEST_F(TransferStream, AStreamScopeMakesItsStreamAndDeviceCurrent) {
+  const c10::Device last = device(testing::gpu_count() - 1);
+  VirtualGuardImpl impl(last.type());
+  const c10::Stream stream = impl.getStreamFromGlobalPool(last);
+  const c10::Device before = impl.getDevice();
+  {
+    StreamScope scope(stream);
+    EXPECT_EQ(impl.getDevice(), last);
+    EXPECT_EQ(current_stream(last), stream);
+    EXPECT_EQ(stream.device(), last);
+  }
+  EXPECT_EQ(impl.getDevice(), before);
+  EXPECT_EQ(current_stream(last), impl.getDefaultStream(last));
+}
+
+TEST_F(TransferStream, AStreamWaitsForASlowOne) {
+  const c10::Stream producer = new_stream();
+  const c10::Stream consumer = new_stream();
+  ASSERT_NE(producer, consumer);
+  Packet packet;
+  {
+    StreamScope scope(producer);
+    slow_work(device());
+    packet = packet_of(torch::ones({100}, device()) * 2);
+    depart(packet, device());
+  }
+  StreamScope scope(consumer);
+  arrive(packet, device());
+  EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 200);
+}
+
+TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost) {
+  slow_work(device());
+  Packet packet = packet_of(torch::ones({100}, device()));
+  depart(packet, c10::kCPU);
+  ASSERT_EQ(packet.ready.size(), 1U);
+  EXPECT_FALSE(packet.ready[0]->query()) << "the copy still waits for the slow work";
+  EXPECT_TRUE(packet.items[0].tensor.is_pinned());
+  arrive(packet, c10::kCPU);
+  EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 100);
+}
+
+// A block that a packet's consumer uses is not given away while the consumer's stream is busy, and
+// is afterwards, also if the consumer has only a shifted view of it.
+void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer) {
+  constexpr int64_t kSize = 1 << 22;
+  StreamScope scope(producer);
+  void* block = nullptr;
+  {
+    at::Tensor tensor = torch::ones({kSize}, device());
+    block = tensor.storage().mutable_data();
+    Packet packet = packet_of(shifted ? tensor.slice(0, 1) : tensor);
+    tensor = at::Tensor();
+    depart(packet, device());
+    StreamScope consuming(consumer);
+    arrive(packet, device());
+    slow_work(device());
+  }
+  const at::Tensor while_busy = torch::empty({kSize}, device());
+  EXPECT_NE(while_busy.storage().data(), block);
+  consumer.synchronize();
+  // The allocator looks for finished events when it is asked the next time.
+  bool reused = false;
+  std::vector<at::Tensor> held;
+  for (int i = 0; i < 8 && !reused; ++i) {
+    held.push_back(torch::empty({kSize}, device()));
+    reused = held.back().storage().data() == block;
+  }
+  EXPECT_TRUE(reused);
+}
+
+TEST_F(TransferStream, ABlockIsNotReusedWhileTheConsumerIsBusy) {
+  expect_block_kept(false, new_stream(), new_stream());
+}
+
+TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
+  expect_block_kept(true, new_stream(), new_stream());
+}
+
+}  // namespace
+}  // namespace gpipe::internal
