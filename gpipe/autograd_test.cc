@@ -43,6 +43,14 @@ torch::Tensor batch() {
   return torch::randn({6, 4});
 }
 
+// Multiplies by a matrix that belongs to another layer, too.
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const torch::Tensor& shared) { matrix = register_parameter("matrix", shared); }
+  torch::Tensor forward(torch::Tensor x) { return x.matmul(matrix); }
+  torch::Tensor matrix;
+};
+TORCH_MODULE(Tied);
+
 class Autograd : public ::testing::TestWithParam<Checkpoint> {};
 
 TEST_P(Autograd, GradTowardsInputsLeavesParametersAlone) {
@@ -81,9 +89,7 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
   auto make = [] {
     torch::manual_seed(1);
     nn::Linear first(4, 4);
-    nn::Linear second(4, 4);
-    second->weight = second->register_parameter("weight", first->weight);
-    return nn::Sequential(first, nn::Tanh(), second);
+    return nn::Sequential(first, nn::Tanh(), Tied(first->weight));
   };
   nn::Sequential plain = make();
   GPipe pipe(make(), GPipeOptions({2, 1})
