@@ -1,18 +1,21 @@
 // Running statistics with and without GPipeOptions::deferred_batch_norm.
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/batch_norm.h"
 
 namespace gpipe {
 namespace {
@@ -203,6 +206,50 @@ TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
                                 layer<HiddenNormImpl>(module, 2)->running_var}));
     EXPECT_TRUE(torch::equal(means[0], means.back())) << to_text(mode);
   }
+}
+
+// With a layer before the norm: it gets other gradients than in the plain model, whose norm
+// normalizes the whole mini-batch at once, so from the second step on the norm sees other inputs.
+TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated) {
+  nn::Sequential plain = norms(0.1);
+  nn::Sequential module = norms(0.1);
+  GPipe pipe(module, options(4, Checkpoint::kAlways, /*deferred=*/true));
+  torch::manual_seed(5);
+  const torch::Tensor input = torch::randn({8, 2, 4, 4}, torch::kDouble) * 3 + 5;
+  const torch::Tensor weight = torch::randn({8, 3, 4, 4}, torch::kDouble);
+  const auto& expected = *layer<nn::BatchNorm2dImpl>(plain, 1);
+  const auto& actual = *layer<nn::BatchNorm2dImpl>(module, 1);
+  for (int step = 0; step < 2; ++step) {
+    const torch::Tensor plain_output = plain->forward(input);
+    const torch::Tensor pipe_output = pipe->forward(input);
+    EXPECT_FALSE(torch::allclose(plain_output, pipe_output)) << "normalized by micro-batch";
+    EXPECT_EQ(static_cast<bool>(close(actual.running_mean, expected.running_mean)), step == 0);
+    EXPECT_EQ(static_cast<bool>(close(actual.running_var, expected.running_var)), step == 0);
+    (plain_output * weight).sum().backward();
+    (pipe_output * weight).sum().backward();
+    torch::NoGradGuard no_grad;
+    for (const auto& model : {plain->parameters(), pipe->parameters()}) {
+      for (const torch::Tensor& p : model) p.sub_(p.grad(), 0.1);
+    }
+  }
+  EXPECT_FALSE(torch::allclose(plain->parameters()[0], pipe->parameters()[0]));
+}
+
+TEST(DeferredBatchNorm, WhatIsGatheredBelongsToNoGraph) {
+  torch::Tensor running_mean = torch::zeros({3});
+  torch::Tensor running_var = torch::ones({3});
+  internal::DeferredStatistics statistics;
+  std::weak_ptr<torch::autograd::Node> graph;
+  {
+    const torch::Tensor x = torch::randn({8, 3}).requires_grad_() * 2;
+    graph = x.grad_fn();
+    statistics.add(x, running_mean, running_var, 0.1);
+  }
+  EXPECT_TRUE(graph.expired()) << "what was gathered holds the input's graph";
+  statistics.commit();
+  EXPECT_FALSE(running_mean.requires_grad());
+  EXPECT_FALSE(running_var.requires_grad());
+  EXPECT_FALSE(torch::equal(running_mean, torch::zeros({3})));
 }
 
 }  // namespace

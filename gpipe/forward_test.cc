@@ -172,6 +172,24 @@ TEST(GPipeForward, APairGoesInAndOut) {
   EXPECT_TRUE(torch::allclose(y.grad(), b->weight.sum(0).expand({4, 4})));
 }
 
+TEST(GPipeForward, ValuesOfDifferentNumbersOfRowsAreJoinedOneByOne) {
+  auto grow = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x * 3, torch::cat({x, 2 * x})}; });
+  GPipe pipe(nn::Sequential(nn::Identity(), grow), options({1, 1}).chunks(2));
+  const Tensor x = torch::rand({3, 4}).requires_grad_();  // micro-batches of two rows and one
+  const Tensors outputs = pipe->forward(Tensors{x});
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(torch::equal(outputs[0], x * 3));
+  const Tensor head = x.slice(0, 0, 2);
+  const Tensor tail = x.slice(0, 2, 3);
+  EXPECT_TRUE(torch::equal(outputs[1], torch::cat({head, 2 * head, tail, 2 * tail})));
+  const Tensor weight = torch::arange(24.0).view({6, 4});
+  (outputs[1] * weight).sum().backward();
+  const Tensor want =
+      torch::cat({weight.slice(0, 0, 2) + 2 * weight.slice(0, 2, 4),
+                  weight.slice(0, 4, 5) + 2 * weight.slice(0, 5, 6)});
+  EXPECT_TRUE(torch::equal(x.grad(), want));
+}
+
 TEST(GPipeForward, SeveralOutputsNeedTheListForm) {
   auto twice = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x, 2 * x}; });
   GPipe pipe(nn::Sequential(nn::Linear(4, 4), twice), options({1, 1}).chunks(2));
@@ -223,6 +241,39 @@ TEST(GPipeForward, RecomputesAsOftenAsTheModeSays) {
     pipe->forward(torch::rand({2, 4})).sum().backward();
     EXPECT_EQ(first->calls.size(), 2 + recomputes) << to_text(mode);
     EXPECT_EQ(last->calls.size(), 2 + recomputes) << to_text(mode);
+  }
+}
+
+TEST(GPipeForward, EveryPartitionRecomputesAsItsOwnModeSays) {
+  Witness always, except_last, never;
+  GPipe pipe(nn::Sequential(always, except_last, never),
+             options({1, 1, 1})
+                 .chunks(3)
+                 .partition_checkpoints(
+                     {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}));
+  pipe->forward(torch::rand({3, 4})).sum().backward();
+  EXPECT_EQ(always->calls.size(), 6u);
+  EXPECT_EQ(except_last->calls.size(), 5u);
+  EXPECT_EQ(never->calls.size(), 3u);
+}
+
+// A checkpointed stage records nothing in its forward, so whether its output wants a gradient is
+// told from what might: its parameters and its inputs.
+TEST(GPipeForward, ACheckpointedOutputWantsAGradientWhereAParameterOrAnInputDoes) {
+  for (const bool parameter : {false, true}) {
+    for (const bool input : {false, true}) {
+      nn::Linear linear(4, 4);
+      for (auto& p : linear->parameters()) p.requires_grad_(parameter);
+      GPipe pipe(nn::Sequential(linear, nn::ReLU()),
+                 options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+      const Tensor x = torch::rand({4, 4}).requires_grad_(input);
+      const Tensor y = pipe->forward(x);
+      EXPECT_EQ(y.requires_grad(), parameter || input);
+      if (!y.requires_grad()) continue;
+      y.sum().backward();
+      EXPECT_EQ(linear->weight.grad().defined(), parameter);
+      EXPECT_EQ(x.grad().defined(), input);
+    }
   }
 }
 

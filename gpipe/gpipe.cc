@@ -46,16 +46,39 @@ std::string list_text(const std::vector<T>& values) {
   return text + "}";
 }
 
+void check_mode(Checkpoint mode, const char* what) {
+  TORCH_CHECK_VALUE(
+      mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
+      what, " must be one of kAlways, kExceptLast and kNever, got the number ",
+      static_cast<int>(mode));
+}
+
+// How many of the first micro-batches are checkpointed. By those that there are: a short mini-batch
+// has a last one, too.
+int64_t checkpointed_micro_batches(Checkpoint mode, int64_t micro_batches) {
+  switch (mode) {
+    case Checkpoint::kAlways:
+      return micro_batches;
+    case Checkpoint::kExceptLast:
+      return micro_batches - 1;
+    case Checkpoint::kNever:
+      break;
+  }
+  return 0;
+}
+
 void check_options(const GPipeOptions& options) {
   TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
   TORCH_CHECK_VALUE(options.cpu_threads_per_stage() >= 0,
                     "cpu_threads_per_stage must be 0 (an equal share) or positive, got ",
                     options.cpu_threads_per_stage());
-  const Checkpoint mode = options.checkpoint();
-  TORCH_CHECK_VALUE(
-      mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
-      "checkpoint must be one of kAlways, kExceptLast and kNever, got the number ",
-      static_cast<int>(mode));
+  check_mode(options.checkpoint(), "checkpoint");
+  const std::vector<Checkpoint>& modes = options.partition_checkpoints();
+  TORCH_CHECK_VALUE(modes.empty() || modes.size() == options.balance().size(),
+                    "partition_checkpoints has ", modes.size(), " modes, but the balance has ",
+                    options.balance().size(),
+                    " partitions; give one mode for each, or none to let checkpoint hold for all");
+  for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
 }
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {
@@ -136,6 +159,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       devices_(options.devices()),
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
+      partition_checkpoints_(options.partition_checkpoints()),
       deferred_batch_norm_(options.deferred_batch_norm()) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
   check_options(options);
@@ -144,6 +168,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_balance(balance_, module->size());
 
   const size_t partitions = balance_.size();
+  if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
   if (devices_.empty()) devices_ = default_devices(partitions);
   TORCH_CHECK_INDEX(devices_.size() >= partitions, "the balance has ", partitions,
                     " partitions, but there are only ", devices_.size(),
@@ -193,11 +218,10 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   pass->plan.step_seed = internal::draw_step_seed();
   pass->plan.record = record;
   pass->plan.defer_batch_norm = deferred_batch_norm_;
-  if (record && is_training()) {
-    // By the micro-batches that there are: a short mini-batch has a last one, too.
-    pass->plan.checkpointed = checkpoint_ == Checkpoint::kAlways       ? micro_batches
-                              : checkpoint_ == Checkpoint::kExceptLast ? micro_batches - 1
-                                                                       : 0;
+  const bool checkpoints = record && is_training();
+  for (Checkpoint mode : partition_checkpoints_) {
+    pass->plan.checkpointed.push_back(
+        checkpoints ? checkpointed_micro_batches(mode, micro_batches) : 0);
   }
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
@@ -347,7 +371,15 @@ void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
 void GPipeImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::GPipe(balance=" << list_text(balance_) << ", devices={";
   for (size_t j = 0; j < devices_.size(); ++j) stream << (j == 0 ? "" : ", ") << devices_[j];
-  stream << "}, chunks=" << chunks_ << ", checkpoint=" << to_text(checkpoint_) << ")";
+  stream << "}, chunks=" << chunks_ << ", checkpoint=";
+  const auto& modes = partition_checkpoints_;
+  if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint m) { return m == checkpoint_; })) {
+    stream << to_text(checkpoint_) << ")";
+    return;
+  }
+  stream << "{";
+  for (size_t j = 0; j < modes.size(); ++j) stream << (j == 0 ? "" : ", ") << to_text(modes[j]);
+  stream << "})";
 }
 
 }  // namespace gpipe

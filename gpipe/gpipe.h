@@ -71,6 +71,8 @@ class GPipeImpl : public torch::nn::Module {
   const std::vector<torch::Device>& devices() const { return devices_; }
   int64_t chunks() const { return chunks_; }
   Checkpoint checkpoint() const { return checkpoint_; }
+  // The mode of each partition.
+  const std::vector<Checkpoint>& partition_checkpoints() const { return partition_checkpoints_; }
 
   // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
   size_t size() const { return layers_.size(); }
@@ -99,6 +101,7 @@ class GPipeImpl : public torch::nn::Module {
   std::vector<torch::Device> devices_;
   int64_t chunks_;
   Checkpoint checkpoint_;
+  std::vector<Checkpoint> partition_checkpoints_;
   bool deferred_batch_norm_;
   std::vector<std::shared_ptr<torch::nn::Module>> layers_;
   std::optional<internal::ValueKind> input_kind_;

@@ -162,6 +162,22 @@ TEST(GPipeTest, HasTheAttributesItWasGiven) {
                                 HasSubstr("cpu")));
 }
 
+TEST(GPipeTest, PartitionsMayHaveCheckpointsOfTheirOwn) {
+  const GPipeOptions options = GPipeOptions({1, 1}).devices(cpus(2)).checkpoint(Checkpoint::kNever);
+  EXPECT_THAT(GPipe(two_layers(), options)->partition_checkpoints(),
+              ElementsAre(Checkpoint::kNever, Checkpoint::kNever));
+  GPipe pipe(two_layers(), GPipeOptions(options).partition_checkpoints(
+                               {Checkpoint::kAlways, Checkpoint::kExceptLast}));
+  EXPECT_THAT(pipe->partition_checkpoints(),
+              ElementsAre(Checkpoint::kAlways, Checkpoint::kExceptLast));
+  std::ostringstream text;
+  text << *pipe;
+  EXPECT_THAT(text.str(), HasSubstr("checkpoint={always, except_last}"));
+  EXPECT_THAT(
+      [&] { GPipe(two_layers(), GPipeOptions(options).partition_checkpoints({Checkpoint::kNever})); },
+      ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("1 modes"), HasSubstr("2 partitions"))));
+}
+
 TEST(GPipeTest, ActsLikeASequence) {
   for (const std::vector<int64_t>& balance : {std::vector<int64_t>{2}, {1, 1}}) {
     nn::Linear first(4, 5);

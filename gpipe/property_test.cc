@@ -127,6 +127,12 @@ std::vector<int64_t> random_balance(Random& random, int64_t layers, int64_t part
   return balance;
 }
 
+std::string texts(const std::vector<Checkpoint>& modes) {
+  std::string result;
+  for (Checkpoint mode : modes) result += std::string(to_text(mode)) + ", ";
+  return result;
+}
+
 uint64_t number_from(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
@@ -161,19 +167,22 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
     const int64_t partitions = pick(random, 1, std::min<int64_t>(4, layers));
     const std::vector<int64_t> balance = random_balance(random, layers, partitions);
     const int64_t chunks = pick(random, 1, 5);
-    const auto mode = static_cast<Checkpoint>(pick(random, 0, 2));
+    std::vector<Checkpoint> modes(partitions, static_cast<Checkpoint>(pick(random, 0, 2)));
+    if (pick(random, 0, 2) == 0) {  // one of its own for each partition
+      for (Checkpoint& mode : modes) mode = static_cast<Checkpoint>(pick(random, 0, 2));
+    }
     const int64_t entry = pick(random, 0, 2);
     // At least two rows in each micro-batch, or batch norm refuses.
     const int64_t rows = chunks * pick(random, 2, 3);
     SCOPED_TRACE("GPIPE_PROPERTY_SEED=" + std::to_string(seed + draw) +
                  " GPIPE_PROPERTY_DRAWS=1: balance " + ::testing::PrintToString(balance) +
-                 ", chunks " + std::to_string(chunks) + ", " + to_text(mode) + ", entry " +
-                 std::to_string(entry));
+                 ", chunks " + std::to_string(chunks) + ", checkpoints " + texts(modes) +
+                 "entry " + std::to_string(entry));
     PlainModel plain(plain_module, chunks);
     GPipe pipe(pipe_module, GPipeOptions(balance)
                                 .devices(std::vector<c10::Device>(partitions, c10::kCPU))
                                 .chunks(chunks)
-                                .checkpoint(mode));
+                                .partition_checkpoints(modes));
     const bool input_grad = pick(random, 0, 1) == 1;
     torch::manual_seed(static_cast<int64_t>(draw));
     const torch::Tensor plain_input = torch::randn({rows, kWidth}).requires_grad_(input_grad);

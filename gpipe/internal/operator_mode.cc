@@ -2,6 +2,8 @@
 
 #include <torch/library.h>
 
+#include <vector>
+
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/draws.h"
 
@@ -11,15 +13,14 @@ namespace {
 // Registered at first use rather than at start-up, when not every library that defines operators
 // need be loaded yet. Never unregistered: a worker may outlive static destruction.
 void register_kernels() {
-  static const bool registered = [] {
-    auto* fallback =
-        new torch::Library(torch::Library::IMPL, "_", kOperatorMode, __FILE__, __LINE__);
-    fallback->fallback(torch::CppFunction::makeFallthrough());
-    auto* aten =
-        new torch::Library(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
-    register_random_kernels(*aten);
-    register_batch_norm_kernel(*aten);
-    return true;
+  static const auto* const registered = [] {
+    auto* libraries = new std::vector<torch::Library>;
+    libraries->emplace_back(torch::Library::IMPL, "_", kOperatorMode, __FILE__, __LINE__);
+    libraries->back().fallback(torch::CppFunction::makeFallthrough());
+    libraries->emplace_back(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
+    register_random_kernels(libraries->back());
+    register_batch_norm_kernel(libraries->back());
+    return libraries;
   }();
   (void)registered;
 }

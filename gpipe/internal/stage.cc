@@ -218,7 +218,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
   for (Packet& packet : inputs) arrive(packet, device_);
   const bool has_grad_source = plan.record && (trainable() || wants_grad(inputs));
   cell = Cell();
-  cell.checkpointed = has_grad_source && micro_batch < plan.checkpointed;
+  cell.checkpointed = has_grad_source && micro_batch < plan.checkpointed[index_];
   if (cell.checkpointed) {
     for (const Packet& packet : inputs) {
       auto& versions = cell.versions.emplace_back();

@@ -41,8 +41,9 @@ struct Layer {
 // What one call of forward() or step() fixes for all of its cells.
 struct CellPlan {
   uint64_t step_seed = 0;
-  bool record = true;        // gradients will be asked for
-  int64_t checkpointed = 0;  // micro-batches below this number are checkpointed
+  bool record = true;  // gradients will be asked for
+  // [stage]: micro-batches below this number are checkpointed.
+  std::vector<int64_t> checkpointed;
   bool defer_batch_norm = false;
   const at::ThreadLocalState* forward_state = nullptr;  // the caller's at forward, for recomputes
 };
