@@ -247,8 +247,38 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
   check(
       [](const Parameters& p) -> Optimizer { return std::make_shared<torch::optim::RMSprop>(p); });
   check([](const Parameters& p) -> Optimizer {
+    return std::make_shared<torch::optim::Adam>(p, torch::optim::AdamOptions(1e-2).eps(1e-2));
+  });
+  check([](const Parameters& p) -> Optimizer {
     return std::make_shared<torch::optim::AdamW>(p, torch::optim::AdamWOptions(1e-2).eps(1e-2));
   });
+}
+
+// An optimizer that runs forward and backward itself, several times a step.
+TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
+  const torch::Tensor x = batch();
+  auto train = [&](auto& model) {
+    torch::optim::LBFGS optimizer(model->parameters(),
+                                  torch::optim::LBFGSOptions(0.1).max_iter(5));
+    double loss = 0;
+    for (int step = 0; step < 3; ++step) {
+      optimizer.step([&] {
+        optimizer.zero_grad();
+        const torch::Tensor value = (model->forward(x) - 1).pow(2).mean();
+        value.backward();
+        loss = value.template item<double>();
+        return value;
+      });
+    }
+    return loss;
+  };
+  nn::Sequential plain = chain();
+  GPipe pipe = piped(chain(), GetParam());
+  EXPECT_NEAR(train(plain), train(pipe), 1e-4);
+  const auto have = pipe->named_parameters();
+  for (const auto& p : plain->named_parameters()) {
+    EXPECT_TRUE(torch::allclose(p.value(), have[p.key()], 1e-3, 1e-4)) << p.key();
+  }
 }
 
 TEST_P(Autograd, AnomalyModeWorks) {
