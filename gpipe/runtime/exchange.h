@@ -70,7 +70,7 @@ class Exchange {
   bool cancelled() const { return cancelled_.load(); }
 
  private:
-  // Some microseconds: about what sleeping and waking costs.
+  // Some ten microseconds: about what sleeping and waking costs.
   static constexpr int kSpins = 400;
 
   static void pause() {
