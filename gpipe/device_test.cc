@@ -7,7 +7,6 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -21,13 +20,13 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/sample_models.h"
-#include "skip/skip.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
 using ::testing::HasSubstr;
+using testing::convolutions_with_a_skip;
 using testing::device;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
@@ -76,29 +75,6 @@ void expect_close(const std::vector<at::Tensor>& want, const std::vector<at::Ten
 }
 
 using Device = testing::DeviceTest;
-
-struct ConvStashImpl : nn::Module, skip::Skippable {
-  ConvStashImpl() : Skippable({"skip"}, {}) { conv = register_module("conv", nn::Conv2d(2, 2, 3)); }
-  at::Tensor forward(at::Tensor x) {
-    x = conv(x);
-    stash("skip", x);
-    return x;
-  }
-  nn::Conv2d conv{nullptr};
-};
-TORCH_MODULE(ConvStash);
-
-struct ConvPopImpl : nn::Module, skip::Skippable {
-  ConvPopImpl() : Skippable({}, {"skip"}) { conv = register_module("conv", nn::Conv2d(4, 2, 3)); }
-  at::Tensor forward(at::Tensor x) { return conv(torch::cat({x, pop("skip")}, 1)); }
-  nn::Conv2d conv{nullptr};
-};
-TORCH_MODULE(ConvPop);
-
-nn::Sequential convolutions_with_a_skip() {
-  torch::manual_seed(2);
-  return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)), ConvPop());
-}
 
 TEST_F(Device, ConvolutionsWithASkipComputeTheSameUnderEveryBalanceAndMode) {
   torch::manual_seed(1);

@@ -100,34 +100,10 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
   }
 }
 
-struct ConvStashImpl : nn::Module, skip::Skippable {
-  ConvStashImpl() : Skippable({"skip"}, {}) { conv = register_module("conv", nn::Conv2d(2, 2, 3)); }
-  torch::Tensor forward(torch::Tensor x) {
-    x = conv(x);
-    stash("skip", x);
-    return x;
-  }
-  nn::Conv2d conv{nullptr};
-};
-TORCH_MODULE(ConvStash);
-
-struct ConvPopImpl : nn::Module, skip::Skippable {
-  ConvPopImpl() : Skippable({}, {"skip"}) { conv = register_module("conv", nn::Conv2d(4, 2, 3)); }
-  torch::Tensor forward(torch::Tensor x) { return conv(torch::cat({x, pop("skip")}, 1)); }
-  nn::Conv2d conv{nullptr};
-};
-TORCH_MODULE(ConvPop);
-
 TEST(SkipPipeline, ConvolutionsWithASkipEqualThePlainModel) {
   torch::manual_seed(1);
   const at::Tensor input = torch::randn({6, 2, 8, 8});
-  expect_as_plain(
-      [] {
-        torch::manual_seed(2);
-        return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)),
-                              ConvPop());
-      },
-      input);
+  expect_as_plain(testing::convolutions_with_a_skip, input);
 }
 
 TEST(SkipPipeline, NestedSkippableLayersEqualThePlainModel) {

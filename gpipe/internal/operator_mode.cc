@@ -1,5 +1,6 @@
 #include "gpipe/internal/operator_mode.h"
 
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -12,7 +13,7 @@ namespace {
 
 // Registered at first use rather than at start-up, when not every library that defines operators
 // need be loaded yet. Never unregistered: a worker may outlive static destruction.
-void register_kernels() {
+const std::vector<torch::Library>& kernels() {
   static const auto* const registered = [] {
     auto* libraries = new std::vector<torch::Library>;
     libraries->emplace_back(torch::Library::IMPL, "_", kOperatorMode, __FILE__, __LINE__);
@@ -22,11 +23,11 @@ void register_kernels() {
     register_batch_norm_kernel(libraries->back());
     return libraries;
   }();
-  (void)registered;
+  return *registered;
 }
 
 c10::DispatchKey registered_mode() {
-  register_kernels();
+  TORCH_INTERNAL_ASSERT(!kernels().empty());
   return kOperatorMode;
 }
 

@@ -71,6 +71,24 @@ struct MergeImpl : nn::Module {
 };
 TORCH_MODULE(Merge);
 
+struct ConvStashImpl : nn::Module, skip::Skippable {
+  ConvStashImpl() : Skippable({"skip"}, {}) { conv = register_module("conv", nn::Conv2d(2, 2, 3)); }
+  at::Tensor forward(at::Tensor x) {
+    x = conv(x);
+    stash("skip", x);
+    return x;
+  }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvStash);
+
+struct ConvPopImpl : nn::Module, skip::Skippable {
+  ConvPopImpl() : Skippable({}, {"skip"}) { conv = register_module("conv", nn::Conv2d(4, 2, 3)); }
+  at::Tensor forward(at::Tensor x) { return conv(torch::cat({x, pop("skip")}, 1)); }
+  nn::Conv2d conv{nullptr};
+};
+TORCH_MODULE(ConvPop);
+
 LossFn mse() {
   return [](const Tensors& outputs, const Tensors& targets) {
     return nn::functional::mse_loss(outputs[0], targets[0]);
@@ -155,6 +173,11 @@ const std::vector<SampleModel>& sample_models() {
   static const auto* models =
       new std::vector<SampleModel>{chain(), dropout(), batch_norm(), skips(), several_values()};
   return *models;
+}
+
+nn::Sequential convolutions_with_a_skip() {
+  torch::manual_seed(2);
+  return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)), ConvPop());
 }
 
 std::vector<std::vector<int64_t>> all_balances(int64_t layers, int64_t partitions) {

@@ -27,6 +27,10 @@ struct SampleModel {
 // and past several layers; layers with several values, some of them integers.
 const std::vector<SampleModel>& sample_models();
 
+// Three convolutions, with a skip from the first to the last; 2 channels. A new model with the same
+// parameters at every call.
+torch::nn::Sequential convolutions_with_a_skip();
+
 // All ways to cut `layers` layers into `partitions` non-empty partitions.
 std::vector<std::vector<int64_t>> all_balances(int64_t layers, int64_t partitions);
 
