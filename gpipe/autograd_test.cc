@@ -92,10 +92,8 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
     return nn::Sequential(first, nn::Tanh(), Tied(first->weight));
   };
   nn::Sequential plain = make();
-  GPipe pipe(make(), GPipeOptions({2, 1})
-                         .devices({c10::kCPU, c10::kCPU})
-                         .chunks(3)
-                         .checkpoint(GetParam()));
+  GPipe pipe(make(),
+             GPipeOptions({2, 1}).devices({c10::kCPU, c10::kCPU}).chunks(3).checkpoint(GetParam()));
   const auto want = torch::autograd::grad({plain->forward(batch()).pow(2).sum()},
                                           {plain->named_parameters()["0.weight"]});
   const auto have = torch::autograd::grad({pipe->forward(batch()).pow(2).sum()},
@@ -111,8 +109,8 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
   torch::autograd::backward({pipe->forward(batch()).pow(2).sum()}, {}, c10::nullopt, false,
                             {parameters["2.weight"]});
   for (const auto& p : parameters) EXPECT_EQ(p.value().grad().defined(), p.key() == "2.weight");
-  EXPECT_TRUE(torch::allclose(parameters["2.weight"].grad(),
-                              plain->named_parameters()["2.weight"].grad()));
+  EXPECT_TRUE(
+      torch::allclose(parameters["2.weight"].grad(), plain->named_parameters()["2.weight"].grad()));
 }
 
 TEST_P(Autograd, AHookRegisteredBetweenForwardAndBackwardIsAnErrorThatNamesIt) {
@@ -258,8 +256,7 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
 TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   const torch::Tensor x = batch();
   auto train = [&](auto& model) {
-    torch::optim::LBFGS optimizer(model->parameters(),
-                                  torch::optim::LBFGSOptions(0.1).max_iter(5));
+    torch::optim::LBFGS optimizer(model->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(5));
     double loss = 0;
     for (int step = 0; step < 3; ++step) {
       optimizer.step([&] {

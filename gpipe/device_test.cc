@@ -1,6 +1,8 @@
 // Pipelines over devices: once with all stages on the CPU, and as device_cuda_test on GPUs, as many
 // as there are (a single one stands for all).
 
+#include "gpipe/testing/device.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -18,16 +20,15 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/testing/device.h"
 #include "gpipe/testing/sample_models.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
-using ::testing::HasSubstr;
 using testing::convolutions_with_a_skip;
 using testing::device;
+using ::testing::HasSubstr;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 
@@ -53,9 +54,9 @@ std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& 
 std::vector<at::Tensor> piped_gradients(nn::Sequential model, const GPipeOptions& options,
                                         const at::Tensor& input, bool step) {
   GPipe pipe(model, options);
-  const at::Tensor x =
-      input.detach().to(pipe->devices().front(), /*non_blocking=*/false, /*copy=*/true)
-          .requires_grad_();
+  const at::Tensor x = input.detach()
+                           .to(pipe->devices().front(), /*non_blocking=*/false, /*copy=*/true)
+                           .requires_grad_();
   if (step) {
     pipe->step({x}, {}, square);
   } else {
@@ -86,12 +87,12 @@ TEST_F(Device, ConvolutionsWithASkipComputeTheSameUnderEveryBalanceAndMode) {
         for (bool step : {false, true}) {
           SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
                        (step ? " step" : " forward"));
-          expect_close(want, piped_gradients(convolutions_with_a_skip(),
-                                             GPipeOptions(balance)
-                                                 .devices(devices(balance.size()))
-                                                 .chunks(3)
-                                                 .checkpoint(mode),
-                                             input, step));
+          expect_close(
+              want,
+              piped_gradients(
+                  convolutions_with_a_skip(),
+                  GPipeOptions(balance).devices(devices(balance.size())).chunks(3).checkpoint(mode),
+                  input, step));
         }
       }
     }
@@ -145,10 +146,9 @@ TORCH_MODULE(SlowSecond);
 
 TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
   constexpr int64_t kChunks = 32;
-  GPipe pipe(nn::Sequential(KeepPair(), SlowSecond()), GPipeOptions({1, 1})
-                                                           .devices(devices(2))
-                                                           .chunks(kChunks)
-                                                           .checkpoint(Checkpoint::kNever));
+  GPipe pipe(
+      nn::Sequential(KeepPair(), SlowSecond()),
+      GPipeOptions({1, 1}).devices(devices(2)).chunks(kChunks).checkpoint(Checkpoint::kNever));
   const at::Tensor a = torch::rand({kChunks, 1}, device()).requires_grad_();
   const at::Tensor b = torch::rand({kChunks, 1}, device()).requires_grad_();
   pipe->forward(Tensors{a, b})[0].sum().backward();
@@ -174,10 +174,8 @@ TEST_F(Device, ResultsOfRandomLayersDependOnTheSeedAlone) {
   auto run = [](const std::vector<int64_t>& balance, Checkpoint mode) {
     torch::manual_seed(5);
     nn::Sequential model(nn::Linear(8, 8), nn::Dropout(0.5), nn::Linear(8, 8), nn::Dropout(0.3));
-    GPipe pipe(model, GPipeOptions(balance)
-                          .devices(devices(balance.size()))
-                          .chunks(4)
-                          .checkpoint(mode));
+    GPipe pipe(model,
+               GPipeOptions(balance).devices(devices(balance.size())).chunks(4).checkpoint(mode));
     torch::manual_seed(6);
     const at::Tensor x = torch::ones({8, 8}, device()).requires_grad_();
     pipe->forward(x).sum().backward();
@@ -202,8 +200,7 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
   // by micro-batch.
   nn::Sequential plain = make();
   plain->forward(input);
-  GPipe pipe(make(),
-             GPipeOptions({1, 3}).devices(devices(2)).chunks(4).deferred_batch_norm(true));
+  GPipe pipe(make(), GPipeOptions({1, 3}).devices(devices(2)).chunks(4).deferred_batch_norm(true));
   pipe->forward(input.to(device()).requires_grad_()).sum().backward();
   const auto want = plain->named_buffers();
   const auto have = pipe->named_buffers();

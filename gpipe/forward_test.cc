@@ -173,7 +173,9 @@ TEST(GPipeForward, APairGoesInAndOut) {
 }
 
 TEST(GPipeForward, ValuesOfDifferentNumbersOfRowsAreJoinedOneByOne) {
-  auto grow = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x * 3, torch::cat({x, 2 * x})}; });
+  auto grow = layer<Tensor, Tensors>([](Tensor x) {
+    return Tensors{x * 3, torch::cat({x, 2 * x})};
+  });
   GPipe pipe(nn::Sequential(nn::Identity(), grow), options({1, 1}).chunks(2));
   const Tensor x = torch::rand({3, 4}).requires_grad_();  // micro-batches of two rows and one
   const Tensors outputs = pipe->forward(Tensors{x});
@@ -184,9 +186,8 @@ TEST(GPipeForward, ValuesOfDifferentNumbersOfRowsAreJoinedOneByOne) {
   EXPECT_TRUE(torch::equal(outputs[1], torch::cat({head, 2 * head, tail, 2 * tail})));
   const Tensor weight = torch::arange(24.0).view({6, 4});
   (outputs[1] * weight).sum().backward();
-  const Tensor want =
-      torch::cat({weight.slice(0, 0, 2) + 2 * weight.slice(0, 2, 4),
-                  weight.slice(0, 4, 5) + 2 * weight.slice(0, 5, 6)});
+  const Tensor want = torch::cat({weight.slice(0, 0, 2) + 2 * weight.slice(0, 2, 4),
+                                  weight.slice(0, 4, 5) + 2 * weight.slice(0, 5, 6)});
   EXPECT_TRUE(torch::equal(x.grad(), want));
 }
 
@@ -247,10 +248,8 @@ TEST(GPipeForward, RecomputesAsOftenAsTheModeSays) {
 TEST(GPipeForward, EveryPartitionRecomputesAsItsOwnModeSays) {
   Witness always, except_last, never;
   GPipe pipe(nn::Sequential(always, except_last, never),
-             options({1, 1, 1})
-                 .chunks(3)
-                 .partition_checkpoints(
-                     {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}));
+             options({1, 1, 1}).chunks(3).partition_checkpoints(
+                 {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}));
   pipe->forward(torch::rand({3, 4})).sum().backward();
   EXPECT_EQ(always->calls.size(), 6u);
   EXPECT_EQ(except_last->calls.size(), 5u);

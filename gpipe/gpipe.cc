@@ -220,8 +220,8 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   pass->plan.defer_batch_norm = deferred_batch_norm_;
   const bool checkpoints = record && is_training();
   for (Checkpoint mode : partition_checkpoints_) {
-    pass->plan.checkpointed.push_back(
-        checkpoints ? checkpointed_micro_batches(mode, micro_batches) : 0);
+    pass->plan.checkpointed.push_back(checkpoints ? checkpointed_micro_batches(mode, micro_batches)
+                                                  : 0);
   }
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);

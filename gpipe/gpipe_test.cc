@@ -174,7 +174,9 @@ TEST(GPipeTest, PartitionsMayHaveCheckpointsOfTheirOwn) {
   text << *pipe;
   EXPECT_THAT(text.str(), HasSubstr("checkpoint={always, except_last}"));
   EXPECT_THAT(
-      [&] { GPipe(two_layers(), GPipeOptions(options).partition_checkpoints({Checkpoint::kNever})); },
+      [&] {
+        GPipe(two_layers(), GPipeOptions(options).partition_checkpoints({Checkpoint::kNever}));
+      },
       ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("1 modes"), HasSubstr("2 partitions"))));
 }
 

@@ -28,9 +28,8 @@ nn::Sequential model() {
 }
 
 GPipe piped() {
-  return GPipe(model(), GPipeOptions({1, 1, 1})
-                            .devices({c10::kCPU, c10::kCPU, c10::kCPU})
-                            .chunks(3));
+  return GPipe(model(),
+               GPipeOptions({1, 1, 1}).devices({c10::kCPU, c10::kCPU, c10::kCPU}).chunks(3));
 }
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }

@@ -42,9 +42,8 @@ struct GPipeOptions {
   // Default: kExceptLast.
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
-  // The same for each partition on its own, where memory is short in some of them only: one mode per
-  // partition, instead of `checkpoint`.
-  // Default: none, `checkpoint` holds for all.
+  // The same for each partition on its own, where memory is short in some of them only: one mode
+  // per partition, instead of `checkpoint`. Default: none, `checkpoint` holds for all.
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
 
   // Whether batch norms update their running statistics once per mini-batch, as if they had seen it

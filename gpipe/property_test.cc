@@ -176,8 +176,8 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
     const int64_t rows = chunks * pick(random, 2, 3);
     SCOPED_TRACE("GPIPE_PROPERTY_SEED=" + std::to_string(seed + draw) +
                  " GPIPE_PROPERTY_DRAWS=1: balance " + ::testing::PrintToString(balance) +
-                 ", chunks " + std::to_string(chunks) + ", checkpoints " + texts(modes) +
-                 "entry " + std::to_string(entry));
+                 ", chunks " + std::to_string(chunks) + ", checkpoints " + texts(modes) + "entry " +
+                 std::to_string(entry));
     PlainModel plain(plain_module, chunks);
     GPipe pipe(pipe_module, GPipeOptions(balance)
                                 .devices(std::vector<c10::Device>(partitions, c10::kCPU))

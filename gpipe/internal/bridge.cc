@@ -29,8 +29,8 @@ struct Hop {
 };
 
 // Its edges: to the inputs, then to the accumulators of `parameters` (numbers in
-// Pipeline::parameters). The workers accumulate parameters' gradients themselves, so a backward gets
-// undefined ones here, which accumulators ignore; only a caller that names a parameter
+// Pipeline::parameters). The workers accumulate parameters' gradients themselves, so a backward
+// gets undefined ones here, which accumulators ignore; only a caller that names a parameter
 // (torch::autograd::grad) gets its gradient through this node.
 class InputNode : public Node {
  public:
@@ -82,8 +82,7 @@ class InputNode : public Node {
         Item item;
         if (gradients[n].defined()) {
           const bool whole = pass_->micro_batches() == 1;
-          item.tensor =
-              whole ? gradients[n] : rows_of(gradients[n], starts_[n][i], rows_[n][i]);
+          item.tensor = whole ? gradients[n] : rows_of(gradients[n], starts_[n][i], rows_[n][i]);
         }
         packet.items.push_back(std::move(item));
       }
@@ -221,8 +220,8 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
     parameters.push_back(k);
   }
   auto hop = std::make_shared<Hop>();
-  auto input_node = std::make_shared<InputNode>(std::move(edges), std::move(parameters), pipeline, std::move(pass), hop,
-                                                std::move(rows));
+  auto input_node = std::make_shared<InputNode>(std::move(edges), std::move(parameters), pipeline,
+                                                std::move(pass), hop, std::move(rows));
   input_node->add_input_metadata(at::zeros({1}));
   auto output_node = std::make_shared<OutputNode>(
       torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)}, hop);

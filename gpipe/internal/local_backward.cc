@@ -41,12 +41,12 @@ bool fits(const InputMetadata& expected, const at::Tensor& gradient) {
   }
   const c10::SymIntArrayRef shape = expected.shape_as_dim_vector();
   const c10::IntArrayRef sizes = gradient.sizes();
-  return shape.size() == sizes.size() &&
-         std::equal(sizes.begin(), sizes.end(), shape.begin(),
-                    [](int64_t have, const c10::SymInt& want) {
-                      const std::optional<int64_t> number = want.maybe_as_int();
-                      return number && *number == have;
-                    });
+  return shape.size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), shape.begin(),
+                                                    [](int64_t have, const c10::SymInt& want) {
+                                                      const std::optional<int64_t> number =
+                                                          want.maybe_as_int();
+                                                      return number && *number == have;
+                                                    });
 }
 
 // Checks gradients on their way along `edges`, and brings them to the expected form.
@@ -58,7 +58,8 @@ void validate(const edge_list& edges, variable_list& gradients, const Node* from
   }
   if (all_fit) return;
   torch::autograd::validate_outputs(edges, gradients, [from](const std::string& message) {
-    return from == nullptr ? message : c10::str("Function ", from->name(), " returned an ", message);
+    return from == nullptr ? message
+                           : c10::str("Function ", from->name(), " returned an ", message);
   });
 }
 

@@ -16,7 +16,8 @@ bool has_hooks(torch::autograd::Node& node);
 
 // Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves,
 // as Engine::execute(roots, gradients, keep_graph, false, true) does, bit for bit: nodes run in the
-// same order, so sums are added up in the same order. With `keep_graph`, what nodes have saved stays.
+// same order, so sums are added up in the same order. With `keep_graph`, what nodes have saved
+// stays.
 //
 // False, and nothing is done: the graph needs the engine, because a node computes on an accelerator
 // (whose nodes run on the engine's thread for it), somebody else's hook hangs on a node (it may ask

@@ -1,7 +1,9 @@
 #include "gpipe/internal/local_backward.h"
 
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -128,6 +130,26 @@ TEST(LocalBackward, AGradientOfAnotherShapeIsRefused) {
   const at::Tensor y = x.exp();
   variable_list gradients = {torch::ones({2})};
   EXPECT_THROW(run_local_backward(roots_of({y}), gradients, false), c10::Error);
+}
+
+// Computes its gradient by a backward through a graph that it makes in backward, as a checkpointed
+// layer inside a model does.
+struct RecomputingFunction : torch::autograd::Function<RecomputingFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return x.sin().exp();
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context,
+                                variable_list gradients) {
+    const c10::AutoGradMode grad_mode(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    return torch::autograd::grad({x.sin().exp()}, {x}, {gradients[0]});
+  }
+};
+
+TEST(LocalBackward, ANodeMayRunABackwardOfItsOwn) {
+  expect_same_as_engine(
+      [](const Leaves& x) { return Leaves{RecomputingFunction::apply(x[0] * x[1]).matmul(x[2])}; });
 }
 
 struct FailingFunction : torch::autograd::Function<FailingFunction> {

@@ -49,7 +49,8 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
   if (!tensor.defined()) return tensor;
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors only.
+  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors
+  // only.
   if (typeid(impl) != typeid(c10::TensorImpl) || impl.has_symbolic_sizes_strides()) {
     return detached_alias(at::narrow(tensor, 0, start, rows));
   }

@@ -18,8 +18,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks);
 // if one has no dimension, or if the sizes differ. `what` names the argument in the message.
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
 
-// The rows [start, start + rows) of a tensor with at least one dimension: over its storage, detached,
-// no view in autograd's eyes. An undefined tensor stays undefined.
+// The rows [start, start + rows) of a tensor with at least one dimension: over its storage,
+// detached, no view in autograd's eyes. An undefined tensor stays undefined.
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows);
 
 // Element i holds the tensors of micro-batch i: see rows_of().

@@ -89,7 +89,8 @@ void backward_from(const edge_list& roots, variable_list gradients, bool keep, C
   variable_list arrived = engine.execute(roots, gradients, /*keep_graph=*/keep,
                                          /*create_graph=*/false, /*accumulate_grad=*/false, ends);
   c10::NoGradGuard no_grad;
-  for (size_t k = 0; k < captured->leaves.size(); ++k) add_to(captured->sums[k], arrived[inputs + k]);
+  for (size_t k = 0; k < captured->leaves.size(); ++k)
+    add_to(captured->sums[k], arrived[inputs + k]);
   arrived.resize(inputs);
   if (boundary != nullptr) boundary->gradients() = std::move(arrived);
 }

@@ -24,7 +24,9 @@ c10::Stream new_stream() {
   return VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
 }
 
-c10::Stream default_stream() { return VirtualGuardImpl(device().type()).getDefaultStream(device()); }
+c10::Stream default_stream() {
+  return VirtualGuardImpl(device().type()).getDefaultStream(device());
+}
 
 Packet packet_of(const at::Tensor& tensor) {
   Packet packet;
