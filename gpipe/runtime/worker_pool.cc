@@ -11,9 +11,8 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
                                 std::to_string(workers));
   }
   if (workers == 0 || (workers == 1 && inline_single)) return;
-  state_ = std::make_unique<State>();
+  state_ = std::make_unique<State>(workers);
   State& state = *state_;
-  state.unfinished = workers;
   state.threads.reserve(workers);
   for (int64_t worker = 0; worker < workers; ++worker) {
     state.threads.emplace_back([&state, worker, &init] { loop(state, worker, init); });
@@ -29,11 +28,8 @@ WorkerPool::~WorkerPool() {
     (void)state_.release();  // the threads are the parent's
     return;
   }
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->start.notify_all();
+  state_->stop = true;
+  wake_all(*state_);
   for (std::thread& thread : state_->threads) thread.join();
 }
 
@@ -47,28 +43,37 @@ void WorkerPool::run(const Body& body) {
         "this pipeline was made before fork(), and its worker threads exist in the parent process "
         "only; make a new pipeline in the child process");
   }
-  std::unique_lock<std::mutex> lock(state_->mutex);
   state_->body = &body;
   state_->unfinished = workers_;
   ++state_->round;
-  state_->start.notify_all();
+  wake_all(*state_);
+  std::unique_lock<std::mutex> lock(state_->mutex);
   state_->finish.wait(lock, [&] { return state_->unfinished == 0; });
   state_->body = nullptr;
 }
 
+void WorkerPool::wake_all(State& state) {
+  for (State::Seat& seat : state.seats) {
+    // Taking the mutex closes the window between the sleeper's last look and its wait.
+    { std::lock_guard<std::mutex> lock(seat.mutex); }
+    seat.changed.notify_one();
+  }
+}
+
 void WorkerPool::loop(State& state, int64_t worker, const Body& init) {
   if (init) init(worker);
-  uint64_t done_round = 0;
-  std::unique_lock<std::mutex> lock(state.mutex);
-  for (;;) {
-    if (--state.unfinished == 0) state.finish.notify_one();
-    state.start.wait(lock, [&] { return state.stop || state.round != done_round; });
+  State::Seat& seat = state.seats[worker];
+  for (uint64_t done_round = 0;; ++done_round) {
+    if (--state.unfinished == 0) {
+      { std::lock_guard<std::mutex> lock(state.mutex); }
+      state.finish.notify_one();
+    }
+    {
+      std::unique_lock<std::mutex> lock(seat.mutex);
+      seat.changed.wait(lock, [&] { return state.stop || state.round != done_round; });
+    }
     if (state.stop) return;
-    done_round = state.round;
-    const Body& body = *state.body;
-    lock.unlock();
-    body(worker);
-    lock.lock();
+    (*state.body)(worker);
   }
 }
 

@@ -5,6 +5,7 @@
 #ifndef GPIPE_RUNTIME_WORKER_POOL_H_
 #define GPIPE_RUNTIME_WORKER_POOL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -48,16 +49,26 @@ class WorkerPool {
   // On the heap, so that a forked child can leave it alone: destroying a condition variable waits
   // for its waiters, which do not exist there.
   struct State {
+    explicit State(int64_t workers) : seats(workers), unfinished(workers) {}
+
+    // Where a worker sleeps between runs. Each has its own, so that workers woken together do not
+    // wait for each other.
+    struct Seat {
+      std::mutex mutex;
+      std::condition_variable changed;
+    };
     std::vector<std::thread> threads;
+    std::vector<Seat> seats;
+    const Body* body = nullptr;      // written before `round` is
+    std::atomic<uint64_t> round{0};  // counts runs, so that a worker runs each once
+    std::atomic<bool> stop{false};
+
     std::mutex mutex;
-    std::condition_variable start;
     std::condition_variable finish;
-    const Body* body = nullptr;  // guarded by mutex
-    uint64_t round = 0;          // guarded by mutex; counts runs, so that a worker runs each once
-    int64_t unfinished = 0;      // guarded by mutex
-    bool stop = false;           // guarded by mutex
+    std::atomic<int64_t> unfinished;
   };
 
+  static void wake_all(State& state);
   static void loop(State& state, int64_t worker, const Body& init);
 
   int64_t workers_;
