@@ -17,6 +17,7 @@ namespace gpipe::internal {
 
 std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks) {
   if (rows == 0) return {0};
+  chunks = std::min(chunks, rows);  // also keeps the sum below from overflowing
   const int64_t size = (rows + chunks - 1) / chunks;
   std::vector<int64_t> sizes(rows / size, size);
   if (rows % size != 0) sizes.push_back(rows % size);
@@ -49,7 +50,8 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
   if (!tensor.defined()) return tensor;
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors only.
+  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors
+  // only.
   if (typeid(impl) != typeid(c10::TensorImpl) || impl.has_symbolic_sizes_strides()) {
     return detached_alias(at::narrow(tensor, 0, start, rows));
   }
