@@ -9,6 +9,7 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <ostream>
 #include <unordered_map>
@@ -46,6 +47,12 @@ std::string list_text(const std::vector<T>& values) {
   return text + "}";
 }
 
+// No machine has more threads for a stage, and OpenMP ends the process where it cannot make them.
+constexpr int64_t kMostThreads = 1024;
+
+// As Schedule has it: a mini-batch of more cells is refused here, before memory for them is taken.
+constexpr int64_t kMostCells = int64_t{1} << 24;
+
 void check_mode(Checkpoint mode, const char* what) {
   TORCH_CHECK_VALUE(
       mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
@@ -69,9 +76,10 @@ int64_t checkpointed_micro_batches(Checkpoint mode, int64_t micro_batches) {
 
 void check_options(const GPipeOptions& options) {
   TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
-  TORCH_CHECK_VALUE(options.cpu_threads_per_stage() >= 0,
-                    "cpu_threads_per_stage must be 0 (an equal share) or positive, got ",
-                    options.cpu_threads_per_stage());
+  TORCH_CHECK_VALUE(
+      options.cpu_threads_per_stage() >= 0 && options.cpu_threads_per_stage() <= kMostThreads,
+      "cpu_threads_per_stage must be 0 (an equal share) or from 1 to ", kMostThreads, ", got ",
+      options.cpu_threads_per_stage());
   check_mode(options.checkpoint(), "checkpoint");
   const std::vector<Checkpoint>& modes = options.partition_checkpoints();
   TORCH_CHECK_VALUE(modes.empty() || modes.size() == options.balance().size(),
@@ -84,13 +92,18 @@ void check_options(const GPipeOptions& options) {
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {
   TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ",
                     layers, " layers: say how many each partition gets", kBalanceHint);
-  const int64_t sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
-  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
-                    " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
+  int64_t sum = 0;
   for (int64_t count : balance) {
     TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, got the balance ",
                       list_text(balance), kBalanceHint);
+    const int64_t room = std::numeric_limits<int64_t>::max() - sum;
+    TORCH_CHECK_VALUE(count <= room, "the balance ", list_text(balance),
+                      " sums up to more than 2^63 - 1, but the model has ", layers, " layers",
+                      kBalanceHint);
+    sum += count;
   }
+  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
+                    " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
 }
 
 std::vector<c10::Device> default_devices(size_t partitions) {
@@ -108,9 +121,26 @@ c10::Device normalized(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
-void check_duplicates(const torch::nn::Sequential& module) {
+// Before any layer is moved: one that has been moved is not moved back.
+void check_devices(const std::vector<c10::Device>& devices) {
+  for (size_t j = 0; j < devices.size(); ++j) {
+    const c10::Device device = devices[j];
+    if (device.is_cpu()) continue;
+    const int count = c10::impl::hasDeviceGuardImpl(device.type())
+                          ? c10::impl::VirtualGuardImpl(device.type()).deviceCount()
+                          : 0;
+    TORCH_CHECK_VALUE(count > 0 && device.index() >= -1 && device.index() < count, "device ", j,
+                      " is ", device, ", but there are ", count, " devices of type ",
+                      c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+                      " here; give devices that exist (torch::kCPU always does)");
+  }
+}
+
+void check_layers(const torch::nn::Sequential& module) {
   std::unordered_map<const torch::nn::Module*, std::string> seen;
   for (const auto& child : module->named_children()) {
+    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
+                      "' of the model is a null pointer; give a module or leave it out");
     const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
     TORCH_CHECK_VALUE(
         fresh, "the layers '", entry->second, "' and '", child.key(),
@@ -163,7 +193,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       deferred_batch_norm_(options.deferred_batch_norm()) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
   check_options(options);
-  check_duplicates(module);
+  check_layers(module);
   skip::verify_skippables(module);
   check_balance(balance_, module->size());
 
@@ -174,6 +204,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
                     " partitions, but there are only ", devices_.size(),
                     " devices; give fewer partitions or name a device several times");
   devices_.erase(devices_.begin() + static_cast<int64_t>(partitions), devices_.end());
+  check_devices(devices_);
   for (c10::Device& device : devices_) device = normalized(device);
 
   std::vector<std::string> names;
@@ -210,8 +241,12 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
                       " is on ", inputs[k].device(), ", but the first partition is on ",
                       devices_.front(), "; move it there with .to()");
   }
-  const std::vector<int64_t> sizes =
-      internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  const int64_t rows = internal::batch_size(inputs, "input");
+  const int64_t most = kMostCells / pipeline_->stages();
+  TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
+                    " rows into more than ", most, " micro-batches, the most for ",
+                    pipeline_->stages(), " stages; give fewer chunks");
+  const std::vector<int64_t> sizes = internal::micro_batch_sizes(rows, chunks_);
   const int64_t micro_batches = static_cast<int64_t>(sizes.size());
   auto pass = std::make_shared<Pass>(pipeline_->stages(), micro_batches);
   pass->sizes = sizes;
@@ -305,6 +340,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                       "samples), got ",
                       loss.defined() ? "a tensor of shape " + c10::str(loss.sizes())
                                      : std::string("an undefined tensor"));
+    TORCH_CHECK_VALUE(!loss.is_complex(), "the loss must be a real number, got ", loss.dtype(),
+                      "; take at::real() or at::abs() of it");
     TORCH_CHECK_VALUE(loss.requires_grad(),
                       "the loss needs no gradient: no parameter and no input of the model requires "
                       "one, or the loss function detached it");

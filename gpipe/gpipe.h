@@ -50,12 +50,13 @@ enum class ValueKind : uint8_t;
 //   loss(output, target).backward();                       // autograd runs the backward half
 class GPipeImpl : public torch::nn::Module {
  public:
-  // Throws c10::ValueError for a balance, a number of chunks or shared layers that do not fit,
-  // c10::IndexError for too few devices, c10::TypeError for skips that do not pair up.
+  // Throws c10::ValueError for a balance, a number of chunks, a device or shared layers that do not
+  // fit, c10::IndexError for too few devices, c10::TypeError for skips that do not pair up.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
   ~GPipeImpl() override;
 
-  // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values.
+  // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values, or for
+  // more than 2^24 cells (stages x micro-batches).
   torch::Tensor forward(torch::Tensor input);
   // The same for several inputs and outputs, all with the same N.
   Tensors forward(Tensors inputs);
@@ -63,7 +64,8 @@ class GPipeImpl : public torch::nn::Module {
   // Runs forward, loss and backward inside the pipeline, adding to the parameters' gradients.
   // Micro-batches count by their samples, so the loss and its gradients are the mean over the
   // mini-batch also where the last micro-batch is short. Throws c10::ValueError if inputs and
-  // targets do not fit, if the loss is no scalar or needs no gradient, or under torch::NoGradGuard.
+  // targets do not fit, if the loss is no real scalar or needs no gradient, for a schedule that
+  // does not fit, or under torch::NoGradGuard.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 

@@ -51,7 +51,7 @@ struct GPipeOptions {
   // Default: false.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
-  // Intra-op threads of each CPU stage.
+  // Intra-op threads of each CPU stage, at most 1024.
   // Default: 0, an equal share of the caller's.
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 };
@@ -61,8 +61,8 @@ using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& t
 
 struct StepOptions {
   // Which action runs when. A fixed Schedule must have the pipeline's stages and the mini-batch's
-  // number of micro-batches; a ScheduleGenerator fits itself to every mini-batch.
-  // Default: Schedule::one_f_one_b.
+  // number of micro-batches; a ScheduleGenerator fits itself to every mini-batch, an empty one
+  // gives the default. Default: Schedule::one_f_one_b.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     generator_ = nullptr;
@@ -73,7 +73,7 @@ struct StepOptions {
     schedule_.reset();
     return *this;
   }
-  // The schedule for a mini-batch.
+  // The schedule for a mini-batch. Throws std::invalid_argument for counts below 1.
   Schedule schedule_for(int64_t stages, int64_t micro_batches) const {
     if (schedule_) return *schedule_;
     return generator_ ? generator_(stages, micro_batches)

@@ -302,13 +302,18 @@ TORCH_MODULE(Classify);
 
 void check(const AmoebaNetDOptions& options) {
   TORCH_CHECK_VALUE(options.num_layers() >= 0 && options.num_layers() % 3 == 0,
-                    "num_layers of AmoebaNet-D must be a multiple of 3, since its normal "
-                    "cells stand in three equal groups, got ",
+                    "num_layers of AmoebaNet-D must be a multiple of 3 and not negative, since its "
+                    "normal cells stand in three equal groups, got ",
+                    options.num_layers());
+  // The upper limits: a typing error ends in a message instead of in a full memory.
+  TORCH_CHECK_VALUE(options.num_layers() <= 3072, "num_layers must be at most 3072, got ",
                     options.num_layers());
   TORCH_CHECK_VALUE(options.num_filters() >= 8 && options.num_filters() <= int64_t{1} << 20,
                     "num_filters must be from 8 to 2^20, got ", options.num_filters());
   TORCH_CHECK_VALUE(options.num_classes() > 0, "num_classes must be positive, got ",
                     options.num_classes());
+  TORCH_CHECK_VALUE(options.num_classes() <= int64_t{1} << 24,
+                    "num_classes must be at most 2^24, got ", options.num_classes());
 }
 
 }  // namespace

@@ -12,10 +12,11 @@ namespace gpipe::models {
 // in the form that torchgpipe measured. It differs from the paper: what the genotype calls
 // max_pool_3x3 is an average pool, and the normal cell joins the states 0, 3, 4 and 6.
 struct AmoebaNetDOptions {
-  TORCH_ARG(int64_t, num_classes) = 1000;
-  // Normal cells in all, a multiple of 3: a third of them in each of three groups. Default: 18.
+  TORCH_ARG(int64_t, num_classes) = 1000;  // at most 2^24
+  // Normal cells in all, a multiple of 3: a third of them in each of three groups. At most
+  // 3072. Default: 18.
   TORCH_ARG(int64_t, num_layers) = 18;
-  // A quarter of them come out of the stem; at least 8. Default: 256.
+  // A quarter of them come out of the stem; at least 8, at most 2^20. Default: 256.
   TORCH_ARG(int64_t, num_filters) = 256;
 };
 

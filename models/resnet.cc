@@ -82,6 +82,8 @@ TORCH_MODULE(Flat);
 
 torch::nn::ReLU relu(bool inplace) { return torch::nn::ReLU(torch::nn::ReLUOptions(inplace)); }
 
+// The upper limits are far beyond any network; a typing error ends in a message instead of in a
+// full memory.
 void check(const ResNetOptions& options) {
   TORCH_CHECK_VALUE(!options.layers().empty(),
                     "a ResNet needs at least one group of blocks, got no layers");
@@ -90,13 +92,18 @@ void check(const ResNetOptions& options) {
   for (int64_t blocks : options.layers()) {
     TORCH_CHECK_VALUE(blocks > 0, "every group of a ResNet needs at least one block, got layers ",
                       c10::IntArrayRef(options.layers()));
+    TORCH_CHECK_VALUE(blocks <= 1024,
+                      "a group of a ResNet may have at most 1024 blocks, got layers ",
+                      c10::IntArrayRef(options.layers()));
   }
   TORCH_CHECK_VALUE(options.num_classes() > 0, "num_classes must be positive, got ",
                     options.num_classes());
+  TORCH_CHECK_VALUE(options.num_classes() <= int64_t{1} << 24,
+                    "num_classes must be at most 2^24, got ", options.num_classes());
   TORCH_CHECK_VALUE(options.base_planes() > 0 && options.base_planes() <= int64_t{1} << 20,
                     "base_planes must be from 1 to 2^20, got ", options.base_planes());
-  TORCH_CHECK_VALUE(options.in_channels() > 0, "in_channels must be positive, got ",
-                    options.in_channels());
+  TORCH_CHECK_VALUE(options.in_channels() > 0 && options.in_channels() <= int64_t{1} << 20,
+                    "in_channels must be from 1 to 2^20, got ", options.in_channels());
 }
 
 }  // namespace

@@ -14,17 +14,19 @@ namespace gpipe::models {
 // section 4.1) with the stride on the 3x3 convolution. The defaults are the ImageNet form.
 struct ResNetOptions {
   // The number of blocks in each group, e.g. {3, 4, 23, 3} for ResNet-101. Each group has twice the
-  // channels of the one before and, but for the first, half its height and width.
+  // channels of the one before and, but for the first, half its height and width. At most 16
+  // groups of at most 1024 blocks.
   ResNetOptions(std::vector<int64_t> layers);  // NOLINT: implicit, as LibTorch's options are
 
   TORCH_ARG(std::vector<int64_t>, layers);
-  TORCH_ARG(int64_t, num_classes) = 1000;
+  TORCH_ARG(int64_t, num_classes) = 1000;  // at most 2^24
   // ReLUs within the blocks overwrite their input: less memory, but not for a pipeline with
   // checkpoints. Default: false.
   TORCH_ARG(bool, inplace) = false;
-  // Inner channels of the first group; its blocks give four times as many. Default: 64.
+  // Inner channels of the first group; its blocks give four times as many. At most 2^20.
+  // Default: 64.
   TORCH_ARG(int64_t, base_planes) = 64;
-  TORCH_ARG(int64_t, in_channels) = 3;
+  TORCH_ARG(int64_t, in_channels) = 3;  // at most 2^20
   // For small images (28x28): a 3x3 convolution of stride 1 and no max-pool, in place of 7x7 of
   // stride 2 with a max-pool. Default: false.
   TORCH_ARG(bool, small_stem) = false;

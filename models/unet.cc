@@ -13,6 +13,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "skip/skippable.h"
@@ -74,16 +75,20 @@ void check(const UNetOptions& options) {
   // More halvings than 24 would need images of 33 million pixels a side, and overflow the channels.
   TORCH_CHECK_VALUE(options.depth() >= 1 && options.depth() <= 24,
                     "depth of a U-Net must be from 1 to 24, got ", options.depth());
+  // This limit and those below: a typing error ends in a message instead of in a full memory.
   TORCH_CHECK_VALUE(options.num_convs() >= 1, "num_convs must be at least 1, got ",
+                    options.num_convs());
+  TORCH_CHECK_VALUE(options.num_convs() <= 1024, "num_convs must be at most 1024, got ",
                     options.num_convs());
   TORCH_CHECK_VALUE(options.base_channels() >= 2, "base_channels must be at least 2, since the ",
                     "last decoder has half as many, got ", options.base_channels());
   TORCH_CHECK_VALUE(options.base_channels() <= int64_t{1} << 20,
                     "base_channels must be at most 2^20, got ", options.base_channels());
-  TORCH_CHECK_VALUE(options.in_channels() >= 1, "in_channels must be at least 1, got ",
-                    options.in_channels());
-  TORCH_CHECK_VALUE(options.out_channels() >= 1, "out_channels must be at least 1, got ",
-                    options.out_channels());
+  for (const auto& [name, channels] : {std::make_pair("in_channels", options.in_channels()),
+                                       std::make_pair("out_channels", options.out_channels())}) {
+    TORCH_CHECK_VALUE(channels >= 1, name, " must be at least 1, got ", channels);
+    TORCH_CHECK_VALUE(channels <= int64_t{1} << 20, name, " must be at most 2^20, got ", channels);
+  }
 }
 
 }  // namespace

@@ -11,15 +11,15 @@ namespace gpipe::models {
 // A simplified U-Net (after Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image
 // Segmentation", 2015) of any size, as torchgpipe measured it.
 struct UNetOptions {
-  // How often the image is halved. Default: 5.
+  // How often the image is halved, at most 24 times. Default: 5.
   TORCH_ARG(int64_t, depth) = 5;
-  // Convolutions in a row at each level on each side, and at the bottom. Default: 5.
+  // Convolutions in a row at each level on each side, and at the bottom; at most 1024. Default: 5.
   TORCH_ARG(int64_t, num_convs) = 5;
   // Channels of the first level; every level has twice those of the level above. At least 2, as the
-  // last decoder has half as many. Default: 64.
+  // last decoder has half as many, and at most 2^20. Default: 64.
   TORCH_ARG(int64_t, base_channels) = 64;
-  TORCH_ARG(int64_t, in_channels) = 3;
-  TORCH_ARG(int64_t, out_channels) = 1;
+  TORCH_ARG(int64_t, in_channels) = 3;   // at most 2^20
+  TORCH_ARG(int64_t, out_channels) = 1;  // at most 2^20
 };
 
 // The layers, flat: num_convs * 4 * (2 * depth + 1) + 4 * depth + 1 of them. A convolution is

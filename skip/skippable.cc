@@ -49,6 +49,9 @@ void find(torch::nn::Module& module, const std::string& path,
   }
   parents.push_back(&module);
   for (const auto& child : module.named_children()) {
+    TORCH_CHECK_VALUE(child.value() != nullptr, "the submodule '",
+                      path.empty() ? child.key() : path + "." + child.key(),
+                      "' is a null pointer; register a module there or leave it out");
     find(*child.value(), path.empty() ? child.key() : path + "." + child.key(), parents, found);
   }
   parents.pop_back();

@@ -81,7 +81,8 @@ class Skippable {
 };
 
 // The skippable layers of `layer`: itself and those nested in it at any depth, parents before
-// children, in the order of registration, each once.
+// children, in the order of registration, each once. Throws c10::ValueError for a submodule that is
+// a null pointer.
 std::vector<Skippable*> skippables_of(torch::nn::Module& layer);
 std::vector<const Skippable*> skippables_of(const torch::nn::Module& layer);
 

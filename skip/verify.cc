@@ -36,6 +36,9 @@ void verify_skippables(const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(!module.is_empty(),
                     "verify_skippables needs a Sequential, got an empty holder");
   const auto all = internal::find_skippables(*module.ptr());
+  TORCH_CHECK_TYPE(all.empty() || !all.front().parents.empty(),
+                   "the model itself is a layer with skips, but only the layers in it are called: "
+                   "give the skips to one of them");
 
   // In one pass: a pop that comes first is judged once all stashes are known.
   std::unordered_map<Key, const internal::Found*> stashed;

@@ -16,7 +16,8 @@ namespace gpipe::skip {
 // Throws one c10::TypeError that lists every mismatch, with the child ("child 2", or "child 3.1"
 // for a layer nested in child 3) and the name: a layer that both stashes and pops a name, a name
 // stashed or popped again (also after a complete pair: isolate the pairs), popped but not stashed
-// before, stashed but never popped. c10::ValueError if `module` is empty of an implementation.
+// before, stashed but never popped; also if `module` itself is skippable, since only its layers are
+// called. c10::ValueError if `module` is empty of an implementation, or a submodule a null pointer.
 //
 // It reads the model and changes nothing.
 void verify_skippables(const torch::nn::Sequential& module);

@@ -17,6 +17,7 @@ namespace gpipe::internal {
 
 std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks) {
   if (rows == 0) return {0};
+  chunks = std::min(chunks, rows);  // also keeps the sum below from overflowing
   const int64_t size = (rows + chunks - 1) / chunks;
   std::vector<int64_t> sizes(rows / size, size);
   if (rows % size != 0) sizes.push_back(rows % size);

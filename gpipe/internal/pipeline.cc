@@ -127,6 +127,12 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
                     " stages, but the pipeline has ", stages());
   TORCH_CHECK_VALUE(schedule.workers() == stages(), "the schedule is for ", schedule.workers(),
                     " workers, but each of the ", stages(), " stages has a worker of its own");
+  try {
+    schedule.verify();
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
+  }
+  bool forwards = false, backwards = false;
   for (int64_t j = 0; j < stages(); ++j) {
     TORCH_CHECK_VALUE(schedule.worker_of(j) == j, "the schedule puts stage ", j, " on worker ",
                       schedule.worker_of(j), "; a pipeline runs stage j on worker j");
@@ -135,13 +141,13 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
           action.kind == ActionKind::kForward || action.kind == ActionKind::kBackward,
           "the schedule splits backward into input and weight gradients (", action.to_text(),
           "), which this pipeline does not run yet; use a schedule of forwards and backwards");
+      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
-  try {
-    schedule.verify();
-  } catch (const std::invalid_argument& error) {
-    TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
-  }
+  // Half a schedule verifies, too.
+  TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
+                    forwards ? "backwards" : "forwards",
+                    "; a step needs both, so give the whole schedule and not a half of it");
   // The tail of an epoch brings another number of micro-batches; a few programs are enough to keep.
   constexpr size_t kKept = 16;
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());

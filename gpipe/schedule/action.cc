@@ -3,6 +3,8 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "gpipe/schedule/quoted.h"
+
 namespace gpipe {
 namespace {
 
@@ -36,7 +38,8 @@ char letter(ActionKind kind) {
       return 'W';
   }
   throw std::invalid_argument("ActionKind " + std::to_string(static_cast<int>(kind)) +
-                              " is none of the four kinds of action");
+                              " is none of the four kinds of action: use kForward, kBackward, "
+                              "kInputGradient or kWeightGradient");
 }
 
 std::string Action::to_text() const {
@@ -50,8 +53,8 @@ Action Action::from_text(std::string_view text) {
       !take_number(text.substr(1, dot - 1), &action.stage) ||
       !take_number(text.substr(dot + 1), &action.micro_batch)) {
     throw std::invalid_argument(
-        "'" + std::string(text) +
-        "' is not an action: expected F, B, I or W, then the stage, a dot and the "
+        internal::quoted(text) +
+        " is not an action: expected F, B, I or W, then the stage, a dot and the "
         "micro-batch, as in F0.3");
   }
   return action;

@@ -25,7 +25,8 @@ enum class ActionKind : uint8_t {
 
 inline constexpr int kActionKinds = 4;
 
-// The letter that stands for `kind` in texts and drawings.
+// The letter that stands for `kind` in texts and drawings. Throws std::invalid_argument for a
+// number that is none of the kinds, and so does everything that writes an action.
 char letter(ActionKind kind);
 
 // A plain value; every function is thread-safe.

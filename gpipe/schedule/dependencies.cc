@@ -89,9 +89,13 @@ std::vector<Position> Dependencies::order() const {
       return need.position.index < done[static_cast<size_t>(need.position.worker)];
     });
   };
-  for (bool moved = true; moved;) {
+  // Up and down in turn, as forwards and gradients go: always up, each sweep would bring the
+  // gradients on by one worker only, which is quadratic in the stages.
+  bool up = true;
+  for (bool moved = true; moved; up = !up) {
     moved = false;
-    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+    for (size_t k = 0; k < workers_.size(); ++k) {
+      const size_t worker = up ? k : workers_.size() - 1 - k;
       const std::vector<Action>& actions = workers_[worker];
       while (static_cast<size_t>(done[worker]) < actions.size() &&
              ready(actions[static_cast<size_t>(done[worker])])) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -9,6 +10,9 @@
 
 namespace gpipe {
 namespace {
+
+// No screen shows as much, and a typing error in a cost shall not fill the memory.
+constexpr double kMostCharacters = 1 << 28;
 
 bool stage_is_worker(const Schedule& schedule) {
   for (int64_t worker = 0; worker < schedule.workers(); ++worker) {
@@ -23,7 +27,11 @@ bool stage_is_worker(const Schedule& schedule) {
 
 std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
   if (std::min({costs.forward, costs.backward, costs.input_gradient, costs.weight_gradient}) < 1) {
-    throw std::invalid_argument("draw: every cost must be at least 1");
+    throw std::invalid_argument("draw: every cost must be at least 1, got forward " +
+                                std::to_string(costs.forward) + ", backward " +
+                                std::to_string(costs.backward) + ", input_gradient " +
+                                std::to_string(costs.input_gradient) + ", weight_gradient " +
+                                std::to_string(costs.weight_gradient));
   }
   SimulateOptions options;
   options.action = uniform_cost(
@@ -38,6 +46,14 @@ std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
   size_t width = 0;
   for (const auto& timeline : run.workers) {
     for (const TimedAction& timed : timeline) width = std::max(width, label(timed.action).size());
+  }
+  const double rows = static_cast<double>(run.workers.size());
+  if (rows * run.makespan * static_cast<double>(width + 1) > kMostCharacters) {
+    std::ostringstream text;
+    text << "draw: the drawing would have " << run.workers.size() << " rows of " << run.makespan
+         << " columns, more than 2^28 characters; give smaller costs, or take the times of "
+            "simulate()";
+    throw std::invalid_argument(text.str());
   }
   // Times are sums of whole numbers, so they are whole.
   const auto column = [](double time) { return static_cast<size_t>(std::llround(time)); };

@@ -24,7 +24,8 @@ struct DrawingCosts {
 //   1: .. F0 B0 F1 B1 F2 B2 ..
 // With backward = 2 a backward reads "B0---". Where worker j does not run just stage j, the stage
 // is told as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a cost below
-// 1, and if the schedule does not verify with buffered sends.
+// 1, for a drawing of more than 2^28 characters, and if the schedule does not verify with buffered
+// sends.
 std::string draw(const Schedule& schedule, const DrawingCosts& costs = {});
 
 }  // namespace gpipe

@@ -10,6 +10,17 @@ namespace {
 // machine.
 constexpr int64_t kMostStages = int64_t{1} << 24;
 
+// values[index]; `what` says in the error what the index counts.
+template <typename T>
+const T& element(const std::vector<T>& values, int64_t index, const char* what) {
+  if (index < 0 || index >= static_cast<int64_t>(values.size())) {
+    throw std::out_of_range("Routes: there is no " + std::string(what) + " " +
+                            std::to_string(index) + ", give one of 0.." +
+                            std::to_string(static_cast<int64_t>(values.size()) - 1));
+  }
+  return values[static_cast<size_t>(index)];
+}
+
 }  // namespace
 
 Routes Routes::create(int64_t stages, std::vector<Route> skips) {
@@ -43,12 +54,14 @@ Routes Routes::create(int64_t stages, std::vector<Route> skips) {
   return routes;
 }
 
+const Route& Routes::operator[](int64_t id) const { return element(routes_, id, "route"); }
+
 const std::vector<int32_t>& Routes::outgoing(int64_t stage) const {
-  return outgoing_.at(static_cast<size_t>(stage));
+  return element(outgoing_, stage, "stage");
 }
 
 const std::vector<int32_t>& Routes::incoming(int64_t stage) const {
-  return incoming_.at(static_cast<size_t>(stage));
+  return element(incoming_, stage, "stage");
 }
 
 std::string Routes::to_text() const {

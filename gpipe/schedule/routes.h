@@ -38,7 +38,8 @@ class Routes {
 
   int64_t stages() const { return static_cast<int64_t>(outgoing_.size()); }
   int64_t size() const { return static_cast<int64_t>(routes_.size()); }
-  const Route& operator[](int64_t id) const { return routes_.at(static_cast<size_t>(id)); }
+  // Throws std::out_of_range for an id that does not exist.
+  const Route& operator[](int64_t id) const;
 
   // Ids in ascending order, so the activation, where there is one, is first.
   // Throw std::out_of_range for a stage that does not exist.

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpipe/schedule/quoted.h"
+
 namespace gpipe {
 namespace {
 
@@ -59,7 +61,7 @@ class Lines {
   [[noreturn]] void fail(const std::string& expected) const {
     throw std::invalid_argument("Schedule::from_text: line " + std::to_string(number_) +
                                 ": expected " + expected + ", found " +
-                                (done_ ? "the end" : "'" + std::string(line_) + "'"));
+                                (done_ ? "the end" : internal::quoted(line_)));
   }
 
  private:
@@ -152,6 +154,14 @@ Schedule Schedule::one_f_one_b(int64_t stages, int64_t micro_batches) {
   return create(stages, micro_batches, std::move(workers));
 }
 
+const std::vector<Action>& Schedule::actions(int64_t worker) const {
+  if (worker < 0 || worker >= workers()) {
+    throw std::out_of_range("Schedule::actions: there is no worker " + std::to_string(worker) +
+                            ", the schedule has " + std::to_string(workers()) + ", counted from 0");
+  }
+  return rep_->workers[static_cast<size_t>(worker)];
+}
+
 int64_t Schedule::worker_of(int64_t stage) const {
   if (stage < 0 || stage >= stages() || rep_->worker_of[static_cast<size_t>(stage)] < 0) {
     throw std::invalid_argument("Schedule::worker_of: no worker runs stage " +
@@ -170,6 +180,7 @@ ScheduleFacts Schedule::verify(const Routes& routes, Sends sends) const {
 }
 
 Schedule Schedule::only(std::initializer_list<ActionKind> kinds) const {
+  for (ActionKind kind : kinds) (void)letter(kind);  // throws for what is no kind
   std::vector<std::vector<Action>> workers;
   for (const std::vector<Action>& all : rep_->workers) {
     std::vector<Action>& kept = workers.emplace_back();

@@ -31,8 +31,8 @@ class Schedule {
  public:
   // Any table of workers and their actions; several stages may share a worker. Checks the ranges
   // only: throws std::invalid_argument for a stage or micro-batch that does not exist, for counts
-  // below 1, and for more than 2^24 cells (stages x micro-batches). Whether the table makes sense
-  // is for verify() to say.
+  // below 1, for more than 2^24 cells (stages x micro-batches), and for what is no kind of action.
+  // Whether the table makes sense is for verify() to say.
   static Schedule create(int64_t stages, int64_t micro_batches,
                          std::vector<std::vector<Action>> workers);
 
@@ -52,25 +52,25 @@ class Schedule {
   int64_t micro_batches() const { return rep_->micro_batches; }
   int64_t workers() const { return static_cast<int64_t>(rep_->workers.size()); }
   // Throws std::out_of_range for a worker that does not exist.
-  const std::vector<Action>& actions(int64_t worker) const {
-    return rep_->workers.at(static_cast<size_t>(worker));
-  }
+  const std::vector<Action>& actions(int64_t worker) const;
   const std::vector<std::vector<Action>>& table() const { return rep_->workers; }
   // The worker that runs `stage` (the first, where verify() would complain about several). Throws
   // std::invalid_argument if none does.
   int64_t worker_of(int64_t stage) const;
 
-  // Throws std::invalid_argument with a list of every problem; otherwise tells what the schedule
-  // costs. See verify.h for what is checked. `sends` is what the transport promises: a schedule
-  // that passes with the default runs over any. Without routes only the chain of activations and
-  // gradients is looked at: enough where at least the skips are buffered (docs/design/schedule.md).
+  // Throws std::invalid_argument with a list of the problems (of more than 100, the first 100 and
+  // how many there are); otherwise tells what the schedule costs. See verify.h for what is checked.
+  // `sends` is what the transport promises: a schedule that passes with the default runs over any.
+  // Without routes only the chain of activations and gradients is looked at: enough where at least
+  // the skips are buffered (docs/design/schedule.md).
   //
   // Takes about 1 us per action, and so does compile(): keep the result rather than ask each step.
   ScheduleFacts verify(Sends sends = Sends::kRendezvous) const;
   ScheduleFacts verify(const Routes& routes, Sends sends = Sends::kRendezvous) const;
 
   // The same workers with only these kinds of action left, in the same order: the forward half is
-  // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}).
+  // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}). Throws
+  // std::invalid_argument for what is no kind.
   Schedule only(std::initializer_list<ActionKind> kinds) const;
 
   // A text for people and for diffs, and its exact inverse:

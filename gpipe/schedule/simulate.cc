@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -22,13 +23,22 @@ double cost_of(const StageCost& cost, ActionKind kind) {
     case ActionKind::kWeightGradient:
       return cost.weight_gradient;
   }
-  throw std::invalid_argument("not a kind of action");
+  (void)letter(kind);  // throws: it is none of the kinds
+  return 0.0;
 }
 
 double checked(double cost, const std::string& what) {
   if (std::isfinite(cost) && cost >= 0.0) return cost;
-  throw std::invalid_argument("simulate: the cost of " + what +
-                              " must be finite and at least 0, got " + std::to_string(cost));
+  std::ostringstream text;  // unlike std::to_string it shows small numbers
+  text << "simulate: the cost of " << what << " must be finite and at least 0, got " << cost;
+  throw std::invalid_argument(text.str());
+}
+
+// Later than any clock tells: finite costs may add up to more than a double holds.
+double checked_time(double time, const Action& action) {
+  if (std::isfinite(time)) return time;
+  throw std::invalid_argument("simulate: the costs up to " + action.to_text() +
+                              " add up to more than a double holds; give them in a larger unit");
 }
 
 }  // namespace
@@ -39,16 +49,27 @@ ActionCost uniform_cost(StageCost cost) {
 
 ActionCost stage_costs(std::vector<StageCost> costs) {
   return [costs = std::move(costs)](const Action& action) {
-    return cost_of(costs.at(static_cast<size_t>(action.stage)), action.kind);
+    if (action.stage < 0 || static_cast<size_t>(action.stage) >= costs.size()) {
+      throw std::out_of_range("stage_costs: no cost was given for the stage of " +
+                              action.to_text() + ", there are costs for " +
+                              std::to_string(costs.size()) + " stages: give one for each");
+    }
+    return cost_of(costs[static_cast<size_t>(action.stage)], action.kind);
   };
 }
 
 double Simulation::bubble(int64_t worker) const {
-  const double time = busy.at(static_cast<size_t>(worker));
+  if (worker < 0 || worker >= static_cast<int64_t>(busy.size())) {
+    throw std::out_of_range("Simulation::bubble: there is no worker " + std::to_string(worker) +
+                            ", the simulation has " + std::to_string(busy.size()) +
+                            ", counted from 0");
+  }
+  const double time = busy[static_cast<size_t>(worker)];
   return makespan > 0.0 ? 1.0 - time / makespan : 0.0;
 }
 
 double Simulation::bubble_ratio() const {
+  if (busy.empty()) return 0.0;
   double sum = 0.0;
   for (size_t worker = 0; worker < busy.size(); ++worker)
     sum += bubble(static_cast<int64_t>(worker));
@@ -61,6 +82,10 @@ Simulation simulate(const Schedule& schedule, const SimulateOptions& options) {
 
 Simulation simulate(const Schedule& schedule, const Routes& routes,
                     const SimulateOptions& options) {
+  if (!options.action) {
+    throw std::invalid_argument(
+        "simulate: SimulateOptions::action is empty; give a cost, as uniform_cost({}) is");
+  }
   schedule.verify(routes, Sends::kBuffered);
   const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
                                             schedule.table(), routes);
@@ -86,9 +111,10 @@ Simulation simulate(const Schedule& schedule, const Routes& routes,
       start = std::max(start, arrival);
     }
     const double cost = checked(options.action(action), action.to_text());
-    timeline.push_back({action, start, start + cost});
+    const double end = checked_time(start + cost, action);
+    timeline.push_back({action, start, end});
     run.busy[worker] += cost;
-    run.makespan = std::max(run.makespan, start + cost);
+    run.makespan = std::max(run.makespan, end);
   }
   return run;
 }

@@ -41,7 +41,8 @@ using ActionCost = std::function<double(const Action&)>;
 using TransferCost = std::function<double(const Transfer&)>;
 
 // The same for every stage, and one for each stage (asking for another stage throws
-// std::out_of_range). A cost per cell is any function of the caller's.
+// std::out_of_range; what is no kind of action has no cost: std::invalid_argument). A cost per cell
+// is any function of the caller's.
 ActionCost uniform_cost(StageCost cost);
 ActionCost stage_costs(std::vector<StageCost> costs);
 
@@ -63,8 +64,9 @@ struct Simulation {
   std::vector<double> busy;                       // per worker, the time spent in actions
 
   // Share of the makespan in which the worker has nothing to do, 0 .. 1; 0 where the makespan is 0.
+  // Throws std::out_of_range for a worker that does not exist.
   double bubble(int64_t worker) const;
-  // The mean over the workers.
+  // The mean over the workers; 0 where there are none.
   double bubble_ratio() const;
 };
 
@@ -72,7 +74,8 @@ struct Simulation {
 //   run.makespan;                   // (8 + 4 - 1) * (1.0 + 2.0)
 //   run.workers[3].front().start;   // 3.0: the fill
 // Deterministic. Throws std::invalid_argument if the schedule does not verify with buffered sends,
-// or for a cost that is negative or not finite.
+// for a cost that is negative or not finite, for costs whose sum is not finite, and if
+// SimulateOptions::action is empty.
 Simulation simulate(const Schedule& schedule, const SimulateOptions& options = {});
 Simulation simulate(const Schedule& schedule, const Routes& routes,
                     const SimulateOptions& options = {});

@@ -14,19 +14,29 @@ using Table = std::vector<std::vector<Action>>;
 
 class Problems {
  public:
-  void add(std::string problem) { problems_.push_back(std::move(problem)); }
-  bool empty() const { return problems_.empty(); }
+  void add(std::string problem) {
+    ++count_;
+    if (count_ <= kMostTold) problems_.push_back(std::move(problem));
+  }
 
   void throw_if_any() const {
-    if (problems_.empty()) return;
-    std::string text = "Schedule::verify: " + std::to_string(problems_.size()) +
-                       (problems_.size() == 1 ? " problem:" : " problems:");
+    if (count_ == 0) return;
+    std::string text =
+        "Schedule::verify: " + std::to_string(count_) + (count_ == 1 ? " problem:" : " problems:");
     for (const std::string& problem : problems_) text += "\n  - " + problem;
+    if (count_ > kMostTold) {
+      text += "\n  - and " + std::to_string(count_ - kMostTold) + " more";
+    }
     throw std::invalid_argument(text);
   }
 
  private:
+  // One wrong action makes a few problems. An empty table of the largest size would make 2^24, more
+  // than anybody reads and more memory than the table.
+  static constexpr int64_t kMostTold = 100;
+
   std::vector<std::string> problems_;
+  int64_t count_ = 0;
 };
 
 std::string place(size_t worker, size_t index) {
@@ -39,8 +49,8 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
   bool has_forward = false;
   bool has_backward = false;
   std::vector<int32_t> owner(static_cast<size_t>(stages), -1);
+  std::vector<int32_t> told(static_cast<size_t>(stages), -1);  // the last worker complained of
   for (size_t worker = 0; worker < workers.size(); ++worker) {
-    std::vector<bool> told(static_cast<size_t>(stages), false);
     for (size_t index = 0; index < workers[worker].size(); ++index) {
       const Action& action = workers[worker][index];
       const auto stage = static_cast<size_t>(action.stage);
@@ -53,8 +63,9 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
                       " and " + place(worker, index));
       }
       if (owner[stage] < 0) owner[stage] = static_cast<int32_t>(worker);
-      if (owner[stage] != static_cast<int32_t>(worker) && !told[stage]) {
-        told[stage] = true;
+      if (owner[stage] != static_cast<int32_t>(worker) &&
+          told[stage] != static_cast<int32_t>(worker)) {
+        told[stage] = static_cast<int32_t>(worker);
         problems->add("stage " + std::to_string(stage) + " is on worker " +
                       std::to_string(owner[stage]) + " and on worker " + std::to_string(worker) +
                       ", but a stage lives on one worker");
@@ -172,9 +183,12 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   };
   // The exchange that each worker has posted; one more than its actions when it is through.
   std::vector<size_t> at(workers.size(), 0);
-  for (bool moved = true; moved;) {
+  // Up and down in turn: see Dependencies::order().
+  bool up = true;
+  for (bool moved = true; moved; up = !up) {
     moved = false;
-    for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (size_t k = 0; k < workers.size(); ++k) {
+      const size_t worker = up ? k : workers.size() - 1 - k;
       while (at[worker] <= workers[worker].size()) {
         const std::vector<End> ends = partners(worker, at[worker]);
         if (!std::all_of(ends.begin(), ends.end(),
@@ -229,6 +243,10 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
     throw std::invalid_argument("Schedule::verify: the schedule has " + std::to_string(stages) +
                                 " stages, but the routes are for " +
                                 std::to_string(routes.stages()));
+  }
+  if (sends != Sends::kBuffered && sends != Sends::kRendezvous) {
+    throw std::invalid_argument("Schedule::verify: sends must be kBuffered or kRendezvous, got " +
+                                std::to_string(static_cast<int>(sends)));
   }
   const Dependencies dependencies(stages, micro_batches, workers, routes);
   Problems problems;

@@ -1,0 +1,163 @@
+// Every model is asked for with options that make no network: zero, negative, odd and huge values.
+#include "tools/testing/wrong_input.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/amoebanetd.h"
+#include "models/resnet.h"
+#include "models/unet.h"
+
+namespace gpipe::models {
+namespace {
+
+using Row = gpipe::testing::WrongInput<>;
+using Rows = std::vector<Row>;
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+
+class WrongInputTest : public ::testing::TestWithParam<Row> {};
+
+TEST_P(WrongInputTest, IsRefused) { gpipe::testing::expect_refused(GetParam()); }
+
+// The rows of one option: each of `wrong` is refused with the option's name and the value.
+void add(Rows* rows, const std::string& option, const std::vector<int64_t>& wrong,
+         const std::function<void(int64_t)>& make) {
+  for (int64_t value : wrong) {
+    std::string name = option + "_";
+    name += value == kMin   ? "least"
+            : value == kMax ? "most"
+            : value < 0     ? "minus_" + std::to_string(-value)
+                            : std::to_string(value);
+    rows->push_back({name,
+                     [=] { make(value); },
+                     typeid(c10::ValueError),
+                     {option, " must be ", "got " + std::to_string(value)}});
+  }
+}
+
+// --- ResNet
+
+Row resnet_layers(std::string name, std::vector<int64_t> layers, std::vector<std::string> parts) {
+  return {std::move(name), [=] { resnet(ResNetOptions(layers)); }, typeid(c10::ValueError),
+          std::move(parts)};
+}
+
+Rows resnets() {
+  const std::string no_block = "needs at least one block, got layers ";
+  const std::string many_blocks = "at most 1024 blocks, got layers ";
+  Rows rows = {
+      resnet_layers("layers_empty", {}, {"at least one group of blocks", "got no layers"}),
+      resnet_layers("layers_zero", {0}, {no_block + "[0]"}),
+      resnet_layers("layers_zero_behind", {3, 4, 0}, {no_block + "[3, 4, 0]"}),
+      resnet_layers("layers_negative", {1, -1}, {no_block + "[1, -1]"}),
+      resnet_layers("layers_least", {kMin}, {no_block + "[-9223372036854775808]"}),
+      resnet_layers("layers_most", {kMax}, {many_blocks + "[9223372036854775807]"}),
+      resnet_layers("layers_1025", {1, 1025}, {many_blocks + "[1, 1025]"}),
+      resnet_layers("layers_17_groups", std::vector<int64_t>(17, 1),
+                    {"at most 16 groups", "got 17"}),
+  };
+  add(&rows, "num_classes", {0, -1, kMin, kMax, (int64_t{1} << 24) + 1},
+      [](int64_t value) { resnet(ResNetOptions({1}).num_classes(value)); });
+  add(&rows, "base_planes", {0, -4, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { resnet(ResNetOptions({1}).base_planes(value)); });
+  add(&rows, "in_channels", {0, -3, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { resnet(ResNetOptions({1}).in_channels(value)); });
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(ResNet, WrongInputTest, ::testing::ValuesIn(resnets()),
+                         gpipe::testing::row_name);
+
+// --- U-Net
+
+Rows unets() {
+  Rows rows;
+  add(&rows, "num_convs", {0, -1, kMin, kMax, 1025},
+      [](int64_t value) { unet(UNetOptions().num_convs(value)); });
+  add(&rows, "base_channels", {1, 0, -2, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { unet(UNetOptions().base_channels(value)); });
+  add(&rows, "in_channels", {0, -1, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { unet(UNetOptions().in_channels(value)); });
+  add(&rows, "out_channels", {0, -1, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { unet(UNetOptions().out_channels(value)); });
+  for (int64_t depth : {int64_t{0}, int64_t{-1}, int64_t{25}, int64_t{64}, kMin, kMax}) {
+    const std::string shown = std::to_string(depth);
+    rows.push_back({"depth_" + std::to_string(rows.size()),
+                    [=] { unet(UNetOptions().depth(depth)); },
+                    typeid(c10::ValueError),
+                    {"depth", "from 1 to 24", "got " + shown}});
+  }
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(UNet, WrongInputTest, ::testing::ValuesIn(unets()),
+                         gpipe::testing::row_name);
+
+// --- AmoebaNet-D
+
+Rows amoebanets() {
+  Rows rows;
+  add(&rows, "num_classes", {0, -1, kMin, kMax, (int64_t{1} << 24) + 1},
+      [](int64_t value) { amoebanetd(AmoebaNetDOptions().num_classes(value)); });
+  add(&rows, "num_filters", {7, 0, -8, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { amoebanetd(AmoebaNetDOptions().num_filters(value)); });
+  // 3075 and 2^63 - 4 are multiples of 3; -3 is one as well.
+  for (int64_t layers : {int64_t{1}, int64_t{17}, int64_t{-1}, int64_t{-3}, int64_t{3075}, kMin,
+                         kMax, kMax - kMax % 3}) {
+    const bool too_many = layers > 3072 && layers % 3 == 0;
+    rows.push_back({"num_layers_" + std::to_string(rows.size()),
+                    [=] { amoebanetd(AmoebaNetDOptions().num_layers(layers)); },
+                    typeid(c10::ValueError),
+                    {"num_layers", too_many ? "at most 3072" : "a multiple of 3 and not negative",
+                     "got " + std::to_string(layers)}});
+  }
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(AmoebaNetD, WrongInputTest, ::testing::ValuesIn(amoebanets()),
+                         gpipe::testing::row_name);
+
+// What looks wrong and is not.
+
+TEST(OddInputTest, ResNetTakesOddNumbers) {
+  auto model = resnet(ResNetOptions({1, 1}).num_classes(1).base_planes(1).in_channels(1));
+  EXPECT_EQ(model->forward(at::rand({2, 1, 33, 35})).sizes(), (at::IntArrayRef{2, 1}));
+}
+
+TEST(OddInputTest, UNetTakesOddNumbers) {
+  auto model =
+      unet(UNetOptions().depth(1).num_convs(1).base_channels(3).in_channels(1).out_channels(5));
+  EXPECT_EQ(model->forward(at::rand({2, 1, 7, 9})).sizes(), (at::IntArrayRef{2, 5, 7, 9}));
+}
+
+TEST(OddInputTest, AmoebaNetDTakesOddFiltersAndNoNormalCells) {
+  for (int64_t filters : {8, 13}) {
+    auto model = amoebanetd(AmoebaNetDOptions().num_layers(0).num_filters(filters).num_classes(1));
+    EXPECT_EQ(model->size(), 6u);
+    EXPECT_EQ(model->forward(at::rand({2, 3, 224, 224})).sizes(), (at::IntArrayRef{2, 1}));
+  }
+}
+
+TEST(OddInputTest, ABatchOfNoRowsHasNoScores) {
+  torch::nn::Sequential nets[] = {
+      resnet(ResNetOptions({1}).num_classes(3).base_planes(2)),
+      unet(UNetOptions().depth(1).num_convs(1).base_channels(2).out_channels(3))};
+  for (auto& net : nets) {
+    net->eval();
+    EXPECT_EQ(net->forward(at::rand({0, 3, 32, 32})).size(0), 0);
+    EXPECT_EQ(net->forward(at::rand({0, 3, 32, 32})).size(1), 3);
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::models
