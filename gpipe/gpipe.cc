@@ -148,6 +148,15 @@ void check_layers(const torch::nn::Sequential& module) {
   }
 }
 
+void check_no_pipelines(const torch::nn::Sequential& module) {
+  for (const auto& entry : module->named_modules("", /*include_self=*/false)) {
+    TORCH_CHECK_VALUE(dynamic_cast<const GPipeImpl*>(entry.value().get()) == nullptr, "'",
+                      entry.key(),
+                      "' in the model is a pipeline itself; put the inner model's layers into the "
+                      "outer Sequential instead");
+  }
+}
+
 // A tensor used by layers of two partitions can be in one place only.
 void check_sharing(const std::vector<std::shared_ptr<torch::nn::Module>>& layers,
                    const std::vector<std::string>& names, const std::vector<int64_t>& balance,
@@ -195,6 +204,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   check_options(options);
   check_layers(module);
   skip::verify_skippables(module);
+  check_no_pipelines(module);
   check_balance(balance_, module->size());
 
   const size_t partitions = balance_.size();
@@ -333,6 +343,10 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   std::vector<at::Tensor> losses(pass->sizes.size());
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) -> internal::LossResult {
+    // Now, before any gradient is added to what the caller has.
+    for (size_t n = 0; options.keep_outputs() && losses.size() > 1 && n < outputs.size(); ++n) {
+      if (outputs[n].defined()) internal::check_joinable(outputs[n], n, losses.size());
+    }
     at::Tensor loss = loss_fn(outputs, target_pieces[i]);
     target_pieces[i].clear();
     TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1,

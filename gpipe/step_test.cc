@@ -8,7 +8,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "gpipe/gpipe.h"
@@ -193,6 +195,33 @@ TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
   EXPECT_FALSE(with.outputs[0].requires_grad());
   EXPECT_TRUE(with.outputs[0].equal(pipe->forward(inputs[0])));
   EXPECT_EQ(with.loss, without.loss);
+}
+
+TEST_F(GPipeStep, ScalarOutputsThatAreToBeKeptAreRefusedBeforeAnyGradientIsAdded) {
+  struct SumImpl : nn::Module {
+    at::Tensor forward(at::Tensor x) { return x.sum(); }
+  };
+  nn::Sequential model(nn::Linear(4, 2));
+  model->push_back(std::make_shared<SumImpl>());
+  GPipe sum(model, GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(4));
+  auto first = [](const Tensors& outputs, const Tensors&) { return outputs[0]; };
+  EXPECT_THAT([&] { sum->step(inputs, {}, first, StepOptions().keep_outputs(true)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("output 0 of the model is a scalar")));
+  for (const at::Tensor& p : sum->parameters()) EXPECT_FALSE(p.grad().defined());
+  EXPECT_NO_THROW(sum->step(inputs, {}, first));
+}
+
+// Stage 0 could not send micro-batch 0 before stage 1 has taken it, and that takes 1 first; in one
+// process nobody waits to send.
+TEST_F(GPipeStep, RunsAScheduleThatNeedsBufferedSends) {
+  GPipe two(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3)),
+            GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
+  const Schedule schedule = Schedule::from_text(
+      "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\n"
+      "worker 1: F1.1 F1.0 B1.0 B1.1\n");
+  EXPECT_THROW(schedule.verify(), std::invalid_argument) << "the test is not about what it says";
+  const double want = two->step(inputs, targets, mse).loss;
+  EXPECT_FLOAT_EQ(two->step(inputs, targets, mse, StepOptions().schedule(schedule)).loss, want);
 }
 
 TEST_F(GPipeStep, TheLossIsTheMeanOverTheSamplesOfAnUnevenMiniBatch) {

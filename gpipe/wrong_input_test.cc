@@ -733,10 +733,10 @@ std::vector<Call> modules() {
                                     {"floating point"}));
   rows.push_back(thrown<c10::Error>("Clone", [](Subject& s) { s.pipe->clone(); },
                                     {"clone()", "not been implemented"}));
-  rows.push_back(thrown<c10::TypeError>(
-      "AsALayerOfAPipeline",
+  rows.push_back(thrown<c10::ValueError>(
+      "WithinALayerOfAPipeline",
       [](Subject&) { GPipe pipe(nn::Sequential(Inner()), GPipeOptions({1}).devices(cpus(1))); },
-      {"a pipeline cannot be moved"}));
+      {"'0.pipe'", "is a pipeline itself", "outer Sequential"}));
   return rows;
 }
 

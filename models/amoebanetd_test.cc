@@ -81,20 +81,5 @@ TEST(AmoebaNetDTest, CanBeCloned) {
   testing::expect_clone_works(amoebanetd(options(10, 3, 8)), at::rand({1, 3, 224, 224}));
 }
 
-TEST(AmoebaNetDTest, RefusesOptionsThatMakeNoNetwork) {
-  auto error_of = [](const AmoebaNetDOptions& options) -> std::string {
-    try {
-      amoebanetd(options);
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(error_of(options(10, 4, 32)), HasSubstr("must be a multiple of 3"));
-  EXPECT_THAT(error_of(options(10, -3, 32)), HasSubstr("got -3"));
-  EXPECT_THAT(error_of(options(10, 3, 7)), HasSubstr("num_filters must be from 8 to 2^20, got 7"));
-  EXPECT_THAT(error_of(options(0, 3, 32)), HasSubstr("num_classes must be positive, got 0"));
-}
-
 }  // namespace
 }  // namespace gpipe::models

@@ -131,22 +131,5 @@ TEST(ResNetTest, ShowsItsSkips) {
   EXPECT_THAT(text.str(), HasSubstr("Residual, Skippable(pop: 'identity')"));
 }
 
-TEST(ResNetTest, RefusesOptionsThatMakeNoNetwork) {
-  auto error_of = [](const ResNetOptions& options) -> std::string {
-    try {
-      resnet(options);
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(error_of(ResNetOptions(std::vector<int64_t>())), HasSubstr("at least one group"));
-  EXPECT_THAT(error_of(ResNetOptions({1, 0})), HasSubstr("at least one block, got layers [1, 0]"));
-  EXPECT_THAT(error_of(ResNetOptions(std::vector<int64_t>(17, 1))), HasSubstr("at most 16 groups"));
-  EXPECT_THAT(error_of(ResNetOptions({1}).num_classes(0)), HasSubstr("num_classes"));
-  EXPECT_THAT(error_of(ResNetOptions({1}).base_planes(-4)), HasSubstr("base_planes"));
-  EXPECT_THAT(error_of(ResNetOptions({1}).in_channels(0)), HasSubstr("in_channels"));
-}
-
 }  // namespace
 }  // namespace gpipe::models

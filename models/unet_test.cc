@@ -113,24 +113,5 @@ TEST(UNetTest, ShowsItsSkips) {
   EXPECT_THAT(text.str(), HasSubstr("PopCat, Skippable(pop: 'skip')"));
 }
 
-TEST(UNetTest, RefusesOptionsThatMakeNoNetwork) {
-  auto error_of = [](const UNetOptions& options) -> std::string {
-    try {
-      unet(options);
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(error_of(options(0, 1, 4)),
-              HasSubstr("depth of a U-Net must be from 1 to 24, got 0"));
-  EXPECT_THAT(error_of(options(25, 1, 4)), HasSubstr("got 25"));
-  EXPECT_THAT(error_of(options(1, 0, 4)), HasSubstr("num_convs must be at least 1, got 0"));
-  EXPECT_THAT(error_of(options(1, 1, 1)), HasSubstr("base_channels must be at least 2"));
-  EXPECT_THAT(error_of(options(1, 1, int64_t{1} << 60)), HasSubstr("at most 2^20"));
-  EXPECT_THAT(error_of(options(1, 1, 4, 0)), HasSubstr("in_channels must be at least 1, got 0"));
-  EXPECT_THAT(error_of(options(1, 1, 4, 3, -1)), HasSubstr("out_channels must be at least 1"));
-}
-
 }  // namespace
 }  // namespace gpipe::models

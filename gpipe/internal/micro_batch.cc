@@ -86,6 +86,14 @@ Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows) {
   return packet;
 }
 
+void check_joinable(const at::Tensor& piece, size_t output, size_t micro_batches) {
+  TORCH_CHECK_VALUE(
+      piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", micro_batches,
+      " micro-batches, and scalars cannot be joined to a mini-batch; return a tensor with the "
+      "batch as dimension 0 (unsqueeze(0) gives one row per micro-batch), or compute a loss with "
+      "step()");
+}
+
 std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
   c10::NoGradGuard no_grad;
   const Packet& first = micro_batches.front();
@@ -109,11 +117,7 @@ std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
       TORCH_CHECK_VALUE(piece.defined() == first.items[k].tensor.defined(), "output ", k,
                         " of the model is defined for some micro-batches and undefined for others");
       if (!piece.defined()) continue;
-      TORCH_CHECK_VALUE(piece.dim() > 0, "output ", k, " of the model is a scalar in each of ",
-                        micro_batches.size(),
-                        " micro-batches, and scalars cannot be joined to a mini-batch; return a "
-                        "tensor with the batch as dimension 0 (unsqueeze(0) gives one row per "
-                        "micro-batch), or compute a loss with step()");
+      check_joinable(piece, k, micro_batches.size());
       pieces.push_back(piece);
     }
     result.push_back(pieces.empty() ? at::Tensor() : at::cat(pieces, 0));

@@ -29,6 +29,10 @@ std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tens
 // The rows [start, start + rows) of every tensor: see rows_of().
 Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows);
 
+// Throws c10::ValueError if `piece`, output number `output` of one of several micro-batches, is a
+// scalar: those cannot be joined.
+void check_joinable(const at::Tensor& piece, size_t output, size_t micro_batches);
+
 // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
 // Throws c10::ValueError for scalars, for values that differ in number or in definedness.
 std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches);

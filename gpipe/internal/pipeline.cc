@@ -128,7 +128,8 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
   TORCH_CHECK_VALUE(schedule.workers() == stages(), "the schedule is for ", schedule.workers(),
                     " workers, but each of the ", stages(), " stages has a worker of its own");
   try {
-    schedule.verify();
+    // Slots hold what was sent until it is taken: nobody waits for a receiver.
+    schedule.verify(routes_, Sends::kBuffered);
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
   }

@@ -1,7 +1,6 @@
+// A text that was given, as an error's message shows it. Inner to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_QUOTED_H_
 #define GPIPE_SCHEDULE_QUOTED_H_
-
-// A text that was given, as an error's message shows it. Inner to gpipe/schedule.
 
 #include <cstddef>
 #include <string>

@@ -1,7 +1,6 @@
+// The rows of the tests named wrong_input_test: a call with wrong input, and how it is refused.
 #ifndef TOOLS_TESTING_WRONG_INPUT_H_
 #define TOOLS_TESTING_WRONG_INPUT_H_
-
-// The rows of the tests named wrong_input_test: a call with wrong input, and how it is refused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
