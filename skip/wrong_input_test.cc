@@ -43,9 +43,6 @@ constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 Row value_error(std::string name, std::function<void()> call, std::vector<std::string> parts) {
   return {std::move(name), std::move(call), typeid(c10::ValueError), std::move(parts)};
 }
-Row type_error(std::string name, std::function<void()> call, std::vector<std::string> parts) {
-  return {std::move(name), std::move(call), typeid(c10::TypeError), std::move(parts)};
-}
 Row error(std::string name, std::function<void()> call, std::vector<std::string> parts) {
   return {std::move(name), std::move(call), typeid(c10::Error), std::move(parts)};
 }
