@@ -232,7 +232,8 @@ Rows trackers() {
             {"'a' is declared to be popped, but was not", "use each declared name once"}),
       error("CallOfALayerThatIsNotInThePlan",
             [] {
-              const CallPlan plan(*plain_layer());
+              SkipLayer layer = plain_layer();  // a plan points into its layer
+              const CallPlan plan(*layer);
               CallScope scope(plan);
               stash_layer({"a"})->forward(at::ones({1}));
             },
