@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -276,6 +278,44 @@ TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   for (const auto& p : plain->named_parameters()) {
     EXPECT_TRUE(torch::allclose(p.value(), have[p.key()], 1e-3, 1e-4)) << p.key();
   }
+}
+
+// Its backward uses the engine: a backward of its own, and a callback at the end.
+struct DemandingFunction : torch::autograd::Function<DemandingFunction> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               std::atomic<int64_t>* callbacks) {
+    context->save_for_backward({x});
+    context->saved_data["callbacks"] = reinterpret_cast<int64_t>(callbacks);
+    return x.sin();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* callbacks =
+        reinterpret_cast<std::atomic<int64_t>*>(context->saved_data["callbacks"].toInt());
+    torch::autograd::Engine::get_default_engine().queue_callback([callbacks] { ++*callbacks; });
+    const torch::AutoGradMode grad_mode(true);
+    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    return {torch::autograd::grad({x.sin()}, {x}, {gradients[0]})[0], torch::Tensor()};
+  }
+};
+
+struct DemandingImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return DemandingFunction::apply(x, &callbacks); }
+  std::atomic<int64_t> callbacks{0};
+};
+TORCH_MODULE(Demanding);
+
+TEST_P(Autograd, ACustomFunctionMayUseTheEngine) {
+  Demanding demanding;
+  torch::manual_seed(1);
+  nn::Linear first(4, 4), last(4, 2);
+  GPipe pipe = piped(nn::Sequential(first, nn::Tanh(), demanding, nn::Tanh(), last), GetParam());
+  const torch::Tensor x = batch().requires_grad_();
+  const torch::Tensor y = batch().requires_grad_();
+  pipe->forward(x).sum().backward();
+  EXPECT_EQ(demanding->callbacks, 3) << "once per micro-batch";
+  const auto want = torch::autograd::grad({last(first(y).tanh().sin().tanh()).sum()}, {y});
+  EXPECT_TRUE(torch::allclose(want[0], x.grad()));
 }
 
 TEST_P(Autograd, AnomalyModeWorks) {

@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/boundary.h"
 
 namespace gpipe::internal {
 namespace {
@@ -25,8 +27,22 @@ using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+
+// Whether the node is one of LibTorch's own operators', or ours: it needs nothing of the engine but
+// its inputs. The backward of a custom function (a CppNode) may ask for the engine's graph task.
+bool is_builtin(const Node& node) {
+  const std::type_info& type = typeid(node);
+  if (type == typeid(Boundary)) return true;
+  const std::string_view mangled = type.name();
+  return starts_with(mangled, "N5torch8autograd") &&
+         !starts_with(mangled, "N5torch8autograd7CppNodeI");
+}
+
 // Whether the node may run outside the engine. pre_hooks() are those of the stage itself.
-bool is_local(Node& node) { return node.device().is_cpu() && !has_hooks(node); }
+bool is_local(Node& node) { return node.device().is_cpu() && is_builtin(node) && !has_hooks(node); }
 
 // Whether `gradient` is what the node expects already, the usual case: then it need not go through
 // validate_outputs, which is slow at finding that out.

@@ -20,13 +20,11 @@ bool has_hooks(torch::autograd::Node& node);
 // stays.
 //
 // False, and nothing is done: the graph needs the engine, because a node computes on an accelerator
-// (whose nodes run on the engine's thread for it), somebody else's hook hangs on a node (it may ask
-// for the engine's graph task, as DistributedDataParallel's do), or anomaly mode is on.
+// (whose nodes run on the engine's thread for it), somebody else's hook hangs on a node or a node
+// is not LibTorch's own (they may ask for the engine's graph task, as DistributedDataParallel's
+// do), or anomaly mode is on.
 //
 // Throws what a node throws; nodes that have not run by then do not run.
-//
-// A node that asks for the current graph task finds none, or in a pipeline of one stage the
-// caller's: Engine::queue_callback in a custom function's backward throws.
 bool run_local_backward(const torch::autograd::edge_list& roots,
                         torch::autograd::variable_list& gradients, bool keep_graph);
 
