@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/function_layer.h"
 
 namespace gpipe {
 namespace {
@@ -23,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::layer;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
@@ -56,16 +58,6 @@ struct WitnessImpl : nn::Module {
 };
 TORCH_MODULE(Witness);
 
-template <typename In, typename Out>
-struct FunctionImpl : nn::Module {
-  explicit FunctionImpl(std::function<Out(In)> f) : f(std::move(f)) {}
-  Out forward(In x) { return f(std::move(x)); }
-  std::function<Out(In)> f;
-};
-template <typename In, typename Out>
-std::shared_ptr<FunctionImpl<In, Out>> layer(std::function<Out(In)> f) {
-  return std::make_shared<FunctionImpl<In, Out>>(std::move(f));
-}
 using Tensor = torch::Tensor;
 using PairOf = std::tuple<Tensor, Tensor>;
 

@@ -50,9 +50,6 @@ std::string list_text(const std::vector<T>& values) {
 // No machine has more threads for a stage, and OpenMP ends the process where it cannot make them.
 constexpr int64_t kMostThreads = 1024;
 
-// As Schedule has it: a mini-batch of more cells is refused here, before memory for them is taken.
-constexpr int64_t kMostCells = int64_t{1} << 24;
-
 void check_mode(Checkpoint mode, const char* what) {
   TORCH_CHECK_VALUE(
       mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
@@ -252,7 +249,8 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
                       devices_.front(), "; move it there with .to()");
   }
   const int64_t rows = internal::batch_size(inputs, "input");
-  const int64_t most = kMostCells / pipeline_->stages();
+  // Refused here, before memory for the cells is taken.
+  const int64_t most = Schedule::kMostCells / pipeline_->stages();
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
@@ -343,9 +341,11 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   std::vector<at::Tensor> losses(pass->sizes.size());
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) -> internal::LossResult {
-    // Now, before any gradient is added to what the caller has.
-    for (size_t n = 0; options.keep_outputs() && losses.size() > 1 && n < outputs.size(); ++n) {
-      if (outputs[n].defined()) internal::check_joinable(outputs[n], n, losses.size());
+    if (options.keep_outputs() && losses.size() > 1) {
+      // Now, before any gradient is added to what the caller has.
+      for (size_t n = 0; n < outputs.size(); ++n) {
+        if (outputs[n].defined()) internal::check_joinable(outputs[n], n, losses.size());
+      }
     }
     at::Tensor loss = loss_fn(outputs, target_pieces[i]);
     target_pieces[i].clear();

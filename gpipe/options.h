@@ -42,8 +42,9 @@ struct GPipeOptions {
   // Default: kExceptLast.
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
-  // The same for each partition on its own, where memory is short in some of them only: one mode
-  // per partition, instead of `checkpoint`. Default: none, `checkpoint` holds for all.
+  // The same for each partition on its own, where memory is short in some of them only. Instead of
+  // `checkpoint`.
+  // Default: none, `checkpoint` holds for all.
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
 
   // Whether batch norms update their running statistics once per mini-batch, as if they had seen it
@@ -62,7 +63,8 @@ using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& t
 struct StepOptions {
   // Which action runs when. A fixed Schedule must have the pipeline's stages and the mini-batch's
   // number of micro-batches; a ScheduleGenerator fits itself to every mini-batch, an empty one
-  // gives the default. Default: Schedule::one_f_one_b.
+  // gives the default.
+  // Default: Schedule::one_f_one_b.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     generator_ = nullptr;

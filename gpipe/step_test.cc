@@ -107,6 +107,15 @@ TEST_F(GPipeStep, TargetsAreOptionalAndMayBeSeveral) {
              });
 }
 
+TEST_F(GPipeStep, ATargetThatCannotBeCutServesASingleMicroBatch) {
+  GPipe whole(nn::Sequential(nn::Linear(4, 3)), GPipeOptions({1}).devices({c10::kCPU}));
+  auto dense_mse = [](const Tensors& outputs, const Tensors& targets) {
+    return mse(outputs, {targets[0].to_dense()});
+  };
+  const double want = whole->step(inputs, targets, mse).loss;
+  EXPECT_EQ(whole->step(inputs, {targets[0].to_sparse()}, dense_mse).loss, want);
+}
+
 TEST_F(GPipeStep, RefusesAFixedScheduleThatDoesNotFit) {
   EXPECT_THAT(step(StepOptions().schedule(Schedule::gpipe(2, 4))),
               ThrowsMessage<c10::ValueError>(

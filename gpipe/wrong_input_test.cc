@@ -26,12 +26,14 @@
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
+#include "gpipe/testing/function_layer.h"
 #include "skip/skippable.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::layer;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -40,17 +42,6 @@ std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kC
 
 at::Tensor mse(const Tensors& outputs, const Tensors& targets) {
   return nn::functional::mse_loss(outputs[0], targets[0]);
-}
-
-template <typename In, typename Out>
-struct FunctionImpl : nn::Module {
-  explicit FunctionImpl(std::function<Out(In)> f) : f(std::move(f)) {}
-  Out forward(In x) { return f(std::move(x)); }
-  std::function<Out(In)> f;
-};
-template <typename In, typename Out>
-std::shared_ptr<FunctionImpl<In, Out>> layer(std::function<Out(In)> f) {
-  return std::make_shared<FunctionImpl<In, Out>>(std::move(f));
 }
 
 // --- Construction

@@ -135,8 +135,7 @@ class InputNode : public Node {
     at::Tensor sum;
     for (auto stage = pass.captured.rbegin(); stage != pass.captured.rend(); ++stage) {
       for (size_t n = 0; n < stage->leaves.size(); ++n) {
-        if (stage->leaves[n] != next_edge(output) || !stage->sums[n].defined()) continue;
-        sum = sum.defined() ? sum + stage->sums[n] : stage->sums[n];
+        if (stage->leaves[n] == next_edge(output)) Captured::add_to(sum, stage->sums[n]);
       }
     }
     return sum;

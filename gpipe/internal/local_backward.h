@@ -1,7 +1,7 @@
 // Backward through the graph of one cell, on the thread that calls it.
 //
 // LibTorch's engine saves, sets and restores the whole thread-local state around every node, and
-// makes a task with a future for every call: more than half of the time of a small cell. A stage's
+// makes a task with a future for every call: two fifths of a small cell's instructions. A stage's
 // worker needs none of it: it runs in the right state already, and a cell's graph is its own.
 #ifndef GPIPE_INTERNAL_LOCAL_BACKWARD_H_
 #define GPIPE_INTERNAL_LOCAL_BACKWARD_H_

@@ -47,7 +47,8 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
 }
 
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
-  if (!tensor.defined()) return tensor;
+  // All of them: of tensors that cannot be cut (sparse ones), too.
+  if (!tensor.defined() || rows == tensor.size(0)) return detached_alias(tensor);
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors

@@ -53,10 +53,6 @@ torch::autograd::Node* producer_of(torch::nn::AnyValue& value) {
   return nullptr;
 }
 
-void add_to(at::Tensor& sum, const at::Tensor& term) {
-  if (term.defined()) sum = sum.defined() ? sum + term : term;
-}
-
 Edge edge_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
   return torch::autograd::impl::gradient_edge(tensor);
@@ -89,8 +85,9 @@ void backward_from(const edge_list& roots, variable_list gradients, bool keep, C
   variable_list arrived = engine.execute(roots, gradients, /*keep_graph=*/keep,
                                          /*create_graph=*/false, /*accumulate_grad=*/false, ends);
   c10::NoGradGuard no_grad;
-  for (size_t k = 0; k < captured->leaves.size(); ++k)
-    add_to(captured->sums[k], arrived[inputs + k]);
+  for (size_t k = 0; k < captured->leaves.size(); ++k) {
+    Captured::add_to(captured->sums[k], arrived[inputs + k]);
+  }
   arrived.resize(inputs);
   if (boundary != nullptr) boundary->gradients() = std::move(arrived);
 }

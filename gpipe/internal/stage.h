@@ -83,6 +83,11 @@ using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector
 // What torch::autograd::grad, or a backward with a list of inputs, wants of one stage: gradients of
 // these leaves are collected here, and every .grad stays as it is.
 struct Captured {
+  // sum += term; an undefined one is zero.
+  static void add_to(at::Tensor& sum, const at::Tensor& term) {
+    if (term.defined()) sum = sum.defined() ? sum + term : term;
+  }
+
   torch::autograd::edge_list leaves;    // to their accumulators; without hooks
   torch::autograd::variable_list sums;  // over the micro-batches so far; undefined: none arrived
 };

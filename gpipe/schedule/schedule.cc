@@ -11,15 +11,13 @@
 namespace gpipe {
 namespace {
 
-constexpr int64_t kMostCells = int64_t{1} << 24;
-
 void check_counts(const char* who, int64_t stages, int64_t micro_batches) {
   if (stages < 1 || micro_batches < 1) {
     throw std::invalid_argument(
         std::string(who) + ": stages and micro_batches must be at least 1, got " +
         std::to_string(stages) + " stages and " + std::to_string(micro_batches) + " micro-batches");
   }
-  if (stages > kMostCells / micro_batches) {
+  if (stages > Schedule::kMostCells / micro_batches) {
     throw std::invalid_argument(std::string(who) +
                                 ": at most 2^24 cells (stages x micro_batches), got " +
                                 std::to_string(stages) + " x " + std::to_string(micro_batches));

@@ -29,6 +29,9 @@ namespace gpipe {
 //   Schedule::from_text(schedule.to_text()) == schedule;
 class Schedule {
  public:
+  // Of stages x micro-batches: far beyond any mini-batch, and small enough for memory.
+  static constexpr int64_t kMostCells = int64_t{1} << 24;
+
   // Any table of workers and their actions; several stages may share a worker. Checks the ranges
   // only: throws std::invalid_argument for a stage or micro-batch that does not exist, for counts
   // below 1, for more than 2^24 cells (stages x micro-batches), and for what is no kind of action.
