@@ -1,6 +1,5 @@
 #include "gpipe/gpipe.h"
 
-#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -18,8 +17,10 @@
 
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/bridge.h"
+#include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/draws.h"
 #include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/micro_batch_loss.h"
 #include "gpipe/internal/pipeline.h"
 #include "gpipe/internal/value.h"
 #include "skip/layout.h"
@@ -28,7 +29,7 @@
 namespace gpipe {
 namespace {
 
-using internal::Item;
+using internal::MicroBatchLoss;
 using internal::Packet;
 using internal::Pass;
 using internal::ValueKind;
@@ -187,6 +188,19 @@ void check_not_inside() {
       "layers into the outer Sequential instead");
 }
 
+// Outputs are the caller's to change in place: nothing else may see it.
+void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensors& outputs) {
+  c10::NoGradGuard no_grad;
+  for (at::Tensor& output : outputs) {
+    const c10::StorageImpl* storage = internal::storage_of(output);
+    if (storage == nullptr) continue;
+    const bool given = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+      return internal::storage_of(input) == storage;
+    });
+    if (given || model.owns(storage)) output = output.clone();
+  }
+}
+
 }  // namespace
 
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
@@ -273,12 +287,12 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   Packet whole;
   whole.kind = kind;
   for (const torch::Tensor& input : inputs) {
-    const bool needs_grad = record && input.defined() && input.requires_grad();
-    whole.items.push_back({internal::detached_alias(input), needs_grad});
+    internal::Item item;
+    item.tensor = input;
+    item.needs_grad = record && input.defined() && input.requires_grad();
+    whole.items.push_back(std::move(item));
   }
-  pass->input_of = [whole = std::move(whole), size = sizes[0], sizes](int64_t i) {
-    return sizes.size() == 1 ? whole : internal::micro_batch_of(whole, i * size, sizes[i]);
-  };
+  pass->inputs = internal::CallerInputs(std::move(whole), sizes);
   return pass;
 }
 
@@ -297,7 +311,8 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   const bool record = c10::GradMode::is_enabled();
   std::shared_ptr<Pass> pass = prepare(inputs, record);
   pipeline_->run_forward(*pass);
-  Tensors outputs = internal::gather(pass->outputs);
+  Tensors outputs = internal::gather(pass->outputs, pass->sizes);
+  if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
   bool any = false;
   for (const Packet& packet : pass->outputs) {
@@ -320,61 +335,29 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
       "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
       "forward for evaluation");
   std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
-  const int64_t rows = std::accumulate(pass->sizes.begin(), pass->sizes.end(), int64_t{0});
-  std::vector<Tensors> target_pieces(pass->sizes.size());
-  if (!targets.empty()) {
-    const int64_t target_rows = internal::batch_size(targets, "target");
-    TORCH_CHECK_VALUE(target_rows == rows, "the targets have ", target_rows,
-                      " rows in dimension 0, but the inputs have ", rows);
-    for (size_t k = 0; k < targets.size(); ++k) {
-      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == devices_.back(), "target ",
-                        k, " is on ", targets[k].device(), ", but the last partition is on ",
-                        devices_.back(), "; move it there with .to()");
-    }
-    target_pieces = internal::scatter(targets, pass->sizes);
-  }
-
-  std::vector<double> weights;
-  for (int64_t size : pass->sizes) {
-    weights.push_back(rows == 0 ? 1.0 : static_cast<double>(size) / static_cast<double>(rows));
-  }
-  std::vector<at::Tensor> losses(pass->sizes.size());
+  const std::vector<int64_t>& sizes = pass->sizes;
+  const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  TORCH_CHECK_VALUE(rows > 0, "step was given an empty mini-batch (0 rows), whose loss and gradients "
+                              "are not defined; leave the step out");
+  MicroBatchLoss losses(targets, rows, devices_.back(), *pass, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
-  pass->loss = [&](int64_t i, const Tensors& outputs) -> internal::LossResult {
-    if (options.keep_outputs() && losses.size() > 1) {
-      // Now, before any gradient is added to what the caller has.
-      for (size_t n = 0; n < outputs.size(); ++n) {
-        if (outputs[n].defined()) internal::check_joinable(outputs[n], n, losses.size());
-      }
-    }
-    at::Tensor loss = loss_fn(outputs, target_pieces[i]);
-    target_pieces[i].clear();
-    TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1,
-                      "the loss function must return one number per micro-batch (the mean over its "
-                      "samples), got ",
-                      loss.defined() ? "a tensor of shape " + c10::str(loss.sizes())
-                                     : std::string("an undefined tensor"));
-    TORCH_CHECK_VALUE(!loss.is_complex(), "the loss must be a real number, got ", loss.dtype(),
-                      "; take at::real() or at::abs() of it");
-    TORCH_CHECK_VALUE(loss.requires_grad(),
-                      "the loss needs no gradient: no parameter and no input of the model requires "
-                      "one, or the loss function detached it");
-    losses[i] = loss.detach();
-    at::Tensor seed = at::full(loss.sizes(), weights[i], loss.options().requires_grad(false));
-    return {std::move(loss), std::move(seed)};
-  };
+  pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };
   pipeline_->run_step(*pass, options.schedule_for(pipeline_->stages(), pass->micro_batches()),
                       options.on_event());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
-    at::Tensor gradient = internal::joined_gradients(*pass, k);
-    if (!gradient.defined()) continue;
-    roots.push_back(torch::autograd::impl::gradient_edge(inputs[k]));
-    gradients.push_back(std::move(gradient));
-  }
+  auto send_on = [&](const Tensors& tensors, auto gradient_of) {
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (!tensors[k].defined() || !tensors[k].requires_grad()) continue;
+      at::Tensor gradient = gradient_of(k);
+      if (!gradient.defined()) continue;
+      roots.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
+      gradients.push_back(std::move(gradient));
+    }
+  };
+  send_on(targets, [&](size_t k) { return losses.target_gradient(*pass, k); });
+  send_on(inputs, [&](size_t k) { return internal::input_gradient(*pass, k); });
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
                                                           /*create_graph=*/false,
@@ -382,8 +365,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   }
 
   StepResult result;
-  for (size_t i = 0; i < losses.size(); ++i) result.loss += weights[i] * losses[i].item<double>();
-  if (options.keep_outputs()) result.outputs = internal::gather(pass->outputs);
+  result.loss = losses.total();
+  if (options.keep_outputs()) result.outputs = internal::gather(pass->outputs, sizes);
   return result;
 }
 

@@ -57,8 +57,19 @@ struct GPipeOptions {
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 };
 
-// The loss of a micro-batch: a scalar, the mean over the samples it is given.
+// The loss of a micro-batch: a scalar, the mean over the samples it is given (see
+// StepOptions::reduction and weight for other losses). The targets are those given to step(), cut;
+// none if none were given.
 using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
+
+// How a loss function brings the samples of a micro-batch into one number.
+enum class LossReduction : uint8_t {
+  kMean,  // over the samples, or over whatever StepOptions::weight counts
+  kSum,
+};
+
+// How much a micro-batch counts in the mean over the mini-batch, from its targets: 0 or more.
+using MicroBatchWeight = std::function<double(const Tensors& targets)>;
 
 struct StepOptions {
   // Which action runs when. A fixed Schedule must have the pipeline's stages and the mini-batch's
@@ -82,6 +93,21 @@ struct StepOptions {
                       : Schedule::one_f_one_b(stages, micro_batches);
   }
 
+  // Whether loss_fn gives a mean or a sum. The loss and the gradients of a step are then the mean, or
+  // the sum, over the mini-batch, also where micro-batches differ in size.
+  // Default: kMean.
+  TORCH_ARG(LossReduction, reduction) = LossReduction::kMean;
+
+  // What the mean of a micro-batch is taken over: how many tokens are no padding, say, or the sum of
+  // the classes' weights. Called for every micro-batch before its first forward. One of weight 0
+  // does not count, whatever its loss is. With kMean only.
+  //   // cross_entropy with ignore_index(-100) over (N, T) token ids
+  //   StepOptions().weight([](const Tensors& targets) {
+  //     return targets.at(0).ne(-100).sum().item<double>();
+  //   })
+  // Default: none, the number of rows.
+  TORCH_ARG(MicroBatchWeight, weight) = nullptr;
+
   // Whether the result carries the model's outputs, which costs the memory to hold them.
   // Default: false.
   TORCH_ARG(bool, keep_outputs) = false;
@@ -96,7 +122,7 @@ struct StepOptions {
 };
 
 struct StepResult {
-  double loss = 0;  // mean over the samples of the mini-batch
+  double loss = 0;  // of the mini-batch: see StepOptions::reduction
   Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
 };
 

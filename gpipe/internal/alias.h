@@ -1,8 +1,10 @@
-// detached_alias(): a tensor over the same storage that no longer belongs to any graph.
+// Tensors over the same storage: aliases that belong to no graph, and what else covers a memory.
 #ifndef GPIPE_INTERNAL_ALIAS_H_
 #define GPIPE_INTERNAL_ALIAS_H_
 
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace gpipe::internal {
 
@@ -20,6 +22,20 @@ inline at::Tensor detached_alias(const at::Tensor& tensor) {
 inline int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }
+
+// Identifies the tensor's memory; null where it has none of the usual kind.
+inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                                  : nullptr;
+}
+
+// Whether some other tensor object covers the same storage.
+inline bool shares_storage(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
+}
+
+// Whether the two tensors have an element of memory in common. True where that is too hard to tell.
+bool may_overlap(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace gpipe::internal
 

@@ -1,6 +1,7 @@
 #include "gpipe/internal/bridge.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -9,7 +10,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <numeric>
+#include <algorithm>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -23,41 +25,61 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The gradients on their way from the output node to the input node.
+// The gradients of one backward on their way from the output node to the input node: they travel
+// inside the tensor between the two, so that backwards of several threads do not meet.
 struct Hop {
+  double element = 0;
   variable_list gradients;
 };
 
+void delete_hop(void* hop) { delete static_cast<Hop*>(hop); }
+
+at::Tensor tensor_with(variable_list gradients) {
+  auto* hop = new Hop{0, std::move(gradients)};
+  c10::DataPtr data(&hop->element, hop, &delete_hop, c10::Device(c10::kCPU));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(double), std::move(data));
+  at::Tensor tensor = at::empty({0}, at::kDouble);
+  tensor.set_(std::move(storage), 0, {1}, {1});
+  return tensor;
+}
+
+variable_list gradients_in(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined() && tensor.has_storage() &&
+                  tensor.storage().data_ptr().get_deleter() == &delete_hop,
+              "a pipeline's gradients were replaced on their way through autograd's graph");
+  return std::move(static_cast<Hop*>(tensor.storage().data_ptr().get_context())->gradients);
+}
+
 // Its edges: to the inputs, then to the accumulators of `parameters` (numbers in
-// Pipeline::parameters). The workers accumulate parameters' gradients themselves, so a backward
+// ModelState::parameters). The workers accumulate parameters' gradients themselves, so a backward
 // gets undefined ones here, which accumulators ignore; only a caller that names a parameter
 // (torch::autograd::grad) gets its gradient through this node.
 class InputNode : public Node {
  public:
   InputNode(torch::autograd::edge_list&& edges, std::vector<size_t> parameters,
-            std::weak_ptr<Pipeline> pipeline, std::shared_ptr<Pass> pass, std::shared_ptr<Hop> hop,
-            std::vector<std::vector<int64_t>> rows)
+            std::weak_ptr<Pipeline> pipeline, std::shared_ptr<Pass> pass)
       : Node(std::move(edges)),
         parameters_(std::move(parameters)),
         pipeline_(std::move(pipeline)),
-        pass_(std::move(pass)),
-        hop_(std::move(hop)),
-        rows_(std::move(rows)) {
-    for (const std::vector<int64_t>& counts : rows_) {
-      std::vector<int64_t> starts(counts.size(), 0);
-      std::partial_sum(counts.begin(), counts.end() - 1, starts.begin() + 1);
-      starts_.push_back(std::move(starts));
-    }
-  }
+        pass_(std::move(pass)) {}
 
-  variable_list apply(variable_list&&) override {
-    variable_list gradients = std::move(hop_->gradients);
-    hop_->gradients.clear();
+  variable_list apply(variable_list&& inputs) override {
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "a pipeline cannot be differentiated twice: backward was asked to create a graph "
                 "(create_graph = true); use the unpartitioned model for higher derivatives");
+    TORCH_CHECK(!inside_pipeline(),
+                "a layer or a loss function of a pipeline used an earlier output of a pipeline, "
+                "and its backward reached that output's graph; detach() the output, or compute "
+                "that part of the loss outside");
+    // A backward of another thread through the same outputs waits here.
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::shared_ptr<Pass> pass = pass_;
     TORCH_CHECK(
-        pass_ != nullptr && !pass_->used,
+        pass == nullptr || pass->used != Pass::Used::kByFailure,
+        "backward ran through a pipeline's output whose earlier backward failed, and with it went "
+        "what the micro-batches had kept; run forward again");
+    TORCH_CHECK(
+        pass != nullptr && pass->used == Pass::Used::kNo,
         "backward ran through a pipeline's output a second time, but what it needs was freed "
         "the first time; give retain_graph = true to the first backward, or run forward again");
     const std::shared_ptr<Pipeline> pipeline = pipeline_.lock();
@@ -67,65 +89,70 @@ class InputNode : public Node {
     // Not empty where the caller named what it wants gradients of.
     const auto* named = torch::autograd::get_current_graph_task_exec_info();
     const bool all = named == nullptr || named->empty();
-    const size_t inputs = num_outputs() - parameters_.size();
-    pass_->captured.clear();
+    const size_t own = num_outputs() - parameters_.size();
+    pass->captured.clear();
     if (all) {
-      check_no_new_hooks(*pipeline, inputs);
+      check_no_new_hooks(*pass, own);
     } else {
-      capture_wanted(*pipeline, inputs);
+      capture_wanted(*pass, pipeline->stages(), own);
     }
-    pass_->keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+    pass->keep_graph = torch::autograd::get_current_graph_task_keep_graph();
 
-    pass_->output_gradient_of = [&](int64_t i) {
+    const variable_list gradients = gradients_in(inputs[0]);
+    pass->output_gradient_of = [&](int64_t i) {
       Packet packet;
-      for (size_t n = 0; n < gradients.size(); ++n) {
+      for (const at::Tensor& gradient : gradients) {
         Item item;
-        if (gradients[n].defined()) {
-          const bool whole = pass_->micro_batches() == 1;
-          item.tensor = whole ? gradients[n] : rows_of(gradients[n], starts_[n][i], rows_[n][i]);
+        if (gradient.defined()) {
+          const bool whole = pass->micro_batches() == 1;
+          item.tensor =
+              whole ? gradient : rows_of(gradient, i * pass->sizes[0], pass->sizes[i]);
         }
         packet.items.push_back(std::move(item));
       }
       return packet;
     };
-    std::shared_ptr<Pass> pass = pass_;
     pipeline->run_backward(*pass);
 
     variable_list result(num_outputs());
-    for (size_t k = 0; k < inputs; ++k) {
-      if (task_should_compute_output(k)) result[k] = joined_gradients(*pass, k);
+    for (size_t k = 0; k < own; ++k) {
+      if (task_should_compute_output(k)) result[k] = input_gradient(*pass, k);
     }
     if (!all) {
-      for (size_t k = inputs; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
+      for (size_t k = own; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
       pass->captured.clear();
     }
-    if (!pass->keep_graph) pass->used = true;
+    for (Packet& packet : pass->input_gradients) packet = Packet();
+    if (!pass->keep_graph) pass->used = Pass::Used::kByBackward;
     return result;
   }
 
-  void release_variables() override { pass_.reset(); }
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pass_.reset();
+  }
 
   std::string name() const override { return "GPipeBackward"; }
 
  private:
   // An accumulator would hand its hooks the undefined gradient that it gets from here.
-  void check_no_new_hooks(const Pipeline& pipeline, size_t inputs) const {
+  void check_no_new_hooks(const Pass& pass, size_t inputs) const {
     for (size_t k = 0; k < parameters_.size(); ++k) {
       TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
-                  pipeline.parameters()[parameters_[k]].name,
+                  pass.plan.model.parameters()[parameters_[k]].name,
                   "' was given a hook after the pipeline's forward and before its backward; "
                   "register hooks before forward");
     }
   }
 
   // Makes every stage collect the gradients of those of its parameters that the caller named.
-  void capture_wanted(const Pipeline& pipeline, size_t inputs) {
-    pass_->captured.resize(pipeline.stages());
+  void capture_wanted(Pass& pass, int64_t stages, size_t inputs) const {
+    pass.captured.resize(stages);
     for (size_t k = 0; k < parameters_.size(); ++k) {
       if (!task_should_compute_output(inputs + k)) continue;
-      for (int64_t j : pipeline.parameters()[parameters_[k]].stages) {
-        pass_->captured[j].leaves.push_back(next_edge(inputs + k));
-        pass_->captured[j].sums.emplace_back();
+      for (int64_t j : pass.plan.model.parameters()[parameters_[k]].stages) {
+        pass.captured[j].leaves.push_back(next_edge(inputs + k));
+        pass.captured[j].sums.emplace_back();
       }
     }
   }
@@ -141,66 +168,59 @@ class InputNode : public Node {
     return sum;
   }
 
+  std::mutex mutex_;  // guards what follows, and the pass
   std::vector<size_t> parameters_;
   std::weak_ptr<Pipeline> pipeline_;
   std::shared_ptr<Pass> pass_;
-  std::shared_ptr<Hop> hop_;
-  // [output][micro-batch]: they need not be those of the input.
-  std::vector<std::vector<int64_t>> rows_;
-  std::vector<std::vector<int64_t>> starts_;
 };
 
 class OutputNode : public Node {
  public:
-  OutputNode(torch::autograd::edge_list&& edges, std::shared_ptr<Hop> hop)
-      : Node(std::move(edges)), hop_(std::move(hop)) {}
+  explicit OutputNode(torch::autograd::edge_list&& edges) : Node(std::move(edges)) {}
 
   variable_list apply(variable_list&& gradients) override {
-    hop_->gradients = std::move(gradients);
-    return {at::zeros({1})};
+    return {tensor_with(std::move(gradients))};
   }
 
   std::string name() const override { return "GPipeOutputBackward"; }
-
- private:
-  std::shared_ptr<Hop> hop_;
 };
+
+// With the deleter that takes long chains of nodes apart without recursion.
+template <typename T, typename... Arguments>
+std::shared_ptr<T> make_node(Arguments&&... arguments) {
+  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
+                            torch::autograd::deleteNode);
+}
 
 }  // namespace
 
-at::Tensor joined_gradients(const Pass& pass, size_t input) {
-  const at::Tensor* defined = nullptr;
-  for (const Packet& packet : pass.input_gradients) {
-    if (input < packet.items.size() && packet.items[input].tensor.defined()) {
-      defined = &packet.items[input].tensor;
-    }
+at::Tensor joined_gradients(const std::vector<at::Tensor>& pieces,
+                            const std::vector<int64_t>& sizes) {
+  const auto defined = std::find_if(pieces.begin(), pieces.end(),
+                                    [](const at::Tensor& piece) { return piece.defined(); });
+  if (defined == pieces.end()) return {};
+  if (pieces.size() == 1) return *defined;
+  std::vector<at::Tensor> all = pieces;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].defined()) continue;
+    std::vector<int64_t> shape = defined->sizes().vec();
+    shape[0] = sizes[i];
+    all[i] = at::zeros(shape, defined->options());
   }
-  if (defined == nullptr) return {};
-  if (pass.input_gradients.size() == 1) return *defined;
+  return at::cat(all, 0);
+}
+
+at::Tensor input_gradient(const Pass& pass, size_t input) {
   std::vector<at::Tensor> pieces;
-  for (size_t i = 0; i < pass.input_gradients.size(); ++i) {
-    const Packet& packet = pass.input_gradients[i];
-    if (input < packet.items.size() && packet.items[input].tensor.defined()) {
-      pieces.push_back(packet.items[input].tensor);
-    } else {
-      std::vector<int64_t> shape = defined->sizes().vec();
-      shape[0] = pass.sizes[i];
-      pieces.push_back(at::zeros(shape, defined->options()));
-    }
+  for (const Packet& packet : pass.input_gradients) {
+    pieces.push_back(input < packet.items.size() ? packet.items[input].tensor : at::Tensor());
   }
-  return at::cat(pieces, 0);
+  return joined_gradients(pieces, pass.sizes);
 }
 
 void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad) {
-  std::vector<std::vector<int64_t>> rows(outputs.size());
-  for (size_t n = 0; n < outputs.size(); ++n) {
-    for (const Packet& packet : pass->outputs) {
-      const at::Tensor& piece = packet.items[n].tensor;
-      rows[n].push_back(piece.defined() && piece.dim() > 0 ? piece.size(0) : 0);
-    }
-  }
   pass->outputs.clear();  // the joined outputs are the caller's; nothing in backward needs these
 
   torch::autograd::edge_list edges;
@@ -209,8 +229,9 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
     edges.push_back(wanted ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge());
   }
   std::vector<size_t> parameters;
-  for (size_t k = 0; k < pipeline->parameters().size(); ++k) {
-    const at::Tensor& parameter = pipeline->parameters()[k].tensor;
+  const std::vector<ModelState::Parameter>& known = pass->plan.model.parameters();
+  for (size_t k = 0; k < known.size(); ++k) {
+    const at::Tensor& parameter = known[k].tensor;
     if (!parameter.requires_grad() || !parameter.is_leaf()) continue;
     torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(parameter);
     // Its hooks are called by the stages, with each micro-batch's gradient.
@@ -218,12 +239,11 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
     edges.push_back(std::move(edge));
     parameters.push_back(k);
   }
-  auto hop = std::make_shared<Hop>();
-  auto input_node = std::make_shared<InputNode>(std::move(edges), std::move(parameters), pipeline,
-                                                std::move(pass), hop, std::move(rows));
-  input_node->add_input_metadata(at::zeros({1}));
-  auto output_node = std::make_shared<OutputNode>(
-      torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)}, hop);
+  auto input_node = make_node<InputNode>(std::move(edges), std::move(parameters),
+                                         std::weak_ptr<Pipeline>(pipeline), std::move(pass));
+  input_node->add_input_metadata(at::zeros({1}, at::kDouble));
+  auto output_node = make_node<OutputNode>(
+      torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)});
   for (size_t n = 0; n < outputs.size(); ++n) {
     // Every output takes a place, so that gradients arrive by the outputs' numbers.
     if (!needs_grad[n]) {

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,14 +22,20 @@ struct Pass;
 // Makes the outputs of `pass` that want a gradient (see Item::needs_grad) require one, such that a
 // backward from them runs the pipeline's backward half and goes on to `inputs`, the caller's own.
 // The pass lives as long as the outputs' graph. A backward throws c10::Error if the pipeline is
-// gone, if it is the second one without retain_graph, or if it was asked to create a graph.
+// gone, if it is the second one without retain_graph, if it was asked to create a graph, if it runs
+// inside a layer or loss of a pipeline, or if a recompute would not see what the forward saw.
+// Several threads may run backward through the same outputs: they follow one another.
 void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad);
 
-// After a backward: the gradient of the pipeline's input number `input`, all micro-batches joined;
-// undefined if none reached it.
-at::Tensor joined_gradients(const Pass& pass, size_t input);
+// The gradient of a tensor that was cut into micro-batches of `sizes` rows, from those of its
+// pieces: undefined if all of them are, zero where some are.
+at::Tensor joined_gradients(const std::vector<at::Tensor>& pieces,
+                            const std::vector<int64_t>& sizes);
+
+// After a backward half: that of the pipeline's input number `input`.
+at::Tensor input_gradient(const Pass& pass, size_t input);
 
 }  // namespace gpipe::internal
 

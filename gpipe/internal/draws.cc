@@ -2,8 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <mutex>
@@ -22,6 +24,11 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
+}
+
+uint64_t seed_of(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
+  return mix(mix(step_seed ^ mix(static_cast<uint64_t>(micro_batch))) ^
+             (static_cast<uint64_t>(layer) + 0x5851F42D4C957F2Dull));
 }
 
 // Where the operator will draw: the device of its first tensor, else its `device` argument.
@@ -82,13 +89,30 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, cons
 
 }  // namespace
 
+void Draws::enter(const Place& place) {
+  place_ = place;
+  number_ = 0;
+}
+
 void Draws::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
-  seed_ = mix(mix(step_seed ^ mix(static_cast<uint64_t>(micro_batch))) ^
-              (static_cast<uint64_t>(layer) + 0x5851F42D4C957F2Dull));
-  for (Entry& entry : entries_) entry.seeded = false;
+  enter({seed_of(step_seed, micro_batch, layer), layer, /*backward=*/false});
+}
+
+void Draws::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
+  const Place place{~seed_of(step_seed, micro_batch, layer), layer, /*backward=*/true};
+  const bool same = place_.backward && place_.layer == layer && place_.seed == place.seed;
+  if (!same) enter(place);
+}
+
+void Draws::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {
+  enter(step_seed, micro_batch, record.layer);
+  number_ = record.number;
 }
 
 const at::Generator& Draws::generator(c10::Device device) {
+  if (log_ != nullptr && !c10::GradMode::is_enabled()) {
+    log_->push_back({at::sequence_number::peek(), place_.layer, number_});
+  }
   Entry* found = nullptr;
   for (Entry& entry : entries_) {
     if (entry.device == device) found = &entry;
@@ -96,22 +120,26 @@ const at::Generator& Draws::generator(c10::Device device) {
   if (found == nullptr) {
     at::Generator made = device.is_cpu() ? at::detail::createCPUGenerator()
                                          : at::globalContext().defaultGenerator(device).clone();
-    entries_.push_back({device, std::move(made), false});
+    entries_.push_back({device, std::move(made)});
     found = &entries_.back();
   }
-  if (!found->seeded) {
-    std::lock_guard<std::mutex> lock(found->generator.mutex());
-    found->generator.set_current_seed(seed_);
-    found->seeded = true;
-  }
+  std::lock_guard<std::mutex> lock(found->generator.mutex());
+  found->generator.set_current_seed(mix(place_.seed ^ mix(static_cast<uint64_t>(number_++))));
   return found->generator;
 }
 
 Draws* Draws::current() { return current_draws; }
 
-DrawsScope::DrawsScope(Draws* draws) : former_(current_draws) { current_draws = draws; }
+DrawsScope::DrawsScope(Draws* draws, std::vector<DrawRecord>* log)
+    : draws_(draws), former_(current_draws), former_log_(draws->log_) {
+  draws_->log_ = log;
+  current_draws = draws;
+}
 
-DrawsScope::~DrawsScope() { current_draws = former_; }
+DrawsScope::~DrawsScope() {
+  current_draws = former_;
+  draws_->log_ = former_log_;
+}
 
 uint64_t draw_step_seed() {
   auto generator = at::detail::getDefaultCPUGenerator();

@@ -3,8 +3,8 @@
 // LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline every random operator that was given no generator gets one that is seeded from (step,
-// micro-batch, layer). Hence results with a fixed seed do not depend on threads, balance, schedule
-// or checkpoint mode.
+// micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on threads,
+// balance, schedule or checkpoint mode.
 #ifndef GPIPE_INTERNAL_DRAWS_H_
 #define GPIPE_INTERNAL_DRAWS_H_
 
@@ -21,40 +21,70 @@ class Library;
 
 namespace gpipe::internal {
 
+// Where in a cell's forward a function drew that keeps no graph of its own.
+struct DrawRecord {
+  uint64_t sequence_nr;  // of the next graph node at that moment
+  int64_t layer;
+  int64_t number;  // of the draw within the layer
+};
+
 // The generators of one thread of execution. Not thread-safe: one stage or one loop owns it.
+//
+// Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
+// of the draw within the layer's forward or backward).
 class Draws {
  public:
-  // From here on, draws are those of this layer in this micro-batch of the step; the first one
-  // seeds.
+  // From here on, draws are those of this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
-  // The generator for tensors on `device`, seeded for the layer entered last.
+  // The same for the layer's backward: custom functions and hooks may draw there. Goes on counting
+  // if it is the layer entered last.
+  void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer);
+
+  // From here on, draws repeat those of the forward since `record`: a function that computes its
+  // forward once more in its backward draws again what it drew.
+  void repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record);
+
+  // A generator for the next operator that draws, for tensors on `device`.
   const at::Generator& generator(c10::Device device);
 
   // The one in force on this thread, or null.
   static Draws* current();
 
  private:
+  friend class DrawsScope;
+
   struct Entry {
     c10::Device device;
     at::Generator generator;
-    bool seeded;
   };
-  uint64_t seed_ = 0;
+  struct Place {
+    uint64_t seed = 0;
+    int64_t layer = -1;
+    bool backward = false;
+  };
+  void enter(const Place& place);
+
+  Place place_;
+  int64_t number_ = 0;
+  std::vector<DrawRecord>* log_ = nullptr;
   std::vector<Entry> entries_;
 };
 
 // Puts `draws` in force on this thread (under an OperatorModeScope), and restores the former on
-// exit.
+// exit. Draws under no_grad, as a custom function's forward makes them, are noted in `log` unless
+// it is null.
 class DrawsScope {
  public:
-  explicit DrawsScope(Draws* draws);
+  explicit DrawsScope(Draws* draws, std::vector<DrawRecord>* log = nullptr);
   ~DrawsScope();
   DrawsScope(const DrawsScope&) = delete;
   DrawsScope& operator=(const DrawsScope&) = delete;
 
  private:
+  Draws* draws_;
   Draws* former_;
+  std::vector<DrawRecord>* former_log_;
 };
 
 // A step's seed, drawn from the process's CPU generator, so that torch::manual_seed governs it.

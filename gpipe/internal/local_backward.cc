@@ -5,6 +5,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
@@ -15,13 +16,16 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/alias.h"
 #include "gpipe/internal/boundary.h"
 
 namespace gpipe::internal {
 namespace {
 
+using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
+using torch::autograd::Engine;
 using torch::autograd::InputBuffer;
 using torch::autograd::InputMetadata;
 using torch::autograd::Node;
@@ -32,17 +36,74 @@ bool starts_with(std::string_view text, std::string_view start) {
 }
 
 // Whether the node is one of LibTorch's own operators', or ours: it needs nothing of the engine but
-// its inputs. The backward of a custom function (a CppNode) may ask for the engine's graph task.
+// its inputs.
 bool is_builtin(const Node& node) {
-  const std::type_info& type = typeid(node);
-  if (type == typeid(Boundary)) return true;
-  const std::string_view mangled = type.name();
-  return starts_with(mangled, "N5torch8autograd") &&
-         !starts_with(mangled, "N5torch8autograd7CppNodeI");
+  if (typeid(node) == typeid(Boundary)) return true;
+  return starts_with(typeid(node).name(), "N5torch8autograd") && !is_custom_function(node);
 }
 
-// Whether the node may run outside the engine. pre_hooks() are those of the stage itself.
-bool is_local(Node& node) { return node.device().is_cpu() && is_builtin(node) && !has_hooks(node); }
+bool is_leaf(const Node& node) { return typeid(node) == typeid(AccumulateGrad); }
+
+const at::Tensor& leaf_of(const Node& node) {
+  return static_cast<const AccumulateGrad&>(node).variable;
+}
+
+// Takes what a node hands out when the engine runs this node alone.
+class Collector : public Node {
+ public:
+  void expect(const InputMetadata& metadata) { input_metadata_.push_back(metadata); }
+  variable_list apply(variable_list&& gradients) override {
+    collected = std::move(gradients);
+    return {};
+  }
+  std::string name() const override { return "GPipeCollector"; }
+
+  variable_list collected;
+};
+
+// While it lives, the node hands its results to `collector`, in the order of its valid edges.
+class DetourScope {
+ public:
+  DetourScope(Node& node, const std::shared_ptr<Collector>& collector)
+      // Not set_next_edges(), which refuses nodes that have parents, for the sake of a numbering
+      // that is not used where all of a graph runs.
+      : edges_(const_cast<edge_list&>(node.next_edges())), former_(edges_) {
+    uint32_t count = 0;
+    for (Edge& edge : edges_) {
+      if (!edge.is_valid()) continue;
+      collector->expect(edge.function->input_metadata(edge.input_nr));
+      edge = Edge(collector, count++);
+    }
+  }
+  ~DetourScope() { edges_ = std::move(former_); }
+  DetourScope(const DetourScope&) = delete;
+  DetourScope& operator=(const DetourScope&) = delete;
+
+ private:
+  edge_list& edges_;
+  edge_list former_;
+};
+
+// The node's results, with all its hooks called, by the engine.
+variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
+  const std::shared_ptr<Node> self = node.getptr();
+  edge_list roots;
+  for (uint32_t k = 0; k < inputs.size(); ++k) roots.emplace_back(self, k);
+  auto collector = std::make_shared<Collector>();
+  {
+    DetourScope detour(node, collector);
+    Engine::get_default_engine().execute(roots, inputs, keep_graph, /*create_graph=*/false,
+                                         /*accumulate_grad=*/true);
+  }
+  variable_list outputs(node.next_edges().size());
+  size_t next = 0;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (!node.next_edge(k).is_valid()) continue;
+    if (next < collector->collected.size()) outputs[k] = std::move(collector->collected[next]);
+    ++next;
+  }
+  return outputs;
+}
 
 // Whether `gradient` is what the node expects already, the usual case: then it need not go through
 // validate_outputs, which is slow at finding that out.
@@ -81,40 +142,50 @@ void validate(const edge_list& edges, variable_list& gradients, const Node* from
 
 class LocalBackward {
  public:
-  // Counts how many gradients each node waits for. False: some node is not local.
-  bool discover(const edge_list& roots) {
+  explicit LocalBackward(const LocalBackwardOptions& options)
+      : options_(options), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {}
+
+  // Counts how many gradients each node waits for.
+  void discover(const edge_list& roots) {
     std::vector<Node*> found;
-    for (const Edge& root : roots) {
-      if (!count(root, found)) return false;
-    }
+    for (const Edge& root : roots) count(root, found);
     while (!found.empty()) {
       Node* node = found.back();
       found.pop_back();
       for (const Edge& edge : node->next_edges()) {
-        if (edge.is_valid() && !count(edge, found)) return false;
+        if (edge.is_valid()) count(edge, found);
       }
     }
-    return true;
   }
 
-  void run(const edge_list& roots, variable_list& gradients, bool keep_graph) {
-    validate(roots, gradients, nullptr);
-    deliver(roots, gradients);
-    while (!ready_.empty()) {
-      std::pop_heap(ready_.begin(), ready_.end(), runs_later);
-      Ready next = std::move(ready_.back());
-      ready_.pop_back();
-      evaluate(*next.node, std::move(next.inputs), keep_graph);
+  void run(const edge_list& roots, variable_list& gradients) {
+    if (accelerated_ && !sums_) {
+      Engine::get_default_engine().execute(roots, gradients, options_.keep_graph,
+                                           /*create_graph=*/false, /*accumulate_grad=*/true);
+    } else {
+      c10::AutoGradMode no_grad(false);
+      validate(roots, gradients, nullptr);
+      deliver(roots, gradients);
+      while (!ready_.empty()) {
+        std::pop_heap(ready_.begin(), ready_.end(), runs_later);
+        Ready next = std::move(ready_.back());
+        ready_.pop_back();
+        evaluate(next, std::move(next.inputs));
+      }
     }
+    for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
   }
 
  private:
   struct Waiting {
     int gradients = 0;  // that have not arrived
+    bool users_code = false;
+    at::Tensor* sum = nullptr;  // a leaf whose gradient is not accumulated here
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
     Node* node;
+    bool users_code;
     variable_list inputs;
   };
 
@@ -123,12 +194,32 @@ class LocalBackward {
     return a.node->sequence_nr() < b.node->sequence_nr();
   }
 
-  bool count(const Edge& edge, std::vector<Node*>& found) {
-    const auto [entry, fresh] = waiting_.try_emplace(edge.function.get());
-    ++entry->second.gradients;
-    if (!fresh) return true;
-    found.push_back(edge.function.get());
-    return is_local(*edge.function);
+  void count(const Edge& edge, std::vector<Node*>& found) {
+    Node& node = *edge.function;
+    const auto [entry, fresh] = waiting_.try_emplace(&node);
+    Waiting& waiting = entry->second;
+    ++waiting.gradients;
+    if (!fresh) return;
+    found.push_back(&node);
+    if (typeid(node) == typeid(Boundary)) {
+      const auto& known = options_.boundaries;
+      TORCH_CHECK(
+          std::find(known.begin(), known.end(), &node) != known.end(),
+          "backward reached a tensor of another partition, or of another micro-batch, that came "
+          "here by a way that the pipeline does not see (a member of a layer, say, or a global "
+          "variable); hand it on as one of the values between layers, stash and pop it "
+          "(skip/skippable.h), or detach() it");
+      return;
+    }
+    accelerated_ = accelerated_ || !node.device().is_cpu();
+    waiting.users_code = anomaly_ || !is_builtin(node) || has_hooks(node);
+    if (!is_leaf(node)) return;
+    if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
+    if (waiting.sum != nullptr) {
+      sums_ = true;
+    } else if (!leaf_of(node).grad().defined()) {
+      fresh_leaves_.push_back(&node);
+    }
   }
 
   void deliver(const edge_list& edges, variable_list& gradients) {
@@ -136,29 +227,66 @@ class LocalBackward {
       if (!edges[i].is_valid()) continue;
       Node* node = edges[i].function.get();
       Waiting& waiting = waiting_.find(node)->second;
+      if (waiting.sum != nullptr) {
+        add_to(*waiting.sum, std::move(gradients[i]), node);
+        continue;
+      }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
       waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), std::nullopt, std::nullopt,
                           node);
       if (--waiting.gradients > 0) continue;
-      ready_.push_back({node, std::move(waiting.inputs->buffer)});
+      ready_.push_back({node, waiting.users_code, std::move(waiting.inputs->buffer)});
       waiting.inputs.reset();
       std::push_heap(ready_.begin(), ready_.end(), runs_later);
     }
   }
 
-  void evaluate(Node& node, variable_list inputs, bool keep_graph) {
-    RECORD_FUNCTION(c10::str("autograd::engine::evaluate_function: ", node.name()),
-                    c10::ArrayRef<const c10::IValue>());
-    for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
-    if (!keep_graph) node.will_release_variables();
-    variable_list outputs = node(std::move(inputs));
-    validate(node.next_edges(), outputs, &node);
-    if (!keep_graph) node.release_variables();
+  // As a node's input buffer adds up.
+  static void add_to(at::Tensor& sum, at::Tensor term, Node* node) {
+    InputBuffer buffer(1);
+    buffer.buffer[0] = std::move(sum);
+    buffer.add(0, std::move(term), std::nullopt, std::nullopt, node);
+    sum = std::move(buffer.buffer[0]);
+  }
+
+  void evaluate(const Ready& ready, variable_list inputs) {
+    Node& node = *ready.node;
+    // Accumulators have no place among the nodes.
+    if (options_.running != nullptr && !is_leaf(node)) *options_.running = node.sequence_nr();
+    if (is_leaf(node) && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
+      inputs[0] = inputs[0].clone();
+    }
+    variable_list outputs;
+    if (ready.users_code) {
+      if (options_.before_users_code) options_.before_users_code(node);
+      outputs = run_in_engine(node, std::move(inputs), options_.keep_graph);
+    } else {
+      RECORD_FUNCTION(c10::str("autograd::engine::evaluate_function: ", node.name()),
+                      c10::ArrayRef<const c10::IValue>());
+      for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+      if (!options_.keep_graph) node.will_release_variables();
+      outputs = node(std::move(inputs));
+      validate(node.next_edges(), outputs, &node);
+      if (!options_.keep_graph) node.release_variables();
+    }
     deliver(node.next_edges(), outputs);
   }
 
+  // What a hook gave back, or the engine has left, may be a view of another gradient.
+  static void unshare_gradient(const at::Tensor& leaf) {
+    at::Tensor& gradient = leaf.mutable_grad();
+    if (!shares_storage(gradient)) return;
+    c10::NoGradGuard no_grad;
+    gradient = gradient.clone();
+  }
+
+  const LocalBackwardOptions& options_;
+  const bool anomaly_;
+  bool accelerated_ = false;  // some node computes on an accelerator
+  bool sums_ = false;         // some leaf's gradient goes elsewhere
   absl::flat_hash_map<Node*, Waiting> waiting_;
-  std::vector<Ready> ready_;  // a heap
+  std::vector<Node*> fresh_leaves_;  // that have no gradient yet
+  std::vector<Ready> ready_;         // a heap
 };
 
 }  // namespace
@@ -168,13 +296,16 @@ bool has_hooks(Node& node) {
          !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-bool run_local_backward(const edge_list& roots, variable_list& gradients, bool keep_graph) {
-  if (torch::autograd::AnomalyMode::is_enabled()) return false;
-  LocalBackward backward;
-  if (!backward.discover(roots)) return false;
-  c10::AutoGradMode no_grad(false);
-  backward.run(roots, gradients, keep_graph);
-  return true;
+bool is_custom_function(const Node& node) {
+  return starts_with(typeid(node).name(), "N5torch8autograd7CppNodeI");
+}
+
+void run_local_backward(const edge_list& roots, variable_list& gradients,
+                        const LocalBackwardOptions& options) {
+  if (roots.empty()) return;
+  LocalBackward backward(options);
+  backward.discover(roots);
+  backward.run(roots, gradients);
 }
 
 }  // namespace gpipe::internal

@@ -3,30 +3,64 @@
 // LibTorch's engine saves, sets and restores the whole thread-local state around every node, and
 // makes a task with a future for every call: two fifths of a small cell's instructions. A stage's
 // worker needs none of it: it runs in the right state already, and a cell's graph is its own.
+//
+// It also does what the engine leaves out. A leaf's .grad never shares its memory with another
+// gradient: the engine lets it take the memory of a view (that of `x + p.unsqueeze(0)` with one
+// row, say), and the next micro-batch's `.grad +=` would then change a gradient that is on its way
+// to another stage. And a leaf that several stages use gets its gradient once per micro-batch.
 #ifndef GPIPE_INTERNAL_LOCAL_BACKWARD_H_
 #define GPIPE_INTERNAL_LOCAL_BACKWARD_H_
 
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <cstdint>
+#include <functional>
+
 namespace gpipe::internal {
+
+class Boundary;
 
 // Whether somebody's hooks hang on the node: on the tensor whose gradient it takes, or on itself.
 bool has_hooks(torch::autograd::Node& node);
 
+struct LocalBackwardOptions {
+  // What nodes have saved stays.
+  bool keep_graph = false;
+
+  // The Boundaries in which the graph may end. Reaching another one is an error: a tensor of
+  // another cell came here by a way that the pipeline does not know.
+  c10::SmallVector<const Boundary*, 2> boundaries;
+
+  // For each leaf that is reached, with its accumulator: null if its gradient is to be accumulated,
+  // or else where its terms are to be added up, in the order in which the engine would. What it
+  // points to must stay where it is. May throw. Default: all leaves accumulate.
+  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>& accumulator,
+                            const at::Tensor& leaf)>
+      sum_of;
+
+  // Called before each node that runs code of a user's: hooks, custom functions.
+  std::function<void(const torch::autograd::Node&)> before_users_code;
+
+  // Where the sequence number of the node that runs, if it is no leaf's, is noted, for messages.
+  uint64_t* running = nullptr;
+};
+
+// Whether the node belongs to a torch::autograd::Function of a user.
+bool is_custom_function(const torch::autograd::Node& node);
+
 // Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves,
 // as Engine::execute(roots, gradients, keep_graph, false, true) does, bit for bit: nodes run in the
-// same order, so sums are added up in the same order. With `keep_graph`, what nodes have saved
-// stays.
-//
-// False, and nothing is done: the graph needs the engine, because a node computes on an accelerator
-// (whose nodes run on the engine's thread for it), somebody else's hook hangs on a node or a node
-// is not LibTorch's own (they may ask for the engine's graph task, as DistributedDataParallel's
-// do), or anomaly mode is on.
+// same order, so sums are added up in the same order. Nodes with users' code, and all nodes in
+// anomaly mode, are run by the engine, one at a time: they may ask for its graph task. A graph with
+// nodes on accelerators goes to the engine as a whole, unless sum_of() wants a leaf's gradient.
 //
 // Throws what a node throws; nodes that have not run by then do not run.
-bool run_local_backward(const torch::autograd::edge_list& roots,
-                        torch::autograd::variable_list& gradients, bool keep_graph);
+void run_local_backward(const torch::autograd::edge_list& roots,
+                        torch::autograd::variable_list& gradients,
+                        const LocalBackwardOptions& options);
 
 }  // namespace gpipe::internal
 

@@ -14,6 +14,17 @@
 #include "gpipe/internal/alias.h"
 
 namespace gpipe::internal {
+namespace {
+
+// Whether outputs `a` and `b` are one tensor in every micro-batch.
+bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t b) {
+  return std::all_of(micro_batches.begin(), micro_batches.end(), [&](const Packet& packet) {
+    return packet.items[a].tensor.defined() &&
+           packet.items[a].tensor.is_same(packet.items[b].tensor);
+  });
+}
+
+}  // namespace
 
 std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks) {
   if (rows == 0) return {0};
@@ -49,6 +60,10 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
   // All of them: of tensors that cannot be cut (sparse ones), too.
   if (!tensor.defined() || rows == tensor.size(0)) return detached_alias(tensor);
+  TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided, "a tensor of layout ", tensor.layout(),
+                    " and shape ", tensor.sizes(),
+                    " cannot be cut into micro-batches; give a dense one (to_dense()), or use "
+                    "chunks(1)");
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors
@@ -78,24 +93,30 @@ std::vector<std::vector<at::Tensor>> scatter(const std::vector<at::Tensor>& tens
   return result;
 }
 
-Packet micro_batch_of(const Packet& mini_batch, int64_t start, int64_t rows) {
-  Packet packet;
-  packet.kind = mini_batch.kind;
-  for (const Item& item : mini_batch.items) {
-    packet.items.push_back({rows_of(item.tensor, start, rows), item.needs_grad});
-  }
-  return packet;
-}
-
-void check_joinable(const at::Tensor& piece, size_t output, size_t micro_batches) {
+void check_joinable(const at::Tensor& piece, size_t output, const std::vector<int64_t>& sizes,
+                    size_t micro_batch) {
+  if (sizes.size() == 1 || !piece.defined()) return;
   TORCH_CHECK_VALUE(
-      piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", micro_batches,
+      piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", sizes.size(),
       " micro-batches, and scalars cannot be joined to a mini-batch; return a tensor with the "
       "batch as dimension 0 (unsqueeze(0) gives one row per micro-batch), or compute a loss with "
       "step()");
+  check_rows(piece, output, sizes, micro_batch);
 }
 
-std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
+void check_rows(const at::Tensor& piece, size_t output, const std::vector<int64_t>& sizes,
+                size_t micro_batch) {
+  if (sizes.size() == 1 || !piece.defined() || piece.dim() == 0) return;
+  TORCH_CHECK_VALUE(
+      piece.size(0) == sizes[micro_batch], "output ", output, " of the model has the shape ",
+      piece.sizes(), " for micro-batch ", micro_batch, ", which has ", sizes[micro_batch],
+      " rows: dimension 0 of an output must be the batch, row i for row i of the input. A layer "
+      "that drops, adds or merges rows, or whose batch is another dimension, cannot be cut into "
+      "micro-batches; transpose or reshape back at the end of the model, or use chunks(1)");
+}
+
+std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches,
+                               const std::vector<int64_t>& sizes) {
   c10::NoGradGuard no_grad;
   const Packet& first = micro_batches.front();
   std::vector<at::Tensor> result;
@@ -107,8 +128,19 @@ std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
                       "; it must return the same number for every micro-batch");
   }
   for (size_t k = 0; k < first.items.size(); ++k) {
+    // The same tensor returned twice stays the same tensor.
+    size_t same = 0;
+    while (same < k && !same_everywhere(micro_batches, same, k)) ++same;
+    if (same < k) {
+      result.push_back(result[same]);
+      continue;
+    }
     if (micro_batches.size() == 1) {
-      result.push_back(first.items[k].tensor);
+      const at::Tensor& whole = first.items[k].tensor;
+      const bool alone = std::none_of(result.begin(), result.end(), [&](const at::Tensor& other) {
+        return may_overlap(other, whole);
+      });
+      result.push_back(alone ? whole : whole.clone());
       continue;
     }
     std::vector<at::Tensor> pieces;
@@ -118,7 +150,7 @@ std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches) {
       TORCH_CHECK_VALUE(piece.defined() == first.items[k].tensor.defined(), "output ", k,
                         " of the model is defined for some micro-batches and undefined for others");
       if (!piece.defined()) continue;
-      check_joinable(piece, k, micro_batches.size());
+      check_joinable(piece, k, sizes, i);
       pieces.push_back(piece);
     }
     result.push_back(pieces.empty() ? at::Tensor() : at::cat(pieces, 0));

@@ -18,8 +18,15 @@ enum class ValueKind : uint8_t { kTensor, kTensors, kTuple2, kTuple3, kTuple4 };
 struct Item {
   at::Tensor tensor;  // may be undefined
   // Forward: whether a gradient is to come back for this tensor. The tensor itself is detached, so
-  // that no graph reaches over the border of a stage.
+  // that no graph reaches over the border of a stage. A tensor that leaves a stage twice is the
+  // same object in both items.
   bool needs_grad = false;
+  // Forward: its memory is also that of another tensor whose gradient would not learn of a change
+  // in place behind the border, so there must be none.
+  bool read_only = false;
+  // Forward: version_of(tensor) when it was handed over. Another one at its arrival means that
+  // somebody changed it on the way.
+  int64_t version = 0;
 };
 
 struct Packet {

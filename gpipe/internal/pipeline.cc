@@ -1,12 +1,12 @@
 #include "gpipe/internal/pipeline.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
+#include <optional>
 #include <stdexcept>
-#include <unordered_map>
 #include <utility>
 
 #include "gpipe/internal/cpu_threads.h"
@@ -17,21 +17,7 @@
 namespace gpipe::internal {
 namespace {
 
-thread_local bool in_pipeline = false;
-
-class InsideScope {
- public:
-  InsideScope() { in_pipeline = true; }
-  ~InsideScope() { in_pipeline = false; }
-};
-
-// The parts of a pipeline's routes that its stages need: see Stage's constructor.
-struct StageRoutes {
-  std::vector<skip::Key> incoming;
-  std::vector<skip::Key> outgoing;
-  std::vector<int> gradient_order;
-};
-
+// Where the routes of the whole pipeline meet in a stage.
 StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
                       int64_t stages) {
   StageRoutes result;
@@ -45,6 +31,7 @@ StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<ski
   for (int32_t id : routes.outgoing(stage)) {
     if (id < stages - 1) continue;
     result.outgoing.push_back(skip_of(id).key);
+    result.outgoing_targets.push_back(skip_of(id).target_partition);
     order.emplace_back(skip_of(id).target_layer, static_cast<int>(result.outgoing.size()));
   }
   std::stable_sort(order.begin(), order.end(),
@@ -56,7 +43,9 @@ StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<ski
 
 }  // namespace
 
-bool inside_pipeline() { return in_pipeline; }
+// The key is switched on where a pipeline's cells run, and autograd takes it along to the threads
+// on which it runs their graphs.
+bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kOperatorMode); }
 
 std::string FailurePlace::to_text() const {
   const char* what = action.kind == ActionKind::kForward ? "forward" : "backward";
@@ -64,28 +53,9 @@ std::string FailurePlace::to_text() const {
          ", micro-batch " + std::to_string(action.micro_batch) + ", " + layer;
 }
 
-// Each tensor once, under its first name.
-std::vector<Pipeline::Parameter> parameters_of(const std::vector<std::vector<Layer>>& partitions) {
-  std::vector<Pipeline::Parameter> result;
-  std::unordered_map<const c10::TensorImpl*, size_t> places;
-  for (size_t j = 0; j < partitions.size(); ++j) {
-    for (const Layer& layer : partitions[j]) {
-      for (const auto& item : layer.module.ptr()->named_parameters()) {
-        const at::Tensor& tensor = item.value();
-        const auto [place, fresh] = places.emplace(tensor.unsafeGetTensorImpl(), result.size());
-        if (fresh) result.push_back({layer.name + "." + item.key(), tensor, {}});
-        std::vector<int64_t>& stages = result[place->second].stages;
-        const int64_t stage = static_cast<int64_t>(j);
-        if (stages.empty() || stages.back() != stage) stages.push_back(stage);
-      }
-    }
-  }
-  return result;
-}
-
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage)
-    : parameters_(parameters_of(partitions)), routes_([&] {
+    : routes_([&] {
         std::vector<Route> skips;
         for (const skip::SkipEdge& edge : layout.crossing()) {
           skips.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
@@ -95,9 +65,10 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t stages = static_cast<int64_t>(partitions.size());
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
-    StageRoutes routes = routes_of(j, routes_, layout.crossing(), stages);
-    stages_.emplace_back(j, devices[j], std::move(partitions[j]), std::move(routes.incoming),
-                         std::move(routes.outgoing), std::move(routes.gradient_order));
+    stages_.emplace_back(j, devices[j], std::move(partitions[j]),
+                         routes_of(j, routes_, layout.crossing(), stages));
+    first_on_device_.push_back(std::find(devices.begin(), devices.end(), devices[j]) -
+                               devices.begin());
   }
   const int64_t cpu_stages =
       std::count_if(devices.begin(), devices.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -161,17 +132,41 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
   return programs_.back()->program;
 }
 
+ModelState Pipeline::model_state() {
+  std::vector<std::vector<Layer>*> partitions;
+  for (Stage& stage : stages_) partitions.push_back(&stage.layers());
+  return ModelState(partitions);
+}
+
 void Pipeline::run_forward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
+  if (pass.plan.record) pass.plan.model = model_state();
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
-  pass.input_of = nullptr;  // it holds the caller's input
+  pass.inputs.finish_forward();
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
 void Pipeline::run_backward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
+  check_unchanged(pass);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr);
   pass.output_gradient_of = nullptr;
+}
+
+void Pipeline::check_unchanged(Pass& pass) {
+  const std::optional<size_t> changed = pass.inputs.changed_by_caller();
+  std::vector<bool> recomputing;
+  for (const std::vector<Cell>& row : pass.cells) {
+    recomputing.push_back(std::any_of(row.begin(), row.end(),
+                                      [](const Cell& cell) { return cell.checkpointed; }));
+  }
+  TORCH_CHECK(!changed || !recomputing.front(), "input ", changed.value_or(0),
+              " of the pipeline was changed in place between forward and backward; the recompute of "
+              "checkpointed micro-batches would start from the changed values and give wrong "
+              "gradients. Change it after backward, give forward a clone(), or use "
+              "Checkpoint::kNever");
+  if (std::find(recomputing.begin(), recomputing.end(), true) == recomputing.end()) return;
+  pass.plan.model.check_same(model_state(), recomputing);
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
@@ -181,13 +176,14 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
+  pass.plan.model = model_state();
   run(pass, program_for(schedule, Half::kBoth), observer);
   for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
 }
 
 void Pipeline::run(Pass& pass, const Program& program, const Observer& observer) {
   pass.plan.forward_state = &pass.forward_state;
-  const at::ThreadLocalState caller_state;
+  const CallerState caller_state;
   std::vector<c10::Stream> streams;
   for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
   const bool on_caller = pool_->is_inline();
@@ -212,10 +208,10 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
         },
         observer,
         [&](int64_t worker, const std::function<void()>& steps) {
-          std::optional<at::ThreadLocalStateGuard> state;
+          std::optional<CallerStateScope> state;
           if (!on_caller) state.emplace(caller_state);
+          AutocastCacheOff no_cache;
           OperatorModeScope mode;
-          InsideScope inside;
           StreamScope stream(streams[worker]);
           steps();
         });
@@ -231,12 +227,14 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
     }
-    pass.input_of = nullptr;
+    pass.inputs = CallerInputs();
     pass.output_gradient_of = nullptr;
     pass.outputs.clear();
     pass.input_gradients.clear();
+    pass.target_gradients.clear();
     pass.deferred.clear();
-    pass.used = true;
+    pass.leaf_sums.clear();
+    pass.used = Pass::Used::kByFailure;
     throw;
   }
 }
@@ -259,7 +257,7 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
   };
   if (action.kind == ActionKind::kForward) {
     std::vector<Packet> inputs;
-    if (first) inputs.push_back(pass.input_of(i));
+    if (first) inputs.push_back(pass.inputs.micro_batch(i));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
     std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
                                                 last ? pass.loss : nullptr, &pass.deferred[j]);
@@ -272,9 +270,17 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     std::vector<Packet> gradients;
     if (last && pass.output_gradient_of) gradients.push_back(pass.output_gradient_of(i));
     for (Packet& packet : received) gradients.push_back(std::move(packet));
+    BackwardTask task;
+    task.keep = pass.keep_graph;
+    task.captured = pass.captured.empty() ? nullptr : &pass.captured[j];
+    task.leaf_sums = &pass.leaf_sums[i];
+    task.first_on_device = &first_on_device_;
     std::vector<Packet> results =
-        stage.backward(pass.plan, i, std::move(gradients), cell, pass.keep_graph,
-                       pass.captured.empty() ? nullptr : &pass.captured[j]);
+        stage.backward(pass.plan, i, std::move(gradients), cell, task);
+    if (cell.loss.targets) {
+      pass.target_gradients[i] = std::move(cell.loss.targets->gradients());
+      cell.loss.targets.reset();
+    }
     if (first) {
       pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {

@@ -5,7 +5,6 @@
 #ifndef GPIPE_INTERNAL_PIPELINE_H_
 #define GPIPE_INTERNAL_PIPELINE_H_
 
-#include <ATen/ThreadLocalState.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
@@ -19,6 +18,10 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch_norm.h"
+#include "gpipe/internal/caller_inputs.h"
+#include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/leaf_sums.h"
+#include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/stage.h"
 #include "gpipe/runtime/executor.h"
@@ -37,28 +40,34 @@ struct Pass {
       : cells(stages, std::vector<Cell>(micro_batches)),
         outputs(micro_batches),
         input_gradients(micro_batches),
-        deferred(stages) {}
+        target_gradients(micro_batches),
+        deferred(stages),
+        leaf_sums(micro_batches) {}
 
   int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
 
+  // Why there is nothing to run a backward on any more.
+  enum class Used : uint8_t { kNo, kByBackward, kByFailure };
+
   CellPlan plan;
-  at::ThreadLocalState forward_state;
+  CallerState forward_state;
+  CallerInputs inputs;
   std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
-  // Cut out micro-batch i of the model's inputs, and of its outputs' gradients. Called by the
-  // workers of the first and the last stage, so that the cutting overlaps with the other stages'
-  // work.
-  std::function<Packet(int64_t micro_batch)> input_of;
-  std::function<Packet(int64_t micro_batch)> output_gradient_of;  // empty in a step
-  std::vector<Packet> outputs;               // [micro-batch], of the last stage
-  std::vector<Packet> input_gradients;       // [micro-batch], after a backward half
-  std::vector<DeferredStatistics> deferred;  // [stage]
+  // Cuts out micro-batch i of the outputs' gradients; empty in a step. Called by the workers of the
+  // last stage, so that the cutting overlaps with the other stages' work.
+  std::function<Packet(int64_t micro_batch)> output_gradient_of;
+  std::vector<Packet> outputs;                            // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;                    // [micro-batch], after a backward half
+  std::vector<std::vector<at::Tensor>> target_gradients;  // the same, after a step
+  std::vector<DeferredStatistics> deferred;               // [stage]
+  std::vector<LeafSums> leaf_sums;                        // [micro-batch]
   CellLoss loss;
   bool keep_outputs = true;
   bool keep_graph = false;  // the backward half may run once more
   // [stage]; empty: the parameters' gradients are accumulated. See Captured.
   std::vector<Captured> captured;
-  bool used = false;  // its backward has run and nothing is left of it
+  Used used = Used::kNo;
 };
 
 // Where the last error of a pipeline happened.
@@ -77,16 +86,11 @@ class Pipeline {
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 
-  // The model's parameters, each once, and the stages that have it.
-  struct Parameter {
-    std::string name;  // in the model, by its first place
-    at::Tensor tensor;
-    std::vector<int64_t> stages;  // ascending
-  };
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  // The layers' parameters, buffers and modes as they are now. Not beside a run.
+  ModelState model_state();
 
-  // Runs all forwards (input_of -> outputs) or all backwards (output_gradient_of ->
-  // input_gradients).
+  // Runs all forwards (inputs -> outputs) or all backwards (output_gradient_of -> input_gradients).
+  // A backward throws c10::Error if the caller changed what it needs since the forward.
   void run_forward(Pass& pass);
   void run_backward(Pass& pass);
   // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
@@ -101,8 +105,11 @@ class Pipeline {
   void handle(Pass& pass, const Action& action, std::vector<Packet>& received,
               std::vector<Packet>& sent);
 
-  std::vector<Parameter> parameters_;
+  // Throws c10::Error where a recompute would not see what the forward saw.
+  void check_unchanged(Pass& pass);
+
   std::vector<Stage> stages_;
+  std::vector<int64_t> first_on_device_;  // [stage]
   Routes routes_;
   std::unique_ptr<WorkerPool> pool_;
 
@@ -119,7 +126,8 @@ class Pipeline {
   std::optional<FailurePlace> last_failure_;  // guarded by failure_mutex_
 };
 
-// Whether this thread is running a layer of some pipeline.
+// Whether this thread, or the thread on whose behalf autograd uses it, is running a layer of some
+// pipeline.
 bool inside_pipeline();
 
 }  // namespace gpipe::internal

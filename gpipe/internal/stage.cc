@@ -1,17 +1,18 @@
 #include "gpipe/internal/stage.h"
 
+#include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -19,74 +20,78 @@ namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
+using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-bool differentiable(const at::Tensor& tensor) {
-  return tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
-}
-
-// Notes, when a layer's output receives its gradient, that this layer's backward begins.
-class LayerMark : public torch::autograd::FunctionPreHook {
- public:
-  LayerMark(std::shared_ptr<std::atomic<int64_t>> layer, int64_t position)
-      : layer_(std::move(layer)), position_(position) {}
-  variable_list operator()(const variable_list& gradients) override {
-    layer_->store(position_, std::memory_order_relaxed);
-    return gradients;
-  }
-
- private:
-  std::shared_ptr<std::atomic<int64_t>> layer_;
-  int64_t position_;
-};
-
-// The first graph node behind a layer's result, to hang a LayerMark on.
-torch::autograd::Node* producer_of(torch::nn::AnyValue& value) {
-  if (auto* tensor = value.try_get<at::Tensor>()) {
-    return tensor->defined() ? tensor->grad_fn().get() : nullptr;
-  }
-  if (auto* list = value.try_get<std::vector<at::Tensor>>()) {
-    for (const at::Tensor& tensor : *list) {
-      if (tensor.defined() && tensor.grad_fn()) return tensor.grad_fn().get();
-    }
-  }
-  return nullptr;
-}
 
 Edge edge_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
   return torch::autograd::impl::gradient_edge(tensor);
 }
 
-bool wants_grad(const std::vector<Packet>& inputs) {
-  for (const Packet& packet : inputs) {
+// Throws, as soon as a layer is done, if it changed one of the watched tensors in place.
+class ReadOnlyInputs {
+ public:
+  void watch(const at::Tensor& tensor) {
+    if (tensor.is_inference()) return;
+    const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+    watched_.push_back({version, version.current_version()});
+  }
+
+  void check(const Stage& stage) const {
+    for (const Watched& watched : watched_) {
+      TORCH_CHECK(watched.counter.current_version() == watched.version, stage.current_layer(),
+                  " changed a tensor in place that also went another way: it left its stage as "
+                  "several values or skips over the same memory, or it is a parameter or buffer. "
+                  "The gradient that comes back the other way would miss the change. Hand on a "
+                  "clone(), make the layer not in-place, or move the cut");
+    }
+  }
+
+ private:
+  struct Watched {
+    c10::VariableVersion counter;
+    uint32_t version;
+  };
+  c10::SmallVector<Watched, 2> watched_;
+};
+
+// The gradients of what the graph's inputs stand for, packet by packet.
+Packet gradients_of(const c10::SmallVector<int, 2>& sinks, const std::shared_ptr<Boundary>& from) {
+  Packet packet;
+  for (int sink : sinks) {
+    Item item;
+    if (sink >= 0 && !from->gradients().empty()) {
+      item.tensor = std::move(from->gradients()[sink]);
+    }
+    packet.items.push_back(std::move(item));
+  }
+  return packet;
+}
+
+bool any_defined(const std::vector<Packet>& gradients) {
+  for (const Packet& packet : gradients) {
     for (const Item& item : packet.items) {
-      if (item.needs_grad) return true;
+      if (item.tensor.defined()) return true;
     }
   }
   return false;
 }
 
-void backward_from(const edge_list& roots, variable_list gradients, bool keep, Captured* captured,
-                   Boundary* boundary) {
+// The gradients that the caller asked for by name, without touching any .grad.
+void backward_captured(const edge_list& roots, const variable_list& gradients, bool keep,
+                       Captured& captured, Boundary* boundary) {
   if (roots.empty()) return;
-  auto& engine = torch::autograd::Engine::get_default_engine();
-  if (captured == nullptr) {
-    if (run_local_backward(roots, gradients, keep)) return;
-    engine.execute(roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false,
-                   /*accumulate_grad=*/true);
-    return;
-  }
   edge_list ends;
   const uint32_t inputs = boundary == nullptr ? 0 : boundary->num_inputs();
   for (uint32_t n = 0; n < inputs; ++n) ends.emplace_back(boundary->getptr(), n);
-  ends.insert(ends.end(), captured->leaves.begin(), captured->leaves.end());
+  ends.insert(ends.end(), captured.leaves.begin(), captured.leaves.end());
   if (ends.empty()) return;
-  variable_list arrived = engine.execute(roots, gradients, /*keep_graph=*/keep,
-                                         /*create_graph=*/false, /*accumulate_grad=*/false, ends);
+  variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
+      roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false, /*accumulate_grad=*/false,
+      ends);
   c10::NoGradGuard no_grad;
-  for (size_t k = 0; k < captured->leaves.size(); ++k) {
-    Captured::add_to(captured->sums[k], arrived[inputs + k]);
+  for (size_t k = 0; k < captured.leaves.size(); ++k) {
+    Captured::add_to(captured.sums[k], arrived[inputs + k]);
   }
   arrived.resize(inputs);
   if (boundary != nullptr) boundary->gradients() = std::move(arrived);
@@ -94,28 +99,11 @@ void backward_from(const edge_list& roots, variable_list gradients, bool keep, C
 
 }  // namespace
 
-Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers,
-             std::vector<skip::Key> incoming, std::vector<skip::Key> outgoing,
-             std::vector<int> gradient_order)
-    : index_(index),
-      device_(device),
-      layers_(std::move(layers)),
-      incoming_(std::move(incoming)),
-      outgoing_(std::move(outgoing)),
-      gradient_order_(std::move(gradient_order)) {
+Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes)
+    : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {
   for (const Layer& layer : layers_) {
-    const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
-    for (const at::Tensor& parameter : module->parameters()) parameters_.push_back(parameter);
-    for (auto& norm : batch_norms_of(*module)) batch_norms_.push_back(std::move(norm));
+    for (auto& norm : batch_norms_of(*layer.module.ptr())) batch_norms_.push_back(std::move(norm));
   }
-}
-
-bool Stage::trainable() const {
-  if (captures_grad_) return true;
-  for (const at::Tensor& parameter : parameters_) {
-    if (parameter.requires_grad()) return true;
-  }
-  return false;
 }
 
 std::string Stage::current_layer() const {
@@ -126,38 +114,56 @@ std::string Stage::current_layer() const {
 }
 
 Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
-                         bool record, const Cell* watched) {
+                         bool keep_inputs) {
   Result result;
   CellGraph& graph = result.graph;
-  const bool keep_inputs = watched != nullptr;
+  ReadOnlyInputs read_only;
   std::vector<std::vector<at::Tensor>> tensors(inputs.size());
-  if (record) graph.sinks.resize(inputs.size());
+  graph.sinks.resize(inputs.size());
+  // What arrived several times as the same tensor is one tensor here, too.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
   for (size_t k = 0; k < inputs.size(); ++k) {
     tensors[k].reserve(inputs[k].items.size());
     for (Item& item : inputs[k].items) {
-      tensors[k].push_back(detached_alias(item.tensor));
-      if (!keep_inputs) item.tensor = at::Tensor();
-      if (!record) continue;
       int sink = -1;
-      if (item.needs_grad) {
-        if (!graph.boundary) graph.boundary = std::make_shared<Boundary>();
-        sink = static_cast<int>(graph.boundary->attach(tensors[k].back()));
+      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
+      const auto twin = std::find_if(known.begin(), known.end(),
+                                     [&](const auto& entry) { return entry.first == impl; });
+      if (item.tensor.defined() && twin != known.end()) {
+        tensors[k].push_back(twin->second);
+      } else {
+        tensors[k].push_back(detached_alias(item.tensor));
+        const at::Tensor& alias = tensors[k].back();
+        if (item.tensor.defined()) known.emplace_back(impl, alias);
+        if (item.read_only && (plan.record || !device_.is_cpu())) read_only.watch(alias);
+        if (plan.record && item.needs_grad) {
+          if (!graph.boundary) graph.boundary = std::make_shared<Boundary>();
+          sink = static_cast<int>(graph.boundary->attach(alias));
+        }
+      }
+      if (item.read_only && storage_of(item.tensor) != nullptr) {
+        result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
       }
       graph.sinks[k].push_back(sink);
     }
   }
+  known.clear();
+  if (!keep_inputs) {
+    for (Packet& packet : inputs) {
+      for (Item& item : packet.items) item.tensor = at::Tensor();
+    }
+  }
 
   skip::Tracker tracker;
-  for (size_t k = 0; k < incoming_.size(); ++k) {
-    tracker.stash(incoming_[k], std::move(tensors[k + 1][0]));
+  for (size_t k = 0; k < routes_.incoming.size(); ++k) {
+    tracker.stash(routes_.incoming[k], std::move(tensors[k + 1][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
-  DrawsScope draws_scope(&draws_);
+  DrawsScope draws_scope(&draws_, plan.record ? &graph.draws : nullptr);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // a layer's input is to be freed when the layer is done with it
-  torch::autograd::Node* marked = nullptr;
-  if (record) graph.layer = std::make_shared<std::atomic<int64_t>>(-1);
+  graph.begin = at::sequence_number::peek();
   for (size_t position = 0; position < layers_.size(); ++position) {
     Layer& layer = layers_[position];
     running_layer_ = static_cast<int64_t>(position);
@@ -169,22 +175,16 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
       value = layer.module.any_forward(std::move(value));
       call.finish();
     }
-    if (watched != nullptr) check_unchanged(*watched, inputs, "while it is checkpointed");
-    if (record) {
-      torch::autograd::Node* node = producer_of(value);
-      if (node != nullptr && node != marked) {
-        node->add_pre_hook(
-            std::make_unique<LayerMark>(graph.layer, static_cast<int64_t>(position)));
-        marked = node;
-      }
-    }
+    if (keep_inputs) check_kept(inputs, "while it is checkpointed");
+    read_only.check(*this);
+    if (plan.record) graph.layer_ends.push_back(at::sequence_number::peek());
   }
   result.activation = from_any(std::move(value));
-  result.skips.reserve(outgoing_.size());
-  for (const skip::Key& key : outgoing_) result.skips.push_back(tracker.pop(key));
+  result.skips.reserve(routes_.outgoing.size());
+  for (const skip::Key& key : routes_.outgoing) result.skips.push_back(tracker.pop(key));
   tracker_scope.reset();
 
-  if (record) {
+  if (plan.record) {
     graph.outputs.resize(1 + result.skips.size());
     for (const at::Tensor& tensor : result.activation.tensors) {
       graph.outputs[0].push_back(edge_of(tensor));
@@ -196,138 +196,271 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
   return result;
 }
 
-void Stage::check_unchanged(const Cell& cell, const std::vector<Packet>& inputs,
-                            const char* when) const {
+void Stage::check_arrived(std::vector<Packet>& inputs) const {
   for (size_t k = 0; k < inputs.size(); ++k) {
-    for (size_t n = 0; n < inputs[k].items.size(); ++n) {
-      TORCH_CHECK(
-          version_of(inputs[k].items[n].tensor) == cell.versions[k][n], current_layer(),
-          " changed an input of stage ", index_, " in place ", when,
-          "; its recompute would start from the changed values and give wrong gradients. Make "
-          "the layer not in-place, put it behind another layer of its partition by moving "
-          "the cut, or use Checkpoint::kNever");
+    for (Item& item : inputs[k].items) {
+      const int64_t version = version_of(item.tensor);
+      if (version == item.version) continue;
+      // Without a gradient, all that counts is the value, which is that of the plain model where
+      // nothing was copied.
+      TORCH_CHECK(!item.needs_grad && device_.is_cpu(),
+                  k == 0 ? "an input" : "the skip " + routes_.incoming[k - 1].to_text(),
+                  " of stage ", index_,
+                  " was changed in place by a layer of another stage after it had been handed over "
+                  "(its memory went several ways); the gradients would miss the change. Hand on a "
+                  "clone(), make that layer not in-place, or move the cut");
+      item.version = version;
     }
   }
+}
+
+void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) const {
+  for (const Packet& packet : inputs) {
+    for (const Item& item : packet.items) {
+      TORCH_CHECK(version_of(item.tensor) == item.version, current_layer(),
+                  " changed an input of stage ", index_, " in place ", when,
+                  "; its recompute would start from the changed values and give wrong gradients. "
+                  "Make the layer not in-place, put it behind another layer of its partition by "
+                  "moving the cut, or use Checkpoint::kNever");
+    }
+  }
+}
+
+std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result) const {
+  struct Leaving {
+    const at::Tensor* tensor;
+    int64_t target;
+    Item* item;
+  };
+  c10::SmallVector<Leaving, 4> leaving;
+  std::vector<Packet> packets(1 + result.skips.size());
+  packets[0].kind = result.activation.kind;
+  packets[0].items.resize(result.activation.tensors.size());
+  for (size_t n = 0; n < result.activation.tensors.size(); ++n) {
+    leaving.push_back({&result.activation.tensors[n], index_ + 1, &packets[0].items[n]});
+  }
+  for (size_t k = 0; k < result.skips.size(); ++k) {
+    packets[k + 1].items.resize(1);
+    leaving.push_back(
+        {&result.skips[k], routes_.outgoing_targets[k], &packets[k + 1].items[0]});
+  }
+  for (size_t a = 0; a < leaving.size(); ++a) {
+    const at::Tensor& tensor = *leaving[a].tensor;
+    Item& item = *leaving[a].item;
+    item.needs_grad = plan.record && tensor.defined() && tensor.requires_grad();
+    const c10::StorageImpl* storage = storage_of(tensor);
+    item.read_only = storage != nullptr && plan.model.owns(storage);
+    for (const auto& input : result.read_only) {
+      const auto alive = input.lock();
+      item.read_only = item.read_only || (alive && alive.get() == storage);
+    }
+    bool twin = false;
+    for (size_t b = 0; b < a; ++b) {
+      const at::Tensor& other = *leaving[b].tensor;
+      Item& other_item = *leaving[b].item;
+      if (tensor.is_same(other)) {
+        twin = true;
+        item.tensor = other_item.tensor;
+        // In one stage they are one tensor again, unless each is copied to another device.
+        if (leaving[a].target == leaving[b].target && device_.is_cpu()) continue;
+      } else if (storage == nullptr || storage != storage_of(other) ||
+                 !may_overlap(tensor, other)) {
+        continue;
+      }
+      const bool both = item.needs_grad && other_item.needs_grad;
+      if (!both && device_.is_cpu()) continue;
+      // Whoever comes first must leave it alone.
+      if (leaving[a].target <= leaving[b].target) item.read_only = true;
+      if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
+    }
+    if (!twin) item.tensor = detached_alias(tensor);
+    item.version = version_of(item.tensor);
+  }
+  return packets;
+}
+
+void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
+                     const Packet& handed_over, Cell& cell) {
+  if (cell.checkpointed) {
+    for (size_t n = 0; n < outputs.tensors.size(); ++n) {
+      outputs.tensors[n] = detached_alias(outputs.tensors[n]);
+      int sink = -1;
+      if (handed_over.items[n].needs_grad) {
+        if (!cell.loss.outputs) cell.loss.outputs = std::make_shared<Boundary>();
+        sink = static_cast<int>(cell.loss.outputs->attach(outputs.tensors[n]));
+      }
+      cell.loss.sinks.push_back(sink);
+    }
+  }
+  // The loss may draw random numbers, too: it counts as the layer behind the last.
+  draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
+  DrawsScope draws_scope(&draws_, cell.checkpointed ? &cell.loss.draws : &cell.graph.draws);
+  running_layer_ = static_cast<int64_t>(layers_.size());
+  LossResult scalar = loss(micro_batch, outputs.tensors);
+  cell.loss.edge = edge_of(scalar.loss);
+  cell.loss.seed = std::move(scalar.seed);
+  cell.loss.targets = std::move(scalar.targets);
+  // The outputs' own edges are no roots any more; the loss is the only one.
+  if (!cell.checkpointed && !cell.graph.outputs.empty()) cell.graph.outputs[0].clear();
 }
 
 std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, const CellLoss& loss,
                                    DeferredStatistics* deferred) {
   for (Packet& packet : inputs) arrive(packet, device_);
-  const bool has_grad_source = plan.record && (trainable() || wants_grad(inputs));
+  running_layer_ = -1;
+  check_arrived(inputs);
   cell = Cell();
-  cell.checkpointed = has_grad_source && micro_batch < plan.checkpointed[index_];
-  if (cell.checkpointed) {
-    for (const Packet& packet : inputs) {
-      auto& versions = cell.versions.emplace_back();
-      for (const Item& item : packet.items) versions.push_back(version_of(item.tensor));
-    }
-  }
-
+  const bool recomputes = plan.record && micro_batch < plan.checkpointed[index_];
   Result result;
   {
     RunningStatisticsScope statistics(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, deferred,
         batch_norms_);
-    if (cell.checkpointed) {
-      c10::NoGradGuard no_grad;
-      CheckpointPhaseScope phase(CheckpointPhase::kCheckpointing);
-      result = run(plan, micro_batch, inputs, /*record=*/false, &cell);
-      cell.inputs = std::move(inputs);
-    } else {
-      result = run(plan, micro_batch, inputs, /*record=*/plan.record, nullptr);
-      inputs.clear();
-      cell.graph = std::move(result.graph);
+    // A checkpointed cell records, too, and lets go of the graph at once: only so does it run
+    // exactly as the plain model would, and tell which outputs want a gradient.
+    CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
+                                          : CheckpointPhase::kNone);
+    result = run(plan, micro_batch, inputs, /*keep_inputs=*/recomputes);
+  }
+  std::vector<Packet> outputs = hand_over(plan, result);
+  for (const Packet& packet : outputs) {
+    for (const Item& item : packet.items) {
+      cell.checkpointed = cell.checkpointed || (recomputes && item.needs_grad);
     }
   }
-
-  std::vector<Packet> outputs(1 + result.skips.size());
-  auto put = [&](size_t k, const at::Tensor& tensor) {
-    const bool needs_grad = cell.checkpointed
-                                ? differentiable(tensor)
-                                : plan.record && tensor.defined() && tensor.requires_grad();
-    if (needs_grad && !has_grad_source) captures_grad_ = true;
-    outputs[k].items.push_back({detached_alias(tensor), needs_grad});
-  };
-  outputs[0].kind = result.activation.kind;
-  for (const at::Tensor& tensor : result.activation.tensors) put(0, tensor);
-  for (size_t k = 0; k < result.skips.size(); ++k) put(k + 1, result.skips[k]);
-
-  if (loss) {
-    std::vector<at::Tensor> values = std::move(result.activation.tensors);
-    if (cell.checkpointed) {
-      for (size_t n = 0; n < values.size(); ++n) {
-        values[n] = detached_alias(values[n]);
-        int sink = -1;
-        if (outputs[0].items[n].needs_grad) {
-          if (!cell.loss_boundary) cell.loss_boundary = std::make_shared<Boundary>();
-          sink = static_cast<int>(cell.loss_boundary->attach(values[n]));
-        }
-        cell.loss_sinks.push_back(sink);
-      }
+  if (cell.checkpointed) {
+    cell.inputs = std::move(inputs);
+    result.graph = CellGraph();
+    if (!loss) {
+      result = Result();
+    } else {
+      for (at::Tensor& tensor : result.activation.tensors) tensor = detached_alias(tensor);
     }
-    // The loss may draw random numbers, too: it counts as the layer behind the last.
-    draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
-    DrawsScope draws_scope(&draws_);
-    running_layer_ = static_cast<int64_t>(layers_.size());
-    LossResult scalar = loss(micro_batch, values);
-    cell.loss = edge_of(scalar.loss);
-    cell.loss_seed = std::move(scalar.seed);
-    // The outputs' own edges are no roots any more; the loss is the only one.
-    if (!cell.checkpointed) cell.graph.outputs[0].clear();
+  } else {
+    inputs.clear();
+    cell.graph = std::move(result.graph);
+  }
+  if (loss) {
+    run_loss(plan, micro_batch, loss, std::move(result.activation), outputs[0], cell);
   }
   return outputs;
 }
 
 CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep) {
-  check_unchanged(cell, cell.inputs, "between its forward and its recompute");
+  check_kept(cell.inputs, "between its forward and its recompute");
+  plan.model.check_parameters(index_);
   std::vector<Packet> copy;
   if (keep) copy = cell.inputs;
-  at::ThreadLocalStateGuard state(*plan.forward_state);
+  CallerStateScope state(*plan.forward_state);
+  AutocastCacheOff no_cache;
   OperatorModeScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, nullptr, batch_norms_);
-  return run(plan, micro_batch, keep ? copy : cell.inputs, /*record=*/true, nullptr).graph;
+  return run(plan, micro_batch, keep ? copy : cell.inputs, /*keep_inputs=*/false).graph;
+}
+
+int64_t Stage::layer_of(const CellGraph& graph, uint64_t sequence_nr) const {
+  if (sequence_nr < graph.begin) return -1;
+  size_t position = 0;
+  while (position < graph.layer_ends.size() && sequence_nr >= graph.layer_ends[position]) {
+    ++position;
+  }
+  return static_cast<int64_t>(position);
+}
+
+LocalBackwardOptions Stage::options_for(const CellPlan& plan, int64_t micro_batch,
+                                        const BackwardTask& task, const CellGraph& graph,
+                                        uint64_t& running) {
+  LocalBackwardOptions options;
+  options.keep_graph = task.keep;
+  options.running = &running;
+  options.sum_of = [this, &plan, &task](const std::shared_ptr<Node>& accumulator,
+                                        const at::Tensor& leaf) -> at::Tensor* {
+    if (leaf.device() != device_) return nullptr;
+    const ModelState::Parameter* parameter = plan.model.find(leaf);
+    const int64_t owner =
+        parameter == nullptr ? (*task.first_on_device)[index_] : parameter->stages.front();
+    if (owner == index_) return nullptr;
+    TORCH_CHECK(owner < index_, "stage ", index_, " uses the parameter '", parameter->name,
+                "' of stage ", owner,
+                " without having registered it; register it in the layer that uses it, too "
+                "(register_parameter), so that the order of its gradients is fixed");
+    return task.leaf_sums->sum_of(accumulator, owner);
+  };
+  options.before_users_code = [this, &plan, &graph, micro_batch](const Node& node) {
+    const uint64_t number = node.sequence_nr();
+    if (is_custom_function(node)) {
+      for (const DrawRecord& record : graph.draws) {
+        // The function's forward drew right after its node was made.
+        if (record.sequence_nr != number + 1) continue;
+        draws_.repeat(plan.step_seed, micro_batch, record);
+        return;
+      }
+    }
+    const int64_t position = std::max<int64_t>(layer_of(graph, number), 0);
+    const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
+    const int64_t layer = position <= last ? layers_[position].index : layers_[last].index + 1;
+    draws_.enter_backward(plan.step_seed, micro_batch, layer);
+  };
+  return options;
+}
+
+Packet Stage::backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                            const BackwardTask& task, LeafSums& leaves) {
+  running_layer_ = static_cast<int64_t>(layers_.size());
+  uint64_t running = 0;
+  CellGraph graph;  // of the loss alone: whatever runs belongs to what follows the layers
+  graph.draws = std::move(cell.loss.draws);
+  graph.layer_ends.assign(layers_.size(), 0);
+  LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
+  options.boundaries = {cell.loss.outputs.get(), cell.loss.targets.get()};
+  // What the layers use, too, gets its gradient together with theirs.
+  options.sum_of = [&](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
+    return leaves.sum_of(accumulator, index_);
+  };
+  variable_list seeds = {cell.loss.seed};
+  run_local_backward({cell.loss.edge}, seeds, options);
+  cell.loss.draws = std::move(graph.draws);
+  return gradients_of(cell.loss.sinks, cell.loss.outputs);
 }
 
 std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
-                                    std::vector<Packet> gradients, Cell& cell, bool keep,
-                                    Captured* captured) {
+                                    std::vector<Packet> gradients, Cell& cell,
+                                    const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
   running_layer_ = -1;
-  if (cell.loss_boundary) {
-    // A checkpointed cell with a loss: the loss's own graph first.
-    running_layer_ = static_cast<int64_t>(layers_.size());
-    backward_from({cell.loss}, {cell.loss_seed}, keep, captured, cell.loss_boundary.get());
+  DrawsScope draws_scope(&draws_, nullptr);
+
+  edge_list roots;
+  variable_list seeds;
+  auto add_root = [&](const Edge& edge, at::Tensor gradient) {
+    roots.push_back(edge);
+    seeds.push_back(std::move(gradient));
+  };
+  auto add_leaf = [&](LeafSums::Entry entry) {
+    add_root(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+  };
+  task.leaf_sums->take(index_, add_leaf);
+
+  const bool counts = cell.loss.edge.is_valid() && cell.loss.seed.defined();
+  if (counts && cell.checkpointed) {
+    LeafSums leaves;
     gradients.resize(1);
-    gradients[0].items.clear();
-    for (int sink : cell.loss_sinks) {
-      Item item;
-      auto& arrived = cell.loss_boundary->gradients();
-      if (sink >= 0 && !arrived.empty()) item.tensor = std::move(arrived[sink]);
-      gradients[0].items.push_back(std::move(item));
-    }
-  }
-  bool any_gradient = cell.loss.is_valid();
-  for (const Packet& packet : gradients) {
-    for (const Item& item : packet.items) any_gradient = any_gradient || item.tensor.defined();
+    gradients[0] = backward_loss(plan, micro_batch, cell, task, leaves);
+    leaves.take(index_, add_leaf);
+  } else if (counts) {
+    add_root(cell.loss.edge, cell.loss.seed);
   }
 
   CellGraph recomputed;
   // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
-  if (cell.checkpointed && any_gradient) {
-    recomputed = recompute(plan, micro_batch, cell, keep);
+  if (cell.checkpointed && any_defined(gradients)) {
+    recomputed = recompute(plan, micro_batch, cell, task.keep);
   }
   CellGraph& graph = cell.checkpointed ? recomputed : cell.graph;
-
-  edge_list roots;
-  variable_list seeds;
-  if (!cell.checkpointed && cell.loss.is_valid()) {
-    roots.push_back(cell.loss);
-    seeds.push_back(cell.loss_seed);
-  }
-  for (int k : gradient_order_) {
+  for (int k : routes_.gradient_order) {
     if (static_cast<size_t>(k) >= graph.outputs.size() ||
         static_cast<size_t>(k) >= gradients.size()) {
       continue;
@@ -335,39 +468,37 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
     for (size_t n = 0; n < graph.outputs[k].size() && n < gradients[k].items.size(); ++n) {
       at::Tensor& gradient = gradients[k].items[n].tensor;
       if (!graph.outputs[k][n].is_valid() || !gradient.defined()) continue;
-      roots.push_back(graph.outputs[k][n]);
-      seeds.push_back(std::move(gradient));
+      add_root(graph.outputs[k][n], std::move(gradient));
     }
   }
   gradients.clear();
-  if (graph.layer) graph.layer->store(-1, std::memory_order_relaxed);
-  try {
-    // Until a LayerMark says better: the loss where it is part of this graph, else the last layer.
-    const bool with_loss = !cell.checkpointed && cell.loss.is_valid();
-    running_layer_ = static_cast<int64_t>(layers_.size()) - (with_loss ? 0 : 1);
-    backward_from(roots, std::move(seeds), keep, captured, graph.boundary.get());
-  } catch (...) {
-    const int64_t at = graph.layer ? graph.layer->load(std::memory_order_relaxed) : -1;
-    if (at >= 0) running_layer_ = at;
-    throw;
+
+  if (task.captured != nullptr) {
+    backward_captured(roots, seeds, task.keep, *task.captured, graph.boundary.get());
+  } else {
+    uint64_t running = 0;
+    LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
+    options.boundaries = {graph.boundary.get(), cell.loss.targets.get()};
+    const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
+    running_layer_ = last + (counts && !cell.checkpointed ? 1 : 0);
+    try {
+      run_local_backward(roots, seeds, options);
+    } catch (...) {
+      const int64_t position = running == 0 ? -1 : layer_of(graph, running);
+      if (position <= running_layer_) running_layer_ = position;
+      throw;
+    }
   }
 
   const size_t inputs = cell.checkpointed ? cell.inputs.size() : graph.sinks.size();
   std::vector<Packet> result(inputs);
-  for (size_t k = 0; k < inputs; ++k) {
-    const size_t items = k < graph.sinks.size() ? graph.sinks[k].size() : 0;
-    for (size_t n = 0; n < items; ++n) {
-      Item item;
-      const int sink = graph.sinks[k][n];
-      if (sink >= 0 && !graph.boundary->gradients().empty()) {
-        item.tensor = std::move(graph.boundary->gradients()[sink]);
-      }
-      result[k].items.push_back(std::move(item));
-    }
+  for (size_t k = 0; k < graph.sinks.size(); ++k) {
+    result[k] = gradients_of(graph.sinks[k], graph.boundary);
   }
-  if (!keep) {
+  if (!task.keep) {
+    std::shared_ptr<Boundary> targets = std::move(cell.loss.targets);
     cell = Cell();
-    cell.done = true;
+    cell.loss.targets = std::move(targets);
   }
   return result;
 }

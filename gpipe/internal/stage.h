@@ -7,12 +7,9 @@
 #ifndef GPIPE_INTERNAL_STAGE_H_
 #define GPIPE_INTERNAL_STAGE_H_
 
-#include <ATen/ThreadLocalState.h>
 #include <c10/core/Device.h>
 #include <torch/csrc/autograd/edge.h>
-#include <torch/nn/modules/container/any.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,22 +18,18 @@
 
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/boundary.h"
+#include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/draws.h"
+#include "gpipe/internal/layer.h"
+#include "gpipe/internal/leaf_sums.h"
+#include "gpipe/internal/local_backward.h"
+#include "gpipe/internal/model_state.h"
 #include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/value.h"
-#include "skip/call.h"
 #include "skip/tracker.h"
 
 namespace gpipe::internal {
-
-// A layer of the user's model, and what the pipeline has to know of it.
-struct Layer {
-  torch::nn::AnyModule module;
-  std::string name;  // its key in the user's Sequential
-  int64_t index;     // in the whole model
-  skip::CallPlan skips;
-};
 
 // What one call of forward() or step() fixes for all of its cells.
 struct CellPlan {
@@ -45,7 +38,8 @@ struct CellPlan {
   // [stage]: micro-batches below this number are checkpointed.
   std::vector<int64_t> checkpointed;
   bool defer_batch_norm = false;
-  const at::ThreadLocalState* forward_state = nullptr;  // the caller's at forward, for recomputes
+  const CallerState* forward_state = nullptr;  // the caller's at forward, for recomputes
+  ModelState model;                            // at forward
 };
 
 // The graph that a cell's forward, or its recompute, leaves behind for its backward.
@@ -54,29 +48,38 @@ struct CellGraph {
   std::shared_ptr<Boundary> boundary;           // null: no input wants a gradient
   std::vector<c10::SmallVector<int, 2>> sinks;  // [input][item] index in the boundary, or -1
   std::vector<Edges> outputs;                   // [output][item], invalid where none
-  std::shared_ptr<std::atomic<int64_t>> layer;  // the layer whose backward runs, for messages
+  // Nodes made in layer k have sequence numbers below layer_ends[k] and not below the one before,
+  // or those of the first layer not below `begin`.
+  uint64_t begin = 0;
+  c10::SmallVector<uint64_t, 8> layer_ends;
+  std::vector<DrawRecord> draws;
+};
+
+// The loss of a cell in the last stage.
+struct LossGraph {
+  torch::autograd::Edge edge;  // invalid: no loss here
+  at::Tensor seed;             // of its gradient; undefined: this micro-batch does not count
+  // Where the cell is checkpointed the loss hangs on detached outputs, whose gradients end here.
+  std::shared_ptr<Boundary> outputs;
+  c10::SmallVector<int, 2> sinks;     // [output] index in that boundary, or -1
+  std::shared_ptr<Boundary> targets;  // null: no target wants a gradient
+  std::vector<DrawRecord> draws;      // where the cell is checkpointed
 };
 
 // What a cell keeps between its forward and its backward.
 struct Cell {
   bool checkpointed = false;
-  bool done = false;                                   // its backward ran and its graph is gone
-  CellGraph graph;                                     // not checkpointed
-  std::vector<Packet> inputs;                          // checkpointed
-  std::vector<c10::SmallVector<int64_t, 2>> versions;  // checkpointed: of the inputs' tensors
-  // With a loss: its edge and the seed of its gradient. Where the cell is checkpointed the loss
-  // hangs on detached outputs, whose gradients end in `loss_boundary`.
-  torch::autograd::Edge loss;
-  at::Tensor loss_seed;
-  std::shared_ptr<Boundary> loss_boundary;
-  c10::SmallVector<int, 2> loss_sinks;
+  CellGraph graph;             // not checkpointed
+  std::vector<Packet> inputs;  // checkpointed
+  LossGraph loss;
 };
 
-// Turns the last stage's outputs for a micro-batch into its loss (a scalar) and the gradient to
-// start its backward with.
+// Turns the last stage's outputs for a micro-batch into its loss (a scalar that wants a gradient),
+// and the gradient to start its backward with.
 struct LossResult {
   at::Tensor loss;
   at::Tensor seed;
+  std::shared_ptr<Boundary> targets;  // behind the targets that want a gradient
 };
 using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector<at::Tensor>&)>;
 
@@ -92,16 +95,29 @@ struct Captured {
   torch::autograd::variable_list sums;  // over the micro-batches so far; undefined: none arrived
 };
 
+// What a stage needs to know of the routes that meet in it.
+struct StageRoutes {
+  std::vector<skip::Key> incoming;  // skips, in the order of the packets behind the activation's
+  std::vector<skip::Key> outgoing;
+  std::vector<int64_t> outgoing_targets;  // [skip] the stage it goes to
+  // The outputs (0: activation) in the order in which their gradients are to be added up.
+  std::vector<int> gradient_order;
+};
+
+// What one backward of a cell has to do besides.
+struct BackwardTask {
+  bool keep = false;             // the cell may run its backward once more
+  Captured* captured = nullptr;  // not null: gradients go there instead of the leaves' .grad
+  LeafSums* leaf_sums = nullptr;
+  // [stage] the first stage on the same device.
+  const std::vector<int64_t>* first_on_device = nullptr;
+};
+
 // Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
 // under an OperatorModeScope, on the stage's device and stream.
 class Stage {
  public:
-  // `incoming` and `outgoing` are the keys of the skips that come from and go to other stages, in
-  // the order of the packets behind the activation's; `gradient_order` lists the outputs (0:
-  // activation) in the order in which their gradients are to be added up.
-  Stage(int64_t index, c10::Device device, std::vector<Layer> layers,
-        std::vector<skip::Key> incoming, std::vector<skip::Key> outgoing,
-        std::vector<int> gradient_order);
+  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes);
 
   // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing
   // skips.
@@ -109,11 +125,9 @@ class Stage {
                               Cell& cell, const CellLoss& loss, DeferredStatistics* deferred);
 
   // gradients: for each of forward's outputs (ignored where the cell has a loss). Adds to the
-  // parameters' .grad, or else to what is `captured` (not null), and returns those of forward's
-  // inputs. Unless `keep`, frees the cell.
+  // leaves' gradients and returns those of forward's inputs. Unless task.keep, frees the cell.
   std::vector<Packet> backward(const CellPlan& plan, int64_t micro_batch,
-                               std::vector<Packet> gradients, Cell& cell, bool keep,
-                               Captured* captured);
+                               std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
@@ -127,30 +141,39 @@ class Stage {
     Value activation;
     std::vector<at::Tensor> skips;
     CellGraph graph;
+    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> read_only;  // memory of such inputs
   };
 
-  // Runs the layers. `record`: attach the inputs to a boundary and keep the graph. With `watched`,
-  // a checkpointed cell, `inputs` are kept and checked after each layer; otherwise they are
-  // consumed, so that an input is freed as soon as the layers are done with it.
-  Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs, bool record,
-             const Cell* watched);
+  // Runs the layers, with the inputs attached to a boundary where they want a gradient.
+  // `keep_inputs`, for a checkpointed cell: they stay and are checked after each layer; otherwise
+  // they are consumed, so that an input is freed as soon as the layers are done with it.
+  Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
+             bool keep_inputs);
   CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep);
-  void check_unchanged(const Cell& cell, const std::vector<Packet>& inputs, const char* when) const;
-  bool trainable() const;
+  // The packets to send, with no graph behind them.
+  std::vector<Packet> hand_over(const CellPlan& plan, const Result& result) const;
+  void run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
+                const Packet& handed_over, Cell& cell);
+  // Runs the loss's own graph, where the cell is checkpointed. Returns the outputs' gradients.
+  Packet backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                       const BackwardTask& task, LeafSums& leaves);
+  LocalBackwardOptions options_for(const CellPlan& plan, int64_t micro_batch,
+                                   const BackwardTask& task, const CellGraph& graph,
+                                   uint64_t& running);
+
+  void check_arrived(std::vector<Packet>& inputs) const;
+  void check_kept(const std::vector<Packet>& inputs, const char* when) const;
+  // The position of the layer that made the node; -1 for one made before; behind the last layer for
+  // the loss.
+  int64_t layer_of(const CellGraph& graph, uint64_t sequence_nr) const;
 
   int64_t index_;
   c10::Device device_;
   std::vector<Layer> layers_;
-  std::vector<skip::Key> incoming_;
-  std::vector<skip::Key> outgoing_;
-  std::vector<int> gradient_order_;
-  std::vector<at::Tensor> parameters_;
+  StageRoutes routes_;
   std::vector<RunningStatisticsScope::Module> batch_norms_;
   Draws draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
-  // Set when a stage without trainable parameters or inputs turns out to produce gradients all the
-  // same: its layers use tensors that are not registered as parameters.
-  bool captures_grad_ = false;
 };
 
 }  // namespace gpipe::internal

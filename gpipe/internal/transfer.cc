@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "gpipe/internal/alias.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -75,6 +77,7 @@ void depart(Packet& packet, c10::Device target) {
     }
     StreamScope scope(copy);
     item.tensor = copied(item.tensor, target);
+    item.version = version_of(item.tensor);
     packet.ready.push_back(recorded(copy));
   }
 }

@@ -1,0 +1,95 @@
+#include "gpipe/internal/alias.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
+namespace gpipe::internal {
+namespace {
+
+struct Dimension {
+  int64_t stride;
+  int64_t size;
+};
+using Box = c10::SmallVector<Dimension, 6>;
+
+// The dimensions with more than one element, the widest stride first.
+Box box_of(const at::Tensor& tensor) {
+  Box box;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) box.push_back({tensor.stride(d), tensor.size(d)});
+  }
+  std::sort(box.begin(), box.end(),
+            [](const Dimension& a, const Dimension& b) { return a.stride > b.stride; });
+  return box;
+}
+
+// One behind the last element, counted from the first.
+int64_t extent(const Box& box) {
+  int64_t last = 0;
+  for (const Dimension& dimension : box) last += (dimension.size - 1) * dimension.stride;
+  return last + 1;
+}
+
+// The strides of both, each once, the widest first; always with the 1.
+c10::SmallVector<int64_t, 12> strides_of(const Box& a, const Box& b) {
+  c10::SmallVector<int64_t, 12> strides;
+  for (const Box* box : {&a, &b}) {
+    for (const Dimension& dimension : *box) strides.push_back(dimension.stride);
+  }
+  strides.push_back(1);
+  std::sort(strides.begin(), strides.end(), std::greater<>());
+  strides.erase(std::unique(strides.begin(), strides.end()), strides.end());
+  return strides;
+}
+
+struct Interval {
+  int64_t begin;
+  int64_t end;
+};
+
+// Where a box that starts at `offset` lies in coordinates over `strides`. False: it is no block of
+// a tensor with these strides, since it runs over the edge of one of them.
+bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t, 12>& strides,
+                 c10::SmallVector<Interval, 12>& result) {
+  for (size_t k = 0; k < strides.size(); ++k) {
+    if (strides[k] <= 0) return false;
+    const int64_t begin = offset / strides[k];
+    offset -= begin * strides[k];
+    int64_t size = 1;
+    for (const Dimension& dimension : box) {
+      if (dimension.stride == strides[k]) size *= dimension.size;
+    }
+    if (k > 0 && (begin + size) * strides[k] > strides[k - 1]) return false;
+    result.push_back({begin, begin + size});
+  }
+  return true;
+}
+
+}  // namespace
+
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined() || storage_of(a) == nullptr || storage_of(a) != storage_of(b)) {
+    return false;
+  }
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const Box box_a = box_of(a);
+  const Box box_b = box_of(b);
+  const int64_t offset_a = a.storage_offset();
+  const int64_t offset_b = b.storage_offset();
+  if (offset_a + extent(box_a) <= offset_b || offset_b + extent(box_b) <= offset_a) return false;
+  // Slices of one tensor: blocks over the same strides.
+  const auto strides = strides_of(box_a, box_b);
+  c10::SmallVector<Interval, 12> where_a;
+  c10::SmallVector<Interval, 12> where_b;
+  if (!coordinates(box_a, offset_a, strides, where_a) ||
+      !coordinates(box_b, offset_b, strides, where_b)) {
+    return true;
+  }
+  for (size_t k = 0; k < strides.size(); ++k) {
+    if (where_a[k].end <= where_b[k].begin || where_b[k].end <= where_a[k].begin) return false;
+  }
+  return true;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,62 @@
+// LeafSums: gradients of leaves that are not accumulated where they arise.
+//
+// A parameter that several stages use, or that belongs to none (one of the loss, say), gets its
+// gradient once per micro-batch, as in the plain model: the stages' terms are added up from the
+// last use to the first, and the first stage accumulates. Without that, stages would add to its
+// .grad whenever they come by, in another order in every run, and its hooks would see pieces.
+#ifndef GPIPE_INTERNAL_LEAF_SUMS_H_
+#define GPIPE_INTERNAL_LEAF_SUMS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+
+namespace gpipe::internal {
+
+// Those of one micro-batch. Not thread-safe: the stages come by one after another, since each
+// backward waits for the next stage's.
+class LeafSums {
+ public:
+  struct Entry {
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    int64_t owner;   // the stage that accumulates
+    at::Tensor sum;  // undefined: nothing has arrived
+  };
+
+  // Where the terms of a leaf are added up; the place stays while others are added.
+  at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator, int64_t owner) {
+    for (Entry& entry : entries_) {
+      if (entry.accumulator == accumulator) return &entry.sum;
+    }
+    entries_.push_back({accumulator, owner, {}});
+    return &entries_.back().sum;
+  }
+
+  // Removes the entries of `owner` and calls visit(Entry) for those to which something arrived.
+  template <typename Visit>
+  void take(int64_t owner, const Visit& visit) {
+    std::deque<Entry> rest;
+    for (Entry& entry : entries_) {
+      if (entry.owner != owner) {
+        rest.push_back(std::move(entry));
+      } else if (entry.sum.defined()) {
+        visit(std::move(entry));
+      }
+    }
+    entries_ = std::move(rest);
+  }
+
+  bool empty() const { return entries_.empty(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  std::deque<Entry> entries_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_LEAF_SUMS_H_

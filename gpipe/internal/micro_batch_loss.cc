@@ -1,0 +1,138 @@
+#include "gpipe/internal/micro_batch_loss.h"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "gpipe/internal/boundary.h"
+#include "gpipe/internal/bridge.h"
+#include "gpipe/internal/micro_batch.h"
+
+namespace gpipe::internal {
+namespace {
+
+// A loss function that indexes with [] a tensor that was not given reads behind the list. For a few
+// places there it finds an undefined tensor, which every operator refuses by name, instead of
+// whatever lies in memory.
+Tensors with_undefined_tensors_behind(const Tensors& tensors) {
+  constexpr size_t kBehind = 8;
+  Tensors result;
+  result.reserve(tensors.size() + kBehind);
+  result = tensors;
+  for (size_t k = 0; k < kBehind; ++k) new (result.data() + result.size() + k) at::Tensor();
+  return result;
+}
+
+std::vector<double> weights_of(const std::vector<Tensors>& targets,
+                               const std::vector<int64_t>& sizes, const StepOptions& options) {
+  const bool sum = options.reduction() == LossReduction::kSum;
+  TORCH_CHECK_VALUE(sum || options.reduction() == LossReduction::kMean,
+                    "reduction must be one of kMean and kSum, got the number ",
+                    static_cast<int>(options.reduction()));
+  if (sum) {
+    TORCH_CHECK_VALUE(options.weight() == nullptr,
+                      "StepOptions has both reduction(kSum) and a weight: the sum over the "
+                      "mini-batch is that of the micro-batches, however large they are; give one "
+                      "of the two");
+    return std::vector<double>(sizes.size(), 1.0);
+  }
+  std::vector<double> weights;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double weight =
+        options.weight() == nullptr ? static_cast<double>(sizes[i]) : options.weight()(targets[i]);
+    TORCH_CHECK_VALUE(std::isfinite(weight) && weight >= 0, "the weight of micro-batch ", i,
+                      " must be a finite number of 0 or more, got ", weight);
+    weights.push_back(weight);
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  TORCH_CHECK_VALUE(total > 0 && std::isfinite(total),
+                    "the weights of the micro-batches add up to ", total,
+                    ", so that the mean over the mini-batch is not defined (all targets padding?); "
+                    "leave the step out");
+  for (double& weight : weights) weight /= total;
+  return weights;
+}
+
+}  // namespace
+
+MicroBatchLoss::MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device device,
+                               const Pass& pass, const LossFn& loss_fn, const StepOptions& options)
+    : loss_fn_(loss_fn),
+      keep_outputs_(options.keep_outputs()),
+      sizes_(pass.sizes),
+      targets_(pass.sizes.size()),
+      losses_(pass.sizes.size()) {
+  if (!targets.empty()) {
+    const int64_t target_rows = batch_size(targets, "target");
+    TORCH_CHECK_VALUE(target_rows == rows, "the targets have ", target_rows,
+                      " rows in dimension 0, but the inputs have ", rows);
+    for (size_t k = 0; k < targets.size(); ++k) {
+      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
+                        " is on ", targets[k].device(), ", but the last partition is on ", device,
+                        "; move it there with .to()");
+      target_wants_.push_back(targets[k].defined() && targets[k].requires_grad());
+    }
+    targets_ = scatter(targets, sizes_);
+  }
+  weights_ = weights_of(targets_, sizes_, options);
+}
+
+LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
+  for (size_t n = 0; n < outputs.size(); ++n) {
+    // Now, before any gradient is added to what the caller has.
+    if (keep_outputs_) check_joinable(outputs[n], n, sizes_, i);
+    check_rows(outputs[n], n, sizes_, i);
+  }
+  LossResult result;
+  Tensors targets = with_undefined_tensors_behind(targets_[i]);
+  targets_[i].clear();
+  for (size_t k = 0; k < targets.size(); ++k) {
+    if (!target_wants_[k]) continue;
+    if (!result.targets) result.targets = std::make_shared<Boundary>();
+    result.targets->attach(targets[k]);
+  }
+  result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
+  TORCH_CHECK_VALUE(
+      result.loss.defined() && result.loss.numel() == 1,
+      "the loss function must return one number per micro-batch (see StepOptions::reduction), got ",
+      result.loss.defined() ? "a tensor of shape " + c10::str(result.loss.sizes())
+                            : std::string("an undefined tensor"));
+  TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
+                    result.loss.dtype(), "; take at::real() or at::abs() of it");
+  TORCH_CHECK_VALUE(result.loss.requires_grad(),
+                    "the loss needs no gradient: no parameter and no input of the model requires "
+                    "one, or the loss function detached it");
+  losses_[i] = result.loss.detach();
+  if (weights_[i] > 0) {
+    result.seed =
+        at::full(result.loss.sizes(), weights_[i], result.loss.options().requires_grad(false));
+  }
+  return result;
+}
+
+double MicroBatchLoss::total() const {
+  double total = 0;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    // One that does not count may be anything, NaN for example: the mean over nothing.
+    if (weights_[i] > 0) total += weights_[i] * losses_[i].item<double>();
+  }
+  return total;
+}
+
+at::Tensor MicroBatchLoss::target_gradient(const Pass& pass, size_t k) const {
+  // Its place among the targets that want a gradient.
+  const auto place =
+      static_cast<size_t>(std::count(target_wants_.begin(), target_wants_.begin() + k, true));
+  Tensors pieces;
+  for (const Tensors& gradients : pass.target_gradients) {
+    pieces.push_back(place < gradients.size() ? gradients[place] : at::Tensor());
+  }
+  return joined_gradients(pieces, sizes_);
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,47 @@
+// MicroBatchLoss: the caller's loss function, called for each micro-batch, and its mean or sum over
+// the mini-batch.
+#ifndef GPIPE_INTERNAL_MICRO_BATCH_LOSS_H_
+#define GPIPE_INTERNAL_MICRO_BATCH_LOSS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/pipeline.h"
+#include "gpipe/internal/stage.h"
+#include "gpipe/options.h"
+
+namespace gpipe::internal {
+
+// Thread-safety: the call operator runs on the last stage's worker, everything else outside a run.
+// What is given to the constructor must outlive it.
+class MicroBatchLoss {
+ public:
+  // Cuts the targets. Throws c10::ValueError for targets that do not fit `rows` or `device`, and for
+  // weights that are negative, not finite, all zero, or given for a sum.
+  MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device device, const Pass& pass,
+                 const LossFn& loss_fn, const StepOptions& options);
+
+  // The loss of micro-batch i. Throws c10::ValueError if it is no real number or wants no gradient,
+  // and for outputs that do not have the micro-batch's rows.
+  LossResult operator()(int64_t i, const Tensors& outputs);
+
+  // After the run: the loss of the mini-batch, and the gradient of target number k.
+  double total() const;
+  at::Tensor target_gradient(const Pass& pass, size_t k) const;
+
+ private:
+  const LossFn& loss_fn_;
+  const bool keep_outputs_;
+  const std::vector<int64_t> sizes_;
+  std::vector<Tensors> targets_;       // [micro-batch]
+  std::vector<bool> target_wants_;     // [target] a gradient
+  std::vector<double> weights_;        // [micro-batch] of its loss in that of the mini-batch
+  std::vector<at::Tensor> losses_;     // [micro-batch]
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_MICRO_BATCH_LOSS_H_

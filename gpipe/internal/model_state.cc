@@ -1,0 +1,93 @@
+#include "gpipe/internal/model_state.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "gpipe/internal/alias.h"
+
+namespace gpipe::internal {
+
+ModelState::ModelState(const std::vector<std::vector<Layer>*>& partitions)
+    : of_stage_(partitions.size()) {
+  for (size_t j = 0; j < partitions.size(); ++j) {
+    const auto stage = static_cast<int64_t>(j);
+    for (const Layer& layer : *partitions[j]) {
+      const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
+      for (const auto& item : module->named_parameters()) {
+        const at::Tensor& tensor = item.value();
+        if (!tensor.defined()) continue;
+        const auto [place, fresh] =
+            numbers_.try_emplace(tensor.unsafeGetTensorImpl(), parameters_.size());
+        if (fresh) {
+          parameters_.push_back({layer.name + "." + item.key(), tensor, {}, tensor.requires_grad(),
+                                 version_of(tensor), storage_of(tensor)});
+          storages_.emplace(parameters_.back().storage, true);
+        }
+        auto& stages = parameters_[place->second].stages;
+        if (!stages.empty() && stages.back() == stage) continue;
+        stages.push_back(stage);
+        of_stage_[j].push_back(place->second);
+      }
+      for (const at::Tensor& buffer : module->buffers()) {
+        if (buffer.defined()) storages_.emplace(storage_of(buffer), true);
+      }
+      modes_.push_back({module, layer.name, stage, module->is_training()});
+      for (const auto& item : module->named_modules(layer.name, /*include_self=*/false)) {
+        modes_.push_back({item.value(), item.key(), stage, item.value()->is_training()});
+      }
+    }
+  }
+}
+
+const ModelState::Parameter* ModelState::find(const at::Tensor& tensor) const {
+  const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
+  return found == numbers_.end() ? nullptr : &parameters_[found->second];
+}
+
+void ModelState::check_parameters(int64_t stage) const {
+  for (size_t number : of_stage_[stage]) {
+    const Parameter& parameter = parameters_[number];
+    const int64_t now = version_of(parameter.tensor);
+    TORCH_CHECK(now == parameter.version && storage_of(parameter.tensor) == parameter.storage,
+                "the parameter '", parameter.name,
+                "' has been modified by an inplace operation since the forward of this micro-batch "
+                "(it is at version ",
+                now, "; expected version ", parameter.version,
+                "): its recompute would give the gradient of another function. Change parameters "
+                "after backward, or use Checkpoint::kNever");
+  }
+}
+
+void ModelState::check_same(const ModelState& now, const std::vector<bool>& recomputing) const {
+  auto involved = [&](int64_t stage) { return recomputing[stage]; };
+  constexpr char kHint[] =
+      "; the recompute of checkpointed micro-batches would give the gradient of another function. "
+      "Change it after backward, or use Checkpoint::kNever";
+  for (size_t j = 0; j < of_stage_.size(); ++j) {
+    if (!involved(static_cast<int64_t>(j))) continue;
+    check_parameters(static_cast<int64_t>(j));
+    bool same = of_stage_[j].size() == now.of_stage_[j].size();
+    for (size_t k = 0; same && k < of_stage_[j].size(); ++k) {
+      const Parameter& before = parameters_[of_stage_[j][k]];
+      const Parameter& after = now.parameters_[now.of_stage_[j][k]];
+      same = before.tensor.is_same(after.tensor);
+      TORCH_CHECK(!same || before.requires_grad == after.requires_grad, "requires_grad of '",
+                  before.name, "' was set to ", after.requires_grad ? "true" : "false",
+                  " between forward and backward", kHint);
+    }
+    TORCH_CHECK(same, "a parameter or a module with parameters was replaced in stage ", j,
+                " between forward and backward", kHint);
+  }
+  bool same = modes_.size() == now.modes_.size();
+  for (size_t k = 0; same && k < modes_.size(); ++k) {
+    same = modes_[k].module == now.modes_[k].module;
+    TORCH_CHECK(!same || modes_[k].training == now.modes_[k].training || !involved(modes_[k].stage),
+                "the module '", modes_[k].name, "' was set to ",
+                now.modes_[k].training ? "train" : "eval", " mode between forward and backward",
+                kHint);
+  }
+  TORCH_CHECK(same, "a module was replaced between forward and backward", kHint);
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,69 @@
+// ModelState: the parameters, buffers and modes of a model's layers as one call finds them.
+#ifndef GPIPE_INTERNAL_MODEL_STATE_H_
+#define GPIPE_INTERNAL_MODEL_STATE_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/layer.h"
+
+namespace gpipe::internal {
+
+// Taken anew for every call, since a user may replace modules, freeze parameters or change modes
+// between two. An immutable value.
+class ModelState {
+ public:
+  struct Parameter {
+    std::string name;  // in the model, by its first place
+    at::Tensor tensor;
+    c10::SmallVector<int64_t, 2> stages;  // that have it, ascending; for a gradient the first counts
+    bool requires_grad;
+    int64_t version;
+    const c10::StorageImpl* storage;
+  };
+
+  ModelState() = default;
+  explicit ModelState(const std::vector<std::vector<Layer>*>& partitions);
+
+  // Each once.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  // Null if no layer has registered it.
+  const Parameter* find(const at::Tensor& tensor) const;
+
+  // Whether the memory is that of a parameter or buffer.
+  bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }
+
+  // Throws c10::Error that names a parameter of stage `stage` that was changed since, if there is
+  // one.
+  void check_parameters(int64_t stage) const;
+
+  // Throws c10::Error that names what is different in `now`, in one of the marked stages: a
+  // parameter, whether it wants a gradient, a module's mode. `recomputing`: [stage].
+  void check_same(const ModelState& now, const std::vector<bool>& recomputing) const;
+
+ private:
+  struct Mode {
+    std::shared_ptr<torch::nn::Module> module;
+    std::string name;
+    int64_t stage;
+    bool training;
+  };
+
+  std::vector<Parameter> parameters_;
+  std::vector<std::vector<size_t>> of_stage_;  // [stage] numbers in parameters_
+  absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers_;
+  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;
+  std::vector<Mode> modes_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_MODEL_STATE_H_
