@@ -41,10 +41,17 @@ Tensors join(const std::vector<Tensors>& pieces) {
   Tensors result;
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
-    for (const Tensors& piece : pieces) column.push_back(piece[k].detach());
+    for (const Tensors& piece : pieces) column.push_back(piece[k]);
     result.push_back(column[0].defined() ? at::cat(column, 0) : at::Tensor());
   }
   return result;
+}
+
+Tensors detached(Tensors tensors) {
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined()) tensor = tensor.detach();
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -93,7 +100,7 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
     result.loss +=
         static_cast<double>(sizes[i]) / static_cast<double>(rows) * losses[i].item<double>();
   }
-  result.outputs = join(outputs);
+  result.outputs = detached(join(outputs));
   return result;
 }
 
@@ -102,7 +109,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
   const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
   std::vector<Tensors> outputs = run(cut(inputs, sizes));
   StepResult result;
-  result.outputs = join(outputs);
+  result.outputs = detached(join(outputs));
   Tensors leaves;
   for (const at::Tensor& output : result.outputs) {
     const bool leaf = output.is_floating_point();
@@ -127,7 +134,6 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
 }
 
 Tensors PlainModel::forward(const Tensors& inputs) {
-  c10::NoGradGuard no_grad;
   return join(run(
       cut(inputs, internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_))));
 }

@@ -46,7 +46,8 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
         Label("//tools/build_defs:test_main"),
     ]
     if "//third_party:torch" in deps:
-        deps.append(Label("//gpipe/testing:torch_seed"))
+        seed = "//gpipe/testing:torch_seed"
+        deps = [dep for dep in deps if dep != seed] + [Label(seed)]
     deps = {str(dep): dep for dep in deps}
     deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"]
     common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout, visibility = visibility)
