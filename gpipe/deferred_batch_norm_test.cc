@@ -195,7 +195,7 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   EXPECT_THAT(a.outputs[0], EqualsBitwise(b.outputs[0]));
   const auto gradients = deferred->named_parameters();
   for (const auto& p : plain->named_parameters()) {
-    EXPECT_THAT(p.value().grad(), EqualsBitwise(gradients[p.key()].grad())) << p.key();
+    EXPECT_THAT(gradients[p.key()].grad(), EqualsBitwise(p.value().grad())) << p.key();
   }
 }
 

@@ -219,7 +219,7 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
       if (input_grad) {
         ASSERT_EQ(plain_input.grad().defined(), pipe_input.grad().defined());
         if (plain_input.grad().defined()) {
-          EXPECT_THAT(plain_input.grad(), EqualsBitwise(pipe_input.grad()));
+          EXPECT_THAT(pipe_input.grad(), EqualsBitwise(plain_input.grad()));
         }
       }
     }

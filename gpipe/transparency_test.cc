@@ -97,7 +97,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
       }
       expect_same_gradients(*plain_module, *pipe);
       expect_same(plain_module->named_buffers(), pipe->named_buffers(), "buffer");
-      EXPECT_THAT(plain_inputs[0].grad(), EqualsBitwise(pipe_inputs[0].grad()));
+      EXPECT_THAT(pipe_inputs[0].grad(), EqualsBitwise(plain_inputs[0].grad()));
     }
   }
 }
