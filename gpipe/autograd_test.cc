@@ -1,4 +1,5 @@
-// The pipeline as a part of a larger autograd graph: what autograd offers a plain module.
+// The pipeline as a part of a larger autograd graph: what autograd offers a plain module, and
+// bitwise what the plain model computes micro-batch by micro-batch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,28 +21,35 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::EqualsBitwise;
 using ::testing::HasSubstr;
+using testing::PlainModel;
 
 nn::Sequential chain() {
-  torch::manual_seed(1);
+  testing::manual_seed(1);
   return nn::Sequential(nn::Linear(4, 6), nn::Tanh(), nn::Linear(6, 6), nn::Tanh(),
                         nn::Linear(6, 2));
 }
 
+constexpr int64_t kChunks = 3;
+
 GPipe piped(nn::Sequential model, Checkpoint mode) {
   return GPipe(model, GPipeOptions({2, 2, 1})
                           .devices(std::vector<c10::Device>(3, c10::kCPU))
-                          .chunks(3)
+                          .chunks(kChunks)
                           .checkpoint(mode));
 }
 
 torch::Tensor batch() {
-  torch::manual_seed(2);
+  testing::manual_seed(2);
   return torch::randn({6, 4});
 }
 
@@ -60,9 +68,10 @@ TEST_P(Autograd, GradTowardsInputsLeavesParametersAlone) {
   GPipe pipe = piped(chain(), GetParam());
   const torch::Tensor x = batch().requires_grad_();
   const torch::Tensor y = batch().requires_grad_();
-  const auto want = torch::autograd::grad({plain->forward(x * 2).pow(2).sum()}, {x});
+  const Tensors output = PlainModel(plain, kChunks).forward({x * 2});
+  const auto want = torch::autograd::grad({output[0].pow(2).sum()}, {x});
   const auto have = torch::autograd::grad({pipe->forward(y * 2).pow(2).sum()}, {y});
-  EXPECT_TRUE(torch::allclose(want[0], have[0]));
+  EXPECT_THAT(have, EqualsBitwise(want));
   for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
   EXPECT_FALSE(y.grad().defined());
 }
@@ -76,43 +85,47 @@ TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
     const auto p = model->named_parameters();
     return std::vector<torch::Tensor>{p["0.weight"], x, p["4.bias"], p["0.bias"]};
   };
-  const auto want = torch::autograd::grad({plain->forward(x).pow(2).sum()}, of(plain));
+  const Tensors output = PlainModel(plain, kChunks).forward({x});
+  const auto want = torch::autograd::grad({output[0].pow(2).sum()}, of(plain));
   const auto have = torch::autograd::grad({pipe->forward(x).pow(2).sum()}, of(pipe));
-  for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(torch::allclose(want[k], have[k])) << k;
+  EXPECT_THAT(have, EqualsBitwise(want));
   for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
   EXPECT_FALSE(x.grad().defined());
   // And the next backward accumulates as ever.
   pipe->forward(x).pow(2).sum().backward();
   for (const auto& p : pipe->parameters()) EXPECT_TRUE(p.grad().defined());
-  EXPECT_TRUE(torch::allclose(pipe->named_parameters()["0.weight"].grad(), want[0]));
+  EXPECT_THAT(pipe->named_parameters()["0.weight"].grad(), EqualsBitwise(want[0]));
 }
 
 TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     nn::Linear first(4, 4);
     return nn::Sequential(first, nn::Tanh(), Tied(first->weight));
   };
   nn::Sequential plain = make();
   GPipe pipe(make(),
              GPipeOptions({2, 1}).devices({c10::kCPU, c10::kCPU}).chunks(3).checkpoint(GetParam()));
-  const auto want = torch::autograd::grad({plain->forward(batch()).pow(2).sum()},
-                                          {plain->named_parameters()["0.weight"]});
+  const Tensors output = PlainModel(plain, kChunks).forward({batch()});
+  const auto want =
+      torch::autograd::grad({output[0].pow(2).sum()}, {plain->named_parameters()["0.weight"]});
   const auto have = torch::autograd::grad({pipe->forward(batch()).pow(2).sum()},
                                           {pipe->named_parameters()["0.weight"]});
-  EXPECT_TRUE(torch::allclose(want[0], have[0]));
+  // Six gradients of two stages are added up in another order than the plain model's. They are near
+  // one, so each of the five sums may round by 1e-7 or so.
+  EXPECT_TRUE(torch::allclose(want[0], have[0], /*rtol=*/1e-5, /*atol=*/1e-6));
 }
 
 TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
   nn::Sequential plain = chain();
   GPipe pipe = piped(chain(), GetParam());
-  plain->forward(batch()).pow(2).sum().backward();
+  PlainModel(plain, kChunks).forward({batch()})[0].pow(2).sum().backward();
   const auto parameters = pipe->named_parameters();
   torch::autograd::backward({pipe->forward(batch()).pow(2).sum()}, {}, c10::nullopt, false,
                             {parameters["2.weight"]});
   for (const auto& p : parameters) EXPECT_EQ(p.value().grad().defined(), p.key() == "2.weight");
-  EXPECT_TRUE(
-      torch::allclose(parameters["2.weight"].grad(), plain->named_parameters()["2.weight"].grad()));
+  EXPECT_THAT(parameters["2.weight"].grad(),
+              EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
 }
 
 TEST_P(Autograd, AHookRegisteredBetweenForwardAndBackwardIsAnErrorThatNamesIt) {
@@ -141,9 +154,13 @@ TEST_P(Autograd, RetainGraphAllowsASecondBackward) {
   for (const auto& p : pipe->parameters()) once.push_back(p.grad().clone());
   const torch::Tensor x_once = x.grad().clone();
   loss.backward();
+  // The second backward adds its micro-batches to the sum of the first one by one, so the sum is
+  // rounded otherwise than twice the first.
   size_t k = 0;
-  for (const auto& p : pipe->parameters()) EXPECT_TRUE(torch::allclose(p.grad(), 2 * once[k++]));
-  EXPECT_TRUE(torch::equal(x.grad(), 2 * x_once));
+  for (const auto& p : pipe->parameters()) {
+    EXPECT_TRUE(torch::allclose(p.grad(), 2 * once[k++], /*rtol=*/1e-5, /*atol=*/1e-6));
+  }
+  EXPECT_THAT(x.grad(), EqualsBitwise(2 * x_once));
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 
@@ -175,13 +192,16 @@ TEST_P(Autograd, ForwardTwiceBeforeBackward) {
   GPipe pipe = piped(chain(), GetParam());
   const torch::Tensor a = batch();
   const torch::Tensor b = batch() * 3;
-  (plain->forward(a).sum() + plain->forward(b).pow(2).sum()).backward();
+  PlainModel micro_batched(plain, kChunks);
+  const torch::Tensor plain_first = micro_batched.forward({a})[0];
+  const torch::Tensor plain_second = micro_batched.forward({b})[0];
+  (plain_first.sum() + plain_second.pow(2).sum()).backward();
   const torch::Tensor first = pipe->forward(a);
   const torch::Tensor second = pipe->forward(b);
   (first.sum() + second.pow(2).sum()).backward();
   const auto have = pipe->named_parameters();
   for (const auto& p : plain->named_parameters()) {
-    EXPECT_TRUE(torch::allclose(p.value().grad(), have[p.key()].grad(), 1e-4, 1e-5)) << p.key();
+    EXPECT_THAT(have[p.key()].grad(), EqualsBitwise(p.value().grad())) << p.key();
   }
 }
 
@@ -203,14 +223,14 @@ TEST_P(Autograd, HooksOnParametersAndOutputsRun) {
   int output_hooks = 0;
   pipe->parameters()[0].register_hook([&](const torch::Tensor& g) {
     ++parameter_hooks;
-    return g * 0;
+    return torch::zeros_like(g);
   });
   torch::Tensor output = pipe->forward(batch());
   output.register_hook([&](const torch::Tensor&) { ++output_hooks; });
   output.sum().backward();
   EXPECT_EQ(parameter_hooks, 3) << "once per micro-batch, as in a loop over micro-batches";
   EXPECT_EQ(output_hooks, 1);
-  EXPECT_TRUE(torch::equal(pipe->parameters()[0].grad(), torch::zeros({6, 4})));
+  EXPECT_THAT(pipe->parameters()[0].grad(), EqualsBitwise(torch::zeros({6, 4})));
 }
 
 TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
@@ -220,12 +240,16 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
     GPipe pipe = piped(chain(), GetParam());
     auto plain_optimizer = make_optimizer(plain->parameters());
     auto pipe_optimizer = make_optimizer(pipe->parameters());
+    PlainModel micro_batched(plain, kChunks);
+    auto mean_square = [](const Tensors& outputs, const Tensors&) {
+      return outputs[0].pow(2).mean();
+    };
     for (int step = 0; step < 4; ++step) {
       plain_optimizer->zero_grad();
       pipe_optimizer->zero_grad();
       for (int part = 0; part < 2; ++part) {  // gradient accumulation over two calls
-        plain->forward(x + part).pow(2).mean().backward();
-        pipe->forward(x + part).pow(2).mean().backward();
+        micro_batched.forward_backward({x + part}, {}, mean_square);
+        mean_square({pipe->forward(x + part)}, {}).backward();
       }
       nn::utils::clip_grad_norm_(plain->parameters(), 0.1);
       nn::utils::clip_grad_norm_(pipe->parameters(), 0.1);
@@ -234,7 +258,7 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
     }
     const auto have = pipe->named_parameters();
     for (const auto& p : plain->named_parameters()) {
-      EXPECT_TRUE(torch::allclose(p.value(), have[p.key()], 1e-3, 1e-4)) << p.key();
+      EXPECT_THAT(have[p.key()], EqualsBitwise(p.value())) << p.key();
     }
   };
   using Parameters = std::vector<torch::Tensor>;
@@ -257,15 +281,15 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
 // An optimizer that runs forward and backward itself, several times a step.
 TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   const torch::Tensor x = batch();
-  auto train = [&](auto& model) {
-    torch::optim::LBFGS optimizer(model->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(5));
+  auto train = [](const std::vector<torch::Tensor>& parameters, auto forward) {
+    torch::optim::LBFGS optimizer(parameters, torch::optim::LBFGSOptions(0.1).max_iter(5));
     double loss = 0;
     for (int step = 0; step < 3; ++step) {
       optimizer.step([&] {
         optimizer.zero_grad();
-        const torch::Tensor value = (model->forward(x) - 1).pow(2).mean();
+        const torch::Tensor value = (forward() - 1).pow(2).mean();
         value.backward();
-        loss = value.template item<double>();
+        loss = value.item<double>();
         return value;
       });
     }
@@ -273,10 +297,12 @@ TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   };
   nn::Sequential plain = chain();
   GPipe pipe = piped(chain(), GetParam());
-  EXPECT_NEAR(train(plain), train(pipe), 1e-4);
+  PlainModel micro_batched(plain, kChunks);
+  EXPECT_EQ(train(plain->parameters(), [&] { return micro_batched.forward({x})[0]; }),
+            train(pipe->parameters(), [&] { return pipe->forward(x); }));
   const auto have = pipe->named_parameters();
   for (const auto& p : plain->named_parameters()) {
-    EXPECT_TRUE(torch::allclose(p.value(), have[p.key()], 1e-3, 1e-4)) << p.key();
+    EXPECT_THAT(have[p.key()], EqualsBitwise(p.value())) << p.key();
   }
 }
 
@@ -307,15 +333,16 @@ TORCH_MODULE(Demanding);
 
 TEST_P(Autograd, ACustomFunctionMayUseTheEngine) {
   Demanding demanding;
-  torch::manual_seed(1);
+  testing::manual_seed(1);
   nn::Linear first(4, 4), last(4, 2);
-  GPipe pipe = piped(nn::Sequential(first, nn::Tanh(), demanding, nn::Tanh(), last), GetParam());
+  nn::Sequential model(first, nn::Tanh(), demanding, nn::Tanh(), last);
+  GPipe pipe = piped(model, GetParam());
   const torch::Tensor x = batch().requires_grad_();
   const torch::Tensor y = batch().requires_grad_();
   pipe->forward(x).sum().backward();
   EXPECT_EQ(demanding->callbacks, 3) << "once per micro-batch";
-  const auto want = torch::autograd::grad({last(first(y).tanh().sin().tanh()).sum()}, {y});
-  EXPECT_TRUE(torch::allclose(want[0], x.grad()));
+  const Tensors output = PlainModel(model, kChunks).forward({y});
+  EXPECT_THAT(x.grad(), EqualsBitwise(torch::autograd::grad({output[0].sum()}, {y})[0]));
 }
 
 TEST_P(Autograd, AnomalyModeWorks) {
@@ -376,7 +403,7 @@ TEST(TwoPipelines, AtOnceOnTwoThreads) {
   for (std::thread& thread : threads) thread.join();
   for (auto& pipe : pipes) {
     size_t k = 0;
-    for (const auto& p : pipe->parameters()) EXPECT_TRUE(torch::equal(p.grad(), alone[k++]));
+    for (const auto& p : pipe->parameters()) EXPECT_THAT(p.grad(), EqualsBitwise(alone[k++]));
   }
 }
 

@@ -1,5 +1,6 @@
 // Running statistics with and without GPipeOptions::deferred_batch_norm.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/functional/loss.h>
@@ -16,11 +17,14 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch_norm.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::EqualsBitwise;
 
 // A batch norm that no one registered, inside a user's module: only the operator can be seen.
 struct HiddenNormImpl : nn::Module {
@@ -44,7 +48,7 @@ Layer* layer(const nn::Sequential& model, size_t index) {
 enum class Entry { kForward, kStep1F1B, kStepGPipe };
 
 nn::Sequential norms(std::optional<double> momentum) {
-  torch::manual_seed(3);
+  testing::manual_seed(3);
   nn::Sequential model(nn::Conv2d(nn::Conv2dOptions(2, 3, 3).padding(1)),
                        nn::BatchNorm2d(nn::BatchNormOptions(3).momentum(momentum)), HiddenNorm(3));
   model->to(torch::kDouble);
@@ -73,7 +77,8 @@ GPipeOptions options(int64_t chunks, Checkpoint mode, bool deferred) {
       .deferred_batch_norm(deferred);
 }
 
-// Whether `a` is `b` up to 1e-6, relative or absolute.
+// Whether `a` is `b` up to 1e-6, relative or absolute: sums over micro-batches, added up, are
+// rounded otherwise than one sum over the whole batch, here in double.
 ::testing::AssertionResult close(const torch::Tensor& a, const torch::Tensor& b) {
   if (torch::allclose(a.to(torch::kDouble), b.to(torch::kDouble), 1e-6, 1e-6)) {
     return ::testing::AssertionSuccess();
@@ -92,7 +97,7 @@ TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   nn::Sequential plain = norms(momentum);
   nn::Sequential module = norms(momentum);
   GPipe pipe(module, options(4, mode, /*deferred=*/true));
-  torch::manual_seed(5);
+  testing::manual_seed(5);
   // Short and odd mini-batches in between: 2 rows give two micro-batches, 7 give 2, 2, 2 and 1.
   for (const int64_t rows : {8, 2, 7, 8}) {
     const torch::Tensor input = torch::randn({rows, 2, 4, 4}, torch::kDouble) * 3 + 5;
@@ -137,13 +142,14 @@ TEST(DeferredBatchNorm, DoesNotCancelInFloat) {
   nn::Sequential module(nn::BatchNorm1d(2));
   plain->to(torch::kDouble);
   GPipe pipe(module, GPipeOptions({1}).devices({c10::kCPU}).chunks(8).deferred_batch_norm(true));
-  torch::manual_seed(1);
+  testing::manual_seed(1);
   const torch::Tensor input = torch::randn({64, 2}) * 0.1 + 1000;
   plain->forward(input.to(torch::kDouble));
   pipe->forward(input);
   const torch::Tensor expected = layer<nn::BatchNorm1dImpl>(plain, 0)->running_var;
   const torch::Tensor actual = layer<nn::BatchNorm1dImpl>(module, 0)->running_var;
-  EXPECT_TRUE(torch::allclose(actual.to(torch::kDouble), expected, 1e-6, 0));
+  // Kept in float, which has 24 bits: 6e-8 a rounding.
+  EXPECT_TRUE(torch::allclose(actual.to(torch::kDouble), expected, /*rtol=*/1e-6, /*atol=*/0));
 }
 
 TEST(DeferredBatchNorm, AFailureLeavesTheStatisticsAsTheyWere) {
@@ -161,7 +167,7 @@ TEST(DeferredBatchNorm, AFailureLeavesTheStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   std::vector<torch::Tensor> after = module->buffers();
   ASSERT_EQ(after.size(), before.size());
-  for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(before[k], after[k])) << k;
+  for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k])) << k;
 }
 
 TEST(DeferredBatchNorm, ALayerInEvalModeIsLeftAlone) {
@@ -169,8 +175,8 @@ TEST(DeferredBatchNorm, ALayerInEvalModeIsLeftAlone) {
   layer<nn::BatchNorm2dImpl>(module, 1)->eval();
   GPipe pipe(module, options(4, Checkpoint::kAlways, true));
   train(pipe, torch::randn({8, 2, 4, 4}, torch::kDouble), Entry::kForward);
-  EXPECT_TRUE(torch::equal(layer<nn::BatchNorm2dImpl>(module, 1)->running_mean,
-                           torch::zeros({3}, torch::kDouble)));
+  EXPECT_THAT(layer<nn::BatchNorm2dImpl>(module, 1)->running_mean,
+              EqualsBitwise(torch::zeros({3}, torch::kDouble)));
   EXPECT_EQ(layer<nn::BatchNorm2dImpl>(module, 1)->num_batches_tracked.item<int64_t>(), 0);
 }
 
@@ -186,10 +192,10 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   const StepResult a = plain->step({input}, {}, square(), keep);
   const StepResult b = deferred->step({input}, {}, square(), keep);
   EXPECT_EQ(a.loss, b.loss);
-  EXPECT_TRUE(torch::equal(a.outputs[0], b.outputs[0]));
+  EXPECT_THAT(a.outputs[0], EqualsBitwise(b.outputs[0]));
   const auto gradients = deferred->named_parameters();
   for (const auto& p : plain->named_parameters()) {
-    EXPECT_TRUE(torch::equal(p.value().grad(), gradients[p.key()].grad())) << p.key();
+    EXPECT_THAT(gradients[p.key()].grad(), EqualsBitwise(p.value().grad())) << p.key();
   }
 }
 
@@ -199,12 +205,12 @@ TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
   for (Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
     nn::Sequential module = norms(0.1);
     GPipe pipe(module, options(4, mode, false));
-    torch::manual_seed(9);
+    testing::manual_seed(9);
     train(pipe, torch::randn({8, 2, 4, 4}, torch::kDouble), Entry::kForward);
     EXPECT_EQ(layer<nn::BatchNorm2dImpl>(module, 1)->num_batches_tracked.item<int64_t>(), 4);
     means.push_back(torch::cat({layer<nn::BatchNorm2dImpl>(module, 1)->running_mean,
                                 layer<HiddenNormImpl>(module, 2)->running_var}));
-    EXPECT_TRUE(torch::equal(means[0], means.back())) << to_text(mode);
+    EXPECT_THAT(means[0], EqualsBitwise(means.back())) << to_text(mode);
   }
 }
 
@@ -214,7 +220,7 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
   nn::Sequential plain = norms(0.1);
   nn::Sequential module = norms(0.1);
   GPipe pipe(module, options(4, Checkpoint::kAlways, /*deferred=*/true));
-  torch::manual_seed(5);
+  testing::manual_seed(5);
   const torch::Tensor input = torch::randn({8, 2, 4, 4}, torch::kDouble) * 3 + 5;
   const torch::Tensor weight = torch::randn({8, 3, 4, 4}, torch::kDouble);
   const auto& expected = *layer<nn::BatchNorm2dImpl>(plain, 1);
@@ -222,7 +228,7 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
   for (int step = 0; step < 2; ++step) {
     const torch::Tensor plain_output = plain->forward(input);
     const torch::Tensor pipe_output = pipe->forward(input);
-    EXPECT_FALSE(torch::allclose(plain_output, pipe_output)) << "normalized by micro-batch";
+    EXPECT_FALSE(close(plain_output, pipe_output)) << "normalized by micro-batch";
     EXPECT_EQ(static_cast<bool>(close(actual.running_mean, expected.running_mean)), step == 0);
     EXPECT_EQ(static_cast<bool>(close(actual.running_var, expected.running_var)), step == 0);
     (plain_output * weight).sum().backward();
@@ -232,7 +238,7 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
       for (const torch::Tensor& p : model) p.sub_(p.grad(), 0.1);
     }
   }
-  EXPECT_FALSE(torch::allclose(plain->parameters()[0], pipe->parameters()[0]));
+  EXPECT_FALSE(close(plain->parameters()[0], pipe->parameters()[0]));
 }
 
 TEST(DeferredBatchNorm, WhatIsGatheredBelongsToNoGraph) {

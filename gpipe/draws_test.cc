@@ -16,11 +16,14 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::EqualsBitwise;
 
 GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
   const size_t partitions = balance.size();
@@ -77,7 +80,7 @@ TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
     const torch::Tensor dropped = y == 0;
     ASSERT_TRUE(dropped.any().item<bool>());
     ASSERT_FALSE(dropped.all().item<bool>());
-    ASSERT_TRUE(torch::equal(y, x.grad())) << "in repeat " << repeat;  // both the mask, scaled
+    ASSERT_THAT(y, EqualsBitwise(x.grad())) << "in repeat " << repeat;  // both the mask, scaled
   }
 }
 
@@ -112,7 +115,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
     ASSERT_EQ(drawn.size(), 4u);
     for (const auto& [value, draws] : drawn) {
       ASSERT_EQ(draws.size(), 2u);
-      EXPECT_TRUE(torch::equal(draws[0], draws[1])) << "micro-batch " << value;
+      EXPECT_THAT(draws[0], EqualsBitwise(draws[1])) << "micro-batch " << value;
       EXPECT_FALSE(torch::equal(draws[0], drawn.begin()->second[0]) &&
                    value != drawn.begin()->first);  // each micro-batch its own
     }
@@ -130,7 +133,7 @@ struct Run {
 // One training step under a seed while another thread draws: input, parameters and all.
 Tensors train(const Run& run) {
   Drawer drawer;
-  torch::manual_seed(1);
+  testing::manual_seed(1);
   nn::Sequential model(Call([&](torch::Tensor x) {
                          // The step's seed has been drawn by now; from here on others may draw.
                          drawer.start();
@@ -141,7 +144,7 @@ Tensors train(const Run& run) {
   GPipe pipe(model, options(run.balance, 4, run.mode).cpu_threads_per_stage(run.threads));
   const torch::Tensor x = torch::randn({8, 6});
   const torch::Tensor y = torch::randn({8, 3});
-  torch::manual_seed(5);
+  testing::manual_seed(5);
   auto loss = [](const Tensors& outputs, const Tensors& targets) {
     return nn::functional::mse_loss(outputs[0], targets[0]);
   };
@@ -172,7 +175,7 @@ TEST(DrawsTest, ResultsDependOnTheSeedAlone) {
           const Tensors actual = train({balance, mode, step, fill_drain, threads});
           ASSERT_EQ(actual.size(), expected.size());
           for (size_t k = 0; k < actual.size(); ++k) {
-            EXPECT_TRUE(torch::equal(actual[k], expected[k])) << k;
+            EXPECT_THAT(actual[k], EqualsBitwise(expected[k])) << k;
           }
         }
       }
@@ -184,10 +187,10 @@ TEST(DrawsTest, SchedulesAndEntriesDropTheSame) {
   const Tensors forward = train({{3, 3}, Checkpoint::kAlways, false, false, 0});
   for (const bool fill_drain : {false, true}) {
     const Tensors step = train({{3, 3}, Checkpoint::kAlways, true, fill_drain, 0});
-    EXPECT_TRUE(torch::equal(step[0], forward[0]));
+    EXPECT_THAT(step[0], EqualsBitwise(forward[0]));
     // The gradients' sums over the micro-batches are in another order.
     for (size_t k = 1; k < step.size(); ++k) {
-      EXPECT_TRUE(torch::allclose(step[k], forward[k], 1e-4, 1e-6));
+      EXPECT_TRUE(torch::allclose(step[k], forward[k], /*rtol=*/1e-4, /*atol=*/1e-6));
     }
   }
 }
@@ -196,14 +199,14 @@ TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
   GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5)),
              options({1, 1}, 4, Checkpoint::kExceptLast));
   const torch::Tensor x = torch::ones({8, 16});
-  torch::manual_seed(7);
+  testing::manual_seed(7);
   const torch::Tensor first = pipe->forward(x);
   const torch::Tensor second = pipe->forward(x);
-  torch::manual_seed(7);
-  EXPECT_TRUE(torch::equal(pipe->forward(x), first));
-  EXPECT_TRUE(torch::equal(pipe->forward(x), second));
+  testing::manual_seed(7);
+  EXPECT_THAT(pipe->forward(x), EqualsBitwise(first));
+  EXPECT_THAT(pipe->forward(x), EqualsBitwise(second));
   EXPECT_FALSE(torch::equal(first, second));
-  torch::manual_seed(8);
+  testing::manual_seed(8);
   EXPECT_FALSE(torch::equal(pipe->forward(x), first));
   // Micro-batches and layers do not repeat each other.
   const torch::Tensor rows = first.view({4, -1});
@@ -213,7 +216,7 @@ TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
 TEST(DrawsTest, ThePlaceOfTheGlobalGeneratorDoesNotDependOnTheModel) {
   auto next_number = [](nn::Sequential model, std::vector<int64_t> balance) {
     GPipe pipe(std::move(model), options(std::move(balance), 2, Checkpoint::kAlways));
-    torch::manual_seed(3);
+    testing::manual_seed(3);
     pipe->forward(torch::ones({4, 4}).requires_grad_()).sum().backward();
     return torch::rand({1}).item<float>();
   };
@@ -237,17 +240,17 @@ TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {
              options({1, 1}, 4, Checkpoint::kNever));
   Drawer drawer;
   drawer.start();
-  EXPECT_TRUE(torch::equal(pipe->forward(x), torch::cat(expected)));
+  EXPECT_THAT(pipe->forward(x), EqualsBitwise(torch::cat(expected)));
 }
 
 TEST(DrawsTest, DrawsOutsideAreNotTouched) {
   GPipe pipe(nn::Sequential(nn::Dropout(0.5)), options({1}, 2, Checkpoint::kAlways));
   pipe->forward(torch::ones({4, 4}));
-  torch::manual_seed(3);
+  testing::manual_seed(3);
   const torch::Tensor before = torch::rand({4});
   pipe->forward(torch::ones({4, 4}));
-  torch::manual_seed(3);
-  EXPECT_TRUE(torch::equal(torch::rand({4}), before));
+  testing::manual_seed(3);
+  EXPECT_THAT(torch::rand({4}), EqualsBitwise(before));
   EXPECT_FALSE(torch::equal(torch::rand({4}), before));
 }
 

@@ -19,6 +19,8 @@
 #include <tuple>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
 #include "gpipe/testing/watchdog.h"
 
 namespace gpipe {
@@ -26,6 +28,7 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
+using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::Watchdog;
 
@@ -117,7 +120,7 @@ TORCH_MODULE(Fault);
 
 struct Subject {
   explicit Subject(Checkpoint mode) {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     nn::Sequential model;
     for (int64_t j = 0; j < kStages; ++j) {
       model->push_back("linear" + std::to_string(j), nn::Linear(4, 4));
@@ -132,7 +135,7 @@ struct Subject {
 
   // One training step; the outputs are returned as its parameters' gradients.
   Tensors train(Entry entry) {
-    torch::manual_seed(2);
+    testing::manual_seed(2);
     const at::Tensor input = torch::randn({8, 4});
     const at::Tensor target = torch::randn({8, 2});
     pipe->zero_grad();
@@ -159,7 +162,7 @@ struct Subject {
 
 void expect_equal(const Tensors& a, const Tensors& b) {
   ASSERT_EQ(a.size(), b.size());
-  for (size_t k = 0; k < a.size(); ++k) EXPECT_TRUE(torch::equal(a[k], b[k])) << k;
+  for (size_t k = 0; k < a.size(); ++k) EXPECT_THAT(b[k], EqualsBitwise(a[k])) << k;
 }
 
 class FailureTest : public ::testing::TestWithParam<std::tuple<Phase, Kind, Entry, int64_t>> {};
@@ -282,8 +285,8 @@ TEST(FailuresTest, StagesBeforeAFailureStopEarly) {
   std::atomic<bool> thrown{false};
   auto pipe = pipe_of(nn::Sequential(Call([&] {
                                        if (before++ == 0) return;
-                                       // Time for the error to be noticed: without it this stage
-                                       // would run all that many micro-batches.
+                                       // Time for the error to be noticed, four seconds in all:
+                                       // without it this stage would run all the micro-batches.
                                        wait_for(thrown);
                                        std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                      }),
@@ -389,13 +392,16 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
                         .deferred_batch_norm(true));
   const at::Tensor x = torch::randn({6, 4});
   EXPECT_THROW(pipe->forward(x), std::runtime_error);
-  EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
-  EXPECT_TRUE(norm->running_var.equal(torch::ones({4})));
+  EXPECT_THAT(norm->running_mean, EqualsBitwise(torch::zeros({4})));
+  EXPECT_THAT(norm->running_var, EqualsBitwise(torch::ones({4})));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   pipe->forward(x);
   plain(x);
-  EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, 1e-5, 1e-6));
-  EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, 1e-5, 1e-6));
+  // Sums over micro-batches are rounded otherwise than one over the batch.
+  EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, /*rtol=*/1e-5,
+                              /*atol=*/1e-6));
+  EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, /*rtol=*/1e-5,
+                              /*atol=*/1e-6));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
 }
 

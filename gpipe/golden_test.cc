@@ -12,12 +12,15 @@
 #include <tuple>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
 #include "models/amoebanetd.h"
 #include "models/resnet.h"
 #include "models/unet.h"
 
 namespace gpipe {
 namespace {
+
+using testing::EqualsBitwise;
 
 namespace golden = models::testing;
 
@@ -130,7 +133,7 @@ TEST_P(GoldenPipeline, TrainsLikeTheOriginal) {
     }
     const auto expected = plain->named_buffers();
     for (const auto& buffer : pipe->named_buffers()) {
-      EXPECT_TRUE(torch::equal(buffer.value(), expected[buffer.key()])) << buffer.key();
+      EXPECT_THAT(expected[buffer.key()], EqualsBitwise(buffer.value())) << buffer.key();
     }
   }
 }

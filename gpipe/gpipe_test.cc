@@ -17,12 +17,16 @@
 #include <sstream>
 #include <type_traits>
 
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
+
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -287,7 +291,7 @@ TEST(GPipeTest, TakesTensorsOnly) {
 
 TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   auto build = [](uint64_t seed) {
-    torch::manual_seed(seed);
+    testing::manual_seed(seed);
     nn::Sequential model;
     model->push_back("stem", nn::Linear(4, 4));
     model->push_back("norm", nn::BatchNorm1d(4));
@@ -296,10 +300,10 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   };
   auto expect_same = [](const nn::Module& a, const nn::Module& b) {
     for (const auto& entry : a.named_parameters()) {
-      EXPECT_TRUE(torch::equal(entry.value(), b.named_parameters()[entry.key()])) << entry.key();
+      EXPECT_THAT(b.named_parameters()[entry.key()], EqualsBitwise(entry.value())) << entry.key();
     }
     for (const auto& entry : a.named_buffers()) {
-      EXPECT_TRUE(torch::equal(entry.value(), b.named_buffers()[entry.key()])) << entry.key();
+      EXPECT_THAT(b.named_buffers()[entry.key()], EqualsBitwise(entry.value())) << entry.key();
     }
   };
   GPipe one(build(1), GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));

@@ -9,13 +9,16 @@
 #include <tuple>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/sample_models.h"
+#include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
 namespace {
 
 using testing::BackwardOrder;
+using testing::EqualsBitwise;
 using testing::PlainModel;
 using testing::SampleModel;
 
@@ -28,7 +31,7 @@ void expect_same(const torch::OrderedDict<std::string, torch::Tensor>& expected,
                  const std::string& what) {
   ASSERT_EQ(expected.keys(), actual.keys());
   for (const auto& entry : expected) {
-    EXPECT_TRUE(torch::equal(entry.value(), actual[entry.key()])) << what << " " << entry.key();
+    EXPECT_THAT(actual[entry.key()], EqualsBitwise(entry.value())) << what << " " << entry.key();
   }
 }
 
@@ -39,7 +42,7 @@ void expect_same_gradients(const torch::nn::Module& expected, const torch::nn::M
     const torch::Tensor have = parameters[entry.key()].grad();
     ASSERT_EQ(want.defined(), have.defined()) << entry.key();
     if (want.defined()) {
-      EXPECT_TRUE(torch::equal(want, have)) << "gradient of " << entry.key();
+      EXPECT_THAT(have, EqualsBitwise(want)) << "gradient of " << entry.key();
     }
   }
 }
@@ -69,10 +72,10 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;
-      torch::manual_seed(100 + round);
+      testing::manual_seed(100 + round);
       if (entry == Entry::kForward) {
         expected = plain.forward_backward(plain_inputs, targets, sample.loss);
-        torch::manual_seed(100 + round);
+        testing::manual_seed(100 + round);
         actual.outputs = pipe->forward(pipe_inputs);
         torch::Tensor loss = sample.loss(actual.outputs, targets);
         loss.backward();
@@ -81,7 +84,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
         const bool ascending = entry == Entry::kStep1F1B;
         expected = plain.step(plain_inputs, targets, sample.loss,
                               ascending ? BackwardOrder::kAscending : BackwardOrder::kDescending);
-        torch::manual_seed(100 + round);
+        testing::manual_seed(100 + round);
         StepOptions options;
         options.keep_outputs(true);
         if (!ascending) options.schedule(Schedule::gpipe);
@@ -90,11 +93,11 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
       EXPECT_EQ(expected.loss, actual.loss);
       ASSERT_EQ(expected.outputs.size(), actual.outputs.size());
       for (size_t k = 0; k < expected.outputs.size(); ++k) {
-        EXPECT_TRUE(torch::equal(expected.outputs[k], actual.outputs[k])) << "output " << k;
+        EXPECT_THAT(actual.outputs[k], EqualsBitwise(expected.outputs[k])) << "output " << k;
       }
       expect_same_gradients(*plain_module, *pipe);
       expect_same(plain_module->named_buffers(), pipe->named_buffers(), "buffer");
-      EXPECT_TRUE(torch::equal(plain_inputs[0].grad(), pipe_inputs[0].grad()));
+      EXPECT_THAT(pipe_inputs[0].grad(), EqualsBitwise(plain_inputs[0].grad()));
     }
   }
 }

@@ -35,9 +35,11 @@ class Numbers : public Dataset {
     ++reads;
     if (index == throws_at) throw std::logic_error("a bug in the dataset");
     std::this_thread::sleep_for(pause);
-    {
+    bool together = false;
+    while (!together) {
       const std::lock_guard<std::mutex> lock(mutex);
       threads.insert(std::this_thread::get_id());
+      together = threads.size() >= least_threads;
     }
     pixels[0] = static_cast<float>(index);
     pixels[1] = static_cast<float>(random.uniform());
@@ -48,6 +50,7 @@ class Numbers : public Dataset {
   int64_t throws_at = -1;
   std::set<int64_t> bad;
   std::chrono::microseconds pause{0};
+  size_t least_threads = 1;  // no read ends before this many threads have come
   mutable std::atomic<int64_t> reads{0};
   mutable std::mutex mutex;
   mutable std::set<std::thread::id> threads;
@@ -144,11 +147,11 @@ TEST(Loader, ReadsInSeveralThreadsAndLeavesATensPoolAlone) {
   LoaderOptions options = with_batch(64);
   options.workers = 3;
   const auto dataset = std::make_shared<Numbers>(256);
-  dataset->pause = std::chrono::microseconds(200);
+  dataset->least_threads = 2;
   Loader loader(dataset, options);
   const int threads = at::get_num_threads();
   run(loader, 0);
-  EXPECT_GT(dataset->threads.size(), 1u);
+  EXPECT_GE(dataset->threads.size(), 2u);
   EXPECT_EQ(dataset->threads.count(std::this_thread::get_id()), 0u);
   EXPECT_EQ(at::get_num_threads(), threads);
 }
@@ -162,9 +165,8 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
   loader.start(0);
   loader.next();
   // One batch is taken, three more may be made; wait until they are.
-  for (int i = 0; i < 5000 && dataset->reads < 40; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  while (dataset->reads < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // Time for one too many; a slow machine cannot make this fail.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(dataset->reads, 40);
 }

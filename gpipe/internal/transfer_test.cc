@@ -1,17 +1,20 @@
 #include "gpipe/internal/transfer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <utility>
 #include <vector>
 
+#include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 
 namespace gpipe::internal {
 namespace {
 
 using testing::device;
+using testing::EqualsBitwise;
 using testing::slow_work;
 
 using Transfer = testing::DeviceTest;
@@ -42,7 +45,7 @@ TEST_F(Transfer, FromTheHostToTheDevice) {
     EXPECT_EQ(item.tensor.device(), device());
     EXPECT_EQ(item.tensor.sum().item<double>(), 4950);
   }
-  EXPECT_TRUE(torch::equal(packet.items[1].tensor.cpu(), tensor.view({10, 10}).t()));
+  EXPECT_THAT(packet.items[1].tensor.cpu(), EqualsBitwise(tensor.view({10, 10}).t()));
 }
 
 TEST_F(Transfer, FromASlowDeviceToTheHost) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -112,23 +112,30 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Executor,
 
 // Of errors in two stages the caller gets the one that was first in time, whichever stage it is in.
 TEST(ExecutorErrors, FirstInTimeWins) {
-  const Program program = compile(Schedule::gpipe(2, 2), Routes::create(2));
-  WorkerPool pool(2);
+  const Program program = compile(Schedule::gpipe(3, 2), Routes::create(3));
+  WorkerPool pool(3);
   for (int first = 0; first < 2; ++first) {
-    std::atomic<bool> thrown{false};
+    std::atomic<int> inside{0};
+    std::atomic<bool> cancelled{false};
     try {
-      execute<int>(pool, program, [&](const Action& action, auto&, auto&) {
-        // Stage 1 is in its micro-batch 0 while stage 0 is in its micro-batch 1.
-        const bool meets = (action.stage == 0 && action.micro_batch == 1) || action.stage == 1;
-        if (action.kind != ActionKind::kForward || !meets) return;
-        if (action.stage == first) {
-          thrown = true;
-          throw std::runtime_error("stage " + std::to_string(first));
-        }
-        while (!thrown) std::this_thread::yield();
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        throw std::runtime_error("the other");
-      });
+      execute<int>(
+          pool, program,
+          [&](const Action& action, auto&, auto&) {
+            // Stage 1 is in its micro-batch 0 while stage 0 is in its micro-batch 1.
+            const bool meets = (action.stage == 0 && action.micro_batch == 1) || action.stage == 1;
+            if (action.kind != ActionKind::kForward || !meets) return;
+            ++inside;
+            while (inside < 2) std::this_thread::yield();
+            if (action.stage == first) throw std::runtime_error("stage " + std::to_string(first));
+            while (!cancelled) std::this_thread::yield();
+            throw std::runtime_error("the other");
+          },
+          nullptr,
+          [&](int64_t worker, const std::function<void()>& steps) {
+            steps();
+            // Stage 2 never gets an input. It comes here when the first error has been noted.
+            if (worker == 2) cancelled = true;
+          });
       FAIL();
     } catch (const std::runtime_error& e) {
       EXPECT_EQ(std::string(e.what()), "stage " + std::to_string(first));

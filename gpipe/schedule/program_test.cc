@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "gpipe/schedule/hand_written.h"
+#include "gpipe/testing/seed.h"
 
 namespace gpipe {
 namespace {
@@ -146,7 +147,7 @@ void run_and_check(const Schedule& schedule, const Routes& routes) {
 }
 
 TEST(Program, EveryValueArrivesInItsPlace) {
-  std::mt19937 random(7);
+  std::mt19937_64 random = testing::test_random();
   for (int64_t p = 1; p <= 8; ++p) {
     for (int64_t m = 1; m <= 8; ++m) {
       std::vector<Route> skips;

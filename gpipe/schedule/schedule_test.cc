@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "gpipe/schedule/hand_written.h"
+#include "gpipe/testing/seed.h"
 
 namespace gpipe {
 namespace {
@@ -229,7 +230,7 @@ TEST(ScheduleText, TakesCommentsEmptyLinesAndLooseBlanks) {
 }
 
 TEST(ScheduleText, RandomTablesRoundTrip) {
-  std::mt19937 random(20240607);
+  std::mt19937_64 random = testing::test_random();
   const auto draw = [&](int64_t most) {
     return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(0, most)(random));
   };

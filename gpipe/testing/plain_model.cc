@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -18,16 +19,42 @@ namespace gpipe::testing {
 namespace {
 
 std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
-  // Views of the caller's tensors, differentiable: gradients go back to the inputs.
   std::vector<Tensors> result(sizes.size());
-  int64_t start = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    for (const at::Tensor& tensor : tensors) {
-      result[i].push_back(tensor.defined() ? tensor.narrow(0, start, sizes[i]) : tensor);
+  for (const at::Tensor& tensor : tensors) {
+    // Differentiable, with one gradient joined of the pieces' ones. narrow() would pad each with
+    // zeros and add them up, which makes a zero of a -0.
+    const Tensors pieces = tensor.defined() ? tensor.split_with_sizes(sizes) : Tensors();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      result[i].push_back(pieces.empty() ? at::Tensor() : pieces[i]);
     }
-    start += sizes[i];
   }
   return result;
+}
+
+// The same, each piece a leaf of its own for a backward of its own.
+std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
+  std::vector<Tensors> result = cut(inputs, sizes);
+  for (Tensors& pieces : result) {
+    for (at::Tensor& piece : pieces) {
+      if (piece.defined()) piece = piece.detach().requires_grad_(piece.requires_grad());
+    }
+  }
+  return result;
+}
+
+// Hands the leaves' gradients to the inputs, joined.
+void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
+    bool reached = false;
+    std::vector<at::Tensor> gradients;
+    for (const Tensors& pieces : leaves) {
+      const at::Tensor& gradient = pieces[k].grad();
+      reached = reached || gradient.defined();
+      gradients.push_back(gradient.defined() ? gradient : at::zeros_like(pieces[k]));
+    }
+    if (reached) torch::autograd::backward({inputs[k]}, {at::cat(gradients, 0)});
+  }
 }
 
 std::vector<size_t> indices(size_t count, BackwardOrder order) {
@@ -41,10 +68,17 @@ Tensors join(const std::vector<Tensors>& pieces) {
   Tensors result;
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
-    for (const Tensors& piece : pieces) column.push_back(piece[k].detach());
+    for (const Tensors& piece : pieces) column.push_back(piece[k]);
     result.push_back(column[0].defined() ? at::cat(column, 0) : at::Tensor());
   }
   return result;
+}
+
+Tensors detached(Tensors tensors) {
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined()) tensor = tensor.detach();
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -78,7 +112,8 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
   const int64_t rows = internal::batch_size(inputs, "input");
   const auto sizes = internal::micro_batch_sizes(rows, chunks_);
   const auto micro_targets = cut(targets, sizes);
-  std::vector<Tensors> outputs = run(cut(inputs, sizes));
+  const std::vector<Tensors> leaves = cut_to_leaves(inputs, sizes);
+  std::vector<Tensors> outputs = run(leaves);
   StepResult result;
   std::vector<at::Tensor> losses;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -89,20 +124,22 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
     torch::autograd::backward({losses[i]}, {at::full(losses[i].sizes(), weight,
                                                      losses[i].options().requires_grad(false))});
   }
+  backward_into(inputs, leaves);
   for (size_t i = 0; i < outputs.size(); ++i) {
     result.loss +=
         static_cast<double>(sizes[i]) / static_cast<double>(rows) * losses[i].item<double>();
   }
-  result.outputs = join(outputs);
+  result.outputs = detached(join(outputs));
   return result;
 }
 
 StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& targets,
                                         const LossFn& loss_fn) {
   const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
-  std::vector<Tensors> outputs = run(cut(inputs, sizes));
+  const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
+  std::vector<Tensors> outputs = run(input_leaves);
   StepResult result;
-  result.outputs = join(outputs);
+  result.outputs = detached(join(outputs));
   Tensors leaves;
   for (const at::Tensor& output : result.outputs) {
     const bool leaf = output.is_floating_point();
@@ -123,11 +160,11 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
   }
+  backward_into(inputs, input_leaves);
   return result;
 }
 
 Tensors PlainModel::forward(const Tensors& inputs) {
-  c10::NoGradGuard no_grad;
   return join(run(
       cut(inputs, internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_))));
 }

@@ -29,7 +29,8 @@ class PlainModel {
   // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn);
 
-  // Like GPipe::forward, without gradients.
+  // Like GPipe::forward, in the caller's grad mode. A backward through it adds up the gradients as
+  // forward_backward() does, as long as the leaves have none yet.
   Tensors forward(const Tensors& inputs);
 
  private:

@@ -12,6 +12,7 @@
 
 #include <utility>
 
+#include "gpipe/testing/torch_seed.h"
 #include "skip/skippable.h"
 
 namespace gpipe::testing {
@@ -97,7 +98,7 @@ LossFn mse() {
 
 std::function<Tensors(int64_t)> random(std::vector<int64_t> shape, uint64_t seed) {
   return [shape, seed](int64_t rows) {
-    torch::manual_seed(seed);
+    testing::manual_seed(seed);
     std::vector<int64_t> full = shape;
     full.insert(full.begin(), rows);
     return Tensors{torch::randn(full)};
@@ -106,7 +107,7 @@ std::function<Tensors(int64_t)> random(std::vector<int64_t> shape, uint64_t seed
 
 SampleModel chain() {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     return nn::Sequential(nn::Linear(6, 8), nn::Tanh(), nn::Linear(8, 8), nn::ReLU(),
                           nn::Linear(8, 3));
   };
@@ -115,7 +116,7 @@ SampleModel chain() {
 
 SampleModel dropout() {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     return nn::Sequential(nn::Dropout(0.3), nn::Linear(6, 8), nn::Dropout(0.5), nn::Linear(8, 8),
                           nn::Dropout(0.2), nn::Linear(8, 3));
   };
@@ -124,7 +125,7 @@ SampleModel dropout() {
 
 SampleModel batch_norm() {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)),
                           nn::BatchNorm2d(4), nn::ReLU(),
                           nn::Conv2d(nn::Conv2dOptions(4, 2, 3).padding(1)), nn::BatchNorm2d(2));
@@ -134,7 +135,7 @@ SampleModel batch_norm() {
 
 SampleModel skips() {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     const skip::Namespace outer;
     const skip::Namespace inner;
     return nn::Sequential(nn::Linear(6, 6), Stash(outer), nn::Linear(6, 6), Stash(inner),
@@ -146,7 +147,7 @@ SampleModel skips() {
 
 SampleModel several_values() {
   auto make = [] {
-    torch::manual_seed(1);
+    testing::manual_seed(1);
     return nn::Sequential(Split(4), Mix(4), Mix(4), Merge(), nn::Linear(4, 3));
   };
   return {"several_values", make, random({4}, 2), random({3}, 3), mse(), 5};
@@ -176,7 +177,7 @@ const std::vector<SampleModel>& sample_models() {
 }
 
 nn::Sequential convolutions_with_a_skip() {
-  torch::manual_seed(2);
+  testing::manual_seed(2);
   return nn::Sequential(ConvStash(), nn::Conv2d(nn::Conv2dOptions(2, 2, 3).padding(1)), ConvPop());
 }
 

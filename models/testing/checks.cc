@@ -7,10 +7,13 @@
 
 #include <algorithm>
 
+#include "gpipe/testing/bitwise.h"
 #include "skip/layout.h"
 
 namespace gpipe::models::testing {
 namespace {
+
+using gpipe::testing::EqualsBitwise;
 
 torch::nn::Sequential filled(const Build& build, const std::string& fill_kind) {
   torch::nn::Sequential model = build();
@@ -141,7 +144,7 @@ void expect_clone_works(torch::nn::Sequential model, const at::Tensor& input) {
   EXPECT_NE(clone->parameters().front().data_ptr(), model->parameters().front().data_ptr());
   torch::NoGradGuard no_grad;
   const at::Tensor output = model->forward(input);
-  EXPECT_TRUE(clone->forward(input).equal(output));
+  EXPECT_THAT(clone->forward(input), EqualsBitwise(output));
 }
 
 }  // namespace gpipe::models::testing

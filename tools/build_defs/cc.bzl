@@ -11,6 +11,9 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
     compiled once. `bazel test` leaves CUDA tests out unless it gets --config=gpu, where a test that skips
     itself (GTEST_SKIP) counts as failed. Do not list gtest_main: the macro brings its own main.
 
+    Every test draws from one seed (gpipe/testing/seed.h); one that lists `//third_party:torch` has LibTorch's
+    generators seeded before each test.
+
     `x_test_sources` are the test's sources, for //tools/docs, which looks up the tests that documents name.
 
     Args:
@@ -42,6 +45,9 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
         Label("//third_party:gtest"),
         Label("//tools/build_defs:test_main"),
     ]
+    if "//third_party:torch" in deps:
+        seed = "//gpipe/testing:torch_seed"
+        deps = [dep for dep in deps if dep != seed] + [Label(seed)]
     deps = {str(dep): dep for dep in deps}
     deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"]
     common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout, visibility = visibility)

@@ -1,0 +1,36 @@
+// The one seed from which a test program draws: the same in each run, another one with
+// GPIPE_TEST_SEED=NUMBER, and told with the first failure of a test. Needs no LibTorch;
+// torch_seed.h is what LibTorch draws from.
+#ifndef GPIPE_TESTING_SEED_H_
+#define GPIPE_TESTING_SEED_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <string>
+
+namespace gpipe::testing {
+
+// GPIPE_TEST_SEED, or a fixed number. Throws std::invalid_argument if the variable is no number.
+uint64_t test_seed();
+
+// A generator of its own for each `stream`; the same numbers at every call.
+std::mt19937_64 test_random(uint64_t stream = 0);
+
+// What test_seed() makes of the variable's text; null or empty stands for unset.
+uint64_t seed_from(const char* text);
+
+// Has `function` called with test_seed() before each test suite and each test, so that what a test
+// draws does not depend on the tests before it. For static initializers. Returns true.
+bool before_each_test(void (*function)(uint64_t seed));
+
+// Calls these functions, and writes GPIPE_TEST_SEED=... with the first failure of each test.
+// gpipe_cc_test's main has it.
+std::unique_ptr<::testing::TestEventListener> make_seed_listener(std::ostream& out);
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_SEED_H_

@@ -1,0 +1,15 @@
+// What LibTorch draws in a test comes from test_seed(), too: before each test its global generators
+// are seeded with it. gpipe_cc_test links this file into each test that lists //third_party:torch.
+#ifndef GPIPE_TESTING_TORCH_SEED_H_
+#define GPIPE_TESTING_TORCH_SEED_H_
+
+#include <cstdint>
+
+namespace gpipe::testing {
+
+// Instead of torch::manual_seed(stream): other draws for each stream and each test_seed().
+void manual_seed(uint64_t stream = 0);
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_TORCH_SEED_H_
