@@ -12,11 +12,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <tuple>
+#include <typeinfo>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
@@ -367,6 +371,47 @@ TEST(FailuresTest, AnObserverThatThrowsFailsTheStep) {
   EXPECT_EQ(subject.control->alive(), 0);
   Subject fresh(Checkpoint::kExceptLast);
   expect_equal(subject.train(Entry::kStep1F1B), fresh.train(Entry::kStep1F1B));
+}
+
+// A layer may keep an exception and throw it whenever it is called.
+TEST(FailuresTest, AnExceptionThatIsThrownAgainAndAgainKeepsItsMessage) {
+  const Watchdog watchdog(std::chrono::minutes(5), "an exception thrown again and again");
+  struct OwnTorchError : c10::Error {
+    using c10::Error::Error;
+  };
+  for (const bool own : {false, true}) {
+    const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+    const auto kept = own ? std::make_exception_ptr(OwnTorchError(here, "trouble"))
+                          : std::make_exception_ptr(c10::ValueError(here, "trouble"));
+    std::atomic<int64_t> calls{0};
+    nn::Sequential model(nn::Linear(4, 4), Call([&] {
+                           if (calls++ % 3 == 1) std::rethrow_exception(kept);
+                         }));
+    GPipe pipe(model, GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
+    std::set<std::string> messages;
+    for (int round = 0; round < 3; ++round) {
+      calls = 0;
+      try {
+        pipe->forward(torch::rand({4, 4}));
+        FAIL();
+      } catch (const c10::Error& error) {
+        EXPECT_EQ(typeid(error) == typeid(OwnTorchError), own);
+        messages.insert(error.what_without_backtrace());
+      }
+      ASSERT_TRUE(pipe->last_failure().has_value());
+      EXPECT_EQ(pipe->last_failure()->stage, 1);
+      EXPECT_EQ(pipe->last_failure()->micro_batch, 1);
+    }
+    EXPECT_EQ(messages, std::set<std::string>{
+                            own ? "trouble"
+                                : "trouble (in the forward of stage 1, micro-batch 1, layer 1 "
+                                  "('1'))"});
+    try {
+      std::rethrow_exception(kept);
+    } catch (const c10::Error& error) {
+      EXPECT_TRUE(error.context().empty()) << "the layer's own object was changed";
+    }
+  }
 }
 
 TEST(FailuresTest, AWrongShapeIsReportedWithItsLayer) {

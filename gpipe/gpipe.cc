@@ -23,6 +23,7 @@
 #include "gpipe/internal/micro_batch_loss.h"
 #include "gpipe/internal/pipeline.h"
 #include "gpipe/internal/value.h"
+#include "gpipe/runtime/exit_gate.h"
 #include "skip/layout.h"
 #include "skip/skippable.h"
 
@@ -181,6 +182,21 @@ void check_sharing(const std::vector<std::shared_ptr<torch::nn::Module>>& layers
   }
 }
 
+void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance) {
+  size_t next_cut = 0;
+  int64_t partition = 0;
+  size_t index = 0;
+  const auto children = module->named_children();
+  for (auto any = module->begin(); any != module->end(); ++any, ++index) {
+    const bool begins = index == next_cut;
+    const std::string name =
+        "layer " + std::to_string(index) + " ('" + children[index].key() + "')";
+    torch::nn::AnyModule layer = *any;  // the same module, but not const
+    internal::check_argument(layer, name, begins ? partition : -1);
+    if (begins) next_cut += balance[partition++];
+  }
+}
+
 void check_not_inside() {
   TORCH_CHECK_VALUE(
       !internal::inside_pipeline(),
@@ -211,12 +227,14 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
       deferred_batch_norm_(options.deferred_batch_norm()) {
+  const internal::WorkScope work;
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
   check_options(options);
   check_layers(module);
   skip::verify_skippables(module);
   check_no_pipelines(module);
   check_balance(balance_, module->size());
+  check_arguments(module, balance_);
 
   const size_t partitions = balance_.size();
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
@@ -257,6 +275,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 GPipeImpl::~GPipeImpl() = default;
 
 std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
+  pipeline_->check_callable();
   for (size_t k = 0; k < inputs.size(); ++k) {
     TORCH_CHECK_VALUE(!inputs[k].defined() || inputs[k].device() == devices_.front(), "input ", k,
                       " is on ", inputs[k].device(), ", but the first partition is on ",
@@ -308,9 +327,12 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   check_not_inside();
   TORCH_CHECK_VALUE(!inputs.empty(), "forward was given no input tensor");
   if (!pipeline_) return inputs;
+  const internal::WorkScope work;
+  // exit() in a layer may destroy the module, a static object, but not what is running.
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const bool record = c10::GradMode::is_enabled();
   std::shared_ptr<Pass> pass = prepare(inputs, record);
-  pipeline_->run_forward(*pass);
+  pipeline->run_forward(*pass);
   Tensors outputs = internal::gather(pass->outputs, pass->sizes);
   if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
@@ -320,7 +342,7 @@ Tensors GPipeImpl::forward(Tensors inputs) {
       if (packet.items[n].needs_grad) needs_grad[n] = any = true;
     }
   }
-  if (any) internal::attach_bridge(pipeline_, std::move(pass), inputs, outputs, needs_grad);
+  if (any) internal::attach_bridge(pipeline, std::move(pass), inputs, outputs, needs_grad);
   return outputs;
 }
 
@@ -328,6 +350,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                            const StepOptions& options) {
   check_not_inside();
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
+  const internal::WorkScope work;
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
   TORCH_CHECK_VALUE(loss_fn != nullptr, "step was given an empty loss function");
   TORCH_CHECK_VALUE(!inputs.empty(), "step was given no input tensor");
   TORCH_CHECK_VALUE(
@@ -342,7 +366,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   MicroBatchLoss losses(targets, rows, devices_.back(), *pass, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };
-  pipeline_->run_step(*pass, options.schedule_for(pipeline_->stages(), pass->micro_batches()),
+  pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
                       options.on_event());
 
   torch::autograd::edge_list roots;

@@ -9,12 +9,18 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
 #include "gpipe/testing/watchdog.h"
@@ -116,6 +122,110 @@ TEST(Lifetime, AfterAForkTheChildMayDestroyThePipeline) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
+
+// Runs `call` in the child; 0 if it ends with the error that tells of fork().
+template <typename Call>
+int code_of(Call call) {
+  try {
+    call();
+    return 1;
+  } catch (const std::exception& error) {
+    return std::string(error.what()).find("fork()") == std::string::npos ? 2 : 0;
+  }
+}
+
+// The child's copy of the pipeline is in the middle of a run that nobody will end.
+class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
+ protected:
+  // With a last layer that waits until it is released, where `waits` (may be null) is true.
+  GPipe pipe_that_waits(const std::atomic<bool>* waits) {
+    torch::manual_seed(1);
+    nn::Sequential model;
+    const int64_t stages = GetParam();
+    for (int64_t j = 0; j < stages; ++j) model->push_back(nn::Linear(4, 4));
+    model->push_back(testing::layer<at::Tensor, at::Tensor>([this, waits](at::Tensor x) {
+      while (waits != nullptr && *waits) {
+        inside_ = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return x;
+    }));
+    std::vector<int64_t> balance(stages, 1);
+    balance.back() = 2;
+    return GPipe(model, GPipeOptions(balance)
+                            .devices(std::vector<c10::Device>(stages, c10::Device(c10::kCPU)))
+                            .chunks(2));
+  }
+
+  // Forks while another thread is in a call; the child ends with what `in_child` returns.
+  template <typename InChild>
+  void fork_during_a_step(InChild in_child) {
+    const testing::Watchdog watchdog(std::chrono::seconds(100), "fork in the middle of a call");
+    std::atomic<bool> waits{false};
+    GPipe pipe = pipe_that_waits(&waits);
+    const at::Tensor x = torch::ones({4, 4});
+    const at::Tensor earlier = pipe->forward(x).sum();
+    waits = true;
+    std::thread other([&] { pipe->step({x}, {}, square); });
+    while (!inside_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      _exit(in_child(pipe, x, earlier));
+    }
+    int status = 0;
+    const pid_t waited = waitpid(child, &status, 0);
+    waits = false;
+    other.join();
+    ASSERT_EQ(waited, child);
+    EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status) << " (14: it hung)";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error, 2: another one";
+    earlier.backward();
+  }
+
+ private:
+  std::atomic<bool> inside_{false};
+};
+
+TEST_P(ForkInTheMiddleOfACall, TheChildGetsAnErrorInForward) {
+  fork_during_a_step([](GPipe& pipe, const at::Tensor& x, const at::Tensor&) {
+    return code_of([&] { pipe->forward(x); });
+  });
+}
+
+TEST_P(ForkInTheMiddleOfACall, TheChildGetsAnErrorInStep) {
+  fork_during_a_step([](GPipe& pipe, const at::Tensor& x, const at::Tensor&) {
+    return code_of([&] { pipe->step({x}, {}, square); });
+  });
+}
+
+TEST_P(ForkInTheMiddleOfACall, TheChildGetsAnErrorInBackward) {
+  fork_during_a_step([](GPipe&, const at::Tensor&, const at::Tensor& earlier) {
+    return code_of([&] { earlier.backward(); });
+  });
+}
+
+TEST_P(ForkInTheMiddleOfACall, TheChildMayDestroyThePipeline) {
+  fork_during_a_step([](GPipe& pipe, const at::Tensor&, const at::Tensor&) {
+    pipe = GPipe(nullptr);
+    return 0;
+  });
+}
+
+TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwnAndExit) {
+  fork_during_a_step([this](GPipe&, const at::Tensor& x, const at::Tensor&) {
+    GPipe own = pipe_that_waits(nullptr);
+    own->step({x}, {}, square);
+    own->forward(x).sum().backward();
+#if !defined(__SANITIZE_ADDRESS__)
+    // The leak checker would miss what only the parent's threads point to.
+    std::exit(0);
+#endif
+    return 0;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, ForkInTheMiddleOfACall, ::testing::Values(1, 3));
 
 }  // namespace
 }  // namespace gpipe

@@ -14,7 +14,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
@@ -393,6 +395,41 @@ TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
         GPipe pipe(model, options({1, 1}, 2, Checkpoint::kAlways));
       },
       ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("'a'"), HasSubstr("'b'"))));
+}
+
+// The pipeline has made its routes by then. The plain model would run all the same.
+TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
+  const SkipLayer stash = stash_layer({"skip"});
+  const SkipLayer pop = pop_layer({"skip"});
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{1, 1, 1}, {2, 1}, {3}}) {
+    GPipe pipe(nn::Sequential(stash, nn::Linear(4, 4), pop),
+               options(balance, 2, Checkpoint::kAlways));
+    const at::Tensor x = torch::rand({4, 4});
+    const at::Tensor expected = pipe->forward(x);
+    const at::Tensor earlier = pipe->forward(x).sum();
+
+    const skip::Namespace ns;
+    const auto is_refused = [&](const std::string& layer) {
+      return ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("isolate() was called on " + layer), HasSubstr("after the pipeline"),
+                HasSubstr("skip 'skip' is now 'skip' (namespace " + std::to_string(ns.id())),
+                HasSubstr("make a new pipeline")));
+    };
+    const auto forward = [&] { pipe->forward(x); };
+    const auto step = [&] { pipe->step({x}, {}, square); };
+    const auto backward = [&] { earlier.backward(); };
+    pop->isolate(ns);
+    EXPECT_THAT(forward, is_refused("layer 2 ('2')"));
+    EXPECT_THAT(step, is_refused("layer 2 ('2')"));
+    EXPECT_THAT(backward, is_refused("layer 2 ('2')"));
+    // Both ends: the skips pair up, but not as the pipeline has read them.
+    stash->isolate(ns);
+    EXPECT_THAT(forward, is_refused("layer 0 ('0')"));
+
+    stash->isolate(skip::Namespace::common());
+    pop->isolate(skip::Namespace::common());
+    EXPECT_TRUE(torch::equal(pipe->forward(x), expected));
+  }
 }
 
 }  // namespace

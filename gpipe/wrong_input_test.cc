@@ -11,16 +11,19 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/ordered_dict.h>
 #include <torch/utils.h>
 
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -235,6 +238,38 @@ std::vector<Building> constructions() {
       of_type(type_error,
               own_model("SkipStashedTwice", [] { return nn::Sequential(Stash(), Stash(), Pop()); },
                         {"child 1 stashes 'a' again", "isolate()"})),
+      of_type(type_error,
+              own_model("LayerOfTwoArguments",
+                        [] { return nn::Sequential(nn::Linear(4, 4), nn::Bilinear(4, 4, 4)); },
+                        {"layer 1 ('1'), a torch::nn::BilinearImpl, takes 2 arguments",
+                         "given exactly one", "std::tuple", "std::vector<Tensor>"})),
+      of_type(type_error, own_model("FirstLayerOfTwoArguments",
+                                    [] { return nn::Sequential(nn::Bilinear(4, 4, 4)); },
+                                    {"layer 0 ('0'), a torch::nn::BilinearImpl, takes 2 arg"})),
+      of_type(
+          type_error,
+          own_model("LayerOfThreeArgumentsAndDefaults",
+                    [] { return nn::Sequential(nn::Tanh(), nn::MultiheadAttention(4, 2)); },
+                    {"layer 1 ('1'), a torch::nn::MultiheadAttentionImpl, takes at least 3 arg"})),
+      of_type(
+          type_error,
+          own_model("ADictIntoTheModel",
+                    [] {
+                      return nn::Sequential(layer<std::map<std::string, at::Tensor>, at::Tensor>(
+                          [](auto x) { return x.begin()->second; }));
+                    },
+                    {"layer 0 ('0')", "takes a value of type std::map<std::string, Tensor>, but",
+                     "first layer of partition 0", "let it take one of these"})),
+      of_type(
+          type_error,
+          own_model("ANumberBetweenPartitions",
+                    [] {
+                      return nn::Sequential(
+                          layer<at::Tensor, int64_t>([](at::Tensor x) { return x.size(0); }),
+                          layer<int64_t, at::Tensor>([](int64_t n) { return torch::ones({n}); }));
+                    },
+                    {"layer 1 ('1')", "takes a value of type long", "first layer of partition 1",
+                     "move the cut"})),
   };
   const std::vector<std::pair<std::string, int64_t>> threads = {{"MinusOne", -1},
                                                                 {"Least", kMin},
@@ -263,6 +298,20 @@ TEST(WrongDevice, CudaWithoutAGpuIsRefused) {
       typeid(c10::ValueError),
       {"device 1 is cuda", "there are 0 devices of type cuda", "torch::kCPU"}};
   testing::expect_refused(row);
+}
+
+// Only what goes from one partition to the next has to be tensors.
+TEST(TypesWithinAPartition, MayBeAny) {
+  nn::Sequential model(
+      layer<at::Tensor, std::map<std::string, at::Tensor>>([](at::Tensor x) {
+        return std::map<std::string, at::Tensor>{{"a", x}, {"b", x + 1}};
+      }),
+      layer<std::map<std::string, at::Tensor>, at::Tensor>(
+          [](std::map<std::string, at::Tensor> x) { return x.at("a") * x.at("b"); }),
+      nn::Tanh());
+  GPipe pipe(model, GPipeOptions({2, 1}).devices(cpus(2)).chunks(2));
+  const at::Tensor x = torch::rand({4, 2});
+  EXPECT_TRUE(torch::equal(pipe->forward(x), (x * (x + 1)).tanh()));
 }
 
 // --- A pipeline that is called
@@ -353,6 +402,17 @@ Call own_pipe(std::string name, std::function<nn::Sequential()> model, Tensors i
       std::move(parts));
 }
 
+// The last layer returns a T, which the message calls `type`.
+template <typename T>
+Call returned(std::string name, std::string type) {
+  return own_pipe<c10::TypeError>(
+      name + "AsOutput",
+      [] { return nn::Sequential(layer<at::Tensor, T>([](at::Tensor) { return T(); })); },
+      {torch::rand({4, 1})},
+      {"returned a value of type " + type + "; only Tensor", "return its tensors as one of these",
+       "stage 0", "layer 0 ('0')"});
+}
+
 std::vector<Call> forwards() {
   const auto forward = [](std::function<at::Tensor(Subject&)> input) {
     return [=](Subject& s) { s.pipe->forward(input(s)); };
@@ -441,14 +501,21 @@ std::vector<Call> forwards() {
                 layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x.sum(); }));
           },
           {torch::rand({4, 1})}, {"output 0", "a scalar", "unsqueeze(0)", "step()"}),
-      own_pipe<c10::TypeError>(
-          "ANumberBetweenPartitions",
-          [] {
-            return nn::Sequential(
-                layer<at::Tensor, int64_t>([](at::Tensor x) { return x.size(0); }),
-                layer<int64_t, at::Tensor>([](int64_t n) { return torch::ones({n}); }));
-          },
-          {torch::rand({4, 1})}, {"value of type long", "only Tensor", "stage 0"}),
+      returned<int64_t>("ANumber", "long"),
+      returned<torch::OrderedDict<std::string, at::Tensor>>(
+          "AnOrderedDict", "torch::OrderedDict<std::string, Tensor>"),
+      returned<std::map<std::string, at::Tensor>>("AMap", "std::map<std::string, Tensor>"),
+      returned<std::unordered_map<std::string, at::Tensor>>(
+          "AnUnorderedMap", "std::unordered_map<std::string, Tensor>"),
+      returned<std::tuple<at::Tensor, std::tuple<at::Tensor, at::Tensor>>>(
+          "WhatAnLstmReturns", "std::tuple<Tensor, std::tuple<Tensor, Tensor>>"),
+      returned<std::map<std::string, std::map<std::string, std::vector<Tensors>>>>(
+          "AMapOfMaps",
+          "std::map<std::string, std::map<std::string, std::vector<std::vector<Tensor>>>>"),
+      returned<std::map<std::string,
+                        std::map<std::string, std::map<std::string, std::vector<Tensors>>>>>(
+          "AMapOfMapsOfMaps",
+          "std::map<std::string, std::map<std::string, std::map<std::string, std::vector<st..."),
       own_pipe<c10::Error>(
           "ALayerThatTakesAnotherType", [=] { return nn::Sequential(split, nn::Linear(1, 1)); },
           {torch::rand({4, 1})}, {"to be of type at::Tensor", "stage 1, micro-batch 0, layer 1"}),

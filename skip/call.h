@@ -4,6 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ class CallPlan {
   // layers that are hidden in this one and would run without a route.
   bool empty() const { return entries_.empty(); }
 
+  // Skippable::isolate after the plan was made would leave skips without a route. Describes the
+  // first one that has another namespace than then; nullopt if there is none.
+  std::optional<std::string> moved_skip() const;
+
  private:
   friend class CallScope;
 
@@ -31,6 +36,9 @@ class CallPlan {
     bool required;     // the layer itself, which certainly runs
     std::string path;  // "" for the layer itself, "1.conv" for a nested one
     int64_t offset;    // of its flags: first the stashes, then the pops
+    // As they were when the plan was made.
+    std::vector<Key> stash_keys;
+    std::vector<Key> pop_keys;
   };
 
   std::vector<Entry> entries_;

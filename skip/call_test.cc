@@ -4,6 +4,10 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <optional>
+#include <string>
 
 #include "skip/testing.h"
 
@@ -113,6 +117,24 @@ TEST(CallScopeTest, ATrackerScopeInsideHidesTheCall) {
   }
   EXPECT_THROW(stash_layer({"a"})->forward(at::ones({1})), c10::Error);
   scope.finish();
+}
+
+TEST(CallPlanTest, TellsOfSkipsThatWereMovedAfterItWasMade) {
+  auto inner = pop_layer({"c"});
+  Pair pair(SkipLayer(Names{"a", "b"}, Names{}), inner);
+  const CallPlan plan(*pair);
+  EXPECT_EQ(plan.moved_skip(), std::nullopt);
+  EXPECT_EQ(CallPlan(*torch::nn::Identity()).moved_skip(), std::nullopt);
+
+  const Namespace ns;
+  const std::string now = " is now 'c' (namespace " + std::to_string(ns.id()) + ")";
+  inner->isolate(ns);
+  EXPECT_EQ(plan.moved_skip(), "skip 'c' of its submodule second" + now);
+  pair->first->isolate(ns, {"b"});
+  EXPECT_THAT(plan.moved_skip().value(), HasSubstr("skip 'b' of its submodule first is now 'b' ("));
+  inner->isolate(Namespace::common());
+  pair->first->isolate(Namespace::common());
+  EXPECT_EQ(plan.moved_skip(), std::nullopt);
 }
 
 TEST(CallScopeTest, NothingIsLeftAfterACallThatThrew) {

@@ -150,10 +150,26 @@ CallPlan::CallPlan(const torch::nn::Module& layer) {
       return entry.skippable == found.skippable;
     });
     if (known) continue;
-    entries_.push_back({found.skippable, found.parents.empty(), std::move(found.path), flags_});
+    entries_.push_back({found.skippable, found.parents.empty(), std::move(found.path), flags_,
+                        found.skippable->stash_keys_, found.skippable->pop_keys_});
     flags_ +=
         static_cast<int64_t>(found.skippable->stashes().size() + found.skippable->pops().size());
   }
+}
+
+std::optional<std::string> CallPlan::moved_skip() const {
+  for (const Entry& entry : entries_) {
+    auto first_moved = [&](const std::vector<Key>& then,
+                           const std::vector<Key>& now) -> std::optional<std::string> {
+      const auto [was, is] = std::mismatch(then.begin(), then.end(), now.begin());
+      if (was == then.end()) return std::nullopt;
+      const std::string where = entry.path.empty() ? "" : " of its submodule " + entry.path;
+      return "skip " + was->to_text() + where + " is now " + is->to_text();
+    };
+    if (auto moved = first_moved(entry.stash_keys, entry.skippable->stash_keys_)) return moved;
+    if (auto moved = first_moved(entry.pop_keys, entry.skippable->pop_keys_)) return moved;
+  }
+  return std::nullopt;
 }
 
 CallScope::CallScope(const CallPlan& plan)

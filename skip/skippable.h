@@ -71,6 +71,7 @@ class Skippable {
   at::Tensor pop(const std::string& name);
 
  private:
+  friend class CallPlan;
   friend class CallScope;
 
   std::vector<std::string> stashes_;

@@ -8,11 +8,31 @@
 namespace gpipe::internal {
 namespace {
 
-// Throws a T with the longer message if `error` is exactly a T: rethrowing a class derived from T
-// as a T would lose what the caller may want to catch.
+// What they do to `error` if it is exactly a T: a class derived from T, thrown again as a T, would
+// lose what the caller may want to catch. The error itself stays as it is, it may be one that the
+// user keeps and throws again.
+
 template <typename T>
-void rethrow_as(const std::exception& error, const std::string& where) {
+void rethrow_copy(const c10::Error& error, const std::string& where) {
+  if (typeid(error) != typeid(T)) return;
+  T copy(static_cast<const T&>(error));
+  copy.add_context(where);
+  throw copy;
+}
+
+template <typename T>
+void rethrow_longer(const std::exception& error, const std::string& where) {
   if (typeid(error) == typeid(T)) throw T(std::string(error.what()) + " (" + where + ")");
+}
+
+template <typename... T>
+void rethrow_copy_of_any(const c10::Error& error, const std::string& where) {
+  (rethrow_copy<T>(error, where), ...);
+}
+
+template <typename... T>
+void rethrow_longer_of_any(const std::exception& error, const std::string& where) {
+  (rethrow_longer<T>(error, where), ...);
 }
 
 }  // namespace
@@ -20,19 +40,19 @@ void rethrow_as(const std::exception& error, const std::string& where) {
 void rethrow_with(std::exception_ptr error, const std::string& where) {
   try {
     std::rethrow_exception(error);
-  } catch (c10::Error& e) {
-    e.add_context(where);
+  } catch (const c10::Error& e) {
+    // All of c10/util/Exception.h.
+    rethrow_copy_of_any<c10::Error, c10::ErrorAlwaysShowCppStacktrace, c10::IndexError,
+                        c10::ValueError, c10::TypeError, c10::NotImplementedError, c10::BufferError,
+                        c10::EnforceFiniteError, c10::OnnxfiBackendSystemError, c10::LinAlgError,
+                        c10::OutOfMemoryError, c10::SyntaxError, c10::AcceleratorError,
+                        c10::DistError, c10::DistBackendError, c10::DistStoreError,
+                        c10::DistNetworkError, c10::DistQueueEmptyError>(e, where);
     throw;
   } catch (const std::exception& e) {
-    rethrow_as<std::runtime_error>(e, where);
-    rethrow_as<std::logic_error>(e, where);
-    rethrow_as<std::invalid_argument>(e, where);
-    rethrow_as<std::domain_error>(e, where);
-    rethrow_as<std::length_error>(e, where);
-    rethrow_as<std::out_of_range>(e, where);
-    rethrow_as<std::range_error>(e, where);
-    rethrow_as<std::overflow_error>(e, where);
-    rethrow_as<std::underflow_error>(e, where);
+    rethrow_longer_of_any<std::runtime_error, std::logic_error, std::invalid_argument,
+                          std::domain_error, std::length_error, std::out_of_range, std::range_error,
+                          std::overflow_error, std::underflow_error>(e, where);
     throw;
   }
 }

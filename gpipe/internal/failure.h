@@ -7,9 +7,10 @@
 
 namespace gpipe::internal {
 
-// Rethrows `error` with `where` added to its message, keeping its type and, for exceptions of
-// LibTorch, the very object. The standard library's own exception types are thrown again with the
-// longer message; any other type cannot carry more text and is rethrown unchanged.
+// Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
+// types as a copy with more context, the standard library's with the longer message. Any other
+// type, a user's own class derived from one of these too, is rethrown unchanged. `error` itself is
+// never changed: the user may keep it and throw it again.
 [[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
 
 }  // namespace gpipe::internal

@@ -13,6 +13,7 @@
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/transfer.h"
+#include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {
@@ -76,13 +77,32 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
   // another number of intra-op threads than asked for.
   const bool inline_single = cpu_threads_per_stage == 0;
-  pool_ = std::make_unique<WorkerPool>(
-      stages,
-      [&](int64_t worker) {
-        if (devices[worker].is_cpu()) set_threads_of_this_thread(threads);
-      },
-      inline_single);
+  try {
+    pool_ = std::make_unique<WorkerPool>(
+        stages,
+        [&](int64_t worker) {
+          if (devices[worker].is_cpu()) set_threads_of_this_thread(threads);
+        },
+        inline_single);
+  } catch (...) {
+    restore_default_threads();
+    throw;
+  }
   restore_default_threads();
+  shut_at_exit();
+}
+
+void Pipeline::check_callable() const {
+  run_lock_.check_process();
+  for (const Stage& stage : stages_) {
+    for (const Layer& layer : stage.layers()) {
+      if (layer.skips.empty()) continue;
+      const std::optional<std::string> moved = layer.skips.moved_skip();
+      TORCH_CHECK_VALUE(!moved, "isolate() was called on layer ", layer.index, " ('", layer.name,
+                        "') after the pipeline was made, which reads the namespaces only then: ",
+                        *moved, "; call isolate() before, or make a new pipeline");
+    }
+  }
 }
 
 std::optional<FailurePlace> Pipeline::last_failure() const {
@@ -139,7 +159,7 @@ ModelState Pipeline::model_state() {
 }
 
 void Pipeline::run_forward(Pass& pass) {
-  std::lock_guard<std::mutex> lock(run_mutex_);
+  const RunLock::Scope scope(run_lock_);
   if (pass.plan.record) pass.plan.model = model_state();
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
   pass.inputs.finish_forward();
@@ -147,7 +167,8 @@ void Pipeline::run_forward(Pass& pass) {
 }
 
 void Pipeline::run_backward(Pass& pass) {
-  std::lock_guard<std::mutex> lock(run_mutex_);
+  check_callable();
+  const RunLock::Scope scope(run_lock_);
   check_unchanged(pass);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr);
   pass.output_gradient_of = nullptr;
@@ -170,7 +191,7 @@ void Pipeline::check_unchanged(Pass& pass) {
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
-  std::lock_guard<std::mutex> lock(run_mutex_);
+  const RunLock::Scope scope(run_lock_);
   TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
                     schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
                     pass.micro_batches(),
@@ -220,7 +241,9 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     {
       std::lock_guard<std::mutex> lock(failure_mutex_);
       for (const auto& [error, place] : failures) {
-        if (error == caught) last_failure_ = place;
+        if (error != caught) continue;
+        last_failure_ = place;
+        break;  // several stages may have thrown one object, which a user keeps and rethrows
       }
     }
     // Nothing of a failed mini-batch stays: graphs, inputs, statistics.

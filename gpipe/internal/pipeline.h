@@ -25,6 +25,7 @@
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/stage.h"
 #include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/run_lock.h"
 #include "gpipe/runtime/trace.h"
 #include "gpipe/runtime/worker_pool.h"
 #include "gpipe/schedule/program.h"
@@ -89,6 +90,10 @@ class Pipeline {
   // The layers' parameters, buffers and modes as they are now. Not beside a run.
   ModelState model_state();
 
+  // Throws, with what to do, where no run is possible: std::logic_error in a forked child,
+  // c10::ValueError where the skips of a layer have been moved (Skippable::isolate).
+  void check_callable() const;
+
   // Runs all forwards (inputs -> outputs) or all backwards (output_gradient_of -> input_gradients).
   // A backward throws c10::Error if the caller changed what it needs since the forward.
   void run_forward(Pass& pass);
@@ -113,14 +118,14 @@ class Pipeline {
   Routes routes_;
   std::unique_ptr<WorkerPool> pool_;
 
-  std::mutex run_mutex_;  // one run at a time
+  RunLock run_lock_;  // one run at a time
   // Compiled programs, by schedule and half: verified once, then looked up in every step.
   struct Compiled {
     Schedule schedule;
     Half half;
     Program program;
   };
-  std::vector<std::unique_ptr<Compiled>> programs_;  // guarded by run_mutex_
+  std::vector<std::unique_ptr<Compiled>> programs_;  // guarded by run_lock_
 
   mutable std::mutex failure_mutex_;
   std::optional<FailurePlace> last_failure_;  // guarded by failure_mutex_

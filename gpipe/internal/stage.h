@@ -131,7 +131,7 @@ class Stage {
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
-  std::vector<Layer>& layers() { return layers_; }
+  const std::vector<Layer>& layers() const { return layers_; }
 
   // "layer 5 ('relu')" or "the loss function", what ran last: where a failure happened.
   std::string current_layer() const;

@@ -44,13 +44,81 @@ size_t tuple_size(ValueKind kind) {
   }
 }
 
-template <typename T>
-bool names(const std::string& message) {
-  return message.find(" to be of type " + c10::demangle(typeid(T).name()) + ", but") !=
-         std::string::npos;
+// What LibTorch answers where a layer is given one NoLayerTakesThis.
+std::string refusal_of(torch::nn::AnyModule& layer) {
+  try {
+    layer.any_forward(NoLayerTakesThis{});
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
 }
 
+// What stands in `text` between `before` and `after`; nullopt where they do not.
+std::optional<std::string> between(const std::string& text, const std::string& before,
+                                   const std::string& after) {
+  const size_t found = text.find(before);
+  if (found == std::string::npos) return std::nullopt;
+  const size_t begin = found + before.size();
+  const size_t end = text.find(after, begin);
+  if (end == std::string::npos) return std::nullopt;
+  return text.substr(begin, end - begin);
+}
+
+// The demangled type that the layer wants as its argument.
+std::optional<std::string> wanted_type(const std::string& refusal) {
+  return between(refusal, "Expected argument #0 to be of type ", ", but received");
+}
+
+std::optional<ValueKind> kind_of(const std::string& demangled) {
+  auto is = [&](const std::type_info& type) { return demangled == c10::demangle(type.name()); };
+  if (is(typeid(Tensor))) return ValueKind::kTensor;
+  if (is(typeid(Tensors))) return ValueKind::kTensors;
+  if (is(typeid(Tuple2))) return ValueKind::kTuple2;
+  if (is(typeid(Tuple3))) return ValueKind::kTuple3;
+  if (is(typeid(Tuple4))) return ValueKind::kTuple4;
+  return std::nullopt;
+}
+
+void replace_all(std::string& text, const std::string& what, const std::string& with) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) {
+    text.replace(at, what.size(), with);
+    at += with.size();
+  }
+}
+
+// Removes "<prefix>...>" up to the bracket that closes it, wherever it stands.
+void remove_templates(std::string& text, const std::string& prefix) {
+  for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at)) {
+    size_t end = at + prefix.size();
+    for (int open = 1; open > 0 && end < text.size(); ++end) {
+      open += text[end] == '<' ? 1 : text[end] == '>' ? -1 : 0;
+    }
+    text.erase(at, end - at);
+  }
+}
+
+std::string readable(std::string demangled) {
+  constexpr size_t kLongest = 80;
+  replace_all(demangled, "std::__cxx11::", "std::");
+  for (const char* argument : {"char_traits", "allocator", "less", "hash", "equal_to"}) {
+    remove_templates(demangled, ", std::" + std::string(argument) + "<");
+  }
+  replace_all(demangled, " >", ">");
+  replace_all(demangled, "std::basic_string<char>", "std::string");
+  replace_all(demangled, "at::Tensor", "Tensor");
+  replace_all(demangled, "(anonymous namespace)::", "");
+  if (demangled.size() > kLongest) demangled = demangled.substr(0, kLongest) + "...";
+  return demangled;
+}
+
+constexpr char kTravels[] = "Tensor, std::vector<Tensor> and std::tuple of two to four Tensors";
+
 }  // namespace
+
+std::string readable_type(const std::type_info& type) {
+  return readable(c10::demangle(type.name()));
+}
 
 const char* to_text(ValueKind kind) {
   switch (kind) {
@@ -98,24 +166,32 @@ Value from_any(AnyValue value) {
   if (auto* tuple = value.try_get<Tuple4>())
     return {ValueKind::kTuple4, list_of(std::move(*tuple))};
   TORCH_CHECK_TYPE(
-      false, "a layer at the end of a partition returned a value of type ",
-      c10::demangle(value.type_info().name()),
-      "; only Tensor, std::vector<Tensor> and std::tuple of two to four Tensors can go "
-      "on to the next partition");
+      false, "the last layer of a partition returned a value of type ",
+      readable_type(value.type_info()), "; only ", kTravels,
+      " can go on to the next partition, or out of the model: let the layer return its tensors as "
+      "one of these");
 }
 
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer) {
-  try {
-    layer.any_forward(NoLayerTakesThis{});
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    if (names<Tensor>(message)) return ValueKind::kTensor;
-    if (names<Tensors>(message)) return ValueKind::kTensors;
-    if (names<Tuple2>(message)) return ValueKind::kTuple2;
-    if (names<Tuple3>(message)) return ValueKind::kTuple3;
-    if (names<Tuple4>(message)) return ValueKind::kTuple4;
-  }
-  return std::nullopt;
+  const std::optional<std::string> wanted = wanted_type(refusal_of(layer));
+  return wanted ? kind_of(*wanted) : std::nullopt;
+}
+
+void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_t begins) {
+  const std::string refusal = refusal_of(layer);
+  const std::optional<std::string> arguments =
+      between(refusal, "'s forward() method expects ", " argument(s)");
+  TORCH_CHECK_TYPE(!arguments, name, ", a ", readable_type(layer.type_info()), ", takes ",
+                   *arguments,
+                   " arguments, but a layer of a pipeline is given exactly one: ", kTravels,
+                   " are possible. Put a small module around it whose forward takes a "
+                   "std::tuple or a std::vector<Tensor> and hands on its elements");
+  const std::optional<std::string> wanted = wanted_type(refusal);
+  TORCH_CHECK_TYPE(begins < 0 || !wanted || kind_of(*wanted), name, ", a ",
+                   readable_type(layer.type_info()), ", takes a value of type ", readable(*wanted),
+                   ", but is the first layer of partition ", begins, ", which can be given only ",
+                   kTravels, ": let it take one of these",
+                   begins > 0 ? ", or move the cut to another place" : "");
 }
 
 Value shape_as(ValueKind kind, std::vector<Tensor> tensors, const std::string& taker) {

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "gpipe/internal/packet.h"
@@ -23,11 +24,20 @@ const char* to_text(ValueKind kind);
 // The value in the C++ type that `value.kind` names.
 torch::nn::AnyValue to_any(Value value);
 
-// Throws c10::TypeError for a type that cannot travel between layers, naming it.
+// Throws c10::TypeError for a type that cannot travel between partitions, naming it.
 Value from_any(torch::nn::AnyValue value);
 
 // The type that `layer`'s forward takes, found without calling it; nullopt if it is none of ours.
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer);
+
+// Throws c10::TypeError, with `name` ("layer 2 ('bilinear')"), for a layer that can be in no
+// pipeline because it does not take exactly one argument, and for one that begins partition
+// `begins` (-1: none) and takes a type that cannot travel between partitions. Layers within a
+// partition may hand each other what they like.
+void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_t begins);
+
+// A type as a person would write it, cut after some 80 characters.
+std::string readable_type(const std::type_info& type);
 
 // `tensors` in the form `kind`; throws c10::ValueError if the number of tensors does not fit.
 Value shape_as(ValueKind kind, std::vector<at::Tensor> tensors, const std::string& taker);

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/exit_gate.h"
+
 namespace gpipe::internal {
 
 // Thread-safety: put() and cancel() from any thread; take(worker, ...) by one thread per worker.
@@ -50,6 +52,7 @@ class Exchange {
     // that others use, too, each one costs a time slice of theirs.
     for (int i = 0; i < kSpins && !source.full.load(std::memory_order_acquire); ++i) pause();
     if (!source.full.load(std::memory_order_acquire)) {
+      const WaitScope wait;
       std::unique_lock<std::mutex> lock(box.mutex);
       box.sleeping.store(true);
       box.filled.wait(lock, [&] { return source.full.load() || cancelled_.load(); });

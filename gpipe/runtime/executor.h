@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/runtime/exchange.h"
+#include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/first_error.h"
 #include "gpipe/runtime/trace.h"
 #include "gpipe/runtime/worker_pool.h"
@@ -57,6 +58,7 @@ void execute(
       }
       // A worker whose inputs are all there would not notice a cancelled run in take().
       if (exchange.cancelled()) return;
+      stay_if_exiting();
       sent.clear();
       sent.resize(step.sends.size());
       observe(Event::Edge::kBegin, step.action);

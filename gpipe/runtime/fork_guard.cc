@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <stdexcept>
 
 namespace gpipe::internal {
 namespace {
@@ -25,5 +26,12 @@ ForkGuard::ForkGuard() {
 }
 
 bool ForkGuard::stale() const { return generation_ != fork_generation.load(); }
+
+void ForkGuard::check() const {
+  if (!stale()) return;
+  throw std::logic_error(
+      "this pipeline was made before fork(), and its worker threads exist in the parent process "
+      "only; make a new pipeline in the child process");
+}
 
 }  // namespace gpipe::internal

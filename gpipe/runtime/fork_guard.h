@@ -19,6 +19,9 @@ class ForkGuard {
   // True in every process forked off since this object was made.
   bool stale() const;
 
+  // Throws std::logic_error, with what to do instead, where stale.
+  void check() const;
+
  private:
   uint64_t generation_;
 };

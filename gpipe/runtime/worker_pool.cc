@@ -1,7 +1,12 @@
 #include "gpipe/runtime/worker_pool.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/first_error.h"
 
 namespace gpipe::internal {
 
@@ -13,43 +18,75 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
   if (workers == 0 || (workers == 1 && inline_single)) return;
   state_ = std::make_unique<State>(workers);
   State& state = *state_;
-  state.threads.reserve(workers);
-  for (int64_t worker = 0; worker < workers; ++worker) {
-    state.threads.emplace_back([&state, worker, &init] { loop(state, worker, init); });
+  FirstError init_error;
+  try {
+    state.threads.reserve(workers);
+    for (int64_t worker = 0; worker < workers; ++worker) {
+      state.threads.emplace_back(
+          [&state, worker, &init, &init_error] { loop(state, worker, init, init_error); });
+    }
+    // `init` belongs to the caller: no worker may need it after the constructor returned.
+    wait_until_finished(state);
+    init_error.rethrow();
+  } catch (const std::system_error& error) {
+    const size_t started = state.threads.size();
+    stop_and_join(state);
+    if (started == static_cast<size_t>(workers)) throw;  // thrown by `init`
+    throw std::system_error(
+        error.code(), "of the " + std::to_string(workers) +
+                          " worker threads of a pipeline, one for each partition, number " +
+                          std::to_string(started + 1) +
+                          " could not be started; give fewer partitions, or raise the limit on "
+                          "threads (ulimit -u, the container's limit on processes) or on memory");
+  } catch (...) {
+    stop_and_join(state);
+    throw;
   }
-  // `init` belongs to the caller: no worker may need it after the constructor returned.
-  std::unique_lock<std::mutex> lock(state.mutex);
-  state.finish.wait(lock, [&] { return state.unfinished == 0; });
 }
 
 WorkerPool::~WorkerPool() {
   if (!state_) return;
-  if (fork_guard_.stale()) {
-    (void)state_.release();  // the threads are the parent's
+  const auto is_this = [](const std::thread& thread) {
+    return thread.get_id() == std::this_thread::get_id();
+  };
+  // In a forked child the threads are the parent's. When the process ends in the middle of a run,
+  // the workers stay where they are, one of them perhaps in exit() and thereby here.
+  if (fork_guard_.stale() || (exiting() && state_->unfinished != 0) ||
+      std::any_of(state_->threads.begin(), state_->threads.end(), is_this)) {
+    (void)state_.release();
     return;
   }
-  state_->stop = true;
-  wake_all(*state_);
-  for (std::thread& thread : state_->threads) thread.join();
+  stop_and_join(*state_);
 }
 
 void WorkerPool::run(const Body& body) {
   if (!state_) {
-    if (workers_ == 1) body(0);
+    if (workers_ == 0) return;
+    const WorkScope work;
+    body(0);
     return;
   }
-  if (fork_guard_.stale()) {
-    throw std::logic_error(
-        "this pipeline was made before fork(), and its worker threads exist in the parent process "
-        "only; make a new pipeline in the child process");
-  }
+  fork_guard_.check();
   state_->body = &body;
+  state_->for_exit = on_exiting_thread();
   state_->unfinished = workers_;
   ++state_->round;
   wake_all(*state_);
-  std::unique_lock<std::mutex> lock(state_->mutex);
-  state_->finish.wait(lock, [&] { return state_->unfinished == 0; });
+  wait_until_finished(*state_);
   state_->body = nullptr;
+}
+
+void WorkerPool::wait_until_finished(State& state) {
+  const WaitScope wait;
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.finish.wait(lock, [&] { return state.unfinished == 0; });
+}
+
+void WorkerPool::stop_and_join(State& state) {
+  state.stop = true;
+  wake_all(state);
+  const WaitScope wait;
+  for (std::thread& thread : state.threads) thread.join();
 }
 
 void WorkerPool::wake_all(State& state) {
@@ -60,8 +97,15 @@ void WorkerPool::wake_all(State& state) {
   }
 }
 
-void WorkerPool::loop(State& state, int64_t worker, const Body& init) {
-  if (init) init(worker);
+void WorkerPool::loop(State& state, int64_t worker, const Body& init, FirstError& init_error) {
+  if (init) {
+    const WorkScope work(state.for_exit);
+    try {
+      init(worker);
+    } catch (...) {
+      init_error.set(std::current_exception());
+    }
+  }
   State::Seat& seat = state.seats[worker];
   for (uint64_t done_round = 0;; ++done_round) {
     if (--state.unfinished == 0) {
@@ -73,6 +117,7 @@ void WorkerPool::loop(State& state, int64_t worker, const Body& init) {
       seat.changed.wait(lock, [&] { return state.stop || state.round != done_round; });
     }
     if (state.stop) return;
+    const WorkScope work(state.for_exit);
     (*state.body)(worker);
   }
 }

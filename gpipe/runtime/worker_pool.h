@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/first_error.h"
 #include "gpipe/runtime/fork_guard.h"
 
 namespace gpipe::internal {
@@ -22,7 +24,8 @@ namespace gpipe::internal {
 // body neither throws nor waits for another call of run().
 // Guarantees: worker w is the same thread in every run; run() returns after every body has
 // returned, and what the bodies wrote is visible to the caller. With `inline_single`, a pool of one
-// worker has no thread: the body runs on the calling thread.
+// worker has no thread: the body runs on the calling thread. Init and bodies run in a WorkScope
+// (exit_gate.h).
 //
 // Example:
 //   WorkerPool pool(4);
@@ -32,8 +35,11 @@ class WorkerPool {
   using Body = std::function<void(int64_t worker)>;
 
   // `init` runs once on each worker thread before anything else (never for an inline worker).
+  // Throws std::system_error if a thread cannot be started, and what `init` throws first; no thread
+  // is left then.
   explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
-  // Ends and joins the threads. In a forked child, where there are none, only forgets them.
+  // Ends and joins the threads. Only forgets them in a forked child, where there are none, and
+  // while the process ends in the middle of a run.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -59,8 +65,9 @@ class WorkerPool {
     };
     std::vector<std::thread> threads;
     std::vector<Seat> seats;
-    const Body* body = nullptr;      // written before `round` is
-    std::atomic<uint64_t> round{0};  // counts runs, so that a worker runs each once
+    const Body* body = nullptr;           // written before `round` is
+    bool for_exit = on_exiting_thread();  // like `body`: the caller is the thread in exit()
+    std::atomic<uint64_t> round{0};       // counts runs, so that a worker runs each once
     std::atomic<bool> stop{false};
 
     std::mutex mutex;
@@ -69,7 +76,9 @@ class WorkerPool {
   };
 
   static void wake_all(State& state);
-  static void loop(State& state, int64_t worker, const Body& init);
+  static void wait_until_finished(State& state);
+  static void stop_and_join(State& state);
+  static void loop(State& state, int64_t worker, const Body& init, FirstError& init_error);
 
   int64_t workers_;
   ForkGuard fork_guard_;

@@ -1,0 +1,213 @@
+// The process ends while pipelines exist or run: exit() and the return from main must neither hang
+// nor end in std::terminate, whatever other threads are doing.
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/function_layer.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+
+// Destroyed last of all that this program has: so long the other threads go on beside static
+// destruction. Only in a process that asks for it.
+struct SlowEnd {
+  ~SlowEnd() {
+    if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  bool slow = false;
+};
+SlowEnd slow_end;
+
+// Initialized in static initialization, given its pipeline in main: destroyed after what the first
+// pipeline registers for exit().
+GPipe early_holder = nullptr;
+
+std::atomic<int> done{0};
+
+void wait_for_done(int count) {
+  while (done < count) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+using Layer = std::shared_ptr<testing::FunctionImpl<at::Tensor, at::Tensor>>;
+Layer function(std::function<at::Tensor(at::Tensor)> f) {
+  return testing::layer<at::Tensor, at::Tensor>(std::move(f));
+}
+
+GPipe piped(int64_t stages, Layer extra = nullptr) {
+  nn::Sequential model;
+  for (int64_t j = 0; j < stages; ++j) model->push_back(nn::Linear(8, 8));
+  std::vector<int64_t> balance(stages, 1);
+  if (extra) {
+    model->push_back(extra);
+    ++balance.back();
+  }
+  return GPipe(model, GPipeOptions(balance)
+                          .devices(std::vector<c10::Device>(stages, c10::Device(c10::kCPU)))
+                          .chunks(4));
+}
+
+// Made once: what the test itself does beside exit() is not the pipeline's to protect.
+const at::Tensor& input() {
+  static const auto* tensor = new at::Tensor(at::ones({8, 8}));
+  return *tensor;
+}
+
+void step(GPipe pipe) {
+  pipe->step({input()}, {},
+             [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); });
+}
+
+// Runs `work` again and again on threads that nobody joins: on one thread, and each time on a fresh
+// one, which LibTorch sets up at its first operator.
+void keep_running(std::function<void()> work) {
+  std::thread([work] {
+    for (;; ++done) work();
+  }).detach();
+  std::thread([work] {
+    for (;; ++done) std::thread(work).join();
+  }).detach();
+}
+
+[[noreturn]] void exit_while(std::function<void()> work) {
+  alarm(50);
+  slow_end.slow = true;
+  keep_running(std::move(work));
+  wait_for_done(20);
+  std::exit(0);
+}
+
+class Exit : public ::testing::Test {
+ protected:
+  // Each test's process is a fresh one, with no threads of the tests before.
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+using ExitDeathTest = Exit;
+
+TEST_F(ExitDeathTest, WhileStepsRun) {
+  EXPECT_EXIT(
+      {
+        auto* pipe = new GPipe(piped(3));
+        exit_while([pipe] { step(*pipe); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitDeathTest, WhileStepsOfASingleStageRun) {
+  EXPECT_EXIT(
+      {
+        auto* pipe = new GPipe(piped(1));
+        exit_while([pipe] { step(*pipe); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitDeathTest, WhileForwardsRun) {
+  EXPECT_EXIT(
+      {
+        auto* pipe = new GPipe(piped(3));
+        exit_while([pipe] { (*pipe)->forward(input()); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
+  EXPECT_EXIT(
+      {
+        nn::Sequential model(nn::Linear(8, 8), nn::Linear(8, 8));
+        const GPipeOptions options = GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).chunks(2);
+        exit_while([model, options] { step(GPipe(model, options)); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// exit() destroys one holder; the threads have one, too.
+TEST_F(ExitDeathTest, WhileAStaticPipelineRuns) {
+  EXPECT_EXIT(
+      {
+        static GPipe pipe = piped(3);
+        exit_while([copy = pipe] { step(copy); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitDeathTest, WhileAPipelineInAnEarlierStaticObjectRuns) {
+  EXPECT_EXIT(
+      {
+        early_holder = piped(3);
+        exit_while([copy = early_holder] { step(copy); });
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitDeathTest, WithIdlePipelines) {
+  EXPECT_EXIT(
+      {
+        alarm(50);
+        static GPipe pipe = piped(3);
+        early_holder = piped(2);
+        auto* never_destroyed = new GPipe(piped(4));
+        for (GPipe* used : {&pipe, &early_holder, never_destroyed}) step(*used);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// The other stages are at work when one calls exit(), and the pipeline is one that exit() destroys.
+TEST_F(ExitDeathTest, FromInsideALayer) {
+  for (const int64_t stages : {1, 3}) {
+    for (const bool early : {false, true}) {
+      EXPECT_EXIT(
+          {
+            alarm(50);
+            slow_end.slow = true;
+            auto exiting = function([](at::Tensor x) {
+              if (++done == 30) std::exit(0);
+              return x;
+            });
+            static GPipe pipe = piped(stages, exiting);
+            if (early) {
+              early_holder = pipe;
+              pipe = GPipe(nullptr);
+            }
+            // No copy of the holder: the module is destroyed in the middle of its call.
+            GPipe& only = early ? early_holder : pipe;
+            for (;;) only->forward(input());
+          },
+          ::testing::ExitedWithCode(0), "");
+    }
+  }
+}
+
+TEST_F(ExitDeathTest, FromInsideALayerBesideAnotherPipeline) {
+  EXPECT_EXIT(
+      {
+        auto* other = new GPipe(piped(3));
+        auto* pipe = new GPipe(piped(2, function([](at::Tensor x) {
+                                       wait_for_done(20);
+                                       std::exit(0);
+                                       return x;
+                                     })));
+        alarm(50);
+        slow_end.slow = true;
+        keep_running([other] { step(*other); });
+        step(*pipe);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace gpipe

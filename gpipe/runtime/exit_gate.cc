@@ -1,0 +1,98 @@
+#include "gpipe/runtime/exit_gate.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+namespace gpipe::internal {
+namespace {
+
+// Long enough for a layer's work, short enough for a user who waits for a layer that hangs.
+constexpr std::chrono::seconds kPatience{30};
+
+// All constant-initialized and trivially destructible: they exist as long as any thread does.
+std::atomic<int64_t> at_work{0};  // threads in a WorkScope and in no WaitScope
+std::atomic<bool> shut{false};
+thread_local int64_t depth = 0;  // of this thread's WorkScopes
+thread_local bool for_exit_thread = false;
+
+[[noreturn]] void stay() {
+  for (;;) pause();
+}
+
+void enter() {
+  // Sequentially consistent with shut_exit_gate(): either it counts this thread, or this thread
+  // sees that the gate is shut.
+  at_work.fetch_add(1);
+  if (!shut.load() || for_exit_thread) return;
+  at_work.fetch_sub(1);
+  stay();
+}
+
+void leave() { at_work.fetch_sub(1); }
+
+// The parent's other threads do not exist in the child.
+void forget_other_threads() {
+  at_work = depth > 0 ? 1 : 0;
+  shut = false;
+}
+
+// Before any scope is opened: a scope of which a forked child is not told would stay open there.
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, forget_other_threads);
+
+}  // namespace
+
+void shut_at_exit() {
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (call > 16 && (call & (call - 1)) != 0) return;
+  std::atexit([] { (void)shut_exit_gate(kPatience); });
+}
+
+bool exiting() { return shut.load(); }
+
+bool on_exiting_thread() { return for_exit_thread; }
+
+bool shut_exit_gate(std::chrono::milliseconds patience) {
+  for_exit_thread = true;
+  if (shut.exchange(true)) return true;  // the earlier handler has waited
+  const int64_t own = depth > 0 ? 1 : 0;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  // No condition variable: a worker would have to notify it in every step, for this one time.
+  while (at_work.load() > own) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+WorkScope::WorkScope(bool for_exit) : set_for_exit_(for_exit && !for_exit_thread) {
+  if (set_for_exit_) for_exit_thread = true;
+  if (depth == 0) enter();
+  ++depth;
+}
+
+WorkScope::~WorkScope() {
+  --depth;
+  if (depth == 0) leave();
+  if (set_for_exit_) for_exit_thread = false;
+}
+
+WaitScope::WaitScope() {
+  if (depth > 0) leave();
+}
+
+WaitScope::~WaitScope() {
+  if (depth > 0) enter();
+}
+
+void stay_if_exiting() {
+  if (depth == 0 || for_exit_thread || !shut.load(std::memory_order_relaxed)) return;
+  leave();
+  stay();
+}
+
+}  // namespace gpipe::internal

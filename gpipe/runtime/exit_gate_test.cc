@@ -1,0 +1,240 @@
+#include "gpipe/runtime/exit_gate.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+namespace gpipe::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Each test that shuts the gate does so in a process of its own.
+class ExitGateDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+constexpr milliseconds kLong{60'000};
+constexpr milliseconds kShort{50};
+
+std::atomic<bool> inside{false};
+
+// Starts a thread that nobody joins and returns when it is at work.
+template <typename Work>
+void start(Work work) {
+  std::thread([work] {
+    const WorkScope scope;
+    inside = true;
+    work();
+  }).detach();
+  while (!inside) std::this_thread::yield();
+}
+
+[[noreturn]] void hang() {
+  for (;;) pause();
+}
+
+// 0 if true.
+[[noreturn]] void end_with(bool good) { _exit(good ? 0 : 1); }
+
+TEST_F(ExitGateDeathTest, WaitsForWhoIsAtWork) {
+  static std::atomic<bool> over{false};
+  EXPECT_EXIT(
+      {
+        start([] {
+          while (!exiting()) std::this_thread::yield();
+          std::this_thread::sleep_for(kShort);
+          over = true;
+        });
+        const bool left = shut_exit_gate(kLong);
+        end_with(left && over);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, WaitsNoLongerThanItsPatience) {
+  EXPECT_EXIT(
+      {
+        start(hang);
+        end_with(!shut_exit_gate(kShort));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, DoesNotWaitForWhoWaits) {
+  EXPECT_EXIT(
+      {
+        start([] {
+          const WorkScope nested;
+          const WaitScope wait;
+          hang();
+        });
+        end_with(shut_exit_gate(kLong));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, WhoWasWaitingDoesNotComeBack) {
+  static std::atomic<bool> waiting{false};
+  static std::atomic<bool> back{false};
+  EXPECT_EXIT(
+      {
+        start([] {
+          {
+            const WaitScope wait;
+            waiting = true;
+            while (!exiting()) std::this_thread::yield();
+          }
+          back = true;
+        });
+        while (!waiting) std::this_thread::yield();
+        const bool left = shut_exit_gate(kLong);
+        std::this_thread::sleep_for(kShort);
+        end_with(left && !back);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, NobodyComesInAfterwards) {
+  static std::atomic<bool> in{false};
+  EXPECT_EXIT(
+      {
+        const bool left = shut_exit_gate(kLong);
+        std::thread([] {
+          const WorkScope scope;
+          in = true;
+        }).detach();
+        std::this_thread::sleep_for(kShort);
+        end_with(left && !in);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, WhoIsAtWorkStaysAtTheNextGoodPlace) {
+  static std::atomic<bool> past{false};
+  EXPECT_EXIT(
+      {
+        start([] {
+          for (;;) {
+            stay_if_exiting();
+            if (exiting()) past = true;
+          }
+        });
+        const bool left = shut_exit_gate(kLong);
+        // It may have seen the gate shut once, before it came to the good place again.
+        past = false;
+        std::this_thread::sleep_for(kShort);
+        end_with(left && !past);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, DoesNotWaitForItselfAndLetsItselfPass) {
+  EXPECT_EXIT(
+      {
+        const WorkScope scope;
+        const WorkScope nested;
+        const bool left = shut_exit_gate(kLong);
+        stay_if_exiting();
+        { const WaitScope wait; }
+        const WorkScope again;
+        end_with(left && on_exiting_thread());
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, LetsPassWhoWorksForTheExitingThread) {
+  EXPECT_EXIT(
+      {
+        (void)shut_exit_gate(kLong);
+        std::thread([] {
+          const WorkScope scope(/*for_exit=*/true);
+          stay_if_exiting();
+        }).join();
+        end_with(true);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, ExitShutsIt) {
+  static std::atomic<bool> over{false};
+  struct Late {
+    ~Late() {
+      if (armed && !(exiting() && over)) _exit(1);
+    }
+    bool armed = false;
+  };
+  static Late late;
+  EXPECT_EXIT(
+      {
+        late.armed = true;
+        for (int i = 0; i < 1000; ++i) shut_at_exit();
+        start([] {
+          while (!exiting()) std::this_thread::yield();
+          std::this_thread::sleep_for(kShort);
+          over = true;
+        });
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST(ExitGate, ScopesCostNothingWhereNobodyExits) {
+  for (int i = 0; i < 3; ++i) {
+    { const WaitScope without_effect; }
+    const WorkScope scope;
+    const WorkScope nested;
+    const WaitScope wait;
+    stay_if_exiting();
+  }
+  EXPECT_FALSE(exiting());
+  EXPECT_FALSE(on_exiting_thread());
+}
+
+// What the parent's threads do is not the child's business.
+TEST(ExitGate, AForkedChildWaitsForNobody) {
+#if defined(__SANITIZE_THREAD__)
+  return;  // ThreadSanitizer does not support a child forked off a threaded process
+#endif
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool end = false;
+  std::atomic<bool> at_work{false};
+  std::thread worker([&] {
+    const WorkScope scope;
+    at_work = true;
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return end; });
+  });
+  while (!at_work) std::this_thread::yield();
+  for (const bool from_work : {false, true}) {
+    pid_t child = -1;
+    if (from_work) {
+      const WorkScope scope;
+      child = fork();
+      if (child == 0) end_with(shut_exit_gate(kShort));
+    } else {
+      child = fork();
+      if (child == 0) end_with(shut_exit_gate(kShort));
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "from work: " << from_work;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    end = true;
+  }
+  changed.notify_all();
+  worker.join();
+}
+
+}  // namespace
+}  // namespace gpipe::internal

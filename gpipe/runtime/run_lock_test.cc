@@ -1,0 +1,109 @@
+#include "gpipe/runtime/run_lock.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+TEST(RunLock, OneAtATime) {
+  RunLock lock;
+  int64_t count = 0;  // plain memory: ThreadSanitizer checks the ordering
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        const RunLock::Scope scope(lock);
+        ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, 4 * 500);
+}
+
+TEST(RunLock, IsReleasedByAnException) {
+  RunLock lock;
+  try {
+    const RunLock::Scope scope(lock);
+    throw std::runtime_error("in the run");
+  } catch (const std::runtime_error&) {
+  }
+  const RunLock::Scope scope(lock);
+}
+
+// A child forked off while another thread of the parent has the lock.
+TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
+#if defined(__SANITIZE_THREAD__)
+  return;  // ThreadSanitizer does not support a child forked off a threaded process
+#endif
+  auto lock = std::make_unique<RunLock>();
+  std::atomic<bool> held{false};
+  std::atomic<bool> end{false};
+  std::thread holder([&] {
+    const RunLock::Scope scope(*lock);
+    held = true;
+    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  while (!held) std::this_thread::yield();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    int code = 1;
+    try {
+      const RunLock::Scope scope(*lock);
+    } catch (const std::logic_error& error) {
+      code = std::string(error.what()).find("fork()") == std::string::npos ? 2 : 0;
+    }
+    lock.reset();
+    RunLock fresh;
+    { const RunLock::Scope scope(fresh); }
+    _exit(code);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error, 2: another one";
+  end = true;
+  holder.join();
+}
+
+// A static object's destructor may use a pipeline, but not wait for a thread that is held up.
+TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        alarm(20);
+        static RunLock lock;
+        static RunLock other;
+        static std::atomic<bool> held{false};
+        std::thread([] {
+          const RunLock::Scope scope(lock);
+          held = true;
+          for (;;) stay_if_exiting();
+        }).detach();
+        while (!held) std::this_thread::yield();
+        int code = shut_exit_gate(std::chrono::seconds(10)) ? 1 : 2;
+        { const RunLock::Scope scope(other); }
+        try {
+          const RunLock::Scope scope(lock);
+        } catch (const std::logic_error& error) {
+          if (std::string(error.what()).find("exit()") != std::string::npos) --code;
+        }
+        _exit(code);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace gpipe::internal
