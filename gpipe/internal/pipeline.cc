@@ -165,7 +165,7 @@ void Pipeline::run_forward(Pass& pass) {
   std::lock_guard<std::mutex> lock(run_mutex_);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
   pass.input_of = nullptr;  // it holds the caller's input
-  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+  StatisticsLog::commit(pass.statistics);
 }
 
 void Pipeline::run_backward(Pass& pass) {
@@ -182,11 +182,16 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
   run(pass, program_for(schedule, Half::kBoth), observer);
-  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+  StatisticsLog::commit(pass.statistics);
 }
 
 void Pipeline::run(Pass& pass, const Program& program, const Observer& observer) {
   pass.plan.forward_state = &pass.forward_state;
+  TrackedStatistics tracked(stages());
+  for (Stage& stage : stages_) {
+    for (Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
+  }
+  pass.plan.tracked = &tracked;
   const at::ThreadLocalState caller_state;
   std::vector<c10::Stream> streams;
   for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
@@ -235,7 +240,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     pass.output_gradient_of = nullptr;
     pass.outputs.clear();
     pass.input_gradients.clear();
-    pass.deferred.clear();
+    pass.statistics.clear();
     pass.used = true;
     throw;
   }
@@ -262,7 +267,7 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     if (first) inputs.push_back(pass.input_of(i));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
     std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
-                                                last ? pass.loss : nullptr, &pass.deferred[j]);
+                                                last ? pass.loss : nullptr, &pass.statistics[j]);
     if (last) {
       if (pass.keep_outputs) pass.outputs[i] = std::move(outputs[0]);
     } else {

@@ -37,7 +37,7 @@ struct Pass {
       : cells(stages, std::vector<Cell>(micro_batches)),
         outputs(micro_batches),
         input_gradients(micro_batches),
-        deferred(stages) {}
+        statistics(stages) {}
 
   int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
 
@@ -50,9 +50,9 @@ struct Pass {
   // work.
   std::function<Packet(int64_t micro_batch)> input_of;
   std::function<Packet(int64_t micro_batch)> output_gradient_of;  // empty in a step
-  std::vector<Packet> outputs;               // [micro-batch], of the last stage
-  std::vector<Packet> input_gradients;       // [micro-batch], after a backward half
-  std::vector<DeferredStatistics> deferred;  // [stage]
+  std::vector<Packet> outputs;            // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;    // [micro-batch], after a backward half
+  std::vector<StatisticsLog> statistics;  // [stage]
   CellLoss loss;
   bool keep_outputs = true;
   bool keep_graph = false;  // the backward half may run once more

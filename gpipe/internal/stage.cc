@@ -106,7 +106,6 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers,
   for (const Layer& layer : layers_) {
     const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
     for (const at::Tensor& parameter : module->parameters()) parameters_.push_back(parameter);
-    for (auto& norm : batch_norms_of(*module)) batch_norms_.push_back(std::move(norm));
   }
 }
 
@@ -162,6 +161,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
     Layer& layer = layers_[position];
     running_layer_ = static_cast<int64_t>(position);
     draws_.enter(plan.step_seed, micro_batch, layer.index);
+    RunningStatisticsScope::enter_layer(layer.index);
     if (layer.skips.empty()) {
       value = layer.module.any_forward(std::move(value));
     } else {
@@ -212,7 +212,7 @@ void Stage::check_unchanged(const Cell& cell, const std::vector<Packet>& inputs,
 
 std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, const CellLoss& loss,
-                                   DeferredStatistics* deferred) {
+                                   StatisticsLog* statistics) {
   for (Packet& packet : inputs) arrive(packet, device_);
   const bool has_grad_source = plan.record && (trainable() || wants_grad(inputs));
   cell = Cell();
@@ -226,9 +226,9 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
 
   Result result;
   {
-    RunningStatisticsScope statistics(
-        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, deferred,
-        batch_norms_);
+    RunningStatisticsScope statistics_scope(
+        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate,
+        *plan.tracked, statistics, micro_batch);
     if (cell.checkpointed) {
       c10::NoGradGuard no_grad;
       CheckpointPhaseScope phase(CheckpointPhase::kCheckpointing);
@@ -287,7 +287,7 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
   OperatorModeScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, nullptr, batch_norms_);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
   return run(plan, micro_batch, keep ? copy : cell.inputs, /*record=*/true, nullptr).graph;
 }
 

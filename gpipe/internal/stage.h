@@ -45,6 +45,7 @@ struct CellPlan {
   // [stage]: micro-batches below this number are checkpointed.
   std::vector<int64_t> checkpointed;
   bool defer_batch_norm = false;
+  const TrackedStatistics* tracked = nullptr;            // of this run's start
   const at::ThreadLocalState* forward_state = nullptr;  // the caller's at forward, for recomputes
 };
 
@@ -106,7 +107,7 @@ class Stage {
   // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing
   // skips.
   std::vector<Packet> forward(const CellPlan& plan, int64_t micro_batch, std::vector<Packet> inputs,
-                              Cell& cell, const CellLoss& loss, DeferredStatistics* deferred);
+                              Cell& cell, const CellLoss& loss, StatisticsLog* statistics);
 
   // gradients: for each of forward's outputs (ignored where the cell has a loss). Adds to the
   // parameters' .grad, or else to what is `captured` (not null), and returns those of forward's
@@ -145,7 +146,6 @@ class Stage {
   std::vector<skip::Key> outgoing_;
   std::vector<int> gradient_order_;
   std::vector<at::Tensor> parameters_;
-  std::vector<RunningStatisticsScope::Module> batch_norms_;
   Draws draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
   // Set when a stage without trainable parameters or inputs turns out to produce gradients all the
