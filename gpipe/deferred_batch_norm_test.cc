@@ -17,6 +17,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch_norm.h"
+#include "gpipe/internal/operator_mode.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -244,15 +245,19 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
 TEST(DeferredBatchNorm, WhatIsGatheredBelongsToNoGraph) {
   torch::Tensor running_mean = torch::zeros({3});
   torch::Tensor running_var = torch::ones({3});
-  internal::DeferredStatistics statistics;
+  std::vector<internal::StatisticsLog> log(1);
   std::weak_ptr<torch::autograd::Node> graph;
   {
     const torch::Tensor x = torch::randn({8, 3}).requires_grad_() * 2;
     graph = x.grad_fn();
-    statistics.add(x, running_mean, running_var, 0.1);
+    const internal::TrackedStatistics tracked(/*stages=*/1);
+    internal::OperatorModeScope mode;
+    internal::RunningStatisticsScope scope(internal::RunningStatistics::kDefer, tracked, &log[0],
+                                           /*micro_batch=*/0);
+    torch::batch_norm(x, {}, {}, running_mean, running_var, true, 0.1, 1e-5, false);
   }
   EXPECT_TRUE(graph.expired()) << "what was gathered holds the input's graph";
-  statistics.commit();
+  internal::StatisticsLog::commit(log);
   EXPECT_FALSE(running_mean.requires_grad());
   EXPECT_FALSE(running_var.requires_grad());
   EXPECT_FALSE(torch::equal(running_mean, torch::zeros({3})));

@@ -1,14 +1,21 @@
 #include "gpipe/internal/batch_norm.h"
 
-#include <ATen/ops/batch_norm.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/var_mean.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/internal/operator_mode.h"
@@ -16,144 +23,399 @@
 namespace gpipe::internal {
 namespace {
 
+constexpr int64_t kShared = -1;
+constexpr char kCounterName[] = "num_batches_tracked";
+
 thread_local RunningStatisticsScope* current_scope = nullptr;
 
-at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                      const std::optional<at::Tensor>& bias,
-                      const std::optional<at::Tensor>& running_mean,
-                      const std::optional<at::Tensor>& running_var, bool training, double momentum,
-                      double eps, bool cudnn_enabled) {
-  OperatorModePause pause;
-  RunningStatisticsScope* scope = RunningStatisticsScope::current();
-  const bool tracks = training && running_mean && running_mean->defined();
-  if (scope == nullptr || scope->policy() == RunningStatistics::kUpdate || !tracks) {
-    return at::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                          cudnn_enabled);
-  }
-  at::Tensor output =
-      at::batch_norm(input, weight, bias, {}, {}, /*training=*/true, momentum, eps, cudnn_enabled);
-  if (scope->policy() == RunningStatistics::kDefer) {
-    scope->deferred()->add(input, *running_mean, *running_var, momentum);
-  }
-  return output;
+c10::DispatchKeySet behind_mode(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode);
 }
 
-template <typename BatchNorm>
-bool add_counter(torch::nn::Module& module, std::vector<RunningStatisticsScope::Module>& found) {
-  auto* norm = dynamic_cast<BatchNorm*>(&module);
-  if (norm == nullptr) return false;
-  if (norm->num_batches_tracked.defined()) found.push_back({&norm->num_batches_tracked, {}});
-  return true;
+at::Tensor tensor_of(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
-}  // namespace
+const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                                  : nullptr;
+}
 
-void DeferredStatistics::add(const at::Tensor& input, const at::Tensor& running_mean,
-                             const at::Tensor& running_var, double momentum) {
+// The three known kinds have no common base class with these members.
+struct BatchNorm {
+  const at::Tensor& counter;
+  const at::Tensor& running_mean;
+  const at::Tensor& running_var;
+  bool cumulative;
+};
+
+template <typename Module>
+std::optional<BatchNorm> as(torch::nn::Module& module) {
+  auto* norm = dynamic_cast<Module*>(&module);
+  if (norm == nullptr) return std::nullopt;
+  return BatchNorm{norm->num_batches_tracked, norm->running_mean, norm->running_var,
+                   !norm->options.momentum().has_value()};
+}
+
+std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
+  if (auto norm = as<torch::nn::BatchNorm2dImpl>(module)) return norm;
+  if (auto norm = as<torch::nn::BatchNorm1dImpl>(module)) return norm;
+  return as<torch::nn::BatchNorm3dImpl>(module);
+}
+
+// Moments over all dimensions but that of the channels, in double whatever the input's dtype.
+void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
-  const int64_t elements = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
-  if (elements == 0) return;
+  statistics.elements = input.numel() / input.size(1);
   std::vector<int64_t> dims;
   for (int64_t d = 0; d < input.dim(); ++d) {
     if (d != 1) dims.push_back(d);
   }
-  auto [variance, mean] = at::var_mean(input.detach().to(at::kDouble), dims, /*correction=*/0);
-  at::Tensor squared_deviation = variance * static_cast<double>(elements);
-  Moments& moments = moments_[running_mean.unsafeGetTensorImpl()];
-  moments.running_mean = running_mean;
-  moments.running_var = running_var;
-  moments.momentum = momentum;
-  if (moments.elements == 0) {
-    moments.mean = mean;
-    moments.squared_deviation = squared_deviation;
-  } else {
-    const double total = static_cast<double>(moments.elements + elements);
-    const at::Tensor delta = mean - moments.mean;
-    moments.mean = moments.mean + delta * (static_cast<double>(elements) / total);
-    moments.squared_deviation =
-        moments.squared_deviation + squared_deviation +
-        delta * delta *
-            (static_cast<double>(moments.elements) * static_cast<double>(elements) / total);
-  }
-  moments.elements += elements;
+  at::Tensor variance;
+  std::tie(variance, statistics.mean) =
+      at::var_mean(input.detach().to(at::kDouble), dims, /*correction=*/0);
+  statistics.spread = variance * static_cast<double>(statistics.elements);
 }
 
-void DeferredStatistics::count(const at::Tensor& num_batches_tracked) {
-  for (const at::Tensor& known : counters_) {
-    if (known.is_same(num_batches_tracked)) return;
-  }
-  counters_.push_back(num_batches_tracked);
-}
-
-void DeferredStatistics::commit() {
+// Mean and unbiased variance of each instance and channel, as the operator computes them: it takes
+// every instance's channel for a channel of a batch norm.
+void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
-  for (auto& [key, moments] : moments_) {
-    // Unbiased like the operator's own update; one element per channel gives the same infinity
-    // there.
-    const at::Tensor variance =
-        moments.squared_deviation / static_cast<double>(moments.elements - 1);
-    auto blend = [&](const at::Tensor& running, const at::Tensor& fresh) {
-      const at::Tensor old = running.to(at::kDouble);
-      running.copy_(old * (1 - moments.momentum) + fresh.to(running.device()) * moments.momentum);
-    };
-    blend(moments.running_mean, moments.mean);
-    blend(moments.running_var, variance);
+  statistics.instances = input.size(0);
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape[1] *= shape[0];
+  shape[0] = 1;
+  auto zeros_as = [&](const at::Tensor& running) {
+    return running.defined() ? at::zeros({shape[1]}, running.options()) : at::Tensor();
+  };
+  statistics.mean = zeros_as(statistics.running_mean);
+  statistics.spread = zeros_as(statistics.running_var);
+  at::batch_norm_update_stats(input.detach().contiguous().view(shape), statistics.mean,
+                              statistics.spread, /*momentum=*/1);
+}
+
+// On the CPU the operator sums up the variance of such an input in a higher precision than its
+// result has, so that an update from the result would miss the last bit.
+bool needs_input(const at::Tensor& input) {
+  return input.is_cpu() && input.scalar_type() != at::kDouble && !input.is_contiguous() &&
+         !input.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+         !input.is_contiguous(at::MemoryFormat::ChannelsLast3d);
+}
+
+// With the input's strides, on which the order of sums depends.
+at::Tensor copy_of(const at::Tensor& input) {
+  c10::NoGradGuard no_grad;
+  std::vector<int64_t> strides = input.strides().vec();
+  const bool overlaps = std::find(strides.begin(), strides.end(), 0) != strides.end();
+  if (overlaps) return input.detach().clone();
+  return at::empty_strided(input.sizes(), strides, input.options().requires_grad(false))
+      .copy_(input);
+}
+
+// In place of an operator that updates running statistics.
+class UpdateKernel : public c10::OperatorKernel {
+ public:
+  // Null where the operator updates none.
+  static std::unique_ptr<UpdateKernel> make(const c10::FunctionSchema& schema) {
+    auto kernel = std::make_unique<UpdateKernel>();
+    kernel->arity_ = schema.arguments().size();
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      const std::string& name = schema.arguments()[i].name();
+      if (name == "input") kernel->input_ = i;
+      if (name == "running_mean") kernel->mean_ = i;
+      if (name == "running_var") kernel->variance_ = i;
+      if (name == "momentum" || name == "exponential_average_factor") kernel->momentum_ = i;
+      if (name == "training" || name == "use_input_stats") kernel->training_ = i;
+      if (name == "use_input_stats") kernel->by_instance_ = true;
+    }
+    if (!kernel->input_ || !kernel->mean_ || !kernel->variance_ || !kernel->momentum_) {
+      return nullptr;
+    }
+    for (const char* other : {"backward", "functional", "no_update", "no_training"}) {
+      if (schema.name().find(other) != std::string::npos) return nullptr;
+    }
+    return kernel;
   }
-  for (at::Tensor& counter : counters_) counter.add_(1);
-  moments_.clear();
-  counters_.clear();
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    OperatorModePause pause;
+    c10::IValue* const values = stack->data() + (stack->size() - arity_);
+    RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+    if (scope == nullptr || (training_ && !values[*training_].toBool())) {
+      return op.redispatchBoxed(behind_mode(keys), stack);
+    }
+    StatisticsLog::Statistics statistics;
+    statistics.running_mean = tensor_of(values[*mean_]);
+    statistics.running_var = tensor_of(values[*variance_]);
+    if ((!statistics.running_mean.defined() && !statistics.running_var.defined()) ||
+        !scope->takes_update(statistics.running_mean, statistics.running_var)) {
+      return op.redispatchBoxed(behind_mode(keys), stack);
+    }
+    const at::Tensor input = values[*input_].toTensor();
+    statistics.momentum = values[*momentum_].toDouble();
+    // With a momentum of 1 they become the statistics of this input.
+    at::Tensor mean, variance;
+    if (statistics.running_mean.defined()) {
+      values[*mean_] = mean = at::zeros_like(statistics.running_mean);
+    }
+    if (statistics.running_var.defined()) {
+      values[*variance_] = variance = at::zeros_like(statistics.running_var);
+    }
+    values[*momentum_] = 1.0;
+    op.redispatchBoxed(behind_mode(keys), stack);
+    if (scope->policy() == RunningStatistics::kKeep) return;
+    if (input.numel() == 0) {
+      // Nothing to learn from; a counter that was raised before it still counts.
+    } else if (by_instance_) {
+      gather_instances(input, statistics);
+    } else if (scope->policy() == RunningStatistics::kDefer) {
+      gather(input, statistics);
+    } else if (needs_input(input)) {
+      statistics.input = copy_of(input);
+    } else {
+      statistics.mean = std::move(mean);
+      statistics.spread = std::move(variance);
+    }
+    scope->update(std::move(statistics));
+  }
+
+ private:
+  size_t arity_ = 0;
+  std::optional<size_t> input_, mean_, variance_, momentum_, training_;
+  bool by_instance_ = false;
+};
+
+// `num_batches_tracked += 1`.
+at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Scalar& other,
+                       const at::Scalar& alpha) {
+  RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+  if (scope != nullptr && alpha.equal(1) && scope->takes_count(self, other)) return self;
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("aten::add_", "Scalar")
+          .typed<at::Tensor&(at::Tensor&, const at::Scalar&, const at::Scalar&)>();
+  return op.redispatch(behind_mode(keys), self, other, alpha);
+}
+
+// The operators' own update: in double, rounded once, unseen by autograd.
+at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
+  return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
+}
+
+}  // namespace
+
+void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
+  if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
+    for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
+      own(stage, *tensor);
+    }
+    if (norm->counter.defined()) {
+      Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
+      counter.cumulative = counter.cumulative || norm->cumulative;
+    }
+  }
+  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
+    own(stage, buffer.value());
+    if (buffer.key() == kCounterName) {
+      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
+    }
+  }
+  for (const std::shared_ptr<torch::nn::Module>& child : layer.children()) {
+    if (child != nullptr) add(stage, *child);
+  }
+}
+
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  alive_.push_back(tensor);
+  const c10::StorageImpl* memory = several_stages_ ? memory_of(tensor) : nullptr;
+  if (memory == nullptr) return;
+  int64_t& owner = stages_.try_emplace(memory, stage).first->second;
+  if (owner != stage) owner = kShared;
+}
+
+const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
+  const auto found = counters_.find(tensor.unsafeGetTensorImpl());
+  return found == counters_.end() ? nullptr : &found->second;
+}
+
+bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
+  if (stages_.empty()) return false;
+  const auto found = stages_.find(memory_of(tensor));
+  return found != stages_.end() && found->second == kShared;
+}
+
+void StatisticsLog::count(const Place& place, const at::Tensor& counter, bool cumulative,
+                          const c10::Scalar& by) {
+  settle();
+  counted_ = Entry{place, counter, cumulative, by, {}};
+}
+
+bool StatisticsLog::counts(const Place& place) const {
+  return counted_ && counted_->place.micro_batch == place.micro_batch &&
+         counted_->place.layer == place.layer;
+}
+
+void StatisticsLog::update(const Place& place, Statistics statistics) {
+  Entry entry;
+  if (counts(place)) {
+    entry = std::move(*counted_);
+    counted_.reset();
+  } else {
+    settle();
+    entry.place = place;
+  }
+  entry.statistics = std::move(statistics);
+  put(std::move(entry));
+}
+
+void StatisticsLog::settle() {
+  if (!counted_) return;
+  Entry entry = std::move(*counted_);
+  counted_.reset();
+  put(std::move(entry));
+}
+
+void StatisticsLog::put(Entry entry) {
+  if (entry.place.deferred) {
+    // Micro-batches make the same calls in the same order, as a rule: the search is over at once.
+    for (size_t k = 0; k < entries_.size(); ++k) {
+      const size_t at = (next_ + k) % entries_.size();
+      Entry& known = entries_[at];
+      if (known.place.micro_batch == entry.place.micro_batch ||
+          known.place.layer != entry.place.layer || !known.counter.is_same(entry.counter) ||
+          !known.statistics.running_mean.is_same(entry.statistics.running_mean) ||
+          !known.statistics.running_var.is_same(entry.statistics.running_var)) {
+        continue;
+      }
+      merge(known.statistics, entry.statistics);
+      known.place.micro_batch = entry.place.micro_batch;
+      next_ = at + 1;
+      return;
+    }
+  }
+  entries_.push_back(std::move(entry));
+  next_ = entries_.size();
+}
+
+// Batch norms by the pairwise update of Chan, Golub, LeVeque (1979), which does not cancel as a sum
+// of squares does.
+void StatisticsLog::merge(Statistics& sum, Statistics& fresh) {
+  c10::NoGradGuard no_grad;
+  sum.momentum = fresh.momentum;
+  if (!fresh.mean.defined() && !fresh.spread.defined()) return;
+  if (!sum.mean.defined() && !sum.spread.defined()) {
+    sum = std::move(fresh);
+  } else if (fresh.instances > 0) {
+    if (sum.mean.defined()) sum.mean = at::cat({sum.mean, fresh.mean});
+    if (sum.spread.defined()) sum.spread = at::cat({sum.spread, fresh.spread});
+    sum.instances += fresh.instances;
+  } else {
+    const double before = static_cast<double>(sum.elements);
+    const double added = static_cast<double>(fresh.elements);
+    const double total = before + added;
+    const at::Tensor delta = fresh.mean - sum.mean;
+    sum.mean = sum.mean + delta * (added / total);
+    sum.spread = sum.spread + fresh.spread + delta * delta * (before * added / total);
+    sum.elements += fresh.elements;
+  }
+}
+
+void StatisticsLog::apply(Entry& entry) {
+  if (entry.counter.defined()) entry.counter.add_(entry.by);
+  Statistics& s = entry.statistics;
+  if (entry.cumulative) s.momentum = 1.0 / entry.counter.item<double>();
+  // Like the operators, which do not tell autograd that they write to these tensors.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (s.input.defined()) {
+    at::batch_norm_update_stats(s.input, s.running_mean, s.running_var, s.momentum);
+    return;
+  }
+  // One element per channel gives the same infinity in the operator.
+  if (s.elements > 0) s.spread = s.spread / static_cast<double>(s.elements - 1);
+  auto renew = [&](const at::Tensor& running, const at::Tensor& fresh) {
+    if (!running.defined() || !fresh.defined()) return;
+    if (s.instances == 0) {
+      running.copy_(blended(running, fresh, s.momentum));
+      return;
+    }
+    const at::Tensor each = blended(running.repeat(s.instances), fresh, s.momentum);
+    running.copy_(each.to(running.scalar_type()).view({s.instances, running.numel()}).mean(0));
+  };
+  renew(s.running_mean, s.mean);
+  renew(s.running_var, s.spread);
+}
+
+void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {
+  c10::NoGradGuard no_grad;
+  std::vector<Entry> all;
+  for (StatisticsLog& log : stages) {
+    log.settle();
+    std::move(log.entries_.begin(), log.entries_.end(), std::back_inserter(all));
+    log.entries_.clear();
+    log.next_ = 0;
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) {
+    auto key = [](const Place& place) {
+      return std::pair(place.deferred ? int64_t{0} : place.micro_batch, place.layer);
+    };
+    return key(a.place) < key(b.place);
+  });
+  for (Entry& entry : all) apply(entry);
 }
 
 RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
-                                               DeferredStatistics* deferred,
-                                               std::vector<Module>& modules)
-    : policy_(policy), deferred_(deferred), modules_(modules), former_(current_scope) {
-  if (policy_ != RunningStatistics::kUpdate) {
-    c10::NoGradGuard no_grad;
-    for (Module& module : modules_) {
-      if (!module.scratch.defined() || module.scratch.device() != module.counter->device()) {
-        module.scratch = at::zeros_like(*module.counter);
-      }
-      // The value matters to a batch norm without momentum, which divides by it.
-      module.scratch.copy_(*module.counter);
-    }
-    swap_counters();
-  }
+                                               const TrackedStatistics& tracked, StatisticsLog* log,
+                                               int64_t micro_batch)
+    : policy_(policy),
+      tracked_(tracked),
+      log_(log),
+      place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer},
+      former_(current_scope) {
   current_scope = this;
 }
 
-RunningStatisticsScope::~RunningStatisticsScope() {
-  current_scope = former_;
-  if (policy_ == RunningStatistics::kUpdate) return;
-  swap_counters();
-  if (policy_ != RunningStatistics::kDefer) return;
-  for (Module& module : modules_) {
-    // A counter that the forward moved belongs to a module that ran in training mode.
-    const bool ran = module.scratch.item<int64_t>() != module.counter->item<int64_t>();
-    if (ran) deferred_->count(*module.counter);
-  }
+RunningStatisticsScope::~RunningStatisticsScope() { current_scope = former_; }
+
+void RunningStatisticsScope::enter_layer(int64_t layer) {
+  if (current_scope != nullptr) current_scope->place_.layer = layer;
 }
 
 RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope; }
 
-void RunningStatisticsScope::swap_counters() {
-  for (Module& module : modules_) std::swap(*module.counter, module.scratch);
+bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
+  const TrackedStatistics::Counter* known = tracked_.counter(counter);
+  if (known == nullptr) return false;
+  if (policy_ == RunningStatistics::kUpdate && !tracked_.is_shared(counter)) return false;
+  if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
+  return true;
 }
 
-std::vector<RunningStatisticsScope::Module> batch_norms_of(torch::nn::Module& module) {
-  std::vector<RunningStatisticsScope::Module> found;
-  auto visit = [&](torch::nn::Module& m) {
-    add_counter<torch::nn::BatchNorm1dImpl>(m, found) ||
-        add_counter<torch::nn::BatchNorm2dImpl>(m, found) ||
-        add_counter<torch::nn::BatchNorm3dImpl>(m, found);
-  };
-  visit(module);
-  for (const auto& child : module.modules(/*include_self=*/false)) visit(*child);
-  return found;
+bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
+                                          const at::Tensor& running_var) const {
+  // A logged counter's update follows it, because its momentum may depend on it.
+  return policy_ != RunningStatistics::kUpdate || tracked_.is_shared(running_mean) ||
+         tracked_.is_shared(running_var) || log_->counts(place_);
 }
 
-void register_batch_norm_kernel(torch::Library& aten) {
-  aten.impl("batch_norm", torch::CppFunction(batch_norm));
+void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {
+  log_->update(place_, std::move(statistics));
+}
+
+void register_running_statistics_kernels(torch::Library& aten) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op->schema());
+    if (kernel == nullptr) continue;
+    std::string full_name = name.name.substr(6);
+    if (!name.overload_name.empty()) full_name += "." + name.overload_name;
+    aten.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  }
+  aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
 }
 
 }  // namespace gpipe::internal

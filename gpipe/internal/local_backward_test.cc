@@ -11,8 +11,10 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "gpipe/internal/boundary.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -50,7 +52,7 @@ void expect_same_as_engine(
       const edge_list roots = roots_of(outputs);
       variable_list gradients = ones_for(outputs);
       if (local) {
-        ASSERT_TRUE(run_local_backward(roots, gradients, /*keep_graph=*/false));
+        run_local_backward(roots, gradients, {});
       } else {
         torch::autograd::Engine::get_default_engine().execute(roots, gradients, false, false, true);
       }
@@ -115,15 +117,17 @@ TEST(LocalBackward, ChangesInPlaceAndViews) {
 TEST(LocalBackward, KeepsTheGraphIfAskedTo) {
   const at::Tensor x = torch::randn({3}).requires_grad_();
   const at::Tensor y = x.exp();
+  LocalBackwardOptions keep;
+  keep.keep_graph = true;
   for (int i = 1; i <= 2; ++i) {
     variable_list gradients = ones_for({y});
-    ASSERT_TRUE(run_local_backward(roots_of({y}), gradients, /*keep_graph=*/true));
+    run_local_backward(roots_of({y}), gradients, keep);
     EXPECT_THAT(x.grad(), EqualsBitwise(i * y)) << i;
   }
   variable_list gradients = ones_for({y});
-  ASSERT_TRUE(run_local_backward(roots_of({y}), gradients, /*keep_graph=*/false));
+  run_local_backward(roots_of({y}), gradients, {});
   gradients = ones_for({y});
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, false), c10::Error)
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error)
       << "what the node had saved is freed";
 }
 
@@ -131,7 +135,7 @@ TEST(LocalBackward, AGradientOfAnotherShapeIsRefused) {
   const at::Tensor x = torch::randn({3}).requires_grad_();
   const at::Tensor y = x.exp();
   variable_list gradients = {torch::ones({2})};
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, false), c10::Error);
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
 }
 
 TEST(LocalBackward, ThrowsWhatANodeThrows) {
@@ -140,52 +144,162 @@ TEST(LocalBackward, ThrowsWhatANodeThrows) {
   const at::Tensor y = saved.exp() * saved;
   saved.detach().add_(1);
   variable_list gradients = ones_for({y});
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, false), c10::Error);
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
   EXPECT_FALSE(x.grad().defined());
 }
 
-// Refuses, and has done nothing.
-void expect_refused(const at::Tensor& leaf, const at::Tensor& output) {
-  variable_list gradients = ones_for({output});
-  EXPECT_FALSE(run_local_backward(roots_of({output}), gradients, false));
-  EXPECT_FALSE(leaf.grad().defined());
-  EXPECT_TRUE(gradients[0].defined());
+TEST(LocalBackward, HooksAreCalledAsTheEngineCallsThem) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor inner = x[0].matmul(x[1]);
+    inner.register_hook([](const at::Tensor& g) { return g * 0.5; });
+    at::Tensor outer = inner.tanh() * inner;
+    outer.retain_grad();
+    if (!x[2].grad().defined()) x[2].register_hook([](const at::Tensor& g) { return g + 1; });
+    return Leaves{outer * x[2] + x[2].exp()};
+  });
 }
 
-TEST(LocalBackward, LeavesGraphsWithHooksToTheEngine) {
+TEST(LocalBackward, RetainedGradientsAreThere) {
   const at::Tensor x = torch::randn({3}).requires_grad_();
-  at::Tensor inner = x * 2;
-  inner.register_hook([](const at::Tensor&) {});
-  expect_refused(x, inner.exp());
-
-  const at::Tensor hooked = torch::randn({3}).requires_grad_();
-  hooked.register_hook([](const at::Tensor&) {});
-  expect_refused(hooked, hooked.exp());
-
-  const at::Tensor y = torch::randn({3}).requires_grad_();
-  const at::Tensor retaining = y * 2;
-  retaining.retain_grad();
-  expect_refused(y, retaining.exp());
+  const at::Tensor inner = x * 2;
+  inner.retain_grad();
+  variable_list gradients = ones_for({inner});
+  run_local_backward(roots_of({inner.exp()}), gradients, {});
+  EXPECT_THAT(inner.grad(), EqualsBitwise(inner.exp().detach()));
 }
 
 struct TwiceFunction : torch::autograd::Function<TwiceFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
     return x * 2;
   }
-  static variable_list backward(torch::autograd::AutogradContext*, variable_list gradients) {
+  static variable_list backward(torch::autograd::AutogradContext* context,
+                                variable_list gradients) {
+    EXPECT_EQ(context->get_saved_variables().size(), 1u);
+    // As a library does that waits for the end of backward: only the engine's task can take it.
+    torch::autograd::Engine::get_default_engine().queue_callback([] { ++callbacks; });
     return {gradients[0] * 2};
+  }
+  static inline int callbacks = 0;
+};
+
+TEST(LocalBackward, CustomFunctionsFindTheEnginesTask) {
+  TwiceFunction::callbacks = 0;
+  expect_same_as_engine([](const Leaves& x) {
+    return Leaves{TwiceFunction::apply(x[0] * x[1]).exp() + TwiceFunction::apply(x[0]) * x[2]};
+  });
+  EXPECT_EQ(TwiceFunction::callbacks, 8);
+}
+
+struct PairFunction : torch::autograd::Function<PairFunction> {
+  static variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& x,
+                               const at::Tensor& y) {
+    return {x * y.detach(), x + y};
+  }
+  static variable_list backward(torch::autograd::AutogradContext*, variable_list gradients) {
+    EXPECT_TRUE(gradients[1].defined());
+    return {gradients[1] * 3, at::Tensor()};
   }
 };
 
-TEST(LocalBackward, LeavesCustomFunctionsToTheEngine) {
-  const at::Tensor x = torch::randn({3}).requires_grad_();
-  expect_refused(x, TwiceFunction::apply(x).exp());
+TEST(LocalBackward, CustomFunctionsWithSeveralValuesAndUndefinedGradients) {
+  expect_same_as_engine([](const Leaves& x) {
+    const variable_list pair = PairFunction::apply(x[0] * 1.5, x[1].sin());
+    return Leaves{pair[1] * x[2]};
+  });
 }
 
-TEST(LocalBackward, LeavesAnomalyModeToTheEngine) {
+TEST(LocalBackward, AnomalyModeFindsWhatIsNotANumber) {
   torch::autograd::DetectAnomalyGuard anomaly;
-  const at::Tensor x = torch::randn({3}).requires_grad_();
-  expect_refused(x, x.exp());
+  expect_same_as_engine([](const Leaves& x) { return Leaves{x[0].exp() * x[1]}; });
+  const at::Tensor x = torch::zeros({3}).requires_grad_();
+  const at::Tensor y = x.sqrt() * 0;
+  variable_list gradients = ones_for({y});
+  try {
+    run_local_backward(roots_of({y}), gradients, {});
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("SqrtBackward0"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("nan"));
+  }
+}
+
+// LibTorch's own accumulation takes the memory of a view, so that two leaves end up with one.
+TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
+  const at::Tensor a = torch::randn({4}).requires_grad_();
+  const at::Tensor b = torch::randn({4}).requires_grad_();
+  for (int call = 1; call <= 2; ++call) {
+    const at::Tensor y = a.unsqueeze(0) + b.unsqueeze(0) * 1;
+    variable_list gradients = {torch::full({1, 4}, 3.0)};
+    const at::Tensor given = gradients[0];
+    run_local_backward(roots_of({y}), gradients, {});
+    EXPECT_FALSE(a.grad().is_alias_of(b.grad()));
+    EXPECT_FALSE(a.grad().is_alias_of(given));
+    EXPECT_THAT(a.grad(), EqualsBitwise(torch::full({4}, 3.0 * call)));
+    EXPECT_THAT(b.grad(), EqualsBitwise(torch::full({4}, 3.0 * call)));
+    EXPECT_THAT(given, EqualsBitwise(torch::full({1, 4}, 3.0)));
+  }
+}
+
+TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
+  const at::Tensor a = torch::randn({4}).requires_grad_();
+  at::Tensor kept = torch::ones({4});
+  a.register_hook([&](const at::Tensor&) { return kept.view({4}); });
+  const at::Tensor y = a.exp();
+  variable_list gradients = ones_for({y});
+  run_local_backward(roots_of({y}), gradients, {});
+  EXPECT_FALSE(a.grad().is_alias_of(kept));
+}
+
+TEST(LocalBackward, ReachesTheBoundariesItIsGivenAndNoOther) {
+  auto mine = std::make_shared<Boundary>();
+  auto other = std::make_shared<Boundary>();
+  at::Tensor x = torch::ones({2});
+  at::Tensor hidden = torch::ones({2});
+  mine->attach(x);
+  other->attach(hidden);
+  const at::Tensor w = torch::ones({2}).requires_grad_();
+  LocalBackwardOptions options;
+  options.boundaries = {mine.get()};
+  variable_list gradients = ones_for({x});
+  run_local_backward(roots_of({x * 2 * w}), gradients, options);
+  EXPECT_THAT(mine->gradients()[0], EqualsBitwise(torch::full({2}, 2.0)));
+  w.mutable_grad() = at::Tensor();
+  gradients = ones_for({x});
+  EXPECT_THROW(run_local_backward(roots_of({x * hidden * w}), gradients, options), c10::Error);
+  EXPECT_FALSE(w.grad().defined()) << "nothing ran";
+  EXPECT_TRUE(other->gradients().empty());
+}
+
+// A leaf's terms, over two backwards, add up as in one.
+TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
+  testing::manual_seed(5);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor x = torch::randn({5, 5});
+  auto first = [&] { return (w * 1.1).sin() + (x * w) * 0.7; };
+  auto last = [&](const at::Tensor& y) { return (y.matmul(w) * w.cos()).tanh(); };
+  (last(first())).sum().backward();
+  const at::Tensor want = w.grad();
+  w.mutable_grad() = at::Tensor();
+
+  auto boundary = std::make_shared<Boundary>();
+  const at::Tensor y = first();
+  at::Tensor cut = y.detach().clone();
+  boundary->attach(cut);
+  at::Tensor sum;
+  LocalBackwardOptions options;
+  options.boundaries = {boundary.get()};
+  options.sum_of = [&](const auto&, const at::Tensor&) { return &sum; };
+  variable_list gradients = {torch::ones({})};
+  run_local_backward(roots_of({last(cut).sum()}), gradients, options);
+  EXPECT_FALSE(w.grad().defined());
+  edge_list roots = {torch::autograd::impl::gradient_edge(w)};
+  gradients = {sum};
+  roots.push_back(torch::autograd::impl::gradient_edge(y));
+  gradients.push_back(boundary->gradients()[0]);
+  sum = at::Tensor();
+  run_local_backward(roots, gradients, {});
+  EXPECT_THAT(w.grad(), EqualsBitwise(want));
 }
 
 }  // namespace

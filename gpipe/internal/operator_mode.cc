@@ -20,7 +20,7 @@ const std::vector<torch::Library>& kernels() {
     libraries->back().fallback(torch::CppFunction::makeFallthrough());
     libraries->emplace_back(torch::Library::IMPL, "aten", kOperatorMode, __FILE__, __LINE__);
     register_random_kernels(libraries->back());
-    register_batch_norm_kernel(libraries->back());
+    register_running_statistics_kernels(libraries->back());
     return libraries;
   }();
   return *registered;

@@ -163,7 +163,7 @@ void Pipeline::run_forward(Pass& pass) {
   if (pass.plan.record) pass.plan.model = model_state();
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
   pass.inputs.finish_forward();
-  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+  StatisticsLog::commit(pass.statistics);
 }
 
 void Pipeline::run_backward(Pass& pass) {
@@ -199,11 +199,16 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     "Schedule where batches vary");
   pass.plan.model = model_state();
   run(pass, program_for(schedule, Half::kBoth), observer);
-  for (DeferredStatistics& deferred : pass.deferred) deferred.commit();
+  StatisticsLog::commit(pass.statistics);
 }
 
 void Pipeline::run(Pass& pass, const Program& program, const Observer& observer) {
   pass.plan.forward_state = &pass.forward_state;
+  TrackedStatistics tracked(stages());
+  for (Stage& stage : stages_) {
+    for (Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
+  }
+  pass.plan.tracked = &tracked;
   const CallerState caller_state;
   std::vector<c10::Stream> streams;
   for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
@@ -255,7 +260,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     pass.outputs.clear();
     pass.input_gradients.clear();
     pass.target_gradients.clear();
-    pass.deferred.clear();
+    pass.statistics.clear();
     pass.leaf_sums.clear();
     pass.used = Pass::Used::kByFailure;
     throw;
@@ -283,7 +288,7 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     if (first) inputs.push_back(pass.inputs.micro_batch(i));
     for (Packet& packet : received) inputs.push_back(std::move(packet));
     std::vector<Packet> outputs = stage.forward(pass.plan, i, std::move(inputs), cell,
-                                                last ? pass.loss : nullptr, &pass.deferred[j]);
+                                                last ? pass.loss : nullptr, &pass.statistics[j]);
     if (last) {
       if (pass.keep_outputs) pass.outputs[i] = std::move(outputs[0]);
     } else {

@@ -42,7 +42,7 @@ struct Pass {
         outputs(micro_batches),
         input_gradients(micro_batches),
         target_gradients(micro_batches),
-        deferred(stages),
+        statistics(stages),
         leaf_sums(micro_batches) {}
 
   int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
@@ -61,7 +61,7 @@ struct Pass {
   std::vector<Packet> outputs;                            // [micro-batch], of the last stage
   std::vector<Packet> input_gradients;                    // [micro-batch], after a backward half
   std::vector<std::vector<at::Tensor>> target_gradients;  // the same, after a step
-  std::vector<DeferredStatistics> deferred;               // [stage]
+  std::vector<StatisticsLog> statistics;                  // [stage]
   std::vector<LeafSums> leaf_sums;                        // [micro-batch]
   CellLoss loss;
   bool keep_outputs = true;

@@ -100,11 +100,7 @@ void backward_captured(const edge_list& roots, const variable_list& gradients, b
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes)
-    : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {
-  for (const Layer& layer : layers_) {
-    for (auto& norm : batch_norms_of(*layer.module.ptr())) batch_norms_.push_back(std::move(norm));
-  }
-}
+    : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {}
 
 std::string Stage::current_layer() const {
   if (running_layer_ < 0) return "stage " + std::to_string(index_);
@@ -168,6 +164,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
     Layer& layer = layers_[position];
     running_layer_ = static_cast<int64_t>(position);
     draws_.enter(plan.step_seed, micro_batch, layer.index);
+    RunningStatisticsScope::enter_layer(layer.index);
     if (layer.skips.empty()) {
       value = layer.module.any_forward(std::move(value));
     } else {
@@ -306,7 +303,7 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& 
 
 std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, const CellLoss& loss,
-                                   DeferredStatistics* deferred) {
+                                   StatisticsLog* statistics) {
   for (Packet& packet : inputs) arrive(packet, device_);
   running_layer_ = -1;
   check_arrived(inputs);
@@ -314,9 +311,9 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
   const bool recomputes = plan.record && micro_batch < plan.checkpointed[index_];
   Result result;
   {
-    RunningStatisticsScope statistics(
-        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, deferred,
-        batch_norms_);
+    RunningStatisticsScope statistics_scope(
+        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate,
+        *plan.tracked, statistics, micro_batch);
     // A checkpointed cell records, too, and lets go of the graph at once: only so does it run
     // exactly as the plain model would, and tell which outputs want a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
@@ -357,7 +354,7 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
   OperatorModeScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, nullptr, batch_norms_);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
   return run(plan, micro_batch, keep ? copy : cell.inputs, /*keep_inputs=*/false).graph;
 }
 

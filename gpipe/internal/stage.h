@@ -38,6 +38,7 @@ struct CellPlan {
   // [stage]: micro-batches below this number are checkpointed.
   std::vector<int64_t> checkpointed;
   bool defer_batch_norm = false;
+  const TrackedStatistics* tracked = nullptr;  // of this run's start
   const CallerState* forward_state = nullptr;  // the caller's at forward, for recomputes
   ModelState model;                            // at forward
 };
@@ -122,7 +123,7 @@ class Stage {
   // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing
   // skips.
   std::vector<Packet> forward(const CellPlan& plan, int64_t micro_batch, std::vector<Packet> inputs,
-                              Cell& cell, const CellLoss& loss, DeferredStatistics* deferred);
+                              Cell& cell, const CellLoss& loss, StatisticsLog* statistics);
 
   // gradients: for each of forward's outputs (ignored where the cell has a loss). Adds to the
   // leaves' gradients and returns those of forward's inputs. Unless task.keep, frees the cell.
@@ -171,7 +172,6 @@ class Stage {
   c10::Device device_;
   std::vector<Layer> layers_;
   StageRoutes routes_;
-  std::vector<RunningStatisticsScope::Module> batch_norms_;
   Draws draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
 };

@@ -1,0 +1,474 @@
+// Running statistics are those of the plain model, whatever a module does with them: shared between
+// layers and stages, registered twice, called twice, replaced, updated by any operator.
+//
+// Without deferral the plain model runs micro-batch by micro-batch, and the comparison is bitwise.
+// With deferral it runs once over the mini-batch; there a norm stands beside the model (Beside), so
+// that what it sees does not depend on how other norms cut the batch.
+
+#include <ATen/ops/_batch_norm_impl_index.h>
+#include <ATen/ops/_batch_norm_with_update.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/plain_model.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using testing::BackwardOrder;
+using testing::PlainModel;
+
+constexpr int64_t kChannels = 3;
+constexpr int64_t kLength = 6;
+
+using Call = std::function<torch::Tensor(const torch::Tensor&)>;
+using Momentum = std::optional<double>;
+
+nn::BatchNorm1d batch_norm(Momentum momentum) {
+  return nn::BatchNorm1d(nn::BatchNormOptions(kChannels).momentum(momentum).affine(false));
+}
+
+// A linear map, then `call` one or more times with growing factors; `behind`: the calls' results go
+// on, else only the linear map's.
+struct BlockImpl : nn::Module {
+  BlockImpl(const std::vector<std::shared_ptr<nn::Module>>& owned, Call call, int calls,
+            bool behind)
+      : call(std::move(call)), calls(calls), behind(behind) {
+    linear = register_module("linear", nn::Linear(kLength, kLength));
+    for (size_t k = 0; k < owned.size(); ++k) register_module("own" + std::to_string(k), owned[k]);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = linear(x) * 3 + 1;
+    for (int k = 1; k <= calls; ++k) {
+      torch::Tensor y = call(x * k);
+      if (behind) x = y;
+    }
+    return x;
+  }
+  nn::Linear linear{nullptr};
+  Call call;
+  int calls;
+  bool behind;
+};
+TORCH_MODULE(Block);
+
+// A norm of a user's own, with buffers and a counter of its own, that calls `Op` for its update.
+struct CustomNormImpl : nn::Module {
+  using Op = std::function<torch::Tensor(const torch::Tensor& x, torch::Tensor& mean,
+                                         torch::Tensor& variance, bool training)>;
+  explicit CustomNormImpl(Op op) : op(std::move(op)) {
+    mean = register_buffer("mean", torch::zeros({kChannels}));
+    variance = register_buffer("variance", torch::ones({kChannels}));
+    num_batches_tracked =
+        register_buffer("num_batches_tracked", torch::zeros({}, torch::dtype(torch::kLong)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (is_training()) num_batches_tracked += 1;
+    return op(x, mean, variance, is_training());
+  }
+  Op op;
+  torch::Tensor mean;
+  torch::Tensor variance;
+  torch::Tensor num_batches_tracked;
+};
+TORCH_MODULE(CustomNorm);
+
+template <typename Norm>
+Block block(Norm norm, bool behind, int calls = 1) {
+  return Block(
+      std::vector<std::shared_ptr<nn::Module>>{norm.ptr()},
+      [norm](const torch::Tensor& x) mutable { return norm->forward(x); }, calls, behind);
+}
+
+// Makes a model of four layers.
+struct Sample {
+  std::string name;
+  std::function<nn::Sequential(Momentum, bool behind)> make;
+};
+
+Sample custom(const std::string& name, CustomNormImpl::Op op) {
+  return {name, [op](Momentum, bool behind) {
+            CustomNorm first(op);
+            CustomNorm second(op);
+            return nn::Sequential(block(first, behind), block(second, behind), nn::Tanh(),
+                                  block(first, behind));
+          }};
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> result;
+  result.push_back({"SharedModule", [](Momentum momentum, bool behind) {
+                      auto norm = batch_norm(momentum);
+                      return nn::Sequential(block(norm, behind), nn::Tanh(), block(norm, behind),
+                                            block(norm, behind, 2));
+                    }});
+  result.push_back({"SharedMembers", [](Momentum momentum, bool behind) {
+                      auto a = batch_norm(momentum);
+                      auto b = batch_norm(momentum);
+                      b->running_mean = a->running_mean;
+                      b->running_var = a->running_var;
+                      return nn::Sequential(block(a, behind), block(b, behind), block(a, behind),
+                                            block(b, behind));
+                    }});
+  result.push_back({"SharedStorage", [](Momentum momentum, bool behind) {
+                      auto a = batch_norm(momentum);
+                      auto b = batch_norm(momentum);
+                      b->running_mean.set_data(a->running_mean);
+                      b->running_var.set_data(a->running_var);
+                      b->num_batches_tracked.set_data(a->num_batches_tracked);
+                      return nn::Sequential(block(a, behind), block(b, behind), block(a, behind),
+                                            block(b, behind));
+                    }});
+  result.push_back({"CalledTwice", [](Momentum momentum, bool behind) {
+                      return nn::Sequential(block(batch_norm(momentum), behind, 2), nn::Tanh(),
+                                            block(batch_norm(momentum), behind, 3), nn::Tanh());
+                    }});
+  result.push_back({"RegisteredTwice", [](Momentum momentum, bool behind) {
+                      auto norm = batch_norm(momentum);
+                      auto twice = [&] {
+                        return Block(
+                            std::vector<std::shared_ptr<nn::Module>>{norm.ptr(), norm.ptr()},
+                            [norm](const torch::Tensor& x) mutable { return norm->forward(x); }, 1,
+                            behind);
+                      };
+                      return nn::Sequential(twice(), nn::Tanh(), twice(), nn::Tanh());
+                    }});
+  result.push_back({"NotContiguous", [](Momentum momentum, bool behind) {
+                      auto norm = batch_norm(momentum);
+                      auto call = [norm](const torch::Tensor& x) mutable {
+                        const torch::Tensor part = norm->forward(x.narrow(2, 1, kLength - 1));
+                        return torch::cat({x.narrow(2, 0, 1), part}, 2);
+                      };
+                      auto make = [&] {
+                        return Block(std::vector<std::shared_ptr<nn::Module>>{norm.ptr()}, call, 1,
+                                     behind);
+                      };
+                      return nn::Sequential(make(), make(), nn::Tanh(), make());
+                    }});
+  result.push_back({"InstanceNorm", [](Momentum, bool behind) {
+                      auto make = [] {
+                        return nn::InstanceNorm1d(
+                            nn::InstanceNormOptions(kChannels).track_running_stats(true));
+                      };
+                      auto shared = make();
+                      return nn::Sequential(block(shared, behind), block(make(), behind, 2),
+                                            block(shared, behind), nn::Tanh());
+                    }});
+  using T = torch::Tensor;
+  result.push_back(custom("NativeBatchNorm", [](const T& x, T& mean, T& variance, bool training) {
+    return std::get<0>(at::native_batch_norm(x, {}, {}, mean, variance, training, 0.3, 1e-5));
+  }));
+  result.push_back(custom("Legit", [](const T& x, T& mean, T& variance, bool training) {
+    return std::get<0>(
+        at::_native_batch_norm_legit(x, {}, {}, mean, variance, training, 0.3, 1e-5));
+  }));
+  result.push_back(custom("WithUpdate", [](const T& x, T& mean, T& variance, bool training) {
+    if (training) {
+      return std::get<0>(at::_batch_norm_with_update(x, {}, {}, mean, variance, 0.3, 1e-5));
+    }
+    return at::batch_norm(x, {}, {}, mean, variance, false, 0.3, 1e-5, false);
+  }));
+  result.push_back(custom("ImplIndex", [](const T& x, T& mean, T& variance, bool training) {
+    return std::get<0>(
+        at::_batch_norm_impl_index(x, {}, {}, mean, variance, training, 0.3, 1e-5, false));
+  }));
+  result.push_back(custom("UpdateStats", [](const T& x, T& mean, T& variance, bool training) {
+    if (training) at::batch_norm_update_stats(x.detach(), mean, variance, 0.3);
+    return x;
+  }));
+  return result;
+}
+
+nn::Sequential made(const Sample& sample, Momentum momentum, bool behind) {
+  torch::manual_seed(3);
+  return sample.make(momentum, behind);
+}
+
+enum class Entry { kForward, kStep1F1B, kStepGPipe };
+
+LossFn square() {
+  return [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); };
+}
+
+void train(GPipe& pipe, const torch::Tensor& input, Entry entry) {
+  if (entry == Entry::kForward) {
+    pipe->forward(input).pow(2).mean().backward();
+    return;
+  }
+  StepOptions options;
+  if (entry == Entry::kStepGPipe) options.schedule(Schedule::gpipe);
+  pipe->step({input}, {}, square(), options);
+}
+
+void expect_same_buffers(nn::Sequential& actual, nn::Sequential& expected) {
+  const auto a = actual->named_buffers();
+  const auto b = expected->named_buffers();
+  ASSERT_EQ(a.keys(), b.keys());
+  for (const auto& item : b) {
+    EXPECT_TRUE(torch::equal(a[item.key()], item.value()))
+        << item.key() << ": " << a[item.key()] << "\nshould be " << item.value();
+  }
+}
+
+// Both models do the same sums; what differs is how many rows one call of an operator sees, which
+// costs last bits of a double.
+void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
+  const auto a = actual->named_buffers();
+  const auto b = expected->named_buffers();
+  ASSERT_EQ(a.keys(), b.keys());
+  for (const auto& item : b) {
+    EXPECT_TRUE(torch::allclose(a[item.key()], item.value(), 1e-10, 1e-10))
+        << item.key() << ": " << a[item.key()] << "\nshould be " << item.value();
+  }
+}
+
+// What a module's forward uses is what is registered (and saved).
+void expect_members_registered(nn::Sequential& model, const std::vector<torch::Tensor>& before) {
+  const std::vector<torch::Tensor> after = model->buffers();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t k = 0; k < after.size(); ++k) EXPECT_TRUE(after[k].is_same(before[k])) << k;
+  for (const auto& module : model->modules()) {
+    auto* norm = dynamic_cast<nn::BatchNorm1dImpl*>(module.get());
+    if (norm == nullptr) continue;
+    EXPECT_TRUE(norm->num_batches_tracked.is_same(norm->named_buffers()["num_batches_tracked"]));
+  }
+}
+
+class RunningStatistics
+    : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint, Entry, bool>> {
+ protected:
+  Sample sample() const { return samples()[std::get<0>(GetParam())]; }
+  Checkpoint mode() const { return std::get<1>(GetParam()); }
+  Entry entry() const { return std::get<2>(GetParam()); }
+  Momentum momentum() const { return std::get<3>(GetParam()) ? Momentum() : Momentum(0.3); }
+
+  // fn(balance, chunks)
+  void for_all_cuts(const std::function<void(std::vector<int64_t>, int64_t)>& fn) const {
+    const std::vector<std::vector<int64_t>> balances{{4}, {1, 3}, {2, 2}, {1, 1, 1, 1}};
+    for (const auto& balance : balances) {
+      for (int64_t chunks : {1, 4}) {
+        SCOPED_TRACE("partitions " + std::to_string(balance.size()) + ", chunks " +
+                     std::to_string(chunks));
+        fn(balance, chunks);
+      }
+    }
+  }
+
+  GPipe pipeline(nn::Sequential& module, const std::vector<int64_t>& balance, int64_t chunks,
+                 bool deferred) const {
+    return GPipe(module, GPipeOptions(balance)
+                             .devices(std::vector<torch::Device>(balance.size(), torch::kCPU))
+                             .chunks(chunks)
+                             .checkpoint(mode())
+                             .deferred_batch_norm(deferred));
+  }
+};
+
+TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
+  for_all_cuts([&](const std::vector<int64_t>& balance, int64_t chunks) {
+    nn::Sequential plain_module = made(sample(), momentum(), /*behind=*/true);
+    nn::Sequential module = made(sample(), momentum(), /*behind=*/true);
+    PlainModel plain(plain_module, chunks);
+    GPipe pipe = pipeline(module, balance, chunks, /*deferred=*/false);
+    const std::vector<torch::Tensor> buffers = module->buffers();
+    torch::manual_seed(7);
+    for (int64_t rows : {8, 7, 5}) {
+      const torch::Tensor input = torch::randn({rows, kChannels, kLength});
+      plain.step({input}, {}, square(), BackwardOrder::kAscending);
+      train(pipe, input, entry());
+      expect_same_buffers(module, plain_module);
+    }
+    expect_members_registered(module, buffers);
+    // Evaluation uses them and leaves them.
+    plain_module->eval();
+    pipe->eval();
+    const torch::Tensor probe = torch::randn({4, kChannels, kLength});
+    torch::NoGradGuard no_grad;
+    EXPECT_TRUE(torch::equal(pipe->forward(probe), plain.forward({probe})[0]));
+    expect_same_buffers(module, plain_module);
+  });
+}
+
+TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
+  for_all_cuts([&](const std::vector<int64_t>& balance, int64_t chunks) {
+    nn::Sequential plain_module = made(sample(), momentum(), /*behind=*/false);
+    nn::Sequential module = made(sample(), momentum(), /*behind=*/false);
+    plain_module->to(torch::kDouble);
+    module->to(torch::kDouble);
+    GPipe pipe = pipeline(module, balance, chunks, /*deferred=*/true);
+    const std::vector<torch::Tensor> buffers = module->buffers();
+    torch::manual_seed(7);
+    for (int64_t rows : {8, 7, 5}) {
+      const torch::Tensor input = torch::randn({rows, kChannels, kLength}, torch::kDouble);
+      plain_module->forward(input);
+      train(pipe, input, entry());
+      expect_close_buffers(module, plain_module);
+    }
+    expect_members_registered(module, buffers);
+  });
+}
+
+std::string case_name(
+    const ::testing::TestParamInfo<std::tuple<size_t, Checkpoint, Entry, bool>>& info) {
+  const auto [sample, mode, entry, cumulative] = info.param;
+  const char* entries[] = {"Forward", "Step1F1B", "StepGPipe"};
+  return samples()[sample].name + "_" + to_text(mode) + "_" + entries[static_cast<int>(entry)] +
+         (cumulative ? "_Cumulative" : "_Exponential");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RunningStatistics,
+    ::testing::Combine(::testing::Range<size_t>(0, samples().size()),
+                       ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                         Checkpoint::kNever),
+                       ::testing::Values(Entry::kForward, Entry::kStep1F1B, Entry::kStepGPipe),
+                       ::testing::Bool()),
+    case_name);
+
+// A layer whose norm can be changed for another one.
+struct ChangeableImpl : nn::Module {
+  ChangeableImpl() {
+    linear = register_module("linear", nn::Linear(kLength, kLength));
+    norm = register_module("norm", batch_norm({}));
+  }
+  void change() { norm = replace_module("norm", batch_norm({})); }
+  torch::Tensor forward(const torch::Tensor& x) { return norm(linear(x)); }
+  nn::Linear linear{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Changeable);
+
+class Setting : public ::testing::TestWithParam<std::tuple<Checkpoint, bool>> {
+ protected:
+  GPipe pipeline(nn::Sequential& module, int64_t chunks) const {
+    return GPipe(module, GPipeOptions({1, 1})
+                             .devices({torch::kCPU, torch::kCPU})
+                             .chunks(chunks)
+                             .checkpoint(std::get<0>(GetParam()))
+                             .deferred_batch_norm(deferred()));
+  }
+  bool deferred() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Setting, ANormReplacedLaterIsSeen) {
+  torch::manual_seed(3);
+  Changeable plain_layer;
+  torch::manual_seed(3);
+  Changeable layer;
+  nn::Sequential plain_module(plain_layer, nn::Tanh());
+  nn::Sequential module(layer, nn::Tanh());
+  const int64_t chunks = 4;
+  PlainModel plain(plain_module, chunks);
+  GPipe pipe = pipeline(module, chunks);
+  const torch::Tensor input = torch::randn({8, kChannels, kLength});
+  auto compare = [&] {
+    if (deferred()) {
+      torch::NoGradGuard no_grad;
+      plain_module->forward(input);
+      EXPECT_TRUE(torch::allclose(layer->norm->running_mean, plain_layer->norm->running_mean));
+      EXPECT_TRUE(torch::allclose(layer->norm->running_var, plain_layer->norm->running_var));
+      EXPECT_TRUE(torch::equal(layer->norm->num_batches_tracked,
+                               plain_layer->norm->num_batches_tracked));
+    } else {
+      plain.step({input}, {}, square(), BackwardOrder::kAscending);
+      expect_same_buffers(module, plain_module);
+    }
+  };
+  train(pipe, input, Entry::kForward);
+  compare();
+  // Between a forward and its backward, too: the recompute sees the new one.
+  torch::Tensor output = pipe->forward(input);
+  compare();
+  layer->change();
+  plain_layer->change();
+  output.pow(2).mean().backward();
+  expect_same_buffers(module, plain_module);
+  train(pipe, input, Entry::kStep1F1B);
+  compare();
+}
+
+TEST_P(Setting, TrainingGoesOnAfterAForwardInInferenceMode) {
+  const Sample sample = samples()[0];
+  nn::Sequential plain_module = made(sample, {}, /*behind=*/false);
+  nn::Sequential module = made(sample, {}, /*behind=*/false);
+  plain_module->to(torch::kDouble);
+  module->to(torch::kDouble);
+  const int64_t chunks = 4;
+  GPipe pipe(module, GPipeOptions({2, 2})
+                         .devices({torch::kCPU, torch::kCPU})
+                         .chunks(chunks)
+                         .checkpoint(std::get<0>(GetParam()))
+                         .deferred_batch_norm(deferred()));
+  const torch::Tensor input = torch::randn({8, kChannels, kLength}, torch::kDouble);
+  PlainModel plain(plain_module, chunks);
+  auto plain_forward = [&] {
+    torch::NoGradGuard no_grad;
+    if (deferred()) {
+      plain_module->forward(input);
+    } else {
+      plain.forward({input});
+    }
+  };
+  for (int k = 0; k < 2; ++k) {
+    {
+      c10::InferenceMode inference;
+      pipe->forward(input);
+    }
+    plain_forward();
+    expect_close_buffers(module, plain_module);
+    train(pipe, input, k == 0 ? Entry::kForward : Entry::kStep1F1B);
+    plain_forward();
+    expect_close_buffers(module, plain_module);
+  }
+}
+
+TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
+  nn::Sequential module = made(samples()[0], {}, /*behind=*/true);
+  GPipe pipe(module, GPipeOptions({2, 2})
+                         .devices({torch::kCPU, torch::kCPU})
+                         .chunks(4)
+                         .checkpoint(std::get<0>(GetParam()))
+                         .deferred_batch_norm(deferred()));
+  const torch::Tensor input = torch::randn({8, kChannels, kLength});
+  train(pipe, input, Entry::kStep1F1B);
+  std::vector<torch::Tensor> before;
+  for (const torch::Tensor& buffer : module->buffers()) before.push_back(buffer.clone());
+  int calls = 0;
+  LossFn failing = [&](const Tensors& outputs, const Tensors&) {
+    if (++calls == 3) throw std::runtime_error("third");
+    return outputs[0].mean();
+  };
+  EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
+  const std::vector<torch::Tensor> after = module->buffers();
+  for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
+  train(pipe, input, Entry::kStep1F1B);
+  EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Setting,
+                         ::testing::Combine(::testing::Values(Checkpoint::kAlways,
+                                                              Checkpoint::kExceptLast,
+                                                              Checkpoint::kNever),
+                                            ::testing::Bool()));
+
+}  // namespace
+}  // namespace gpipe
