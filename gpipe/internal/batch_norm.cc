@@ -148,8 +148,9 @@ class UpdateKernel : public c10::OperatorKernel {
     }
     const at::Tensor input = values[*input_].toTensor();
     statistics.momentum = values[*momentum_].toDouble();
-    for (const size_t at : {*mean_, *variance_}) {
-      if (tensor_of(values[at]).defined()) values[at] = at::zeros_like(values[at].toTensor());
+    for (const size_t k : {*mean_, *variance_}) {
+      const at::Tensor running = tensor_of(values[k]);
+      if (running.defined()) values[k] = at::zeros_like(running);
     }
     op.redispatchBoxed(behind_mode(keys), stack);
     if (scope->policy() == RunningStatistics::kKeep) return;
@@ -267,8 +268,8 @@ void StatisticsLog::put(Entry entry) {
   if (entry.place.deferred) {
     // Micro-batches make the same calls in the same order, as a rule: the search is over at once.
     for (size_t k = 0; k < entries_.size(); ++k) {
-      const size_t at = (next_ + k) % entries_.size();
-      Entry& known = entries_[at];
+      const size_t place = (next_ + k) % entries_.size();
+      Entry& known = entries_[place];
       if (known.place.micro_batch == entry.place.micro_batch ||
           known.place.layer != entry.place.layer || !known.counter.is_same(entry.counter) ||
           !known.statistics.running_mean.is_same(entry.statistics.running_mean) ||
@@ -277,7 +278,7 @@ void StatisticsLog::put(Entry entry) {
       }
       merge(known.statistics, entry.statistics);
       known.place.micro_batch = entry.place.micro_batch;
-      next_ = at + 1;
+      next_ = place + 1;
       return;
     }
   }

@@ -45,7 +45,7 @@ struct CellPlan {
   // [stage]: micro-batches below this number are checkpointed.
   std::vector<int64_t> checkpointed;
   bool defer_batch_norm = false;
-  const TrackedStatistics* tracked = nullptr;            // of this run's start
+  const TrackedStatistics* tracked = nullptr;           // of this run's start
   const at::ThreadLocalState* forward_state = nullptr;  // the caller's at forward, for recomputes
 };
 
