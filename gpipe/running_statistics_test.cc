@@ -386,8 +386,8 @@ TEST_P(Setting, ANormReplacedLaterIsSeen) {
       plain_module->forward(input);
       EXPECT_TRUE(torch::allclose(layer->norm->running_mean, plain_layer->norm->running_mean));
       EXPECT_TRUE(torch::allclose(layer->norm->running_var, plain_layer->norm->running_var));
-      EXPECT_TRUE(torch::equal(layer->norm->num_batches_tracked,
-                               plain_layer->norm->num_batches_tracked));
+      EXPECT_TRUE(
+          torch::equal(layer->norm->num_batches_tracked, plain_layer->norm->num_batches_tracked));
     } else {
       plain.step({input}, {}, square(), BackwardOrder::kAscending);
       expect_same_buffers(module, plain_module);

@@ -5,6 +5,7 @@
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/instance_norm.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -13,6 +14,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -94,14 +96,6 @@ void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statis
                               statistics.spread, /*momentum=*/1);
 }
 
-// On the CPU the operator sums up the variance of such an input in a higher precision than its
-// result has, so that an update from the result would miss the last bit.
-bool needs_input(const at::Tensor& input) {
-  return input.is_cpu() && input.scalar_type() != at::kDouble && !input.is_contiguous() &&
-         !input.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         !input.is_contiguous(at::MemoryFormat::ChannelsLast3d);
-}
-
 // With the input's strides, on which the order of sums depends.
 at::Tensor copy_of(const at::Tensor& input) {
   c10::NoGradGuard no_grad;
@@ -154,28 +148,21 @@ class UpdateKernel : public c10::OperatorKernel {
     }
     const at::Tensor input = values[*input_].toTensor();
     statistics.momentum = values[*momentum_].toDouble();
-    // With a momentum of 1 they become the statistics of this input.
-    at::Tensor mean, variance;
-    if (statistics.running_mean.defined()) {
-      values[*mean_] = mean = at::zeros_like(statistics.running_mean);
+    for (const size_t k : {*mean_, *variance_}) {
+      const at::Tensor running = tensor_of(values[k]);
+      if (running.defined()) values[k] = at::zeros_like(running);
     }
-    if (statistics.running_var.defined()) {
-      values[*variance_] = variance = at::zeros_like(statistics.running_var);
-    }
-    values[*momentum_] = 1.0;
     op.redispatchBoxed(behind_mode(keys), stack);
     if (scope->policy() == RunningStatistics::kKeep) return;
     if (input.numel() == 0) {
       // Nothing to learn from; a counter that was raised before it still counts.
+    } else if (scope->policy() == RunningStatistics::kUpdate) {
+      statistics.input = copy_of(input);
+      statistics.instances = by_instance_ ? input.size(0) : 0;
     } else if (by_instance_) {
       gather_instances(input, statistics);
-    } else if (scope->policy() == RunningStatistics::kDefer) {
-      gather(input, statistics);
-    } else if (needs_input(input)) {
-      statistics.input = copy_of(input);
     } else {
-      statistics.mean = std::move(mean);
-      statistics.spread = std::move(variance);
+      gather(input, statistics);
     }
     scope->update(std::move(statistics));
   }
@@ -198,7 +185,7 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
   return op.redispatch(behind_mode(keys), self, other, alpha);
 }
 
-// The operators' own update: in double, rounded once, unseen by autograd.
+// In double, rounded once.
 at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
@@ -281,8 +268,8 @@ void StatisticsLog::put(Entry entry) {
   if (entry.place.deferred) {
     // Micro-batches make the same calls in the same order, as a rule: the search is over at once.
     for (size_t k = 0; k < entries_.size(); ++k) {
-      const size_t at = (next_ + k) % entries_.size();
-      Entry& known = entries_[at];
+      const size_t place = (next_ + k) % entries_.size();
+      Entry& known = entries_[place];
       if (known.place.micro_batch == entry.place.micro_batch ||
           known.place.layer != entry.place.layer || !known.counter.is_same(entry.counter) ||
           !known.statistics.running_mean.is_same(entry.statistics.running_mean) ||
@@ -291,7 +278,7 @@ void StatisticsLog::put(Entry entry) {
       }
       merge(known.statistics, entry.statistics);
       known.place.micro_batch = entry.place.micro_batch;
-      next_ = at + 1;
+      next_ = place + 1;
       return;
     }
   }
@@ -328,6 +315,11 @@ void StatisticsLog::apply(Entry& entry) {
   if (entry.cumulative) s.momentum = 1.0 / entry.counter.item<double>();
   // Like the operators, which do not tell autograd that they write to these tensors.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (s.input.defined() && s.instances > 0) {
+    at::instance_norm(s.input, {}, {}, s.running_mean, s.running_var, /*use_input_stats=*/true,
+                      s.momentum, /*eps=*/1e-5, /*cudnn_enabled=*/false);
+    return;
+  }
   if (s.input.defined()) {
     at::batch_norm_update_stats(s.input, s.running_mean, s.running_var, s.momentum);
     return;

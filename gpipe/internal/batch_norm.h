@@ -1,20 +1,22 @@
 // What becomes of running statistics when a mini-batch passes a norm in micro-batches.
 //
-//  - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
+//  - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute
+//  does
 //    not update them again. Statistics that several stages share are not updated while the stages
-//    run, which would race, but logged, and committed in the loop's order after them.
+//    run, which would race, but logged, and committed in the loop's order after them. The log has a
+//    copy of each input of the norms that use them, and so takes memory for a whole mini-batch.
 //  - Deferred: micro-batches are normalised by their own statistics, and after the whole mini-batch
 //    the running statistics are updated once, as if the layer had seen it as one (GPipe, Huang et
 //    al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm).
 //
-// Both work on operators: those that update running statistics, and the addition that counts batches.
-// So they hold for any module that calls them; the user's modules are neither replaced nor changed.
-// What a norm returns in training does not depend on its running statistics, so an operator that is
-// not to touch them gets zeros in their place.
+// Both work on operators: those that update running statistics, and the addition that counts
+// batches. So they hold for any module that calls them; the user's modules are neither replaced nor
+// changed. What a norm returns in training does not depend on its running statistics, so an
+// operator that is not to touch them gets zeros in their place.
 //
 // Outside this: a module that reads its running statistics in a training forward sees those from
-// before the mini-batch where they are deferred or shared, and one that is no torch::nn::BatchNorm and
-// derives its momentum from its counter is updated with a momentum of that time.
+// before the mini-batch where they are deferred or shared, and one that is no torch::nn::BatchNorm
+// and derives its momentum from its counter is updated with a momentum of that time.
 #ifndef GPIPE_INTERNAL_BATCH_NORM_H_
 #define GPIPE_INTERNAL_BATCH_NORM_H_
 
@@ -36,11 +38,10 @@ class Library;
 namespace gpipe::internal {
 
 // The running statistics and counters in a model's modules as they are now. Made anew for each run,
-// because a module may be replaced between two; it keeps the tensors alive, so that none that is made
-// meanwhile is taken for one of them.
+// because a module may be replaced between two; it keeps the tensors alive, so that none that is
+// made meanwhile is taken for one of them.
 class TrackedStatistics {
  public:
-  // `stages` shares tensors between stages only where there are several.
   explicit TrackedStatistics(int64_t stages) : several_stages_(stages > 1) {}
 
   // `layer`, which belongs to `stage`, and the modules in it.
@@ -80,12 +81,15 @@ class StatisticsLog {
     at::Tensor running_mean;  // of the two, the undefined one is not updated
     at::Tensor running_var;
     double momentum = 0;
-    at::Tensor mean;  // (C), or with instances (instances * C)
-    // Unbiased variance, or where there are `elements` the sum of squared deviations.
+    int64_t instances = 0;  // of an instance norm; 0: it is a batch norm
+    // Not deferred: LibTorch's operator makes the update from a copy of its input. To compute it
+    // from mean and variance would take less memory, but not always give the same last bit.
+    at::Tensor input;
+    // Deferred: of an instance norm (instances * C) and unbiased variances, of a batch norm (C) and
+    // sums of squared deviations.
+    at::Tensor mean;
     at::Tensor spread;
-    int64_t instances = 0;  // of an instance norm
-    int64_t elements = 0;   // per channel, of a deferred batch norm
-    at::Tensor input;       // instead of mean and spread
+    int64_t elements = 0;  // per channel, of a batch norm
   };
 
   // A counter's addition. Belongs to the update that follows, if that comes in the same place.

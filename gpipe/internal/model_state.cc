@@ -8,7 +8,7 @@
 
 namespace gpipe::internal {
 
-ModelState::ModelState(const std::vector<std::vector<Layer>*>& partitions)
+ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
     : of_stage_(partitions.size()) {
   for (size_t j = 0; j < partitions.size(); ++j) {
     const auto stage = static_cast<int64_t>(j);

@@ -30,7 +30,7 @@ class ModelState {
   };
 
   ModelState() = default;
-  explicit ModelState(const std::vector<std::vector<Layer>*>& partitions);
+  explicit ModelState(const std::vector<const std::vector<Layer>*>& partitions);
 
   // Each once.
   const std::vector<Parameter>& parameters() const { return parameters_; }

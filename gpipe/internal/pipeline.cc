@@ -152,9 +152,9 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
   return programs_.back()->program;
 }
 
-ModelState Pipeline::model_state() {
-  std::vector<std::vector<Layer>*> partitions;
-  for (Stage& stage : stages_) partitions.push_back(&stage.layers());
+ModelState Pipeline::model_state() const {
+  std::vector<const std::vector<Layer>*> partitions;
+  for (const Stage& stage : stages_) partitions.push_back(&stage.layers());
   return ModelState(partitions);
 }
 
@@ -206,7 +206,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
   pass.plan.forward_state = &pass.forward_state;
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
-    for (Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
+    for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
   }
   pass.plan.tracked = &tracked;
   const CallerState caller_state;

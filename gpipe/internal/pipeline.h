@@ -88,7 +88,7 @@ class Pipeline {
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 
   // The layers' parameters, buffers and modes as they are now. Not beside a run.
-  ModelState model_state();
+  ModelState model_state() const;
 
   // Throws, with what to do, where no run is possible: std::logic_error in a forked child,
   // c10::ValueError where the skips of a layer have been moved (Skippable::isolate).
