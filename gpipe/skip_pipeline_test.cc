@@ -399,9 +399,9 @@ TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
 
 // The pipeline has made its routes by then. The plain model would run all the same.
 TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
-  const SkipLayer stash = stash_layer({"skip"});
-  const SkipLayer pop = pop_layer({"skip"});
-  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{1, 1, 1}, {2, 1}, {3}}) {
+  SkipLayer stash = stash_layer({"skip"});
+  SkipLayer pop = pop_layer({"skip"});
+  for (const auto& balance : std::vector<std::vector<int64_t>>{{1, 1, 1}, {2, 1}, {3}}) {
     GPipe pipe(nn::Sequential(stash, nn::Linear(4, 4), pop),
                options(balance, 2, Checkpoint::kAlways));
     const at::Tensor x = torch::rand({4, 4});

@@ -30,6 +30,7 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
     init_error.rethrow();
   } catch (const std::system_error& error) {
     const size_t started = state.threads.size();
+    const WaitScope wait;
     stop_and_join(state);
     if (started == static_cast<size_t>(workers)) throw;  // thrown by `init`
     throw std::system_error(
@@ -39,6 +40,7 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
                           " could not be started; give fewer partitions, or raise the limit on "
                           "threads (ulimit -u, the container's limit on processes) or on memory");
   } catch (...) {
+    const WaitScope wait;
     stop_and_join(state);
     throw;
   }
@@ -56,6 +58,8 @@ WorkerPool::~WorkerPool() {
     (void)state_.release();
     return;
   }
+  // So that exit() waits for the ends of the threads, where LibTorch has destructors.
+  const WorkScope work;
   stop_and_join(*state_);
 }
 
@@ -85,7 +89,6 @@ void WorkerPool::wait_until_finished(State& state) {
 void WorkerPool::stop_and_join(State& state) {
   state.stop = true;
   wake_all(state);
-  const WaitScope wait;
   for (std::thread& thread : state.threads) thread.join();
 }
 
