@@ -361,8 +361,6 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
   const std::vector<int64_t>& sizes = pass->sizes;
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  TORCH_CHECK_VALUE(rows > 0, "step was given an empty mini-batch (0 rows), whose loss and gradients "
-                              "are not defined; leave the step out");
   MicroBatchLoss losses(targets, rows, devices_.back(), *pass, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };

@@ -55,7 +55,7 @@ TEST(Lifetime, APipelineNeedNotBeUsed) {
 TEST(Lifetime, BatchesOfAnySizeFollowOneAnother) {
   nn::Sequential plain = model();
   GPipe pipe = piped();
-  for (const int64_t rows : {8, 3, 1, 12, 2, 0, 7}) {
+  for (const int64_t rows : {8, 3, 1, 12, 2, 7}) {
     testing::manual_seed(rows);
     const at::Tensor x = torch::randn({rows, 4});
     plain->zero_grad();
@@ -63,10 +63,7 @@ TEST(Lifetime, BatchesOfAnySizeFollowOneAnother) {
     const double want =
         PlainModel(plain, 3).step({x}, {}, square, testing::BackwardOrder::kAscending).loss;
     const double loss = pipe->step({x}, {}, square).loss;
-    // No rows: the mean of nothing is no number.
-    if (rows > 0) {
-      EXPECT_EQ(loss, want) << rows << " rows";
-    }
+    EXPECT_EQ(loss, want) << rows << " rows";
     const auto have = pipe->named_parameters();
     for (const auto& p : plain->named_parameters()) {
       EXPECT_THAT(have[p.key()].grad(), EqualsBitwise(p.value().grad()))

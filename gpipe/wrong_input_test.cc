@@ -818,14 +818,16 @@ TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
     output.sum().backward();
     const StepResult sum = pipe->step(
         {torch::rand({0, 4})}, {}, [](const Tensors& o, const Tensors&) { return o[0].sum(); },
-        StepOptions().keep_outputs(true));
+        StepOptions().keep_outputs(true).reduction(LossReduction::kSum));
     EXPECT_EQ(sum.loss, 0.0);
     EXPECT_EQ(sum.outputs.at(0).sizes(), (at::IntArrayRef{0, 3}));
     for (const at::Tensor& parameter : pipe->parameters()) {
       EXPECT_THAT(parameter.grad(), EqualsBitwise(torch::zeros_like(parameter)));
     }
-    // The mean of nothing is no number, as it is without a pipeline.
-    EXPECT_TRUE(std::isnan(pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse).loss));
+    // The mean of nothing is no number.
+    EXPECT_THAT([&] { pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse); },
+                ::testing::ThrowsMessage<c10::ValueError>(
+                    ::testing::HasSubstr("empty mini-batch (0 rows)")));
   }
 }
 

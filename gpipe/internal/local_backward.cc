@@ -1,5 +1,6 @@
 #include "gpipe/internal/local_backward.h"
 
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/StringUtil.h>
@@ -61,6 +62,22 @@ class Collector : public Node {
   variable_list collected;
 };
 
+// Hands a node its inputs, undefined ones among them, which the engine does not take as roots.
+class Feeder : public Node {
+ public:
+  Feeder(edge_list&& edges, variable_list&& values)
+      : Node(std::move(edges)), values_(std::move(values)) {
+    add_input_metadata(trigger);
+  }
+  variable_list apply(variable_list&&) override { return std::move(values_); }
+  std::string name() const override { return "GPipeFeeder"; }
+
+  const at::Tensor trigger = at::zeros({1});
+
+ private:
+  variable_list values_;
+};
+
 // While it lives, the node hands its results to `collector`, in the order of its valid edges.
 class DetourScope {
  public:
@@ -86,14 +103,14 @@ class DetourScope {
 
 // The node's results, with all its hooks called, by the engine.
 variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
-  const std::shared_ptr<Node> self = node.getptr();
-  edge_list roots;
-  for (uint32_t k = 0; k < inputs.size(); ++k) roots.emplace_back(self, k);
+  edge_list edges;
+  for (uint32_t k = 0; k < inputs.size(); ++k) edges.emplace_back(node.getptr(), k);
+  auto feeder = std::make_shared<Feeder>(std::move(edges), std::move(inputs));
   auto collector = std::make_shared<Collector>();
   {
     DetourScope detour(node, collector);
-    Engine::get_default_engine().execute(roots, inputs, keep_graph, /*create_graph=*/false,
-                                         /*accumulate_grad=*/true);
+    Engine::get_default_engine().execute({Edge(feeder, 0)}, {feeder->trigger}, keep_graph,
+                                         /*create_graph=*/false, /*accumulate_grad=*/true);
   }
   variable_list outputs(node.next_edges().size());
   size_t next = 0;
