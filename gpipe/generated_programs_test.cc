@@ -69,8 +69,8 @@ TEST(GeneratedPrograms, EqualThePlainModelBitByBit) {
   std::cout << drawn << " programs from seed " << seed << ": " << counts[Outcome::kEqual]
             << " equal, " << counts[Outcome::kEqualButSums] << " equal up to the order of sums, "
             << counts[Outcome::kRefused] << " refused, " << counts[Outcome::kInvalid]
-            << " invalid (the plain model throws), " << counts[Outcome::kDifferent] << " different, "
-            << counts[Outcome::kThrows] << " threw\n";
+            << " invalid (the plain model throws), " << counts[Outcome::kDifferent]
+            << " different, " << counts[Outcome::kThrows] << " threw\n";
   // More would mean that the generator tests less than it seems to.
   if (programs >= 100) {
     EXPECT_LE(counts[Outcome::kInvalid], drawn / 10);

@@ -72,8 +72,10 @@ Tensors join(const std::vector<Tensors>& pieces) {
   Tensors result;
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
-    for (const Tensors& piece : pieces) column.push_back(piece[k].detach());
-    result.push_back(column[0].defined() ? at::cat(column, 0) : at::Tensor());
+    for (const Tensors& piece : pieces) {
+      if (piece[k].defined()) column.push_back(piece[k].detach());
+    }
+    result.push_back(column.empty() ? at::Tensor() : at::cat(column, 0));
   }
   return result;
 }
@@ -164,7 +166,8 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> gradients;
     for (size_t k = 0; k < leaves.size(); ++k) {
-      if (!outputs[i][k].defined() || !leaves[k].grad().defined() || !outputs[i][k].requires_grad()) continue;
+      if (!outputs[i][k].defined() || !leaves[k].grad().defined() || !outputs[i][k].requires_grad())
+        continue;
       int64_t start = 0;
       for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
       roots.push_back(outputs[i][k]);

@@ -11,6 +11,7 @@ namespace gpipe::testing::programs {
 
 // A module of torch::nn, or a small block of them; on the main value where there are several.
 std::optional<Draw> draw_module(const State& state, Random& random);
+std::optional<Draw> draw_linear(const State& state, Random& random);
 
 // A function with up to two parameters: operators, views, in-place, custom autograd functions.
 std::optional<Draw> draw_function(const State& state, Random& random);

@@ -35,7 +35,8 @@ using at::Tensor;
 
 // What the pipeline may refuse though the plain model runs. Each is documented:
 const char* const kRefusals[] = {
-    // an input of a checkpointed cell is changed in place, and its recompute would start from there;
+    // an input of a checkpointed cell is changed in place, and its recompute would start from
+    // there;
     "changed an input of stage",
     // a tensor is changed in place that other routes carry past the cut as well;
     "also travels",
@@ -74,12 +75,12 @@ void make_optimizer(const Program& program, const std::vector<Tensor>& parameter
           side.parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
       return;
     case Optimizer::kAdam:
-      side.optimizer = std::make_unique<torch::optim::Adam>(side.parameters,
-                                                            torch::optim::AdamOptions(0.01));
+      side.optimizer =
+          std::make_unique<torch::optim::Adam>(side.parameters, torch::optim::AdamOptions(0.01));
       return;
     case Optimizer::kAdamW:
-      side.optimizer = std::make_unique<torch::optim::AdamW>(side.parameters,
-                                                             torch::optim::AdamWOptions(0.01));
+      side.optimizer =
+          std::make_unique<torch::optim::AdamW>(side.parameters, torch::optim::AdamWOptions(0.01));
   }
 }
 
@@ -171,7 +172,7 @@ LossFn make_loss(const Program& program) {
       loss = F::cross_entropy(output, target.remainder(output.size(1)));
     } else {
       target = target.unsqueeze(1) * at::linspace(0.5, 1.5, output.size(1), target.options());
-      loss = kind == Loss::kMse         ? F::mse_loss(output, target)
+      loss = kind == Loss::kMse        ? F::mse_loss(output, target)
              : kind == Loss::kSmoothL1 ? F::smooth_l1_loss(output, target)
                                        : (output * target).mean();
     }
@@ -186,8 +187,7 @@ LossFn make_loss(const Program& program) {
 
 class Autocast {
  public:
-  explicit Autocast(bool on)
-      : former_(at::autocast::is_autocast_enabled(at::kCPU)), on_(on) {
+  explicit Autocast(bool on) : former_(at::autocast::is_autocast_enabled(at::kCPU)), on_(on) {
     if (!on_) return;
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
@@ -216,8 +216,7 @@ StepResult run_plain(const Program& program, PlainModel& plain, const Batch& bat
   switch (program.entry) {
     case Entry::kForward:
       return plain.forward_backward(inputs, {batch.target}, loss,
-                                    program.autocast ? std::optional(at::kBFloat16)
-                                                     : std::nullopt);
+                                    program.autocast ? std::optional(at::kBFloat16) : std::nullopt);
     case Entry::kStep:
       return plain.step(inputs, {batch.target}, loss, BackwardOrder::kAscending);
     case Entry::kStepGPipe:
@@ -320,7 +319,9 @@ class Comparison {
   std::string category_;
 };
 
-Tensor gradient_of(const Tensor& tensor) { return tensor.requires_grad() ? tensor.grad() : Tensor(); }
+Tensor gradient_of(const Tensor& tensor) {
+  return tensor.requires_grad() ? tensor.grad() : Tensor();
+}
 
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -418,13 +419,12 @@ Outcome run(const Program& program) {
     try {
       if (call == 0) {
         pipe = make_side(program);
-        pipeline = GPipe(
-            pipe.model,
-            GPipeOptions(program.balance)
-                .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
-                .chunks(program.chunks)
-                .partition_checkpoints(program.checkpoints)
-                .deferred_batch_norm(program.deferred_batch_norm));
+        pipeline = GPipe(pipe.model,
+                         GPipeOptions(program.balance)
+                             .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
+                             .chunks(program.chunks)
+                             .partition_checkpoints(program.checkpoints)
+                             .deferred_batch_norm(program.deferred_batch_norm));
         make_optimizer(program, pipeline->parameters(), pipe);
       }
       torch::manual_seed(call_seed(program, call));

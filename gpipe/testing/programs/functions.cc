@@ -40,7 +40,7 @@ struct SlowBackward : Function<SlowBackward> {
 
 Tensor sleep(const Tensor& x) {
   sleep_a_little();
-  return x.requires_grad() ? SlowBackward::apply(x) : x * 1;
+  return SlowBackward::apply(x);
 }
 
 struct Square : Function<Square> {
@@ -178,10 +178,10 @@ struct Entry {
 };
 
 // The text of an expression and its function: each is written once.
-#define GPIPE_EXPRESSION(...)                                                                     \
-  #__VA_ARGS__, []([[maybe_unused]] Tensor x, [[maybe_unused]] Tensor s,                          \
-                   [[maybe_unused]] Tensor a, [[maybe_unused]] Tensor b,                          \
-                   [[maybe_unused]] int64_t channels, [[maybe_unused]] int64_t last,              \
+#define GPIPE_EXPRESSION(...)                                                        \
+#__VA_ARGS__, []([[maybe_unused]] Tensor x, [[maybe_unused]] Tensor s,             \
+                   [[maybe_unused]] Tensor a, [[maybe_unused]] Tensor b,             \
+                   [[maybe_unused]] int64_t channels, [[maybe_unused]] int64_t last, \
                    [[maybe_unused]] int64_t width) -> Tensor { return __VA_ARGS__; }
 
 constexpr Shape kNone = Shape::kNone;
@@ -189,7 +189,7 @@ constexpr Shape kNone = Shape::kNone;
 const Entry kFunctions[] = {
     // Operators.
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * 0.5)},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * x)},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* x)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + x.sin())},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(1 - x)},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION((x * 0.3).exp())},
@@ -197,13 +197,13 @@ const Entry kFunctions[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x - x.mean(-1, true))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x.clamp(-1, 1))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x.detach() + x)},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * (x.detach() > 0))},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * x.detach().sigmoid())},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x*(x.detach() > 0))},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* x.detach().sigmoid())},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::where(x > 0, x, x * 0.2))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x.masked_fill(x < -0.5, 0))},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * at::ones_like(x).triu())},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* at::ones_like(x).triu())},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + at::randn_like(x) * 0.1)},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * at::bernoulli(at::full_like(x, 0.5)))},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* at::bernoulli(at::full_like(x, 0.5)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.cumsum(-1))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(std::get<0>(x.sort(-1)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(std::get<0>(x.topk(2, -1)))},
@@ -228,7 +228,8 @@ const Entry kFunctions[] = {
     {k2, 0, kNone, kNone, GPIPE_EXPRESSION(x.unsqueeze(-1).squeeze(-1))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.view_as(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.flip(-1))},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::cat({x.chunk(2, -1)[1], x.chunk(2, -1)[0]}, -1))},
+    {kAny, kFresh, kNone, kNone,
+     GPIPE_EXPRESSION(at::cat({x.chunk(2, -1)[1], x.chunk(2, -1)[0]}, -1))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::cat({x, x.sin()}, 1))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::stack(x.unbind(1), 1))},
     {k1, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::stack({x, x * 2}, 1))},
@@ -240,10 +241,10 @@ const Entry kFunctions[] = {
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION(x.add_(1))},
     {kAny, kInPlace | kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x.add_(a))},
     {kAny, kInPlace | kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x.add_(a, 0.5).mul_(2))},
-    {kAny, kInPlace | kFresh, kNone, kNone,
-     GPIPE_EXPRESSION((x.narrow(-1, 0, 1).mul_(2), x))},
+    {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION((x.narrow(-1, 0, 1).mul_(2), x))},
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION((x.select(1, 0).zero_(), x))},
-    {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION((x.select(1, 0).copy_(x.select(1, 1) * 2), x))},
+    {kAny, kInPlace | kFresh, kNone, kNone,
+     GPIPE_EXPRESSION((x.select(1, 0).copy_(x.select(1, 1) * 2), x))},
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION(x.masked_fill_(x < 0, 0.1))},
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION(HalveInPlace::apply(x))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION((x * 1).relu_() * 2)},
@@ -254,14 +255,13 @@ const Entry kFunctions[] = {
     {kAny, kFresh, Shape::kOneRow, Shape::kSample, GPIPE_EXPRESSION(x + a + b)},
     {kAny, kFresh, Shape::kSample, Shape::kSample,
      GPIPE_EXPRESSION(x + a.unsqueeze(0) + b.unsqueeze(0))},
-    {kAny, kFresh, Shape::kSample, kNone,
-     GPIPE_EXPRESSION(x * a.unsqueeze(0).expand_as(x))},
-    {kAny, kFresh, Shape::kOneRow, kNone, GPIPE_EXPRESSION(x * a.expand_as(x))},
-    {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(x * a)},
-    {kAny, kFresh, Shape::kScalar, kNone, GPIPE_EXPRESSION(x * a)},
-    {kAny, kFresh, Shape::kScalar, Shape::kLast, GPIPE_EXPRESSION(x * a + b)},
-    {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x * a + a)},
-    {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x * a.softmax(0))},
+    {kAny, kFresh, Shape::kSample, kNone, GPIPE_EXPRESSION(x* a.unsqueeze(0).expand_as(x))},
+    {kAny, kFresh, Shape::kOneRow, kNone, GPIPE_EXPRESSION(x* a.expand_as(x))},
+    {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(x* a)},
+    {kAny, kFresh, Shape::kScalar, kNone, GPIPE_EXPRESSION(x* a)},
+    {kAny, kFresh, Shape::kScalar, Shape::kLast, GPIPE_EXPRESSION(x* a + b)},
+    {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x* a + a)},
+    {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x* a.softmax(0))},
     {kAny, kFresh, Shape::kWide, kNone, GPIPE_EXPRESSION(at::matmul(x, a))},
     {kAny, kFresh, Shape::kSquare, kNone, GPIPE_EXPRESSION(at::matmul(x, a.t()))},
     {kAny, kFresh, Shape::kSquare, kNone, GPIPE_EXPRESSION(at::matmul(x, (a + a.t()) * 0.5))},
@@ -275,8 +275,7 @@ const Entry kFunctions[] = {
      GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels)).mean(0))},
     {k2, kFresh, Shape::kTable, kNone,
      GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels).remainder(8)))},
-    {k2, kFresh, Shape::kTable, kNone,
-     GPIPE_EXPRESSION(x + a.narrow(0, 0, channels).unsqueeze(0))},
+    {k2, kFresh, Shape::kTable, kNone, GPIPE_EXPRESSION(x + a.narrow(0, 0, channels).unsqueeze(0))},
     {k2, kFresh, Shape::kLast, kNone,
      GPIPE_EXPRESSION(at::cat({a.expand({x.size(0), 1, -1}), x}, 1))},
     {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(at::layer_norm(x, {last}, a))},
@@ -299,15 +298,15 @@ const Entry kFunctions[] = {
 const Entry kUsesOfFloats[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + s)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + s)},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * s)},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* s)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + s * s)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::cat({x, s}, 1))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::where(x > 0, x, s))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + row_means(s, x))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + row_means(s, x))},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * row_means(s, x).tanh())},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* row_means(s, x).tanh())},
     {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(x + row_means(s, x) * a)},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * s.mean())},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* s.mean())},
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION(x.add_(row_means(s, x)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x)},
 };
@@ -315,16 +314,16 @@ const Entry kUsesOfIntegers[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + row_means(s.remainder(5), x) * 0.1)},
     {kAny, kFresh, Shape::kTable, kNone,
      GPIPE_EXPRESSION(x + column(at::embedding(a, s.flatten(1).sum(1).remainder(8)).mean(1), x))},
+    {k1, 0, kNone, kNone, GPIPE_EXPRESSION(x.gather(1, s.flatten(1).remainder(channels)))},
     {k1, 0, kNone, kNone,
-     GPIPE_EXPRESSION(x.gather(1, s.flatten(1).remainder(channels)))},
-    {k1, 0, kNone, kNone,
-     GPIPE_EXPRESSION(x.scatter_add(1, s.flatten(1).narrow(1, 0, 1).remainder(channels), x.sin()))},
+     GPIPE_EXPRESSION(x.scatter_add(1, s.flatten(1).narrow(1, 0, 1).remainder(channels),
+                                    x.sin().narrow(1, 0, 1)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x)},
 };
 const Entry kUsesOfMasks[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::where(s, x, x * 0.5))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x.masked_fill(s, 0))},
-    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x * s)},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x* s)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + row_means(s, x))},
 };
 const Entry kUsesOfUndefined[] = {
@@ -335,7 +334,7 @@ const Entry kUsesOfUndefined[] = {
 // One more value, to travel beside x.
 const Entry kExtras[] = {
     {kAny, kSaves, kNone, kNone, GPIPE_EXPRESSION(x.sin())},
-    {kAny, kSaves, Shape::kSample, kNone, GPIPE_EXPRESSION(x * a)},
+    {kAny, kSaves, Shape::kSample, kNone, GPIPE_EXPRESSION(x* a)},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x * 0.5)},
     {kAny, kSame, kNone, kNone, GPIPE_EXPRESSION(x)},
     {kAny, kSame, kNone, kNone, GPIPE_EXPRESSION(x)},
@@ -353,7 +352,7 @@ const Entry kExtras[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.flatten(1).argmax(1, true))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(Tensor())},
     {kAny, 0, Shape::kLast, kNone, GPIPE_EXPRESSION(a.expand({x.size(0), -1}))},
-    {kAny, 0, Shape::kLast, kNone, GPIPE_EXPRESSION(a * at::ones({x.size(0), 1}, x.options()))},
+    {kAny, 0, Shape::kLast, kNone, GPIPE_EXPRESSION(a* at::ones({x.size(0), 1}, x.options()))},
 };
 
 Expression expression(const Entry& entry, const State& state, Random& random) {
@@ -420,16 +419,16 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   if (alone) {
     layer.text += "return " + expression.text + "; }";
   } else {
-    layer.text += (at == 0 ? "auto& x = v[0]; x = " : "auto& x = v[0]; Tensor s = " + s + "; x = ") +
-                  expression.text + "; " + (erase ? "v.erase(" + s + "); " : "") +
-                  (out == ValueKind::kTensor ? "return x; }"
-                                             : std::string("return ") + internal::to_text(out) +
-                                                   "(v); }");
+    layer.text +=
+        (at == 0 ? "auto& x = v[0]; x = " : "auto& x = v[0]; Tensor s = " + s + "; x = ") +
+        expression.text + "; " + (erase ? "v.erase(" + s + "); " : "") +
+        (out == ValueKind::kTensor ? "return x; }"
+                                   : std::string("return ") + internal::to_text(out) + "(v); }");
   }
   layer.make = [=](Workshop& workshop) {
     const Tensors parameters = make_parameters(expression.parameters, workshop);
     torch::nn::AnyModule module = function_module(state.kind, out, [=](Tensors v) {
-      Tensor s = at == 0 ? Tensor() : v[at];
+      Tensor s = at == 0 ? Tensor() : v.at(at);
       if (erase) v.erase(v.begin() + static_cast<int64_t>(at));
       v[0] = expression.compute(std::move(v[0]), std::move(s),
                                 parameters.empty() ? Tensor() : parameters[0],
@@ -471,7 +470,8 @@ Layer moving_average() {
 // Counts how often its output's gradient passes.
 Layer counting_output_hook(int64_t counter) {
   Layer layer;
-  layer.text = "[](Tensor x) { x = x * 1; if (x.requires_grad()) x.register_hook(count); return x; }";
+  layer.text =
+      "[](Tensor x) { x = x * 1; if (x.requires_grad()) x.register_hook(count); return x; }";
   layer.make = [counter](Workshop& workshop) {
     auto& count = workshop.counters[counter];
     if (!count) count = std::make_shared<std::atomic<int64_t>>(0);
@@ -492,9 +492,9 @@ std::string parameters_text(const std::vector<Parameter>& parameters) {
   for (size_t k = 0; k < parameters.size(); ++k) {
     const Parameter& p = parameters[k];
     text += std::string(k == 0 ? "" : ", ") + "ab"[k] + " = " +
-            (p.tied >= 0  ? "tied_" + std::to_string(p.tied)
-             : p.frozen ? "frozen_parameter"
-                        : "parameter") +
+            (p.tied >= 0 ? "tied_" + std::to_string(p.tied)
+             : p.frozen  ? "frozen_parameter"
+                         : "parameter") +
             "(" + shape_text(p.shape) + ")";
   }
   return text + "]";
@@ -530,10 +530,10 @@ std::optional<Draw> draw_function(const State& state, Random& random) {
 }
 
 std::optional<Expression> draw_use_of(const State& state, const Tensor& s, Random& random) {
-  const Entry& entry = !s.defined()                       ? any_of(kUsesOfUndefined, random)
-                       : s.is_floating_point()            ? any_of(kUsesOfFloats, random)
-                       : s.scalar_type() == at::kBool     ? any_of(kUsesOfMasks, random)
-                                                          : any_of(kUsesOfIntegers, random);
+  const Entry& entry = !s.defined()                   ? any_of(kUsesOfUndefined, random)
+                       : s.is_floating_point()        ? any_of(kUsesOfFloats, random)
+                       : s.scalar_type() == at::kBool ? any_of(kUsesOfMasks, random)
+                                                      : any_of(kUsesOfIntegers, random);
   if ((entry.dimensions & (1U << (state.main().dim() - 2))) == 0) return std::nullopt;
   Expression chosen = expression(entry, state, random);
   if (chosen.in_place && !state.fresh) return std::nullopt;
@@ -574,7 +574,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
                  "]); return " + internal::to_text(out) + "(v); }";
     layer.make = [at, in = state.kind, out](Workshop&) {
       return function_module(in, out, [at](Tensors v) {
-        std::swap(v[0], v[at]);
+        std::swap(v.at(0), v.at(at));
         return v;
       });
     };

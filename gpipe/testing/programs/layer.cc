@@ -1,6 +1,7 @@
 #include "gpipe/testing/programs/layer.h"
 
 #include <ATen/ops/randn.h>
+#include <c10/util/Exception.h>
 
 #include <regex>
 #include <tuple>
@@ -35,13 +36,20 @@ auto to_tuple(Tensors list, std::index_sequence<I...>) {
   return std::make_tuple(std::move(list[I])...);
 }
 
+// Sizes are checked: a program with layers left out may have a list too short.
+void check_size(const Tensors& list, size_t size) {
+  TORCH_CHECK_VALUE(list.size() == size, "a layer has ", list.size(), " values instead of ", size);
+}
+
 template <typename T>
 T from_list(Tensors list) {
   if constexpr (std::is_same_v<T, Tensors>) {
     return list;
   } else if constexpr (std::is_same_v<T, Tensor>) {
+    check_size(list, 1);
     return std::move(list[0]);
   } else {
+    check_size(list, std::tuple_size_v<T>);
     return to_tuple(std::move(list), std::make_index_sequence<std::tuple_size_v<T>>());
   }
 }
@@ -99,8 +107,8 @@ std::string with_numbers(std::string text, int64_t channels, int64_t last, int64
   const std::pair<const char*, int64_t> numbers[] = {
       {"channels", channels}, {"last", last}, {"width", width}};
   for (const auto& [name, number] : numbers) {
-    text =
-        std::regex_replace(text, std::regex("\\b" + std::string(name) + "\\b(?! =|\\()"), std::to_string(number));
+    text = std::regex_replace(text, std::regex("\\b" + std::string(name) + "\\b(?! =|\\()"),
+                              std::to_string(number));
   }
   return text;
 }

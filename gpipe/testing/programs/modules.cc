@@ -65,8 +65,8 @@ TORCH_MODULE(LstmCell);
 struct AttentionImpl : nn::Module {
   AttentionImpl(int64_t width, double dropout)
       : attention(register_module(
-            "attention", nn::MultiheadAttention(
-                             nn::MultiheadAttentionOptions(width, 2).dropout(dropout)))) {}
+            "attention",
+            nn::MultiheadAttention(nn::MultiheadAttentionOptions(width, 2).dropout(dropout)))) {}
   Tensor forward(Tensor x) {
     x = x.transpose(0, 1);
     return std::get<0>(attention(x, x, x)).transpose(0, 1);
@@ -78,9 +78,10 @@ TORCH_MODULE(Attention);
 struct EncoderLayerImpl : nn::Module {
   EncoderLayerImpl(int64_t width, double dropout)
       : layer(register_module(
-            "layer", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(width, 2)
-                                                     .dim_feedforward(2 * width)
-                                                     .dropout(dropout)))) {}
+            "layer",
+            nn::TransformerEncoderLayer(
+                nn::TransformerEncoderLayerOptions(width, 2).dim_feedforward(2 * width).dropout(
+                    dropout)))) {}
   Tensor forward(Tensor x) { return layer(x.transpose(0, 1)).transpose(0, 1); }
   nn::TransformerEncoderLayer layer;
 };
@@ -105,8 +106,7 @@ TORCH_MODULE(Residual);
 struct BasicBlockImpl : nn::Module {
   explicit BasicBlockImpl(int64_t channels)
       : conv(register_module(
-            "conv",
-            nn::Conv2d(nn::Conv2dOptions(channels, channels, 3).padding(1).bias(false)))),
+            "conv", nn::Conv2d(nn::Conv2dOptions(channels, channels, 3).padding(1).bias(false)))),
         norm(register_module("norm", nn::BatchNorm2d(channels))) {}
   Tensor forward(Tensor x) {
     Tensor y = norm(conv(x));
@@ -148,8 +148,8 @@ TORCH_MODULE(Embed);
 struct EmbedBagImpl : nn::Module {
   EmbedBagImpl(int64_t entries, int64_t width)
       : table(register_module(
-            "table",
-            nn::EmbeddingBag(nn::EmbeddingBagOptions(entries, width).mode(torch::kSum)))) {}
+            "table", nn::EmbeddingBag(nn::EmbeddingBagOptions(entries, width).mode(torch::kSum)))) {
+  }
   Tensor forward(Tensor index) { return table(index.remainder(table->options.num_embeddings())); }
   nn::EmbeddingBag table;
 };
@@ -163,13 +163,13 @@ struct Entry {
 };
 
 // The text of a module and the module: each is written once.
-#define GPIPE_MODULE(...)                                                              \
-  #__VA_ARGS__, []([[maybe_unused]] int64_t channels, [[maybe_unused]] int64_t last,   \
+#define GPIPE_MODULE(...)                                                            \
+#__VA_ARGS__, []([[maybe_unused]] int64_t channels, [[maybe_unused]] int64_t last, \
                    [[maybe_unused]] int64_t width) { return nn::AnyModule(__VA_ARGS__); }
 
 // `channels` is dimension 1, `last` the last dimension, `width` an even number up to 6.
 const Entry kModules[] = {
-    // Linear. Three times: the most usual layer.
+    // Linear. The first one is draw_linear's.
     {kAny, kFresh, GPIPE_MODULE(nn::Linear(last, width))},
     {kAny, kFresh, GPIPE_MODULE(nn::Linear(last, last))},
     {k1, kFresh, GPIPE_MODULE(nn::Linear(last, width))},
@@ -181,19 +181,17 @@ const Entry kModules[] = {
     {k2, kFresh,
      GPIPE_MODULE(nn::Conv1d(nn::Conv1dOptions(channels, channels, 3).padding(1).groups(2)))},
     {k2, kFresh,
-     GPIPE_MODULE(
-         nn::ConvTranspose1d(nn::ConvTranspose1dOptions(channels, width, 2).stride(2)))},
+     GPIPE_MODULE(nn::ConvTranspose1d(nn::ConvTranspose1dOptions(channels, width, 2).stride(2)))},
     {k3, kFresh, GPIPE_MODULE(nn::Conv2d(channels, width, 3))},
     {k3, kFresh,
      GPIPE_MODULE(nn::Conv2d(nn::Conv2dOptions(channels, width, 3).stride(2).padding(1)))},
     {k3, kFresh,
      GPIPE_MODULE(nn::Conv2d(nn::Conv2dOptions(channels, channels, 3).padding(1).groups(2)))},
     {k3, kFresh,
-     GPIPE_MODULE(nn::Conv2d(
-         nn::Conv2dOptions(channels, width, 3).padding(2).dilation(2).bias(false)))},
-    {k3, kFresh,
      GPIPE_MODULE(
-         nn::ConvTranspose2d(nn::ConvTranspose2dOptions(channels, width, 2).stride(2)))},
+         nn::Conv2d(nn::Conv2dOptions(channels, width, 3).padding(2).dilation(2).bias(false)))},
+    {k3, kFresh,
+     GPIPE_MODULE(nn::ConvTranspose2d(nn::ConvTranspose2dOptions(channels, width, 2).stride(2)))},
     // Activations.
     {kAny, 0, GPIPE_MODULE(nn::ReLU())},
     {kAny, 0, GPIPE_MODULE(nn::Tanh())},
@@ -240,8 +238,7 @@ const Entry kModules[] = {
     {k1 | k2, kFresh | kTwoRows | kBatchNorm,
      GPIPE_MODULE(nn::BatchNorm1d(nn::BatchNorm1dOptions(channels).momentum(c10::nullopt)))},
     {k1 | k2, kFresh | kTwoRows | kBatchNorm,
-     GPIPE_MODULE(
-         nn::BatchNorm1d(nn::BatchNorm1dOptions(channels).track_running_stats(false)))},
+     GPIPE_MODULE(nn::BatchNorm1d(nn::BatchNorm1dOptions(channels).track_running_stats(false)))},
     {k3, kFresh | kBatchNorm, GPIPE_MODULE(nn::BatchNorm2d(channels))},
     {k3, kFresh | kBatchNorm,
      GPIPE_MODULE(nn::BatchNorm2d(nn::BatchNorm2dOptions(channels).affine(false).momentum(0.3)))},
@@ -253,7 +250,8 @@ const Entry kModules[] = {
     {k2, kFresh,
      GPIPE_MODULE(nn::InstanceNorm1d(
          nn::InstanceNorm1dOptions(channels).affine(true).track_running_stats(true)))},
-    {k3, kFresh, GPIPE_MODULE(nn::InstanceNorm2d(nn::InstanceNorm2dOptions(channels).affine(true)))},
+    {k3, kFresh,
+     GPIPE_MODULE(nn::InstanceNorm2d(nn::InstanceNorm2dOptions(channels).affine(true)))},
     {k3, kFresh,
      GPIPE_MODULE(
          nn::InstanceNorm2d(nn::InstanceNorm2dOptions(channels).track_running_stats(true)))},
@@ -292,12 +290,11 @@ const Entry kModules[] = {
                                    .mode(torch::kLinear)
                                    .align_corners(false)))},
     {k2, kFresh,
-     GPIPE_MODULE(nn::Upsample(
-         nn::UpsampleOptions().size(std::vector<int64_t>{5}).mode(torch::kNearest)))},
+     GPIPE_MODULE(
+         nn::Upsample(nn::UpsampleOptions().size(std::vector<int64_t>{5}).mode(torch::kNearest)))},
     {k3, kFresh,
-     GPIPE_MODULE(nn::Upsample(nn::UpsampleOptions()
-                                   .scale_factor(std::vector<double>{2, 2})
-                                   .mode(torch::kNearest)))},
+     GPIPE_MODULE(nn::Upsample(
+         nn::UpsampleOptions().scale_factor(std::vector<double>{2, 2}).mode(torch::kNearest)))},
     {k3, kFresh,
      GPIPE_MODULE(nn::Upsample(nn::UpsampleOptions()
                                    .size(std::vector<int64_t>{3, 3})
@@ -324,8 +321,8 @@ const Entry kModules[] = {
     {k2, kFresh, GPIPE_MODULE(EncoderLayer(last, 0.1))},
     // Blocks.
     {kAny, kFresh,
-     GPIPE_MODULE(Residual(nn::Sequential(nn::Linear(last, width), nn::Tanh(),
-                                          nn::Linear(width, last))))},
+     GPIPE_MODULE(
+         Residual(nn::Sequential(nn::Linear(last, width), nn::Tanh(), nn::Linear(width, last))))},
     {k1, kFresh | kTwoRows | kBatchNorm,
      GPIPE_MODULE(Residual(nn::Sequential(nn::Linear(last, last), nn::BatchNorm1d(last),
                                           nn::ReLU(nn::ReLUOptions(true)), nn::Dropout(0.2))))},
@@ -348,10 +345,7 @@ Layer on_main_of_several(Layer layer, ValueKind kind) {
   return layer;
 }
 
-}  // namespace
-
-std::optional<Draw> draw_module(const State& state, Random& random) {
-  const Entry& entry = kModules[pick(random, 0, std::size(kModules) - 1)];
+std::optional<Draw> draw(const Entry& entry, const State& state, Random& random) {
   const Tensor& x = state.main();
   if ((entry.dimensions & (1U << (x.dim() - 2))) == 0) return std::nullopt;
   if ((entry.flags & kInPlace) != 0 && !state.fresh) return std::nullopt;
@@ -369,6 +363,16 @@ std::optional<Draw> draw_module(const State& state, Random& random) {
   layer.batch_norm = (entry.flags & kBatchNorm) != 0;
   if (state.kind != ValueKind::kTensor) layer = on_main_of_several(std::move(layer), state.kind);
   return Draw{std::move(layer), nullptr};
+}
+
+}  // namespace
+
+std::optional<Draw> draw_module(const State& state, Random& random) {
+  return draw(kModules[pick(random, 0, std::size(kModules) - 1)], state, random);
+}
+
+std::optional<Draw> draw_linear(const State& state, Random& random) {
+  return draw(kModules[0], state, random);
 }
 
 std::optional<Draw> draw_shared_module(const State& state, Random& random) {
@@ -394,10 +398,9 @@ std::optional<Draw> draw_shared_module(const State& state, Random& random) {
     if (fresh) entry->second = make(workshop);
     // In a layer of its own: one object cannot be two layers.
     nn::AnyModule inner = entry->second;
-    nn::AnyModule outer =
-        function_module(ValueKind::kTensor, ValueKind::kTensor, [inner](Tensors v) mutable {
-          return Tensors{inner.forward<Tensor>(std::move(v[0]))};
-        });
+    nn::AnyModule outer = function_module(
+        ValueKind::kTensor, ValueKind::kTensor,
+        [inner](Tensors v) mutable { return Tensors{inner.forward<Tensor>(std::move(v[0]))}; });
     outer.ptr()->register_module("shared", inner.ptr());
     return outer;
   };
@@ -435,7 +438,8 @@ Layer with_frozen_parameters(Layer layer, bool all) {
 }
 
 Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale) {
-  layer.text += scale ? " /* hooks on parameters: count, halve */" : " /* hooks on parameters: count */";
+  layer.text +=
+      scale ? " /* hooks on parameters: count, halve */" : " /* hooks on parameters: count */";
   layer.make = [make = std::move(layer.make), counter, scale](Workshop& workshop) {
     nn::AnyModule module = make(workshop);
     auto& count = workshop.counters[counter];

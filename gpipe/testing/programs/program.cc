@@ -33,8 +33,14 @@ Tensors clones(const Tensors& tensors) {
   return result;
 }
 
+struct Trial {
+  internal::Value value;
+  bool has_parameters = false;
+  bool trainable = false;
+};
+
 // Runs the layer on the trial model's values. nullopt if it does not fit.
-std::optional<internal::Value> tried(const Layer& layer, State& state) {
+std::optional<Trial> tried(const Layer& layer, State& state) {
   try {
     torch::nn::AnyModule module = layer.make(state.workshop);
     internal::Value value = internal::from_any(
@@ -43,15 +49,24 @@ std::optional<internal::Value> tried(const Layer& layer, State& state) {
     const bool fits = main.defined() && main.scalar_type() == at::kFloat && main.dim() >= 2 &&
                       main.dim() <= 4 && main.size(0) == kTrialRows && main.numel() > 0 &&
                       main.numel() <= kTrialRows * kMostNumbers;
-    if (fits) return value;
+    if (fits) {
+      Trial trial;
+      trial.value = std::move(value);
+      for (const Tensor& parameter : module.ptr()->parameters()) {
+        trial.has_parameters = true;
+        trial.trainable |= parameter.requires_grad();
+      }
+      return trial;
+    }
   } catch (const std::exception&) {  // it does not fit
   }
   return std::nullopt;
 }
 
-void append(Program& program, State& state, Layer layer, internal::Value value) {
-  state.kind = value.kind;
-  state.values = std::move(value.tensors);
+void append(Program& program, State& state, Layer layer, Trial trial) {
+  state.kind = trial.value.kind;
+  state.values = std::move(trial.value.tensors);
+  state.trainable |= trial.trainable;
   state.fresh = layer.fresh;
   program.layers.push_back(std::move(layer));
 }
@@ -62,20 +77,18 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
                 const std::vector<std::string>& without) {
   std::optional<Draw> draw = drawer(state, random);
   if (!draw || !allowed(draw->layer.text, without)) return false;
-  // Twice the same mistake costs nothing, but the first layer's changes in place would reach the
-  // caller's leaf, which autograd refuses.
-  const bool first = program.layers.empty();
-  if (first && draw->layer.in_place) {
-    for (Input& input : program.inputs) input.requires_grad = false;
-  }
-  std::optional<internal::Value> value = tried(draw->layer, state);
-  if (!value) return false;
-  append(program, state, std::move(draw->layer), std::move(*value));
+  std::optional<Trial> trial = tried(draw->layer, state);
+  if (!trial) return false;
+  const bool trainable = state.trainable;
+  const bool has_parameters = trial->has_parameters;
+  append(program, state, std::move(draw->layer), std::move(*trial));
   if (draw->taken) draw->taken(state);
+  if (!has_parameters) return true;
   Layer& last = program.layers.back();
-  if (once_in(random, 12) && allowed("frozen", without)) {
+  if (once_in(random, 8) && allowed("frozen", without)) {
     last = with_frozen_parameters(last, once_in(random, 2));
-  } else if (once_in(random, 15) && allowed("hook", without)) {
+    state.trainable = trainable;
+  } else if (once_in(random, 8) && allowed("hook", without)) {
     last = with_parameter_hooks(last, state.next_number++, once_in(random, 2));
   }
   return true;
@@ -97,8 +110,8 @@ void draw_inputs(Program& program, State& state, Random& random) {
     input.shape.push_back(2 * pick(random, 1, 3));
     for (int64_t k = 1; k < dimensions; ++k) input.shape.push_back(pick(random, 3, 6));
     input.requires_grad = once_in(random, 2);
-    input.layout = once_in(random, 2) ? Layout::kContiguous
-                                      : static_cast<Layout>(pick(random, 0, 4));
+    input.layout =
+        once_in(random, 2) ? Layout::kContiguous : static_cast<Layout>(pick(random, 0, 4));
     if (input.layout == Layout::kExpanded) input.requires_grad = false;
     return input;
   };
@@ -117,13 +130,13 @@ void draw_inputs(Program& program, State& state, Random& random) {
     shape.insert(shape.begin(), kTrialRows);
     state.values.push_back(input.integer ? at::randint(0, 7, shape, at::kLong) : at::randn(shape));
   }
+  // Autograd refuses a change in place of a leaf that wants a gradient, and of rows that are one.
   state.fresh = std::none_of(program.inputs.begin(), program.inputs.end(), [](const Input& input) {
-    return input.layout == Layout::kExpanded;
+    return input.requires_grad || input.layout == Layout::kExpanded;
   });
   if (only_integers) {
     Draw draw = draw_embedding(random);
-    std::optional<internal::Value> value = tried(draw.layer, state);
-    append(program, state, std::move(draw.layer), std::move(*value));
+    append(program, state, draw.layer, *tried(draw.layer, state));
   }
 }
 
@@ -132,6 +145,10 @@ void draw_layers(Program& program, State& state, Random& random,
   const size_t length = static_cast<size_t>(pick(random, 2, 9));
   for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
     append_one(program, state, random, pick_drawer(random), without);
+  }
+  // Something is to be trained.
+  for (int tries = 0; !state.trainable && tries < 3000; ++tries) {
+    append_one(program, state, random, draw_linear, without);
   }
   // Every skip is to be popped.
   for (int tries = 0; !state.skips.empty() && tries < 300; ++tries) {
@@ -147,8 +164,7 @@ void draw_layers(Program& program, State& state, Random& random,
   }
 }
 
-void draw_run(Program& program, Random& random,
-              const std::vector<std::string>& without) {
+void draw_run(Program& program, Random& random, const std::vector<std::string>& without) {
   const bool two_rows = std::any_of(program.layers.begin(), program.layers.end(),
                                     [](const Layer& layer) { return layer.needs_two_rows; });
   const bool batch_norm = std::any_of(program.layers.begin(), program.layers.end(),
@@ -192,8 +208,8 @@ void draw_run(Program& program, Random& random,
   if (program.forward_only() && once_in(random, 15)) program.rows = 0;
 
   program.deferred_batch_norm = batch_norm && once_in(random, 4);
-  program.autocast = program.entry == Entry::kForward && !program.in_double &&
-                     once_in(random, 6) && allowed("autocast", without);
+  program.autocast = program.entry == Entry::kForward && !program.in_double && once_in(random, 6) &&
+                     allowed("autocast", without);
   program.target_requires_grad = once_in(random, 10) && allowed("target", without);
   program.loss = static_cast<Loss>(pick(random, 0, 3));
   if (program.loss == Loss::kCrossEntropy && program.target_requires_grad) {

@@ -115,14 +115,18 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   skip.sample = what.compute(state.main().clone(), {}, made[0], made[1]);
   Layer layer;
   layer.text = begin(state, parameters) + "stash(" + text_of(skip) + ", " + what.text +
-               "); return " + (on ? "x * 2" : state.kind == ValueKind::kTensor ? "x" : "v") + "; }";
-  layer.make = skip_layer(state.kind, {skip}, {}, parameters,
-                          [what, on](const Tensors&, Tensors v, Tensors& stashed,
-                                     const Tensors& made) {
-                            stashed.push_back(what.compute(v[0], {}, made[0], made[1]));
-                            if (on) v[0] = v[0] * 2;
-                            return v;
-                          });
+               "); return " +
+               (on                                 ? "x * 2"
+                : state.kind == ValueKind::kTensor ? "x"
+                                                   : "v") +
+               "; }";
+  layer.make =
+      skip_layer(state.kind, {skip}, {}, parameters,
+                 [what, on](const Tensors&, Tensors v, Tensors& stashed, const Tensors& made) {
+                   stashed.push_back(what.compute(v[0], {}, made[0], made[1]));
+                   if (on) v[0] = v[0] * 2;
+                   return v;
+                 });
   layer.fresh = on || (state.fresh && what.keeps_fresh);
   layer.spreads = what.same && !on;
   return Draw{std::move(layer), [skip](State& after) {
@@ -135,7 +139,8 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
 
 std::optional<Draw> draw_pop(const State& state, Random& random) {
   if (state.skips.empty() || !travels(state)) return std::nullopt;
-  const size_t at = static_cast<size_t>(pick(random, 0, static_cast<int64_t>(state.skips.size()) - 1));
+  const size_t at =
+      static_cast<size_t>(pick(random, 0, static_cast<int64_t>(state.skips.size()) - 1));
   const OpenSkip skip = state.skips[at];
   std::optional<Expression> use = draw_use_of(state, skip.sample, random);
   if (!use) return std::nullopt;
@@ -152,20 +157,21 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
     return std::nullopt;
   }
   const bool both = once_in(random, 4);  // stashes what it gives, too
-  OpenSkip next{state.next_number, once_in(random, 2), {}};
+  // One layer has one namespace for a name.
+  OpenSkip next{state.next_number, !skip.isolated && once_in(random, 2), {}};
   Layer layer;
-  layer.text = begin(state, use->parameters) + "Tensor s = pop(" + text_of(skip) + "); x = " +
-               use->text + "; " + (both ? "stash(" + text_of(next) + ", x.sin()); " : "") +
+  layer.text = begin(state, use->parameters) + "Tensor s = pop(" + text_of(skip) +
+               "); x = " + use->text + "; " +
+               (both ? "stash(" + text_of(next) + ", x.sin()); " : "") +
                (state.kind == ValueKind::kTensor ? "return x; }" : "return v; }");
-  layer.make =
-      skip_layer(state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{}, {skip},
-                 use->parameters,
-                 [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed,
-                                    const Tensors& made) {
-                   v[0] = use.compute(std::move(v[0]), popped[0], made[0], made[1]);
-                   if (both) stashed.push_back(v[0].sin());
-                   return v;
-                 });
+  layer.make = skip_layer(
+      state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{}, {skip},
+      use->parameters,
+      [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed, const Tensors& made) {
+        v[0] = use.compute(std::move(v[0]), popped[0], made[0], made[1]);
+        if (both) stashed.push_back(v[0].sin());
+        return v;
+      });
   layer.in_place = use->in_place;
   layer.fresh = use->fresh && !both;
   return Draw{std::move(layer), [at, both, next](State& after) {
