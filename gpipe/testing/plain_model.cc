@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -20,16 +21,42 @@ namespace gpipe::testing {
 namespace {
 
 std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
-  // Views of the caller's tensors, differentiable: gradients go back to the inputs.
   std::vector<Tensors> result(sizes.size());
-  int64_t start = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    for (const at::Tensor& tensor : tensors) {
-      result[i].push_back(tensor.defined() ? tensor.narrow(0, start, sizes[i]) : tensor);
+  for (const at::Tensor& tensor : tensors) {
+    // Differentiable, with one gradient joined of the pieces' ones. narrow() would pad each with
+    // zeros and add them up, which makes a zero of a -0.
+    const Tensors pieces = tensor.defined() ? tensor.split_with_sizes(sizes) : Tensors();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      result[i].push_back(pieces.empty() ? at::Tensor() : pieces[i]);
     }
-    start += sizes[i];
   }
   return result;
+}
+
+// The same, each piece a leaf of its own for a backward of its own.
+std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
+  std::vector<Tensors> result = cut(inputs, sizes);
+  for (Tensors& pieces : result) {
+    for (at::Tensor& piece : pieces) {
+      if (piece.defined()) piece = piece.detach().requires_grad_(piece.requires_grad());
+    }
+  }
+  return result;
+}
+
+// Hands the leaves' gradients to the inputs, joined.
+void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
+    bool reached = false;
+    std::vector<at::Tensor> gradients;
+    for (const Tensors& pieces : leaves) {
+      const at::Tensor& gradient = pieces[k].grad();
+      reached = reached || gradient.defined();
+      gradients.push_back(gradient.defined() ? gradient : at::zeros_like(pieces[k]));
+    }
+    if (reached) torch::autograd::backward({inputs[k]}, {at::cat(gradients, 0)});
+  }
 }
 
 // Autocast of the CPU, without the cache of weights.
@@ -72,12 +99,18 @@ Tensors join(const std::vector<Tensors>& pieces) {
   Tensors result;
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
-    for (const Tensors& piece : pieces) {
-      if (piece[k].defined()) column.push_back(piece[k].detach());
-    }
-    result.push_back(column.empty() ? at::Tensor() : at::cat(column, 0));
+    for (const Tensors& piece : pieces) column.push_back(piece[k]);
+    // One alone keeps its strides: they decide the order of sums over it.
+    result.push_back(column.size() == 1 || !column[0].defined() ? column[0] : at::cat(column, 0));
   }
   return result;
+}
+
+Tensors detached(Tensors tensors) {
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined()) tensor = tensor.detach();
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -108,8 +141,8 @@ std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) 
 
 void PlainModel::unshare_gradients() {
   c10::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : model_->parameters()) {
-    at::Tensor& gradient = const_cast<at::Tensor&>(parameter).mutable_grad();
+  for (at::Tensor& parameter : model_->parameters()) {
+    at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1) {
       gradient = gradient.clone();
     }
@@ -121,7 +154,8 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
   const int64_t rows = internal::batch_size(inputs, "input");
   const auto sizes = internal::micro_batch_sizes(rows, chunks_);
   const auto micro_targets = cut(targets, sizes);
-  std::vector<Tensors> outputs = run(cut(inputs, sizes));
+  const std::vector<Tensors> leaves = cut_to_leaves(inputs, sizes);
+  std::vector<Tensors> outputs = run(leaves);
   StepResult result;
   std::vector<at::Tensor> losses;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -133,11 +167,12 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
                                                      losses[i].options().requires_grad(false))});
     unshare_gradients();
   }
+  backward_into(inputs, leaves);
   for (size_t i = 0; i < outputs.size(); ++i) {
     result.loss +=
         static_cast<double>(sizes[i]) / static_cast<double>(rows) * losses[i].item<double>();
   }
-  result.outputs = join(outputs);
+  result.outputs = detached(join(outputs));
   return result;
 }
 
@@ -145,20 +180,18 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
                                         const LossFn& loss_fn,
                                         std::optional<at::ScalarType> autocast) {
   const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs;
   {
     AutocastScope scope(autocast);
-    outputs = run(cut(inputs, sizes));
+    outputs = run(input_leaves);
+  }
+  Tensors leaves = join(outputs);
+  for (at::Tensor& leaf : leaves) {
+    if (leaf.defined()) leaf = leaf.detach().requires_grad_(leaf.requires_grad());
   }
   StepResult result;
-  result.outputs = join(outputs);
-  Tensors leaves;
-  for (size_t k = 0; k < result.outputs.size(); ++k) {
-    const bool leaf = std::any_of(outputs.begin(), outputs.end(), [&](const Tensors& piece) {
-      return piece[k].defined() && piece[k].requires_grad();
-    });
-    leaves.push_back(leaf ? result.outputs[k].detach().requires_grad_() : result.outputs[k]);
-  }
+  result.outputs = leaves;
   const at::Tensor loss = loss_fn(leaves, targets);
   loss.backward();
   result.loss = loss.item<double>();
@@ -176,11 +209,11 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
     unshare_gradients();
   }
+  backward_into(inputs, input_leaves);
   return result;
 }
 
 Tensors PlainModel::forward(const Tensors& inputs) {
-  c10::NoGradGuard no_grad;
   return join(run(
       cut(inputs, internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_))));
 }

@@ -29,11 +29,13 @@ class PlainModel {
 
   // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward. With
   // `autocast` the forward alone runs under autocast of the CPU to that type, without the cache of
-  // weights that were cast, whose gradients would wait for the last use in all micro-batches.
+  // weights that were cast, whose gradients would wait for the last use in all micro-batches. The
+  // outputs require a gradient where the model's do.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 
-  // Like GPipe::forward, without gradients.
+  // Like GPipe::forward, in the caller's grad mode. A backward through it adds up the gradients as
+  // forward_backward() does, as long as the leaves have none yet.
   Tensors forward(const Tensors& inputs);
 
  private:

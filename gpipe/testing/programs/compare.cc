@@ -2,9 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/isnan.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -21,10 +19,10 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/watchdog.h"
 
@@ -221,8 +219,10 @@ StepResult run_plain(const Program& program, PlainModel& plain, const Batch& bat
       return plain.step(inputs, {batch.target}, loss, BackwardOrder::kAscending);
     case Entry::kStepGPipe:
       return plain.step(inputs, {batch.target}, loss, BackwardOrder::kDescending);
-    case Entry::kNoGrad:
+    case Entry::kNoGrad: {
+      c10::NoGradGuard no_grad;
       return {0, plain.forward(inputs)};
+    }
     case Entry::kInference:
       break;
   }
@@ -260,26 +260,6 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   return {0, pipe->forward(inputs)};
 }
 
-std::string shown(const Tensor& tensor) {
-  if (!tensor.defined()) return "undefined";
-  std::ostringstream stream;
-  stream << tensor.scalar_type() << shape_text(tensor.sizes()) << " [";
-  const Tensor flat = tensor.detach().flatten().to(at::kDouble);
-  stream.precision(9);
-  for (int64_t k = 0; k < std::min<int64_t>(flat.numel(), 4); ++k) {
-    stream << (k == 0 ? "" : ", ") << flat[k].item<double>();
-  }
-  stream << (flat.numel() > 4 ? ", ...]" : "]");
-  return stream.str();
-}
-
-bool same_numbers(const Tensor& want, const Tensor& have) {
-  if (at::equal(want, have)) return true;
-  if (!want.is_floating_point()) return false;
-  return at::equal(want.isnan(), have.isnan()) &&
-         at::equal(want.nan_to_num(0, 1, -1), have.nan_to_num(0, 1, -1));
-}
-
 // Collects what differs: the first of each call is the one to look at.
 class Comparison {
  public:
@@ -289,22 +269,20 @@ class Comparison {
   void compare(const std::string& what, const std::string& name, const Tensor& want,
                const Tensor& have) {
     if (failed()) return;
-    if (want.defined() == have.defined()) {
-      if (!want.defined()) return;
-      if (want.sizes() == have.sizes() && want.scalar_type() == have.scalar_type()) {
-        c10::NoGradGuard no_grad;
-        if (same_numbers(want, have)) return;
-        if (close_ && want.is_floating_point() &&
-            at::allclose(want, have, 1e-8, 1e-10, /*equal_nan=*/true)) {
-          only_close_ = true;
-          return;
-        }
+    const std::string difference = bitwise_difference(want, have);
+    if (difference.empty()) return;
+    if (close_ && want.defined() && have.defined() && want.is_floating_point() &&
+        want.scalar_type() == have.scalar_type() && want.sizes() == have.sizes()) {
+      c10::NoGradGuard no_grad;
+      if (at::allclose(want, have, 1e-8, 1e-10, /*equal_nan=*/true)) {
+        only_close_ = true;
+        return;
       }
     }
     category_ = what + (want.defined() && !have.defined()   ? ", missing"
                         : !want.defined() && have.defined() ? ", too much"
                                                             : "");
-    what_ = what + " of " + name + ": plain " + shown(want) + ", pipeline " + shown(have);
+    what_ = what + " of " + name + ": " + difference;
   }
 
   bool failed() const { return !what_.empty(); }
@@ -322,6 +300,8 @@ class Comparison {
 Tensor gradient_of(const Tensor& tensor) {
   return tensor.requires_grad() ? tensor.grad() : Tensor();
 }
+
+bool needs_gradient(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -346,6 +326,11 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   }
   for (size_t k = 0; k < want.outputs.size(); ++k) {
     comparison.compare("output", std::to_string(k), want.outputs[k], have.outputs[k]);
+    if (program.entry == Entry::kForward) {
+      comparison.compare("requires_grad of output", std::to_string(k),
+                         at::full({}, needs_gradient(want.outputs[k]), at::kBool),
+                         at::full({}, needs_gradient(have.outputs[k]), at::kBool));
+    }
   }
   comparison.compare("loss", "the mini-batch", at::full({}, want.loss, at::kDouble),
                      at::full({}, have.loss, at::kDouble));

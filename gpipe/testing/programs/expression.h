@@ -22,6 +22,7 @@ struct Expression {
   bool fresh = false;       // the result, see Layer
   bool keeps_fresh = true;  // `x` itself stays fresh
   bool same = false;        // gives `x` itself
+  bool alias = false;       // gives memory of `x`
 };
 
 // What uses `s` up, fit for the two samples.

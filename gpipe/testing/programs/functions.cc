@@ -124,8 +124,9 @@ enum Dimensions : uint32_t { k1 = 1, k2 = 2, k3 = 4, kAny = 7 };
 enum Flags : uint32_t {
   kFresh = 1,
   kInPlace = 2,
-  kSaves = 4,  // x for its backward
-  kSame = 8,   // gives x itself
+  kSaves = 4,   // x for its backward
+  kSame = 8,    // gives x itself
+  kAlias = 16,  // gives a view of x
 };
 
 // The shapes of parameters.
@@ -338,9 +339,9 @@ const Entry kExtras[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x * 0.5)},
     {kAny, kSame, kNone, kNone, GPIPE_EXPRESSION(x)},
     {kAny, kSame, kNone, kNone, GPIPE_EXPRESSION(x)},
-    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.narrow(-1, 0, 2))},
-    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.view_as(x))},
-    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.detach())},
+    {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.narrow(-1, 0, 2))},
+    {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.view_as(x))},
+    {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.detach())},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.detach() * 2)},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.flatten(1).mean(1, true))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x > 0)},
@@ -390,6 +391,7 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
   result.fresh = (entry.flags & kFresh) != 0;
   result.keeps_fresh = (entry.flags & kSaves) == 0;
   result.same = (entry.flags & kSame) != 0;
+  result.alias = (entry.flags & (kSame | kAlias)) != 0;
   if (result.same) result.fresh = state.fresh;
   return result;
 }
@@ -601,6 +603,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
   };
   layer.fresh = on || (state.fresh && chosen.keeps_fresh);
   layer.spreads = chosen.same && !on;
+  layer.aliases = chosen.alias && !on;
   return Draw{std::move(layer), note_tied(chosen.parameters)};
 }
 

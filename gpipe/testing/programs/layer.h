@@ -51,6 +51,8 @@ struct Layer {
   bool fresh = false;
   // One tensor leaves it by several ways: gradients are exact only up to the order of sums.
   bool spreads = false;
+  // Another value that leaves it lies in the same memory: a change in place behind it shows there.
+  bool aliases = false;
   bool needs_two_rows = false;  // statistics over the rows
   bool batch_norm = false;
 };

@@ -94,6 +94,14 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
   return true;
 }
 
+std::optional<Draw> draw_in_place(const State& state, Random& random) {
+  for (int tries = 0; tries < 30; ++tries) {
+    std::optional<Draw> draw = (once_in(random, 2) ? draw_module : draw_function)(state, random);
+    if (draw && draw->layer.in_place) return draw;
+  }
+  return std::nullopt;
+}
+
 Drawer pick_drawer(Random& random) {
   const int64_t number = pick(random, 0, 99);
   if (number < 42) return draw_module;
@@ -145,6 +153,13 @@ void draw_layers(Program& program, State& state, Random& random,
   const size_t length = static_cast<size_t>(pick(random, 2, 9));
   for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
     append_one(program, state, random, pick_drawer(random), without);
+    // What chance would rarely bring together.
+    if (!program.layers.empty() && program.layers.back().aliases && state.fresh &&
+        once_in(random, 4)) {
+      for (int k = 0; k < 30 && !program.layers.back().in_place; ++k) {
+        append_one(program, state, random, draw_in_place, without);
+      }
+    }
   }
   // Something is to be trained.
   for (int tries = 0; !state.trainable && tries < 3000; ++tries) {

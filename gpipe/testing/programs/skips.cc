@@ -129,6 +129,7 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
                  });
   layer.fresh = on || (state.fresh && what.keeps_fresh);
   layer.spreads = what.same && !on;
+  layer.aliases = what.alias && !on;
   return Draw{std::move(layer), [skip](State& after) {
                 ++after.next_number;
                 after.skips.push_back(skip);

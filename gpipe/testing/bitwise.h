@@ -1,0 +1,69 @@
+// Matchers for tensors that must be the same, not nearly the same.
+//
+//   EXPECT_THAT(pipe->forward(x), EqualsBitwise(plain.forward({x})[0]));
+//   EXPECT_THAT(result.outputs, EqualsBitwise(expected.outputs)) << "in round " << round;
+//
+// A failure says where the two differ first, both values in full, how many units in the last place
+// (ulp) lie between them, how many elements differ, and what the largest difference is.
+#ifndef GPIPE_TESTING_BITWISE_H_
+#define GPIPE_TESTING_BITWISE_H_
+
+#include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace at {
+
+// What GoogleTest prints of a tensor: "float[2, 3] on cpu". The values may be millions.
+void PrintTo(const Tensor& tensor, std::ostream* out);
+
+}  // namespace at
+
+namespace gpipe::testing {
+
+// Empty if both are undefined, or have the same type, sizes, device and bits: a NaN equals only the
+// same NaN, and -0 is not 0. Strides do not count. Otherwise what differs. Dense tensors only.
+std::string bitwise_difference(const at::Tensor& expected, const at::Tensor& actual);
+std::string bitwise_difference(const std::vector<at::Tensor>& expected,
+                               const std::vector<at::Tensor>& actual);
+
+template <typename Value>
+class BitwiseMatcher {
+ public:
+  using is_gtest_matcher = void;
+
+  explicit BitwiseMatcher(Value expected) : expected_(std::move(expected)) {}
+
+  bool MatchAndExplain(const Value& actual, std::ostream* out) const {
+    const std::string difference = bitwise_difference(expected_, actual);
+    if (out != nullptr) *out << difference;
+    return difference.empty();
+  }
+  void DescribeTo(std::ostream* out) const {
+    *out << "bitwise equal to ";
+    ::testing::internal::UniversalPrint(expected_, out);
+  }
+  void DescribeNegationTo(std::ostream* out) const {
+    *out << "not ";
+    DescribeTo(out);
+  }
+
+ private:
+  Value expected_;
+};
+
+inline BitwiseMatcher<at::Tensor> EqualsBitwise(at::Tensor expected) {
+  return BitwiseMatcher<at::Tensor>(std::move(expected));
+}
+
+inline BitwiseMatcher<std::vector<at::Tensor>> EqualsBitwise(std::vector<at::Tensor> expected) {
+  return BitwiseMatcher<std::vector<at::Tensor>>(std::move(expected));
+}
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_BITWISE_H_
