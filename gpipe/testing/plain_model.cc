@@ -1,8 +1,10 @@
 #include "gpipe/testing/plain_model.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -57,6 +59,35 @@ void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
   }
 }
 
+// Autocast of the CPU, without the cache of weights.
+class AutocastScope {
+ public:
+  explicit AutocastScope(std::optional<at::ScalarType> type)
+      : on_(type.has_value()),
+        enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
+        type_(at::autocast::get_autocast_dtype(at::kCPU)),
+        cache_(at::autocast::is_autocast_cache_enabled()) {
+    if (on_) set(true, *type, false);
+  }
+  ~AutocastScope() {
+    if (on_) set(enabled_, type_, cache_);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  static void set(bool enabled, at::ScalarType type, bool cache) {
+    at::autocast::set_autocast_enabled(at::kCPU, enabled);
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+    at::autocast::set_autocast_cache_enabled(cache);
+  }
+
+  bool on_;
+  bool enabled_;
+  at::ScalarType type_;
+  bool cache_;
+};
+
 std::vector<size_t> indices(size_t count, BackwardOrder order) {
   std::vector<size_t> result(count);
   std::iota(result.begin(), result.end(), size_t{0});
@@ -69,7 +100,8 @@ Tensors join(const std::vector<Tensors>& pieces) {
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
     for (const Tensors& piece : pieces) column.push_back(piece[k]);
-    result.push_back(column[0].defined() ? at::cat(column, 0) : at::Tensor());
+    // One alone keeps its strides: they decide the order of sums over it.
+    result.push_back(column.size() == 1 || !column[0].defined() ? column[0] : at::cat(column, 0));
   }
   return result;
 }
@@ -107,6 +139,16 @@ std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) 
   return outputs;
 }
 
+void PlainModel::unshare_gradients() {
+  c10::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model_->parameters()) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1) {
+      gradient = gradient.clone();
+    }
+  }
+}
+
 StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                             BackwardOrder order) {
   const int64_t rows = internal::batch_size(inputs, "input");
@@ -123,6 +165,7 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
     const double weight = static_cast<double>(sizes[i]) / static_cast<double>(rows);
     torch::autograd::backward({losses[i]}, {at::full(losses[i].sizes(), weight,
                                                      losses[i].options().requires_grad(false))});
+    unshare_gradients();
   }
   backward_into(inputs, leaves);
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -134,17 +177,21 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
 }
 
 StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& targets,
-                                        const LossFn& loss_fn) {
+                                        const LossFn& loss_fn,
+                                        std::optional<at::ScalarType> autocast) {
   const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
   const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
-  std::vector<Tensors> outputs = run(input_leaves);
-  StepResult result;
-  result.outputs = detached(join(outputs));
-  Tensors leaves;
-  for (const at::Tensor& output : result.outputs) {
-    const bool leaf = output.is_floating_point();
-    leaves.push_back(leaf ? output.detach().requires_grad_() : output);
+  std::vector<Tensors> outputs;
+  {
+    AutocastScope scope(autocast);
+    outputs = run(input_leaves);
   }
+  Tensors leaves = join(outputs);
+  for (at::Tensor& leaf : leaves) {
+    if (leaf.defined()) leaf = leaf.detach().requires_grad_(leaf.requires_grad());
+  }
+  StepResult result;
+  result.outputs = leaves;
   const at::Tensor loss = loss_fn(leaves, targets);
   loss.backward();
   result.loss = loss.item<double>();
@@ -152,13 +199,15 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> gradients;
     for (size_t k = 0; k < leaves.size(); ++k) {
-      if (!leaves[k].grad().defined() || !outputs[i][k].requires_grad()) continue;
+      if (!outputs[i][k].defined() || !leaves[k].grad().defined() || !outputs[i][k].requires_grad())
+        continue;
       int64_t start = 0;
       for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
       roots.push_back(outputs[i][k]);
       gradients.push_back(leaves[k].grad().narrow(0, start, outputs[i][k].size(0)));
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
+    unshare_gradients();
   }
   backward_into(inputs, input_leaves);
   return result;

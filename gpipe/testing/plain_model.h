@@ -9,6 +9,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gpipe/options.h"
@@ -26,8 +27,12 @@ class PlainModel {
   StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                   BackwardOrder order);
 
-  // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward.
-  StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn);
+  // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward. With
+  // `autocast` the forward alone runs under autocast of the CPU to that type, without the cache of
+  // weights that were cast, whose gradients would wait for the last use in all micro-batches. The
+  // outputs require a gradient where the model's do.
+  StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                              std::optional<at::ScalarType> autocast = std::nullopt);
 
   // Like GPipe::forward, in the caller's grad mode. A backward through it adds up the gradients as
   // forward_backward() does, as long as the leaves have none yet.
@@ -35,6 +40,10 @@ class PlainModel {
 
  private:
   std::vector<Tensors> run(const std::vector<Tensors>& micro_batches);
+  // Gives each gradient memory of its own. LibTorch lets two parameters' gradients be one tensor
+  // (`x + a.unsqueeze(0) + b.unsqueeze(0)` with a single row), and then adds the next micro-batch's
+  // to both twice.
+  void unshare_gradients();
 
   torch::nn::Sequential model_;
   int64_t chunks_;

@@ -1,0 +1,435 @@
+#include "gpipe/testing/programs/compare.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/watchdog.h"
+
+namespace gpipe::testing::programs {
+namespace {
+
+using at::Tensor;
+
+// What the pipeline may refuse though the plain model runs. Each is documented:
+const char* const kRefusals[] = {
+    // an input of a checkpointed cell is changed in place, and its recompute would start from
+    // there;
+    "changed an input of stage",
+    // a tensor is changed in place that other routes carry past the cut as well;
+    "also travels",
+    // an output does not have a row for each row of the mini-batch.
+    "cannot be joined to a mini-batch",
+};
+
+struct Side {
+  Workshop workshop;
+  torch::nn::Sequential model{nullptr};
+  std::vector<Tensor> parameters;  // each once
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+Side make_side(const Program& program) {
+  Side side;
+  torch::manual_seed(program.seed);
+  side.model = torch::nn::Sequential();
+  for (const Layer& layer : program.layers) side.model->push_back(layer.make(side.workshop));
+  if (program.in_double) side.model->to(at::kDouble);
+  side.model->train(program.train);
+  return side;
+}
+
+void make_optimizer(const Program& program, const std::vector<Tensor>& parameters, Side& side) {
+  std::set<const c10::TensorImpl*> seen;
+  for (const Tensor& parameter : parameters) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) side.parameters.push_back(parameter);
+  }
+  if (side.parameters.empty()) return;
+  switch (program.optimizer) {
+    case Optimizer::kNone:
+      return;
+    case Optimizer::kMomentum:
+      side.optimizer = std::make_unique<torch::optim::SGD>(
+          side.parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+      return;
+    case Optimizer::kAdam:
+      side.optimizer =
+          std::make_unique<torch::optim::Adam>(side.parameters, torch::optim::AdamOptions(0.01));
+      return;
+    case Optimizer::kAdamW:
+      side.optimizer =
+          std::make_unique<torch::optim::AdamW>(side.parameters, torch::optim::AdamWOptions(0.01));
+  }
+}
+
+// A tensor given to the model, and the leaf behind it that gets the gradient.
+struct Given {
+  Tensor leaf;
+  Tensor tensor;
+};
+
+Given make_input(const Program& program, const Input& input) {
+  std::vector<int64_t> shape = input.shape;
+  shape.insert(shape.begin(), program.rows);
+  if (input.integer) {
+    Tensor tensor = at::randint(0, 7, shape, at::kLong);
+    return {tensor, tensor};
+  }
+  switch (input.layout) {
+    case Layout::kContiguous:
+      break;
+    case Layout::kOffset:
+      shape[0] += 3;
+      break;
+    case Layout::kEverySecondRow:
+      shape[0] *= 2;
+      break;
+    case Layout::kTransposed:
+      std::swap(shape.front(), shape.back());
+      break;
+    case Layout::kExpanded:
+      shape[0] = 1;
+  }
+  Given given;
+  given.leaf = at::randn(shape, program.in_double ? at::kDouble : at::kFloat);
+  given.leaf.requires_grad_(input.requires_grad);
+  switch (input.layout) {
+    case Layout::kContiguous:
+      given.tensor = given.leaf;
+      break;
+    case Layout::kOffset:
+      given.tensor = given.leaf.narrow(0, 2, program.rows);
+      break;
+    case Layout::kEverySecondRow:
+      given.tensor = given.leaf.slice(0, 0, std::nullopt, 2);
+      break;
+    case Layout::kTransposed:
+      given.tensor = given.leaf.transpose(0, -1);
+      break;
+    case Layout::kExpanded: {
+      shape[0] = program.rows;
+      given.tensor = given.leaf.expand(shape);
+    }
+  }
+  return given;
+}
+
+struct Batch {
+  std::vector<Given> inputs;
+  Tensor target;
+
+  Tensors tensors() const {
+    Tensors result;
+    for (const Given& given : inputs) result.push_back(given.tensor);
+    return result;
+  }
+};
+
+// The same at every call; for each side its own.
+Batch make_batch(const Program& program, int64_t call) {
+  torch::manual_seed(program.seed * 1000 + static_cast<uint64_t>(call));
+  Batch batch;
+  for (const Input& input : program.inputs) batch.inputs.push_back(make_input(program, input));
+  if (program.loss == Loss::kCrossEntropy) {
+    batch.target = at::randint(0, 6, {program.rows}, at::kLong);
+  } else {
+    batch.target = at::randn({program.rows}, program.in_double ? at::kDouble : at::kFloat);
+    batch.target.requires_grad_(program.target_requires_grad);
+  }
+  return batch;
+}
+
+// A target is one number per row: it fits every output, also of a program with layers left out.
+LossFn make_loss(const Program& program) {
+  namespace F = torch::nn::functional;
+  return [kind = program.loss](const Tensors& outputs, const Tensors& targets) {
+    const Tensor output = outputs[0].flatten(1);
+    Tensor target = targets[0];
+    Tensor loss;
+    if (kind == Loss::kCrossEntropy) {
+      loss = F::cross_entropy(output, target.remainder(output.size(1)));
+    } else {
+      target = target.unsqueeze(1) * at::linspace(0.5, 1.5, output.size(1), target.options());
+      loss = kind == Loss::kMse        ? F::mse_loss(output, target)
+             : kind == Loss::kSmoothL1 ? F::smooth_l1_loss(output, target)
+                                       : (output * target).mean();
+    }
+    for (size_t k = 1; k < outputs.size(); ++k) {
+      if (outputs[k].defined() && outputs[k].is_floating_point()) {
+        loss = loss + outputs[k].sin().mean() * 0.1;
+      }
+    }
+    return loss;
+  };
+}
+
+class Autocast {
+ public:
+  explicit Autocast(bool on) : former_(at::autocast::is_autocast_enabled(at::kCPU)), on_(on) {
+    if (!on_) return;
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (!on_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, former_);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool former_;
+  bool on_;
+};
+
+uint64_t call_seed(const Program& program, int64_t call) {
+  return program.seed * 7919 + static_cast<uint64_t>(call);
+}
+
+StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,
+                     const LossFn& loss) {
+  const Tensors inputs = batch.tensors();
+  switch (program.entry) {
+    case Entry::kForward:
+      return plain.forward_backward(inputs, {batch.target}, loss,
+                                    program.autocast ? std::optional(at::kBFloat16) : std::nullopt);
+    case Entry::kStep:
+      return plain.step(inputs, {batch.target}, loss, BackwardOrder::kAscending);
+    case Entry::kStepGPipe:
+      return plain.step(inputs, {batch.target}, loss, BackwardOrder::kDescending);
+    case Entry::kNoGrad: {
+      c10::NoGradGuard no_grad;
+      return {0, plain.forward(inputs)};
+    }
+    case Entry::kInference:
+      break;
+  }
+  c10::InferenceMode inference;
+  return {0, plain.forward(inputs)};
+}
+
+StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, const LossFn& loss) {
+  const Tensors inputs = batch.tensors();
+  StepResult result;
+  switch (program.entry) {
+    case Entry::kForward: {
+      {
+        Autocast autocast(program.autocast);
+        result.outputs = pipe->forward(inputs);
+      }
+      const Tensor value = loss(result.outputs, {batch.target});
+      value.backward();
+      result.loss = value.item<double>();
+      return result;
+    }
+    case Entry::kStep:
+      return pipe->step(inputs, {batch.target}, loss, StepOptions().keep_outputs(true));
+    case Entry::kStepGPipe:
+      return pipe->step(inputs, {batch.target}, loss,
+                        StepOptions().keep_outputs(true).schedule(Schedule::gpipe));
+    case Entry::kNoGrad: {
+      c10::NoGradGuard no_grad;
+      return {0, pipe->forward(inputs)};
+    }
+    case Entry::kInference:
+      break;
+  }
+  c10::InferenceMode inference;
+  return {0, pipe->forward(inputs)};
+}
+
+// Collects what differs: the first of each call is the one to look at.
+class Comparison {
+ public:
+  // `close`: differences in the last bits are of the documented kind.
+  explicit Comparison(bool close) : close_(close) {}
+
+  void compare(const std::string& what, const std::string& name, const Tensor& want,
+               const Tensor& have) {
+    if (failed()) return;
+    const std::string difference = bitwise_difference(want, have);
+    if (difference.empty()) return;
+    if (close_ && want.defined() && have.defined() && want.is_floating_point() &&
+        want.scalar_type() == have.scalar_type() && want.sizes() == have.sizes()) {
+      c10::NoGradGuard no_grad;
+      if (at::allclose(want, have, 1e-8, 1e-10, /*equal_nan=*/true)) {
+        only_close_ = true;
+        return;
+      }
+    }
+    category_ = what + (want.defined() && !have.defined()   ? ", missing"
+                        : !want.defined() && have.defined() ? ", too much"
+                                                            : "");
+    what_ = what + " of " + name + ": " + difference;
+  }
+
+  bool failed() const { return !what_.empty(); }
+  bool only_close() const { return only_close_; }
+  const std::string& what() const { return what_; }
+  const std::string& category() const { return category_; }
+
+ private:
+  bool close_;
+  bool only_close_ = false;
+  std::string what_;
+  std::string category_;
+};
+
+Tensor gradient_of(const Tensor& tensor) {
+  return tensor.requires_grad() ? tensor.grad() : Tensor();
+}
+
+bool needs_gradient(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
+
+std::string message_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+}
+
+Outcome thrown(const std::string& message) {
+  for (const char* refusal : kRefusals) {
+    if (message.find(refusal) != std::string::npos) return {Outcome::kRefused, message, refusal};
+  }
+  return {Outcome::kThrows, message, "throws " + message.substr(0, 30)};
+}
+
+void compare_call(const Program& program, const StepResult& want, const StepResult& have,
+                  const Batch& plain_batch, const Batch& pipe_batch, const Side& plain,
+                  const Side& pipe, Comparison& comparison) {
+  if (want.outputs.size() != have.outputs.size()) {
+    comparison.compare("number of outputs", "the model",
+                       at::zeros(static_cast<int64_t>(want.outputs.size())),
+                       at::zeros(static_cast<int64_t>(have.outputs.size())));
+    return;
+  }
+  for (size_t k = 0; k < want.outputs.size(); ++k) {
+    comparison.compare("output", std::to_string(k), want.outputs[k], have.outputs[k]);
+    if (program.entry == Entry::kForward) {
+      comparison.compare("requires_grad of output", std::to_string(k),
+                         at::full({}, needs_gradient(want.outputs[k]), at::kBool),
+                         at::full({}, needs_gradient(have.outputs[k]), at::kBool));
+    }
+  }
+  comparison.compare("loss", "the mini-batch", at::full({}, want.loss, at::kDouble),
+                     at::full({}, have.loss, at::kDouble));
+  const auto plain_parameters = plain.model->named_parameters();
+  const auto pipe_parameters = pipe.model->named_parameters();
+  for (const auto& entry : plain_parameters) {
+    comparison.compare("gradient", entry.key(), gradient_of(entry.value()),
+                       gradient_of(pipe_parameters[entry.key()]));
+  }
+  for (size_t k = 0; k < plain_batch.inputs.size(); ++k) {
+    comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
+                       gradient_of(pipe_batch.inputs[k].leaf));
+  }
+  comparison.compare("target gradient", "0", gradient_of(plain_batch.target),
+                     gradient_of(pipe_batch.target));
+  if (!program.deferred_batch_norm) {
+    const auto plain_buffers = plain.model->named_buffers();
+    const auto pipe_buffers = pipe.model->named_buffers();
+    for (const auto& entry : plain_buffers) {
+      comparison.compare("buffer", entry.key(), entry.value(), pipe_buffers[entry.key()]);
+    }
+  }
+  for (const auto& [number, count] : plain.workshop.counters) {
+    const int64_t had = *pipe.workshop.counters.at(number);
+    comparison.compare("count of hooks", std::to_string(number), at::full({}, count->load()),
+                       at::full({}, had));
+  }
+}
+
+void end_call(const Program& program, int64_t call, Side& side) {
+  if (program.forward_only()) return;
+  const bool skip = program.zero_grad == ZeroGrad::kEverySecondCall && call % 2 == 0;
+  if (side.optimizer && !skip) side.optimizer->step();
+  if (skip) return;
+  for (const Tensor& parameter : side.parameters) {
+    Tensor& gradient = const_cast<Tensor&>(parameter).mutable_grad();
+    if (program.zero_grad != ZeroGrad::kZero) {
+      gradient.reset();
+    } else if (gradient.defined()) {
+      gradient.detach_();
+      gradient.zero_();
+    }
+  }
+}
+
+}  // namespace
+
+Outcome run(const Program& program) {
+  Watchdog watchdog(std::chrono::seconds(120), "this program hangs:\n" + to_text(program));
+  Comparison comparison(program.in_double);
+
+  Side plain = make_side(program);
+  const LossFn loss = make_loss(program);
+  make_optimizer(program, plain.model->parameters(), plain);
+  PlainModel plain_model(plain.model, program.chunks);
+
+  Side pipe;
+  GPipe pipeline(nullptr);
+  for (int64_t call = 0; call < program.calls; ++call) {
+    Batch plain_batch = make_batch(program, call);
+    Batch pipe_batch = make_batch(program, call);
+    StepResult want;
+    try {
+      torch::manual_seed(call_seed(program, call));
+      want = run_plain(program, plain_model, plain_batch, loss);
+    } catch (const std::exception& error) {
+      if (call > 0) break;
+      return {Outcome::kInvalid, message_of(error), ""};
+    }
+    StepResult have;
+    try {
+      if (call == 0) {
+        pipe = make_side(program);
+        pipeline = GPipe(pipe.model,
+                         GPipeOptions(program.balance)
+                             .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
+                             .chunks(program.chunks)
+                             .partition_checkpoints(program.checkpoints)
+                             .deferred_batch_norm(program.deferred_batch_norm));
+        make_optimizer(program, pipeline->parameters(), pipe);
+      }
+      torch::manual_seed(call_seed(program, call));
+      have = run_pipe(program, pipeline, pipe_batch, loss);
+    } catch (const std::exception& error) {
+      return thrown(message_of(error));
+    }
+    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, comparison);
+    end_call(program, call, plain);
+    end_call(program, call, pipe);
+    const auto pipe_parameters = pipe.model->named_parameters();
+    for (const auto& entry : plain.model->named_parameters()) {
+      comparison.compare("parameter", entry.key(), entry.value(), pipe_parameters[entry.key()]);
+    }
+    if (comparison.failed()) {
+      return {Outcome::kDifferent, "call " + std::to_string(call) + ", " + comparison.what(),
+              comparison.category()};
+    }
+  }
+  return {comparison.only_close() ? Outcome::kEqualButSums : Outcome::kEqual, "", ""};
+}
+
+}  // namespace gpipe::testing::programs

@@ -1,0 +1,32 @@
+// Runs a program in the plain model and in the pipeline and compares all that a user could see.
+#ifndef GPIPE_TESTING_PROGRAMS_COMPARE_H_
+#define GPIPE_TESTING_PROGRAMS_COMPARE_H_
+
+#include <string>
+
+#include "gpipe/testing/programs/program.h"
+
+namespace gpipe::testing::programs {
+
+struct Outcome {
+  enum Kind {
+    kEqual,         // bit by bit
+    kEqualButSums,  // up to the order of sums, where one tensor goes several ways
+    kInvalid,       // the plain model throws
+    kRefused,       // the pipeline throws what it documents, see compare.cc
+    kDifferent,
+    kThrows,  // anything else
+  };
+  Kind kind = kEqual;
+  std::string what;      // what differs first, or the message
+  std::string category;  // equal for failures of one kind
+
+  bool failed() const { return kind == kDifferent || kind == kThrows; }
+};
+
+// A pipeline that hangs ends the process with the program's text.
+Outcome run(const Program& program);
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_COMPARE_H_

@@ -1,0 +1,41 @@
+// An expression over the main value `x`, another value `s` and parameters `a` and `b`, with its
+// text.
+#ifndef GPIPE_TESTING_PROGRAMS_EXPRESSION_H_
+#define GPIPE_TESTING_PROGRAMS_EXPRESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/programs/layer.h"
+
+namespace gpipe::testing::programs {
+
+// One with its numbers put in and its parameters chosen: a part of a layer.
+struct Expression {
+  std::string text;  // without the parameters
+  std::function<at::Tensor(at::Tensor x, at::Tensor s, at::Tensor a, at::Tensor b)> compute;
+  std::vector<Parameter> parameters;
+  bool in_place = false;
+  bool fresh = false;       // the result, see Layer
+  bool keeps_fresh = true;  // `x` itself stays fresh
+  bool same = false;        // gives `x` itself
+  bool alias = false;       // gives memory of `x`
+};
+
+// What uses `s` up, fit for the two samples.
+std::optional<Expression> draw_use_of(const State& state, const at::Tensor& s, Random& random);
+// What makes one more value of `x`.
+Expression draw_extra(const State& state, Random& random);
+
+// "[a = parameter({4})]", and the parameters themselves, registered in `module`.
+std::string parameters_text(const std::vector<Parameter>& parameters);
+std::vector<at::Tensor> make_parameters(const std::vector<Parameter>& parameters,
+                                        Workshop& workshop);
+void register_parameters(torch::nn::Module& module, const std::vector<at::Tensor>& parameters);
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_EXPRESSION_H_

@@ -1,0 +1,113 @@
+// The layers that random programs are made of: what describes one, and what they share in a model.
+#ifndef GPIPE_TESTING_PROGRAMS_LAYER_H_
+#define GPIPE_TESTING_PROGRAMS_LAYER_H_
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/packet.h"
+#include "gpipe/options.h"
+#include "skip/namespace.h"
+
+namespace gpipe::testing::programs {
+
+using internal::ValueKind;
+
+using Random = std::mt19937_64;
+
+// Uniform in [low, high].
+int64_t pick(Random& random, int64_t low, int64_t high);
+// True once in `count` times.
+bool once_in(Random& random, int64_t count);
+
+// What layers of one model have in common. Looked up by number and made at first use, so that a
+// program stays whole when layers are left out of it.
+struct Workshop {
+  at::Tensor tied_parameter(int64_t number, at::IntArrayRef shape);
+
+  std::map<int64_t, at::Tensor> tied;
+  std::map<int64_t, torch::nn::AnyModule> modules;
+  std::map<int64_t, skip::Namespace> namespaces;
+  // What hooks count. Compared between the plain model and the pipeline.
+  std::map<int64_t, std::shared_ptr<std::atomic<int64_t>>> counters;
+};
+
+// A layer as data: its text, and how to make it.
+struct Layer {
+  std::string text;
+  std::function<torch::nn::AnyModule(Workshop&)> make;
+  bool in_place = false;  // changes its input in place
+  // Its output may be changed in place by the next layer: nobody saved it for a backward.
+  bool fresh = false;
+  // One tensor leaves it by several ways: gradients are exact only up to the order of sums.
+  bool spreads = false;
+  // Another value that leaves it lies in the same memory: a change in place behind it shows there.
+  bool aliases = false;
+  bool needs_two_rows = false;  // statistics over the rows
+  bool batch_norm = false;
+};
+
+// A skip that waits for its pop.
+struct OpenSkip {
+  int64_t number;
+  bool isolated;      // in a namespace of its own, else by a name of its own
+  at::Tensor sample;  // as in State
+};
+
+// What is known behind the layers drawn so far: a trial model has run on a few rows.
+struct State {
+  ValueKind kind = ValueKind::kTensor;
+  Tensors values;  // values[0] is the main one: a float tensor (rows, 1 to 3 more dimensions)
+  bool fresh = false;
+  std::vector<OpenSkip> skips;
+  std::vector<std::vector<int64_t>> tied_shapes;  // by number
+  std::vector<Layer> shared_modules;              // by number
+  int64_t next_number = 0;                        // for skips and counters
+  bool trainable = false;                         // some layer has a parameter to train
+  Workshop workshop;
+
+  const at::Tensor& main() const { return values[0]; }
+};
+
+// A parameter of a layer.
+struct Parameter {
+  std::vector<int64_t> shape;
+  int64_t tied = -1;  // its number in the workshop, or its own
+  bool frozen = false;
+};
+
+// What a drawn layer changes in the state, once it has been tried.
+struct Draw {
+  Layer layer;
+  std::function<void(State&)> taken;
+};
+
+using Body = std::function<Tensors(Tensors)>;
+
+// A layer that is a function, in the C++ types that `in` and `out` name.
+torch::nn::AnyModule function_module(ValueKind in, ValueKind out, Body body);
+
+// The kinds in which `count` values can travel, by chance.
+ValueKind pick_kind(Random& random, size_t count);
+
+// `text` with the variables of the catalogue (channels, last, width) replaced by their values.
+std::string with_numbers(std::string text, int64_t channels, int64_t last, int64_t width);
+
+std::string shape_text(at::IntArrayRef shape);
+
+// "torch::Tensor x", "gpipe::Tensors v" ...
+std::string argument_text(ValueKind kind);
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_LAYER_H_

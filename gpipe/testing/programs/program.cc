@@ -1,0 +1,304 @@
+#include "gpipe/testing/programs/program.h"
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/GradMode.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "gpipe/internal/value.h"
+#include "gpipe/testing/programs/catalogue.h"
+#include "skip/tracker.h"
+
+namespace gpipe::testing::programs {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kTrialRows = 3;
+constexpr int64_t kMostNumbers = 200;  // in a row
+
+bool allowed(const std::string& text, const std::vector<std::string>& without) {
+  return std::none_of(without.begin(), without.end(), [&](const std::string& word) {
+    return text.find(word) != std::string::npos;
+  });
+}
+
+Tensors clones(const Tensors& tensors) {
+  Tensors result;
+  for (const Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.clone() : tensor);
+  return result;
+}
+
+struct Trial {
+  internal::Value value;
+  bool has_parameters = false;
+  bool trainable = false;
+};
+
+// Runs the layer on the trial model's values. nullopt if it does not fit.
+std::optional<Trial> tried(const Layer& layer, State& state) {
+  try {
+    torch::nn::AnyModule module = layer.make(state.workshop);
+    internal::Value value = internal::from_any(
+        module.any_forward(internal::to_any({state.kind, clones(state.values)})));
+    const Tensor& main = value.tensors.at(0);
+    const bool fits = main.defined() && main.scalar_type() == at::kFloat && main.dim() >= 2 &&
+                      main.dim() <= 4 && main.size(0) == kTrialRows && main.numel() > 0 &&
+                      main.numel() <= kTrialRows * kMostNumbers;
+    if (fits) {
+      Trial trial;
+      trial.value = std::move(value);
+      for (const Tensor& parameter : module.ptr()->parameters()) {
+        trial.has_parameters = true;
+        trial.trainable |= parameter.requires_grad();
+      }
+      return trial;
+    }
+  } catch (const std::exception&) {  // it does not fit
+  }
+  return std::nullopt;
+}
+
+void append(Program& program, State& state, Layer layer, Trial trial) {
+  state.kind = trial.value.kind;
+  state.values = std::move(trial.value.tensors);
+  state.trainable |= trial.trainable;
+  state.fresh = layer.fresh;
+  program.layers.push_back(std::move(layer));
+}
+
+using Drawer = std::optional<Draw> (*)(const State&, Random&);
+
+bool append_one(Program& program, State& state, Random& random, Drawer drawer,
+                const std::vector<std::string>& without) {
+  std::optional<Draw> draw = drawer(state, random);
+  if (!draw || !allowed(draw->layer.text, without)) return false;
+  std::optional<Trial> trial = tried(draw->layer, state);
+  if (!trial) return false;
+  const bool trainable = state.trainable;
+  const bool has_parameters = trial->has_parameters;
+  append(program, state, std::move(draw->layer), std::move(*trial));
+  if (draw->taken) draw->taken(state);
+  if (!has_parameters) return true;
+  Layer& last = program.layers.back();
+  if (once_in(random, 8) && allowed("frozen", without)) {
+    last = with_frozen_parameters(last, once_in(random, 2));
+    state.trainable = trainable;
+  } else if (once_in(random, 8) && allowed("hook", without)) {
+    last = with_parameter_hooks(last, state.next_number++, once_in(random, 2));
+  }
+  return true;
+}
+
+std::optional<Draw> draw_in_place(const State& state, Random& random) {
+  for (int tries = 0; tries < 30; ++tries) {
+    std::optional<Draw> draw = (once_in(random, 2) ? draw_module : draw_function)(state, random);
+    if (draw && draw->layer.in_place) return draw;
+  }
+  return std::nullopt;
+}
+
+Drawer pick_drawer(Random& random) {
+  const int64_t number = pick(random, 0, 99);
+  if (number < 42) return draw_module;
+  if (number < 72) return draw_function;
+  if (number < 85) return draw_values;
+  if (number < 95) return draw_skip;
+  return draw_shared_module;
+}
+
+void draw_inputs(Program& program, State& state, Random& random) {
+  auto draw_float = [&] {
+    Input input;
+    const int64_t dimensions = pick(random, 1, 3);
+    input.shape.push_back(2 * pick(random, 1, 3));
+    for (int64_t k = 1; k < dimensions; ++k) input.shape.push_back(pick(random, 3, 6));
+    input.requires_grad = once_in(random, 2);
+    input.layout =
+        once_in(random, 2) ? Layout::kContiguous : static_cast<Layout>(pick(random, 0, 4));
+    if (input.layout == Layout::kExpanded) input.requires_grad = false;
+    return input;
+  };
+  const bool only_integers = once_in(random, 12);
+  if (!only_integers) program.inputs.push_back(draw_float());
+  if (only_integers || once_in(random, 8)) {
+    Input input;
+    input.shape = {4};
+    input.integer = true;
+    program.inputs.push_back(input);
+  }
+  if (!only_integers && once_in(random, 8)) program.inputs.push_back(draw_float());
+  state.kind = pick_kind(random, program.inputs.size());
+  for (const Input& input : program.inputs) {
+    std::vector<int64_t> shape = input.shape;
+    shape.insert(shape.begin(), kTrialRows);
+    state.values.push_back(input.integer ? at::randint(0, 7, shape, at::kLong) : at::randn(shape));
+  }
+  // Autograd refuses a change in place of a leaf that wants a gradient, and of rows that are one.
+  state.fresh = std::none_of(program.inputs.begin(), program.inputs.end(), [](const Input& input) {
+    return input.requires_grad || input.layout == Layout::kExpanded;
+  });
+  if (only_integers) {
+    Draw draw = draw_embedding(random);
+    append(program, state, draw.layer, *tried(draw.layer, state));
+  }
+}
+
+void draw_layers(Program& program, State& state, Random& random,
+                 const std::vector<std::string>& without) {
+  const size_t length = static_cast<size_t>(pick(random, 2, 9));
+  for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
+    append_one(program, state, random, pick_drawer(random), without);
+    // What chance would rarely bring together.
+    if (!program.layers.empty() && program.layers.back().aliases && state.fresh &&
+        once_in(random, 4)) {
+      for (int k = 0; k < 30 && !program.layers.back().in_place; ++k) {
+        append_one(program, state, random, draw_in_place, without);
+      }
+    }
+  }
+  // Something is to be trained.
+  for (int tries = 0; !state.trainable && tries < 3000; ++tries) {
+    append_one(program, state, random, draw_linear, without);
+  }
+  // Every skip is to be popped.
+  for (int tries = 0; !state.skips.empty() && tries < 300; ++tries) {
+    if (state.kind != ValueKind::kTensor && state.kind != ValueKind::kTensors) {
+      append_one(program, state, random, draw_use, without);
+    } else {
+      append_one(program, state, random, draw_pop, without);
+    }
+  }
+  const bool several = once_in(random, 4);
+  for (int tries = 0; !several && state.values.size() > 1 && tries < 300; ++tries) {
+    append_one(program, state, random, draw_use, without);
+  }
+}
+
+void draw_run(Program& program, Random& random, const std::vector<std::string>& without) {
+  const bool two_rows = std::any_of(program.layers.begin(), program.layers.end(),
+                                    [](const Layer& layer) { return layer.needs_two_rows; });
+  const bool batch_norm = std::any_of(program.layers.begin(), program.layers.end(),
+                                      [](const Layer& layer) { return layer.batch_norm; });
+  program.in_double = std::any_of(program.layers.begin(), program.layers.end(),
+                                  [](const Layer& layer) { return layer.spreads; });
+
+  const int64_t layers = static_cast<int64_t>(program.layers.size());
+  const int64_t stages =
+      once_in(random, 5) ? layers : std::min<int64_t>(pick(random, 1, 4), layers);
+  program.balance.assign(stages, 1);
+  for (int64_t k = stages; k < layers; ++k) ++program.balance[pick(random, 0, stages - 1)];
+  program.checkpoints.assign(stages, static_cast<Checkpoint>(pick(random, 0, 2)));
+  if (once_in(random, 3)) {
+    for (Checkpoint& mode : program.checkpoints) mode = static_cast<Checkpoint>(pick(random, 0, 2));
+  }
+
+  const int64_t entry = pick(random, 0, 19);
+  program.entry = entry < 8    ? Entry::kForward
+                  : entry < 13 ? Entry::kStep
+                  : entry < 17 ? Entry::kStepGPipe
+                  : entry < 19 ? Entry::kNoGrad
+                               : Entry::kInference;
+  program.train = !once_in(random, program.forward_only() ? 2 : 10);
+
+  program.chunks = pick(random, 1, 5);
+  switch (pick(random, 0, 3)) {
+    case 0:
+      program.rows = program.chunks;  // one row each
+      break;
+    case 1:
+      program.rows = pick(random, 1, program.chunks);  // fewer rows than chunks
+      break;
+    case 2:
+      program.rows = pick(random, program.chunks, 4 * program.chunks);  // uneven
+      break;
+    default:
+      program.rows = program.chunks * pick(random, 2, 3);
+  }
+  if (two_rows) program.rows = program.chunks * pick(random, 2, 3);
+  if (program.forward_only() && once_in(random, 15)) program.rows = 0;
+
+  program.deferred_batch_norm = batch_norm && once_in(random, 4);
+  program.autocast = program.entry == Entry::kForward && !program.in_double && once_in(random, 6) &&
+                     allowed("autocast", without);
+  program.target_requires_grad = once_in(random, 10) && allowed("target", without);
+  program.loss = static_cast<Loss>(pick(random, 0, 3));
+  if (program.loss == Loss::kCrossEntropy && program.target_requires_grad) {
+    program.loss = Loss::kMse;
+  }
+  if (program.forward_only()) {
+    program.calls = pick(random, 1, 2);
+  } else {
+    program.calls = pick(random, 1, 4);
+    program.optimizer = static_cast<Optimizer>(pick(random, 0, 3));
+    program.zero_grad = static_cast<ZeroGrad>(pick(random, 0, 2));
+    // Adam divides by the gradient's size: it would make a last bit a large difference.
+    if (program.in_double && program.optimizer != Optimizer::kNone) {
+      program.optimizer = Optimizer::kMomentum;
+    }
+  }
+}
+
+const char* name(Layout layout) {
+  const char* const names[] = {"contiguous", "at an offset", "every second row", "transposed",
+                               "one row expanded"};
+  return names[static_cast<int>(layout)];
+}
+
+}  // namespace
+
+Program random_program(uint64_t seed, const std::vector<std::string>& without) {
+  Random random(seed);
+  Program program;
+  program.seed = seed;
+  torch::manual_seed(seed);
+  c10::NoGradGuard no_grad;
+  skip::Scope skips;
+  State state;
+  draw_inputs(program, state, random);
+  draw_layers(program, state, random, without);
+  draw_run(program, random, without);
+  return program;
+}
+
+std::string to_text(const Program& program) {
+  const char* const entries[] = {"forward, loss, backward", "step, 1F1B", "step, GPipe",
+                                 "forward without gradients", "forward in inference mode"};
+  const char* const losses[] = {"mse_loss(o[0], t)", "(o[0] * t).mean()", "smooth_l1_loss(o[0], t)",
+                                "cross_entropy(o[0], t)"};
+  const char* const optimizers[] = {"none", "SGD, momentum", "Adam", "AdamW"};
+  const char* const zero_grads[] = {"to none", "to zero", "to none every second call"};
+  std::string text = "seed " + std::to_string(program.seed) + "\n";
+  size_t index = 0;
+  for (size_t j = 0; j < program.balance.size(); ++j) {
+    text += "  // stage " + std::to_string(j) + ", Checkpoint " + to_text(program.checkpoints[j]) +
+            "\n";
+    for (int64_t k = 0; k < program.balance[j]; ++k) {
+      text += "  model->push_back(" + program.layers[index++].text + ");\n";
+    }
+  }
+  for (const Input& input : program.inputs) {
+    text += std::string("  input: ") + (input.integer ? "integers" : "floats") + " (" +
+            std::to_string(program.rows) + " rows) x " + shape_text(input.shape) + ", " +
+            name(input.layout) + (input.requires_grad ? ", requires_grad" : "") + "\n";
+  }
+  text += "  GPipeOptions(" + shape_text(program.balance) + ").chunks(" +
+          std::to_string(program.chunks) + ")" +
+          (program.deferred_batch_norm ? ".deferred_batch_norm(true)" : "") + "; " +
+          (program.train ? "train" : "eval") + "\n";
+  text += std::string("  ") + entries[static_cast<int>(program.entry)] + "; loss " +
+          losses[static_cast<int>(program.loss)] + " + 0.1 * other outputs' sines; " +
+          std::to_string(program.calls) + " calls; optimizer " +
+          optimizers[static_cast<int>(program.optimizer)] + "; zero_grad " +
+          zero_grads[static_cast<int>(program.zero_grad)] +
+          (program.autocast ? "; autocast to bfloat16 around forward" : "") +
+          (program.target_requires_grad ? "; target requires_grad" : "") +
+          (program.in_double ? "; in double" : "") + "\n";
+  return text;
+}
+
+}  // namespace gpipe::testing::programs

@@ -1,0 +1,67 @@
+// A random program: a model, its inputs, and how they are run.
+#ifndef GPIPE_TESTING_PROGRAMS_PROGRAM_H_
+#define GPIPE_TESTING_PROGRAMS_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/testing/programs/layer.h"
+
+namespace gpipe::testing::programs {
+
+enum class Entry : uint8_t {
+  kForward,    // forward, the loss outside, backward
+  kStep,       // step with 1F1B
+  kStepGPipe,  // step with GPipe's schedule
+  kNoGrad,     // forward only
+  kInference,  // the same in inference mode
+};
+
+// How an input lies in memory: on its own, or as a view of a larger tensor.
+enum class Layout : uint8_t { kContiguous, kOffset, kEverySecondRow, kTransposed, kExpanded };
+
+struct Input {
+  std::vector<int64_t> shape;  // of a row
+  bool integer = false;
+  bool requires_grad = false;
+  Layout layout = Layout::kContiguous;
+};
+
+enum class Loss : uint8_t { kMse, kProduct, kSmoothL1, kCrossEntropy };
+enum class Optimizer : uint8_t { kNone, kMomentum, kAdam, kAdamW };
+enum class ZeroGrad : uint8_t { kNone, kZero, kEverySecondCall };
+
+struct Program {
+  uint64_t seed = 0;
+  std::vector<Layer> layers;
+  std::vector<Input> inputs;
+  std::vector<int64_t> balance;
+  std::vector<Checkpoint> checkpoints;  // of each stage
+  int64_t chunks = 1;
+  int64_t rows = 1;
+  bool train = true;
+  bool autocast = false;
+  bool deferred_batch_norm = false;
+  bool target_requires_grad = false;
+  // In double, for a program whose gradients are exact only up to the order of sums.
+  bool in_double = false;
+  Entry entry = Entry::kForward;
+  Loss loss = Loss::kMse;
+  Optimizer optimizer = Optimizer::kNone;
+  ZeroGrad zero_grad = ZeroGrad::kNone;
+  int64_t calls = 1;
+
+  bool forward_only() const { return entry == Entry::kNoGrad || entry == Entry::kInference; }
+};
+
+// The program of a seed. `without`: words; no layer or feature whose text has one is drawn.
+Program random_program(uint64_t seed, const std::vector<std::string>& without);
+
+// The program as text much like C++, to write it down as a test.
+std::string to_text(const Program& program);
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_PROGRAM_H_

@@ -1,0 +1,195 @@
+// Layers that stash and pop.
+
+#include <ATen/ops/randn.h>
+
+#include "gpipe/internal/value.h"
+#include "gpipe/testing/programs/catalogue.h"
+#include "gpipe/testing/programs/expression.h"
+#include "skip/skippable.h"
+
+namespace gpipe::testing::programs {
+namespace {
+
+using at::Tensor;
+
+// Takes what it pops and its values, gives its values and what it stashes.
+using SkipBody = std::function<Tensors(const Tensors& popped, Tensors values, Tensors& stashed)>;
+
+template <typename Value>
+struct SkipLayerImpl : torch::nn::Module, skip::Skippable {
+  SkipLayerImpl(std::vector<std::string> stashes, std::vector<std::string> pops, SkipBody body)
+      : Skippable(std::move(stashes), std::move(pops)), body(std::move(body)) {}
+
+  Value forward(Value value) {
+    Tensors popped;
+    for (const std::string& name : pops()) popped.push_back(pop(name));
+    Tensors stashed;
+    Tensors values;
+    if constexpr (std::is_same_v<Value, Tensor>) {
+      values.push_back(std::move(value));
+    } else {
+      values = std::move(value);
+    }
+    values = body(popped, std::move(values), stashed);
+    for (size_t k = 0; k < stashed.size(); ++k) stash(stashes()[k], std::move(stashed[k]));
+    if constexpr (std::is_same_v<Value, Tensor>) {
+      return std::move(values[0]);
+    } else {
+      return values;
+    }
+  }
+
+  SkipBody body;
+};
+
+std::string name_of(const OpenSkip& skip) {
+  // In a namespace of its own it may be called like others.
+  return skip.isolated ? "skip" : "skip_" + std::to_string(skip.number);
+}
+
+std::string text_of(const OpenSkip& skip) {
+  return "\"" + name_of(skip) + "\"" +
+         (skip.isolated ? " in namespace " + std::to_string(skip.number) : "");
+}
+
+template <typename Value>
+torch::nn::AnyModule make_skip_layer(Workshop& workshop, const std::vector<OpenSkip>& stashes,
+                                     const std::vector<OpenSkip>& pops, SkipBody body) {
+  std::vector<std::string> stash_names;
+  std::vector<std::string> pop_names;
+  for (const OpenSkip& skip : stashes) stash_names.push_back(name_of(skip));
+  for (const OpenSkip& skip : pops) pop_names.push_back(name_of(skip));
+  auto module = std::make_shared<SkipLayerImpl<Value>>(stash_names, pop_names, std::move(body));
+  for (const std::vector<OpenSkip>* side : {&stashes, &pops}) {
+    for (const OpenSkip& skip : *side) {
+      if (skip.isolated) module->isolate(workshop.namespaces[skip.number], {name_of(skip)});
+    }
+  }
+  return torch::nn::AnyModule(module);
+}
+
+std::function<torch::nn::AnyModule(Workshop&)> skip_layer(
+    ValueKind kind, std::vector<OpenSkip> stashes, std::vector<OpenSkip> pops,
+    std::vector<Parameter> parameters,
+    std::function<Tensors(const Tensors&, Tensors, Tensors&, const Tensors&)> body) {
+  for (OpenSkip& skip : stashes) skip.sample.reset();
+  for (OpenSkip& skip : pops) skip.sample.reset();
+  return [=](Workshop& workshop) {
+    Tensors made = make_parameters(parameters, workshop);
+    const Tensors registered = made;
+    made.resize(2);
+    SkipBody bound = [body, made](const Tensors& popped, Tensors values, Tensors& stashed) {
+      return body(popped, std::move(values), stashed, made);
+    };
+    torch::nn::AnyModule module =
+        kind == ValueKind::kTensor
+            ? make_skip_layer<Tensor>(workshop, stashes, pops, std::move(bound))
+            : make_skip_layer<Tensors>(workshop, stashes, pops, std::move(bound));
+    register_parameters(*module.ptr(), registered);
+    return module;
+  };
+}
+
+bool travels(const State& state) {
+  return state.kind == ValueKind::kTensor || state.kind == ValueKind::kTensors;
+}
+
+std::string begin(const State& state, const std::vector<Parameter>& parameters) {
+  return parameters_text(parameters) + "(" + argument_text(state.kind) + ") { " +
+         (state.kind == ValueKind::kTensor ? "" : "auto& x = v[0]; ");
+}
+
+std::optional<Draw> draw_stash(const State& state, Random& random) {
+  const Expression what = draw_extra(state, random);
+  OpenSkip skip{state.next_number, once_in(random, 2), {}};
+  const bool on = once_in(random, 2);
+  // A new tied parameter would need a note in the state; skips have their own ones.
+  std::vector<Parameter> parameters = what.parameters;
+  for (Parameter& parameter : parameters) {
+    if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
+  }
+  // What waits, for whoever looks for a use of it: with parameters of the same shapes.
+  Tensors made;
+  for (const Parameter& parameter : parameters) made.push_back(at::randn(parameter.shape));
+  made.resize(2);
+  skip.sample = what.compute(state.main().clone(), {}, made[0], made[1]);
+  Layer layer;
+  layer.text = begin(state, parameters) + "stash(" + text_of(skip) + ", " + what.text +
+               "); return " +
+               (on                                 ? "x * 2"
+                : state.kind == ValueKind::kTensor ? "x"
+                                                   : "v") +
+               "; }";
+  layer.make =
+      skip_layer(state.kind, {skip}, {}, parameters,
+                 [what, on](const Tensors&, Tensors v, Tensors& stashed, const Tensors& made) {
+                   stashed.push_back(what.compute(v[0], {}, made[0], made[1]));
+                   if (on) v[0] = v[0] * 2;
+                   return v;
+                 });
+  layer.fresh = on || (state.fresh && what.keeps_fresh);
+  layer.spreads = what.same && !on;
+  layer.aliases = what.alias && !on;
+  return Draw{std::move(layer), [skip](State& after) {
+                ++after.next_number;
+                after.skips.push_back(skip);
+              }};
+}
+
+}  // namespace
+
+std::optional<Draw> draw_pop(const State& state, Random& random) {
+  if (state.skips.empty() || !travels(state)) return std::nullopt;
+  const size_t at =
+      static_cast<size_t>(pick(random, 0, static_cast<int64_t>(state.skips.size()) - 1));
+  const OpenSkip skip = state.skips[at];
+  std::optional<Expression> use = draw_use_of(state, skip.sample, random);
+  if (!use) return std::nullopt;
+  for (Parameter& parameter : use->parameters) {
+    if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
+  }
+  // Tried here: a pop that fails would have taken the skip from the trial model.
+  Tensors made;
+  for (const Parameter& parameter : use->parameters) made.push_back(at::randn(parameter.shape));
+  made.resize(2);
+  try {
+    (void)use->compute(state.main().clone(), skip.sample, made[0], made[1]);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  const bool both = once_in(random, 4);  // stashes what it gives, too
+  // One layer has one namespace for a name.
+  OpenSkip next{state.next_number, !skip.isolated && once_in(random, 2), {}};
+  Layer layer;
+  layer.text = begin(state, use->parameters) + "Tensor s = pop(" + text_of(skip) +
+               "); x = " + use->text + "; " +
+               (both ? "stash(" + text_of(next) + ", x.sin()); " : "") +
+               (state.kind == ValueKind::kTensor ? "return x; }" : "return v; }");
+  layer.make = skip_layer(
+      state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{}, {skip},
+      use->parameters,
+      [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed, const Tensors& made) {
+        v[0] = use.compute(std::move(v[0]), popped[0], made[0], made[1]);
+        if (both) stashed.push_back(v[0].sin());
+        return v;
+      });
+  layer.in_place = use->in_place;
+  layer.fresh = use->fresh && !both;
+  return Draw{std::move(layer), [at, both, next](State& after) {
+                after.skips.erase(after.skips.begin() + static_cast<int64_t>(at));
+                if (!both) return;
+                ++after.next_number;
+                after.skips.push_back(next);
+                after.skips.back().sample = after.main().sin();
+              }};
+}
+
+std::optional<Draw> draw_skip(const State& state, Random& random) {
+  if (!travels(state)) return std::nullopt;
+  if (state.skips.size() >= 3 || (!state.skips.empty() && once_in(random, 2))) {
+    return draw_pop(state, random);
+  }
+  return draw_stash(state, random);
+}
+
+}  // namespace gpipe::testing::programs
