@@ -184,9 +184,9 @@ std::vector<Sample> samples() {
   result.push_back(custom("WithUpdate", [](const T& x, T& mean, T& variance, bool training) {
     if (training) {
       // Its backward wants a weight.
-      return std::get<0>(at::_batch_norm_with_update(x, torch::ones({x.size(1)}),
-                                                     torch::zeros({x.size(1)}), mean, variance, 0.3,
-                                                     1e-5));
+      const T weight = torch::ones({x.size(1)}, x.options().requires_grad(false));
+      return std::get<0>(at::_batch_norm_with_update(x, weight, torch::zeros_like(weight), mean,
+                                                     variance, 0.3, 1e-5));
     }
     return at::batch_norm(x, {}, {}, mean, variance, false, 0.3, 1e-5, false);
   }));

@@ -226,6 +226,7 @@ class LocalBackward {
           "here by a way that the pipeline does not see (a member of a layer, say, or a global "
           "variable); hand it on as one of the values between layers, stash and pop it "
           "(skip/skippable.h), or detach() it");
+      waiting.users_code = has_hooks(node);
       return;
     }
     accelerated_ = accelerated_ || !node.device().is_cpu();

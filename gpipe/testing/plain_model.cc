@@ -192,6 +192,12 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
   }
   StepResult result;
   result.outputs = leaves;
+  // As they arrive: a leaf's .grad would have the leaf's strides, which decide the order of sums.
+  std::vector<at::Tensor> arrived(leaves.size());
+  for (size_t k = 0; k < leaves.size(); ++k) {
+    if (!leaves[k].defined() || !leaves[k].requires_grad()) continue;
+    leaves[k].register_hook([&arrived, k](const at::Tensor& gradient) { arrived[k] = gradient; });
+  }
   const at::Tensor loss = loss_fn(leaves, targets);
   loss.backward();
   result.loss = loss.item<double>();
@@ -199,12 +205,14 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> gradients;
     for (size_t k = 0; k < leaves.size(); ++k) {
-      if (!outputs[i][k].defined() || !leaves[k].grad().defined() || !outputs[i][k].requires_grad())
+      if (!outputs[i][k].defined() || !arrived[k].defined() || !outputs[i][k].requires_grad())
         continue;
       int64_t start = 0;
       for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
       roots.push_back(outputs[i][k]);
-      gradients.push_back(leaves[k].grad().narrow(0, start, outputs[i][k].size(0)));
+      gradients.push_back(outputs.size() == 1
+                              ? arrived[k]
+                              : arrived[k].narrow(0, start, outputs[i][k].size(0)));
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
     unshare_gradients();
