@@ -1,0 +1,333 @@
+// A recompute runs what its forward ran, or says why it cannot.
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/igamma.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/dropout.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/torch_seed.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using testing::BackwardOrder;
+using testing::EqualsBitwise;
+using testing::layer;
+using testing::PlainModel;
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr int64_t kWidth = 6;
+
+GPipeOptions options(std::vector<int64_t> balance) {
+  const size_t partitions = balance.size();
+  return GPipeOptions(std::move(balance))
+      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
+}
+
+Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
+  return nn::functional::mse_loss(outputs.at(0), targets.at(0));
+}
+
+// --- autocast
+
+class AutocastScope {
+ public:
+  explicit AutocastScope(at::ScalarType type) : former_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+  }
+  ~AutocastScope() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_dtype(at::kCPU, former_);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+
+ private:
+  at::ScalarType former_;
+};
+
+TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+      testing::manual_seed(1);
+      nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
+      GPipe pipe(nn::Sequential(first, nn::Tanh(), last),
+                 options({2, 1}).chunks(3).checkpoint(mode));
+      const Tensor x = torch::randn({6, kWidth});
+      for (int step = 0; step < 4; ++step) {
+        auto plain = [&] {
+          return last(first(x).tanh());
+        };
+        Tensor want, have;
+        {
+          AutocastScope autocast(type);
+          want = plain();
+          have = pipe->forward(x);
+          EXPECT_EQ(have.scalar_type(), type);
+        }
+        // Rows are independent of each other here.
+        EXPECT_THAT(have, EqualsBitwise(want)) << "step " << step;
+        have.sum().backward();  // outside autocast
+        torch::NoGradGuard no_grad;
+        for (const Tensor& parameter : pipe->parameters()) parameter.add_(0.1);
+        pipe->eval();
+        {
+          AutocastScope autocast(type);
+          EXPECT_THAT(pipe->forward(x), EqualsBitwise(plain())) << "evaluation " << step;
+        }
+        pipe->train();
+      }
+    }
+  }
+}
+
+// --- what a checkpointed stage hands on
+
+TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    nn::Linear first(kWidth, kWidth);
+    auto add_constants = layer<Tensor, Tensors>([](Tensor x) {
+      return Tensors{x.exp(), torch::full_like(x, 0.5), torch::ones({x.size(0)})};
+    });
+    auto use = layer<Tensors, Tensor>([](Tensors v) {
+      EXPECT_TRUE(v[0].requires_grad());
+      EXPECT_FALSE(v[1].requires_grad());
+      EXPECT_FALSE(v[2].requires_grad());
+      // igamma has no derivative for its first argument.
+      return at::igamma(v[1], v[0]) * v[2].unsqueeze(1);
+    });
+    GPipe pipe(nn::Sequential(first, add_constants, use),
+               options({2, 1}).chunks(2).checkpoint(mode));
+    pipe->forward(torch::randn({4, kWidth})).sum().backward();
+    EXPECT_TRUE(first->weight.grad().defined());
+    auto pass_on = layer<Tensors, Tensors>([](Tensors v) { return v; });
+    GPipe handing(nn::Sequential(nn::Linear(kWidth, kWidth), add_constants, pass_on),
+                  options({2, 1}).chunks(2).checkpoint(mode));
+    const Tensors outputs = handing->forward(Tensors{torch::randn({4, kWidth})});
+    EXPECT_TRUE(outputs[0].requires_grad());
+    EXPECT_FALSE(outputs[1].requires_grad());
+  }
+}
+
+TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    auto classes = layer<Tensor, Tensor>([](Tensor x) { return x.argmax(1); });
+    const Tensor table = torch::randn({kWidth}).requires_grad_();
+    GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), classes),
+               options({1, 1}).chunks(2).checkpoint(mode));
+    pipe->step({torch::randn({4, kWidth})}, {}, [&](const Tensors& o, const Tensors&) {
+      return table.index({o.at(0)}).mean();
+    });
+    ASSERT_TRUE(table.grad().defined());
+    EXPECT_NEAR(table.grad().sum().item<double>(), 1.0, 1e-6) << "four times a quarter, rounded";
+  }
+}
+
+// LibTorch takes other kernels for what wants no gradient.
+struct LstmImpl : nn::Module {
+  LstmImpl() {
+    lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true)));
+  }
+  Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
+  nn::LSTM lstm{nullptr};
+};
+TORCH_MODULE(Lstm);
+
+struct ComputedWeightImpl : nn::Module {
+  ComputedWeightImpl() { weight = register_parameter("weight", torch::randn({5, 5})); }
+  Tensor forward(Tensor x) { return x.matmul(weight.tanh()); }
+  Tensor weight;
+};
+TORCH_MODULE(ComputedWeight);
+
+TEST(Recompute, RunsTheOperatorsOfTheForward) {
+  at::set_num_threads(1);
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    testing::manual_seed(2);
+    nn::Sequential module{Lstm(), ComputedWeight(), nn::Tanh()};
+    const Tensor x = torch::randn({6, 4, 3});
+    const Tensor y = torch::randn({6, 4, 5});
+    const StepResult want =
+        PlainModel(module, 3).step({x}, {y}, square_loss, BackwardOrder::kAscending);
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : module->parameters()) {
+      gradients.push_back(parameter.grad().clone());
+    }
+    module->zero_grad();
+    GPipe pipe(module, options({1, 1, 1}).chunks(3).checkpoint(mode));
+    const StepResult have = pipe->step({x}, {y}, square_loss, StepOptions().keep_outputs(true));
+    EXPECT_EQ(have.loss, want.loss);
+    EXPECT_THAT(have.outputs, EqualsBitwise(want.outputs));
+    for (size_t k = 0; k < gradients.size(); ++k) {
+      EXPECT_THAT(pipe->parameters()[k].grad(), EqualsBitwise(gradients[k])) << k;
+    }
+  }
+}
+
+// --- random numbers in backward
+
+// Noise in its backward.
+struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x * 2; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0] + torch::rand_like(gradients[0])};
+  }
+};
+
+// Computes its forward, a dropout, once more in its backward instead of keeping it.
+struct RematerialisingFunction : torch::autograd::Function<RematerialisingFunction> {
+  static Tensor compute(const Tensor& x) {
+    return torch::nn::functional::dropout(x.sin(), nn::functional::DropoutFuncOptions().p(0.5));
+  }
+  static Tensor forward(AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return compute(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::AutoGradMode grad_mode(true);
+    const Tensor y = compute(x);
+    return torch::autograd::grad({y}, {x}, {gradients[0]});
+  }
+};
+
+TEST(RandomNumbersInBackward, AreTheSameInEveryRun) {
+  at::set_num_threads(1);
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    for (bool step : {false, true}) {
+      Tensor first;
+      for (const auto& balance :
+           std::vector<std::vector<int64_t>>{{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {3}, {2, 1}}) {
+        auto noisy = [] {
+          return layer<Tensor, Tensor>([](Tensor x) { return NoisyFunction::apply(x); });
+        };
+        testing::manual_seed(3);
+        nn::Linear linear(kWidth, kWidth);
+        GPipe pipe(nn::Sequential(linear, noisy(), noisy()),
+                   options(balance).chunks(4).checkpoint(mode));
+        const Tensor x = torch::randn({8, kWidth});
+        const Tensor y = torch::randn({8, kWidth});
+        StepOptions gpipe_order;
+        gpipe_order.schedule(Schedule::gpipe);
+        if (step) {
+          pipe->step({x}, {y}, square_loss, gpipe_order);
+        } else {
+          square_loss({pipe->forward(x)}, {y}).backward();
+        }
+        if (!first.defined()) first = linear->weight.grad();
+        EXPECT_THAT(linear->weight.grad(), EqualsBitwise(first));
+      }
+    }
+  }
+}
+
+TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
+  at::set_num_threads(1);
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    auto run = [&](bool rematerialising) {
+      auto drop = layer<Tensor, Tensor>([rematerialising](Tensor x) {
+        // Draws before and after it, and one of its own twice.
+        x = nn::functional::dropout(x, nn::functional::DropoutFuncOptions().p(0.3));
+        for (int k = 0; k < 2; ++k) {
+          x = rematerialising ? RematerialisingFunction::apply(x)
+                              : RematerialisingFunction::compute(x);
+        }
+        return nn::functional::dropout(x, nn::functional::DropoutFuncOptions().p(0.3));
+      });
+      testing::manual_seed(4);
+      nn::Linear linear(kWidth, kWidth);
+      GPipe pipe(nn::Sequential(linear, drop, nn::Linear(kWidth, kWidth)),
+                 options({1, 2}).chunks(4).checkpoint(mode));
+      pipe->step({torch::randn({8, kWidth})}, {torch::randn({8, kWidth})}, square_loss);
+      return linear->weight.grad();
+    };
+    EXPECT_THAT(run(true), EqualsBitwise(run(false)));
+  }
+}
+
+// --- changes between forward and backward
+
+TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
+  struct Case {
+    const char* what;
+    std::function<void(nn::Linear&, GPipe&)> change;
+    const char* message;
+  };
+  const std::vector<Case> cases = {
+      {"parameter",
+       [](nn::Linear& linear, GPipe&) {
+         torch::NoGradGuard no_grad;
+         linear->weight.add_(1);
+       },
+       "'1.weight' has been modified by an inplace operation"},
+      {"data",
+       [](nn::Linear& linear, GPipe&) { linear->weight.set_data(torch::ones({kWidth, kWidth})); },
+       "'1.weight'"},
+      {"requires_grad", [](nn::Linear& linear, GPipe&) { linear->bias.set_requires_grad(false); },
+       "requires_grad of '1.bias' was set to false"},
+      {"mode", [](nn::Linear& linear, GPipe&) { linear->eval(); },
+       "the module '1' was set to eval"}};
+  for (const Case& wrong : cases) {
+    SCOPED_TRACE(wrong.what);
+    nn::Linear linear(kWidth, kWidth);
+    GPipe pipe(nn::Sequential(nn::Tanh(), linear, nn::Dropout(0.5)),
+               options({2, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+    const Tensor output = pipe->forward(torch::randn({4, kWidth}));
+    wrong.change(linear, pipe);
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<c10::Error>(AllOf(HasSubstr(wrong.message), HasSubstr("kNever"))));
+    EXPECT_FALSE(linear->weight.grad().defined());
+    // And the pipeline goes on.
+    pipe->train();
+    pipe->forward(torch::randn({4, kWidth})).sum().backward();
+    EXPECT_TRUE(linear->weight.grad().defined());
+  }
+  // Without a recompute autograd itself sees what matters.
+  nn::Linear linear(kWidth, kWidth);
+  GPipe pipe(nn::Sequential(linear, nn::Tanh()), options({1, 1}).checkpoint(Checkpoint::kNever));
+  const Tensor output = pipe->forward(torch::randn({4, kWidth}));
+  {
+    torch::NoGradGuard no_grad;
+    linear->bias.add_(1);  // not needed by any backward
+  }
+  output.sum().backward();
+}
+
+TEST(Recompute, WithoutAnyChangeBetweenTwoForwardsIsFine) {
+  nn::Linear linear(kWidth, kWidth);
+  GPipe pipe(nn::Sequential(linear, nn::Tanh()),
+             options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+  const Tensor one = pipe->forward(torch::randn({4, kWidth}));
+  const Tensor two = pipe->forward(torch::randn({4, kWidth}));
+  (one.sum() + two.sum()).backward();
+  EXPECT_TRUE(linear->weight.grad().defined());
+}
+
+}  // namespace
+}  // namespace gpipe
