@@ -16,6 +16,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -366,6 +367,81 @@ struct CountImpl : nn::Module {
   int calls = 0;
 };
 TORCH_MODULE(Count);
+
+// Each backward takes its own gradients, and they follow one another.
+TEST_P(Autograd, TwoThreadsRunBackwardThroughOneOutput) {
+  for (int run = 0; run < 20; ++run) {
+    nn::Sequential module = chain();
+    GPipe pipe = piped(module, GetParam());
+    const torch::Tensor x = batch().requires_grad_();
+    const torch::Tensor output = pipe->forward(x);
+    std::vector<torch::Tensor> factors = {torch::full({6, 2}, 1.0), torch::full({6, 2}, 256.0)};
+    std::vector<torch::Tensor> gradients(2);
+    auto backward = [&](int k) {
+      gradients[k] = torch::autograd::grad({output}, {x}, {factors[k]}, /*retain_graph=*/true)[0];
+      output.backward(factors[k], /*retain_graph=*/true);
+    };
+    std::thread other([&] { backward(1); });
+    backward(0);
+    other.join();
+    // By a power of two, hence exact.
+    EXPECT_THAT(gradients[1], EqualsBitwise(gradients[0] * 256));
+    EXPECT_TRUE(torch::allclose(x.grad(), gradients[0] * 257, /*rtol=*/1e-5, /*atol=*/1e-5))
+        << "two sums of two terms: rounded";
+  }
+}
+
+TEST_P(Autograd, AfterAFailedBackwardTheMessageSaysSo) {
+  nn::Sequential module = chain();
+  GPipe pipe = piped(module, GetParam());
+  bool fails = true;
+  module->parameters()[0].register_hook([&fails](const torch::Tensor&) {
+    if (fails) throw std::runtime_error("no gradient today");
+  });
+  const torch::Tensor output = pipe->forward(batch());
+  EXPECT_THROW(output.sum().backward({}, /*retain_graph=*/true), std::exception);
+  fails = false;
+  try {
+    output.sum().backward();
+    FAIL();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("earlier backward failed"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("retain_graph")));
+  }
+}
+
+// Taken apart without recursion.
+TEST(LongChain, OfAPipelinesOwnOutputsCanBeDropped) {
+  GPipe pipe(nn::Sequential(nn::Tanh()),
+             GPipeOptions({1}).devices({c10::Device(c10::kCPU)}).checkpoint(Checkpoint::kNever));
+  torch::Tensor y = torch::ones({1}).requires_grad_();
+  for (int k = 0; k < 20000; ++k) y = pipe->forward(y);
+  EXPECT_TRUE(y.requires_grad());
+  y = torch::Tensor();
+}
+
+// A node that outlives the call, because the layer keeps its result, stays as it is.
+TEST(LastingHistory, OfALayersResultGathersNothing) {
+  struct ConstantImpl : nn::Module {
+    ConstantImpl() : base(torch::ones({4}).requires_grad_()), kept(base.exp()) {}
+    torch::Tensor forward(torch::Tensor) { return kept; }
+    torch::Tensor base;
+    torch::Tensor kept;
+  };
+  auto constant = std::make_shared<ConstantImpl>();
+  nn::Sequential module;
+  module->push_back(constant);
+  module->push_back(nn::Linear(4, 4));
+  GPipe pipe(module,
+             GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).checkpoint(Checkpoint::kNever));
+  for (int k = 0; k < 5; ++k) {
+    const torch::Tensor output = pipe->forward(torch::ones({4}));
+    output.sum().backward({}, /*retain_graph=*/true);
+  }
+  EXPECT_TRUE(constant->kept.grad_fn()->pre_hooks().empty());
+  EXPECT_TRUE(constant->kept.grad_fn()->post_hooks().empty());
+  EXPECT_TRUE(constant->base.grad().defined());
+}
 
 TEST(Frozen, APrefixIsNeitherRecomputedNorBackPropagated) {
   Count count;
