@@ -187,11 +187,20 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);
-  for (at::Tensor& leaf : leaves) {
-    if (leaf.defined()) leaf = leaf.detach().requires_grad_(leaf.requires_grad());
+  // Taken by hooks: .grad would have the strides of the leaf, and these decide the order of sums.
+  Tensors arrived(leaves.size());
+  for (size_t k = 0; k < leaves.size(); ++k) {
+    at::Tensor& leaf = leaves[k];
+    if (!leaf.defined()) continue;
+    leaf = leaf.detach().requires_grad_(leaf.requires_grad());
+    if (!leaf.requires_grad()) continue;
+    leaf.register_hook([&arrived, k](const at::Tensor& gradient) { arrived[k] = gradient; });
   }
   StepResult result;
-  result.outputs = leaves;
+  for (const at::Tensor& leaf : leaves) {
+    result.outputs.push_back(leaf.defined() ? leaf.detach().requires_grad_(leaf.requires_grad())
+                                            : leaf);
+  }
   const at::Tensor loss = loss_fn(leaves, targets);
   loss.backward();
   result.loss = loss.item<double>();
@@ -199,12 +208,12 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> gradients;
     for (size_t k = 0; k < leaves.size(); ++k) {
-      if (!outputs[i][k].defined() || !leaves[k].grad().defined() || !outputs[i][k].requires_grad())
+      if (!outputs[i][k].defined() || !arrived[k].defined() || !outputs[i][k].requires_grad())
         continue;
       int64_t start = 0;
       for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
       roots.push_back(outputs[i][k]);
-      gradients.push_back(leaves[k].grad().narrow(0, start, outputs[i][k].size(0)));
+      gradients.push_back(arrived[k].narrow(0, start, outputs[i][k].size(0)));
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
     unshare_gradients();

@@ -68,6 +68,7 @@ void append(Program& program, State& state, Layer layer, Trial trial) {
   state.values = std::move(trial.value.tensors);
   state.trainable |= trial.trainable;
   state.fresh = layer.fresh;
+  state.spread |= layer.spreads;
   program.layers.push_back(std::move(layer));
 }
 
@@ -253,16 +254,18 @@ const char* name(Layout layout) {
 
 Program random_program(uint64_t seed, const std::vector<std::string>& without) {
   Random random(seed);
-  Program program;
-  program.seed = seed;
-  torch::manual_seed(seed);
   c10::NoGradGuard no_grad;
-  skip::Scope skips;
-  State state;
-  draw_inputs(program, state, random);
-  draw_layers(program, state, random, without);
-  draw_run(program, random, without);
-  return program;
+  while (true) {
+    Program program;
+    program.seed = seed;
+    torch::manual_seed(seed);
+    skip::Scope skips;
+    State state;
+    draw_inputs(program, state, random);
+    draw_layers(program, state, random, without);
+    draw_run(program, random, without);
+    if (state.skips.empty()) return program;  // else one could not be popped
+  }
 }
 
 std::string to_text(const Program& program) {
