@@ -23,7 +23,6 @@ struct Expression {
   bool keeps_fresh = true;  // `x` itself stays fresh
   bool same = false;        // gives `x` itself
   bool alias = false;       // gives memory of `x`
-  bool hooks_input = false;
 };
 
 // What uses `s` up, fit for the two samples.

@@ -127,7 +127,6 @@ enum Flags : uint32_t {
   kSaves = 4,   // x for its backward
   kSame = 8,    // gives x itself
   kAlias = 16,  // gives a view of x
-  kHook = 32,   // registers a hook on x
 };
 
 // The shapes of parameters.
@@ -290,7 +289,8 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(View::apply(x))},
     {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(Scaled::apply(x, a))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x * 2))},
-    {kAny, kSame | kHook, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x))},
+    // Of a view: behind a cut a hook on x itself would see the gradient of one way only.
+    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x.view_as(x)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
@@ -393,7 +393,6 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
   result.keeps_fresh = (entry.flags & kSaves) == 0;
   result.same = (entry.flags & kSame) != 0;
   result.alias = (entry.flags & (kSame | kAlias)) != 0;
-  result.hooks_input = (entry.flags & kHook) != 0;
   if (result.same) result.fresh = state.fresh;
   return result;
 }
@@ -530,8 +529,6 @@ std::optional<Draw> draw_function(const State& state, Random& random) {
   if ((entry.dimensions & (1U << (state.main().dim() - 2))) == 0) return std::nullopt;
   const Expression chosen = expression(entry, state, random);
   if (chosen.in_place && !state.fresh) return std::nullopt;
-  // Behind a cut a hook sees the gradient of one way, in the plain model the sum over all.
-  if (chosen.hooks_input && state.spread) return std::nullopt;
   return Draw{expression_layer(state, chosen, 0, false, state.kind), note_tied(chosen.parameters)};
 }
 

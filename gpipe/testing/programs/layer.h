@@ -73,7 +73,6 @@ struct State {
   std::vector<std::vector<int64_t>> tied_shapes;  // by number
   std::vector<Layer> shared_modules;              // by number
   int64_t next_number = 0;                        // for skips and counters
-  bool spread = false;                            // some layer so far spreads a tensor
   bool trainable = false;                         // some layer has a parameter to train
   Workshop workshop;
 

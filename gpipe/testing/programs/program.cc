@@ -68,7 +68,6 @@ void append(Program& program, State& state, Layer layer, Trial trial) {
   state.values = std::move(trial.value.tensors);
   state.trainable |= trial.trainable;
   state.fresh = layer.fresh;
-  state.spread |= layer.spreads;
   program.layers.push_back(std::move(layer));
 }
 
@@ -181,12 +180,15 @@ void draw_layers(Program& program, State& state, Random& random,
 }
 
 void draw_run(Program& program, Random& random, const std::vector<std::string>& without) {
-  const bool two_rows = std::any_of(program.layers.begin(), program.layers.end(),
-                                    [](const Layer& layer) { return layer.needs_two_rows; });
-  const bool batch_norm = std::any_of(program.layers.begin(), program.layers.end(),
-                                      [](const Layer& layer) { return layer.batch_norm; });
-  program.in_double = std::any_of(program.layers.begin(), program.layers.end(),
-                                  [](const Layer& layer) { return layer.spreads; });
+  auto any = [&](auto flag) {
+    return std::any_of(program.layers.begin(), program.layers.end(), flag);
+  };
+  const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
+  const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
+  // A view of what is changed in place later becomes one more use of it, made when it is asked for.
+  program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
+                      (any([](const Layer& layer) { return layer.aliases; }) &&
+                       any([](const Layer& layer) { return layer.in_place; }));
 
   const int64_t layers = static_cast<int64_t>(program.layers.size());
   const int64_t stages =
