@@ -187,16 +187,19 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);
-  for (at::Tensor& leaf : leaves) {
-    if (leaf.defined()) leaf = leaf.detach().requires_grad_(leaf.requires_grad());
+  // Taken by hooks: .grad would have the strides of the leaf, and these decide the order of sums.
+  Tensors arrived(leaves.size());
+  for (size_t k = 0; k < leaves.size(); ++k) {
+    at::Tensor& leaf = leaves[k];
+    if (!leaf.defined()) continue;
+    leaf = leaf.detach().requires_grad_(leaf.requires_grad());
+    if (!leaf.requires_grad()) continue;
+    leaf.register_hook([&arrived, k](const at::Tensor& gradient) { arrived[k] = gradient; });
   }
   StepResult result;
-  result.outputs = leaves;
-  // As they arrive: a leaf's .grad would have the leaf's strides, which decide the order of sums.
-  std::vector<at::Tensor> arrived(leaves.size());
-  for (size_t k = 0; k < leaves.size(); ++k) {
-    if (!leaves[k].defined() || !leaves[k].requires_grad()) continue;
-    leaves[k].register_hook([&arrived, k](const at::Tensor& gradient) { arrived[k] = gradient; });
+  for (const at::Tensor& leaf : leaves) {
+    result.outputs.push_back(leaf.defined() ? leaf.detach().requires_grad_(leaf.requires_grad())
+                                            : leaf);
   }
   const at::Tensor loss = loss_fn(leaves, targets);
   loss.backward();
@@ -210,9 +213,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
       int64_t start = 0;
       for (size_t before = 0; before < i; ++before) start += outputs[before][k].size(0);
       roots.push_back(outputs[i][k]);
-      gradients.push_back(outputs.size() == 1
-                              ? arrived[k]
-                              : arrived[k].narrow(0, start, outputs[i][k].size(0)));
+      gradients.push_back(arrived[k].narrow(0, start, outputs[i][k].size(0)));
     }
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
     unshare_gradients();

@@ -36,10 +36,13 @@ const char* const kRefusals[] = {
     // an input of a checkpointed cell is changed in place, and its recompute would start from
     // there;
     "changed an input of stage",
-    // a tensor is changed in place that other routes carry past the cut as well;
-    "also travels",
-    // an output does not have a row for each row of the mini-batch.
+    // a tensor is changed in place that other routes carry past the cut as well: told to the layer
+    // that does it, or to the stage that gets it afterwards;
+    "changed a tensor in place that also went another way",
+    "was changed in place by a layer of another stage",
+    // an output does not have a row for each row of the micro-batch.
     "cannot be joined to a mini-batch",
+    "dimension 0 of an output must be the batch",
 };
 
 struct Side {

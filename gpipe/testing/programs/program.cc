@@ -180,12 +180,15 @@ void draw_layers(Program& program, State& state, Random& random,
 }
 
 void draw_run(Program& program, Random& random, const std::vector<std::string>& without) {
-  const bool two_rows = std::any_of(program.layers.begin(), program.layers.end(),
-                                    [](const Layer& layer) { return layer.needs_two_rows; });
-  const bool batch_norm = std::any_of(program.layers.begin(), program.layers.end(),
-                                      [](const Layer& layer) { return layer.batch_norm; });
-  program.in_double = std::any_of(program.layers.begin(), program.layers.end(),
-                                  [](const Layer& layer) { return layer.spreads; });
+  auto any = [&](auto flag) {
+    return std::any_of(program.layers.begin(), program.layers.end(), flag);
+  };
+  const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
+  const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
+  // A view of what is changed in place later becomes one more use of it, made when it is asked for.
+  program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
+                      (any([](const Layer& layer) { return layer.aliases; }) &&
+                       any([](const Layer& layer) { return layer.in_place; }));
 
   const int64_t layers = static_cast<int64_t>(program.layers.size());
   const int64_t stages =
@@ -253,16 +256,18 @@ const char* name(Layout layout) {
 
 Program random_program(uint64_t seed, const std::vector<std::string>& without) {
   Random random(seed);
-  Program program;
-  program.seed = seed;
-  torch::manual_seed(seed);
   c10::NoGradGuard no_grad;
-  skip::Scope skips;
-  State state;
-  draw_inputs(program, state, random);
-  draw_layers(program, state, random, without);
-  draw_run(program, random, without);
-  return program;
+  while (true) {
+    Program program;
+    program.seed = seed;
+    torch::manual_seed(seed);
+    skip::Scope skips;
+    State state;
+    draw_inputs(program, state, random);
+    draw_layers(program, state, random, without);
+    draw_run(program, random, without);
+    if (state.skips.empty()) return program;  // else one could not be popped
+  }
 }
 
 std::string to_text(const Program& program) {

@@ -112,7 +112,11 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   Tensors made;
   for (const Parameter& parameter : parameters) made.push_back(at::randn(parameter.shape));
   made.resize(2);
-  skip.sample = what.compute(state.main().clone(), {}, made[0], made[1]);
+  try {
+    skip.sample = what.compute(state.main().clone(), {}, made[0], made[1]);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
   Layer layer;
   layer.text = begin(state, parameters) + "stash(" + text_of(skip) + ", " + what.text +
                "); return " +
