@@ -311,7 +311,7 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
     item.needs_grad = record && input.defined() && input.requires_grad();
     whole.items.push_back(std::move(item));
   }
-  pass->inputs = internal::CallerInputs(std::move(whole), sizes);
+  pass->inputs = internal::CallerInputs(std::move(whole), sizes, record);
   return pass;
 }
 

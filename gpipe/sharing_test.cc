@@ -312,6 +312,26 @@ TEST(InPlaceBehindACut, OfATensorBesideAViewOfItIsRightOrRefused) {
   expect_right_or_refused([&] { return make(true); }, 4, /*one_stage_is_right=*/true);
 }
 
+// None of it wants a gradient until a parameter comes in by the change.
+TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
+  auto make = [](bool stashed) {
+    struct AddInPlaceImpl : nn::Module {
+      AddInPlaceImpl() { bias = register_parameter("bias", torch::randn({kWidth})); }
+      Tensor forward(Tensor x) { return x.add_(bias); }
+      Tensor bias;
+    };
+    auto twice = layer<Tensor, Tensor>([](Tensor x) { return x * 2; });
+    nn::Sequential module;
+    module->push_back(twice);
+    if (stashed) module->push_back(Stash());
+    module->push_back(std::make_shared<AddInPlaceImpl>());
+    if (stashed) module->push_back(Pop());
+    return module;
+  };
+  expect_right_or_refused([&] { return make(true); }, 4, /*one_stage_is_right=*/true);
+  expect_right_or_refused([&] { return make(false); }, 2, /*one_stage_is_right=*/true);
+}
+
 // The same tensor twice is one tensor behind the cut, too; other parts of it are no concern.
 TEST(InPlaceBehindACut, WorksOnTheSameTensorTwiceAndOnOneHalf) {
   at::set_num_threads(1);

@@ -7,8 +7,8 @@
 
 namespace gpipe::internal {
 
-CallerInputs::CallerInputs(Packet whole, const std::vector<int64_t>& sizes)
-    : whole_(std::move(whole)), sizes_(sizes) {
+CallerInputs::CallerInputs(Packet whole, const std::vector<int64_t>& sizes, bool record)
+    : whole_(std::move(whole)), sizes_(sizes), record_(record) {
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const at::Tensor& tensor = whole_.items[k].tensor;
     memory_of_.push_back(-1);
@@ -49,11 +49,11 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     packet.items.push_back(std::move(piece));
   }
   // Two tensors over the same memory are no views of each other here.
-  for (size_t k = 0; k < packet.items.size(); ++k) {
+  for (size_t k = 0; record_ && k < packet.items.size(); ++k) {
     for (size_t n = 0; n < k; ++n) {
       Item& a = packet.items[k];
       Item& b = packet.items[n];
-      if (a.tensor.is_same(b.tensor) || !a.needs_grad || !b.needs_grad) continue;
+      if (a.tensor.is_same(b.tensor)) continue;
       if (may_overlap(a.tensor, b.tensor)) a.read_only = b.read_only = true;
     }
   }

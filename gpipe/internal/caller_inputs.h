@@ -23,8 +23,9 @@ namespace gpipe::internal {
 class CallerInputs {
  public:
   CallerInputs() = default;
-  // `whole`: the inputs as given; `sizes`: rows of each micro-batch.
-  CallerInputs(Packet whole, const std::vector<int64_t>& sizes);
+  // `whole`: the inputs as given; `sizes`: rows of each micro-batch; `record`: gradients will be
+  // asked for.
+  CallerInputs(Packet whole, const std::vector<int64_t>& sizes, bool record);
 
   Packet micro_batch(int64_t i) const;
 
@@ -47,6 +48,7 @@ class CallerInputs {
 
   Packet whole_;
   std::vector<int64_t> sizes_;
+  bool record_ = false;
   std::vector<int> memory_of_;  // [input]; -1: it keeps no versions
   std::vector<Memory> memories_;
 };

@@ -23,6 +23,11 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+// Whether a gradient may ever flow through the tensor in this run.
+bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
+  return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
+}
+
 Edge edge_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
   return torch::autograd::impl::gradient_edge(tensor);
@@ -131,7 +136,9 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
         tensors[k].push_back(detached_alias(item.tensor));
         const at::Tensor& alias = tensors[k].back();
         if (item.tensor.defined()) known.emplace_back(impl, alias);
-        if (item.read_only && (plan.record || !device_.is_cpu())) read_only.watch(alias);
+        if (item.read_only && (differentiable(plan, alias) || !device_.is_cpu())) {
+          read_only.watch(alias);
+        }
         if (plan.record && item.needs_grad) {
           if (!graph.boundary) graph.boundary = std::make_shared<Boundary>();
           sink = static_cast<int>(graph.boundary->attach(alias));
@@ -193,14 +200,14 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
   return result;
 }
 
-void Stage::check_arrived(std::vector<Packet>& inputs) const {
+void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const {
   for (size_t k = 0; k < inputs.size(); ++k) {
     for (Item& item : inputs[k].items) {
       const int64_t version = version_of(item.tensor);
       if (version == item.version) continue;
       // Without a gradient, all that counts is the value, which is that of the plain model where
       // nothing was copied.
-      TORCH_CHECK(!item.needs_grad && device_.is_cpu(),
+      TORCH_CHECK(!differentiable(plan, item.tensor) && device_.is_cpu(),
                   k == 0 ? "an input" : "the skip " + routes_.incoming[k - 1].to_text(),
                   " of stage ", index_,
                   " was changed in place by a layer of another stage after it had been handed over "
@@ -264,8 +271,9 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
                  !may_overlap(tensor, other)) {
         continue;
       }
-      const bool both = item.needs_grad && other_item.needs_grad;
-      if (!both && device_.is_cpu()) continue;
+      // Even where neither wants a gradient yet: a parameter that comes in by a change in place
+      // would want one through both.
+      if (!differentiable(plan, tensor) && device_.is_cpu()) continue;
       // Whoever comes first must leave it alone.
       if (leaving[a].target <= leaving[b].target) item.read_only = true;
       if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
@@ -306,7 +314,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
                                    StatisticsLog* statistics) {
   for (Packet& packet : inputs) arrive(packet, device_);
   running_layer_ = -1;
-  check_arrived(inputs);
+  check_arrived(plan, inputs);
   cell = Cell();
   const bool recomputes = plan.record && micro_batch < plan.checkpointed[index_];
   Result result;

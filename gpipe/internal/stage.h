@@ -162,7 +162,7 @@ class Stage {
                                    const BackwardTask& task, const CellGraph& graph,
                                    uint64_t& running);
 
-  void check_arrived(std::vector<Packet>& inputs) const;
+  void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
   void check_kept(const std::vector<Packet>& inputs, const char* when) const;
   // The position of the layer that made the node; -1 for one made before; behind the last layer for
   // the loss.
