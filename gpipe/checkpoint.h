@@ -16,11 +16,11 @@ enum class Checkpoint : uint8_t {
 // "always", "except_last" or "never".
 const char* to_text(Checkpoint mode);
 
-// True on a thread that runs the first forward of a checkpointed micro-batch: no graph is recorded,
-// and the layer will be called again with the same input. False in every other place.
+// True on a thread that runs the first forward of a checkpointed micro-batch: its graph will be
+// dropped, and the layer called again with the same input. False in every other place.
 bool is_checkpointing();
 
-// True on a thread that runs such a forward again, now recording, just before its backward. A layer
+// True on a thread that runs such a forward again, just before its backward. A layer
 // with side effects (a counter, running statistics) skips them here.
 bool is_recomputing();
 

@@ -365,7 +365,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };
   pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
-                      options.on_event());
+                     options.on_event());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;

@@ -29,14 +29,18 @@ struct Pass;
 enum class ValueKind : uint8_t;
 }  // namespace internal
 
-// Requirements: each layer of the Sequential takes and returns a Tensor, a std::vector<Tensor>, or
-// a std::tuple of two to four Tensors, and gives row i of its output for row i of its input (but
-// for statistics over the batch). Inputs are on the first device, targets on the last.
+// Requirements: each layer of the Sequential takes and returns one value: a Tensor, a
+// std::vector<Tensor>, or a std::tuple of two to four Tensors; the model gives row i of its output
+// for row i of its input (but for statistics over the batch). A parameter that several stages use
+// is registered in the first of them. Inputs are on the first device, targets on the last.
 //
 // Guarantees: parameters and layers stay the user's own objects, moved to their devices, under the
-// keys that they have in the Sequential. On the CPU, outputs, loss and gradients are bitwise those
-// of the plain model run micro-batch by micro-batch. An exception in a layer reaches the caller
-// with stage, micro-batch and layer added to its message, and the pipeline can be used again.
+// keys that they have in the Sequential. On the CPU, outputs, loss, gradients and buffers are
+// bitwise those of the plain model run micro-batch by micro-batch, with the same threads per
+// operator, gradients accumulated in the schedule's order, and the pipeline's own random streams;
+// docs/exactness.md says what that means, and lists the exceptions. What cannot be computed exactly
+// is refused. An exception in a layer reaches the caller with stage, micro-batch and layer added to
+// its message, and the pipeline can be used again.
 //
 // Thread-safety: calls from several threads are run one after another. Not callable from inside a
 // layer of a pipeline.
@@ -51,21 +55,25 @@ enum class ValueKind : uint8_t;
 class GPipeImpl : public torch::nn::Module {
  public:
   // Throws c10::ValueError for a balance, a number of chunks, a device or shared layers that do not
-  // fit, c10::IndexError for too few devices, c10::TypeError for skips that do not pair up.
+  // fit, c10::IndexError for too few devices, c10::TypeError for skips that do not pair up and for
+  // layers that take several arguments, std::system_error where no thread can be started.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
   ~GPipeImpl() override;
 
-  // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values, or for
-  // more than 2^24 cells (stages x micro-batches).
+  // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values, if an
+  // output of several micro-batches has other rows, or for more than 2^24 cells (stages x
+  // micro-batches); c10::Error for a change in place that would spoil gradients.
   torch::Tensor forward(torch::Tensor input);
   // The same for several inputs and outputs, all with the same N.
   Tensors forward(Tensors inputs);
 
-  // Runs forward, loss and backward inside the pipeline, adding to the parameters' gradients.
-  // Micro-batches count by their samples, so the loss and its gradients are the mean over the
-  // mini-batch also where the last micro-batch is short. Throws c10::ValueError if inputs and
-  // targets do not fit, if the loss is no real scalar or needs no gradient, for a schedule that
-  // does not fit, or under torch::NoGradGuard.
+  // Runs forward, loss and backward inside the pipeline, adding to the gradients of parameters,
+  // inputs and targets. Micro-batches count by their samples, so the loss and its gradients are the
+  // mean over the mini-batch also where the last micro-batch is short; for other losses (sums,
+  // means over tokens that are no padding) see StepOptions::reduction and weight, and
+  // docs/losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are no rows,
+  // if the loss is no real scalar or needs no gradient, for a schedule or weights that do not fit,
+  // or under torch::NoGradGuard; otherwise as forward.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 

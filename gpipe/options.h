@@ -93,13 +93,12 @@ struct StepOptions {
                       : Schedule::one_f_one_b(stages, micro_batches);
   }
 
-  // Whether loss_fn gives a mean or a sum. The loss and the gradients of a step are then the mean, or
-  // the sum, over the mini-batch, also where micro-batches differ in size.
-  // Default: kMean.
+  // Whether loss_fn gives a mean or a sum. The loss and the gradients of a step are then the mean,
+  // or the sum, over the mini-batch, also where micro-batches differ in size. Default: kMean.
   TORCH_ARG(LossReduction, reduction) = LossReduction::kMean;
 
-  // What the mean of a micro-batch is taken over: how many tokens are no padding, say, or the sum of
-  // the classes' weights. Called for every micro-batch before its first forward. One of weight 0
+  // What the mean of a micro-batch is taken over: how many tokens are no padding, say, or the sum
+  // of the classes' weights. Called for every micro-batch before its first forward. One of weight 0
   // does not count, whatever its loss is. With kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {

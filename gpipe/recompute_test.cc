@@ -31,16 +31,16 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using ::testing::AllOf;
 using testing::BackwardOrder;
 using testing::EqualsBitwise;
+using ::testing::HasSubstr;
 using testing::layer;
 using testing::PlainModel;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 constexpr int64_t kWidth = 6;
 
@@ -58,7 +58,8 @@ Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
 
 class AutocastScope {
  public:
-  explicit AutocastScope(at::ScalarType type) : former_(at::autocast::get_autocast_dtype(at::kCPU)) {
+  explicit AutocastScope(at::ScalarType type)
+      : former_(at::autocast::get_autocast_dtype(at::kCPU)) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, type);
   }
@@ -81,9 +82,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
                  options({2, 1}).chunks(3).checkpoint(mode));
       const Tensor x = torch::randn({6, kWidth});
       for (int step = 0; step < 4; ++step) {
-        auto plain = [&] {
-          return last(first(x).tanh());
-        };
+        auto plain = [&] { return last(first(x).tanh()); };
         Tensor want, have;
         {
           AutocastScope autocast(type);
@@ -141,9 +140,8 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
     const Tensor table = torch::randn({kWidth}).requires_grad_();
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), classes),
                options({1, 1}).chunks(2).checkpoint(mode));
-    pipe->step({torch::randn({4, kWidth})}, {}, [&](const Tensors& o, const Tensors&) {
-      return table.index({o.at(0)}).mean();
-    });
+    pipe->step({torch::randn({4, kWidth})}, {},
+               [&](const Tensors& o, const Tensors&) { return table.index({o.at(0)}).mean(); });
     ASSERT_TRUE(table.grad().defined());
     EXPECT_NEAR(table.grad().sum().item<double>(), 1.0, 1e-6) << "four times a quarter, rounded";
   }
@@ -151,9 +149,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
 
 // LibTorch takes other kernels for what wants no gradient.
 struct LstmImpl : nn::Module {
-  LstmImpl() {
-    lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true)));
-  }
+  LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
   nn::LSTM lstm{nullptr};
 };
@@ -287,7 +283,9 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
        },
        "'1.weight' has been modified by an inplace operation"},
       {"data",
-       [](nn::Linear& linear, GPipe&) { linear->weight.set_data(torch::ones({kWidth, kWidth})); },
+       [](nn::Linear& linear, GPipe&) {
+         linear->weight.set_data(torch::ones({kWidth, kWidth}));
+       },
        "'1.weight'"},
       {"requires_grad", [](nn::Linear& linear, GPipe&) { linear->bias.set_requires_grad(false); },
        "requires_grad of '1.bias' was set to false"},

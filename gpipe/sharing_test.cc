@@ -26,14 +26,14 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using ::testing::AllOf;
 using testing::BackwardOrder;
 using testing::EqualsBitwise;
+using ::testing::HasSubstr;
 using testing::layer;
 using testing::PlainModel;
-using torch::Tensor;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using torch::Tensor;
 
 constexpr int64_t kWidth = 6;
 
@@ -79,8 +79,9 @@ void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
             if (entry == 0) {
               want = plain.forward_backward({x}, {y}, square_loss);
             } else {
-              want = plain.step({x}, {y}, square_loss,
-                                entry == 1 ? BackwardOrder::kAscending : BackwardOrder::kDescending);
+              want =
+                  plain.step({x}, {y}, square_loss,
+                             entry == 1 ? BackwardOrder::kAscending : BackwardOrder::kDescending);
             }
             testing::manual_seed(2 + call);
             if (entry == 0) {
@@ -182,9 +183,8 @@ TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
       testing::manual_seed(3);
       nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
       const Tensor outside = torch::randn({kWidth}).requires_grad_();
-      auto captures = layer<Tensor, Tensor>([first, outside](Tensor x) {
-        return x.matmul(first->weight).tanh() * outside;
-      });
+      auto captures = layer<Tensor, Tensor>(
+          [first, outside](Tensor x) { return x.matmul(first->weight).tanh() * outside; });
       nn::Sequential module(first, captures, last);
       auto loss = [=](const Tensors& o, const Tensors& t) {
         return square_loss(o, t) + first->weight.pow(2).sum() * 0.1 +
@@ -212,10 +212,11 @@ TEST(Sharing, AParameterOfALaterStageMustBeRegistered) {
   nn::Linear last(kWidth, kWidth);
   auto captures = layer<Tensor, Tensor>([last](Tensor x) { return x * last->bias; });
   GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), captures, last), options({2, 1}).chunks(2));
-  EXPECT_THAT(
-      ([&] { pipe->step({torch::randn({4, kWidth})}, {torch::randn({4, kWidth})}, square_loss); }),
-      ThrowsMessage<c10::Error>(AllOf(HasSubstr("'2.bias'"), HasSubstr("stage 0"),
-                                      HasSubstr("register_parameter"))));
+  EXPECT_THAT(([&] {
+                pipe->step({torch::randn({4, kWidth})}, {torch::randn({4, kWidth})}, square_loss);
+              }),
+              ThrowsMessage<c10::Error>(AllOf(HasSubstr("'2.bias'"), HasSubstr("stage 0"),
+                                              HasSubstr("register_parameter"))));
 }
 
 // --- changes in place behind a cut
@@ -303,9 +304,8 @@ TEST(InPlaceBehindACut, OfATensorBesideAViewOfItIsRightOrRefused) {
       v[0].mul_(3);
       return v;
     });
-    auto join = layer<Tensors, Tensor>([](Tensors v) {
-      return v[0] * 0.5 + v[1].sin().reshape(v[0].sizes());
-    });
+    auto join = layer<Tensors, Tensor>(
+        [](Tensors v) { return v[0] * 0.5 + v[1].sin().reshape(v[0].sizes()); });
     return nn::Sequential(nn::Linear(kWidth, kWidth), both, change, join);
   };
   expect_right_or_refused([&] { return make(false); }, 4, /*one_stage_is_right=*/true);
@@ -371,8 +371,11 @@ TEST(InPlaceBehindACut, OfAParameterIsRefused) {
   module->push_back(give);
   module->push_back(change);
   GPipe pipe(module, options({2, 1}).checkpoint(Checkpoint::kNever));
-  EXPECT_THAT([&] { pipe->forward(torch::randn({4, kWidth})); },
-              ThrowsMessage<c10::Error>(HasSubstr("parameter or buffer")));
+  EXPECT_THAT(
+      [&] {
+        pipe->forward(torch::randn({4, kWidth}));
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("parameter or buffer")));
   EXPECT_THAT(give->weight, EqualsBitwise(torch::full({4, kWidth}, 2.0).set_requires_grad(false)))
       << "what the layer did to it";
 }

@@ -28,14 +28,14 @@ namespace {
 
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
+using ::testing::AllOf;
 using testing::BackwardOrder;
 using testing::EqualsBitwise;
+using ::testing::HasSubstr;
 using testing::layer;
 using testing::PlainModel;
-using torch::Tensor;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using torch::Tensor;
 
 constexpr int64_t kWords = 11;
 constexpr int64_t kPadding = -100;
@@ -107,8 +107,8 @@ TEST(StepLoss, OfASumIsTheSum) {
   const Tensor want = token_loss_sum({plain->forward(words)}, {targets});
   want.backward();
   GPipe pipe(language_model(), options({2, 1, 1}).chunks(3));
-  const StepResult have = pipe->step({words}, {targets}, token_loss_sum,
-                                     StepOptions().reduction(LossReduction::kSum));
+  const StepResult have =
+      pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
   // Rounded otherwise, as above.
   EXPECT_NEAR(have.loss, want.item<double>(), 1e-4);
   const auto parameters = pipe->named_parameters();
@@ -136,8 +136,8 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
     want += weight * loss.item<double>();
   }
   GPipe pipe(language_model(), options({2, 1, 1}).chunks(3));
-  EXPECT_EQ(
-      pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens)).loss, want);
+  EXPECT_EQ(pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens)).loss,
+            want);
   const auto parameters = pipe->named_parameters();
   for (const auto& parameter : plain->named_parameters()) {
     EXPECT_THAT(parameters[parameter.key()].grad(), EqualsBitwise(parameter.value().grad()))
@@ -219,12 +219,18 @@ TEST(StepLoss, ATargetThatIsTheInputGetsBothGradients) {
 TEST(StepLoss, AnIndexBehindTheTargetsIsAnErrorWithAMessage) {
   GPipe pipe(nn::Sequential(nn::Linear(4, 4)), options({1}).chunks(2));
   auto mse = [](const Tensors& o, const Tensors& t) { return F::mse_loss(o[0], t[0]); };
-  EXPECT_THAT([&] { pipe->step({torch::randn({4, 4})}, {}, mse); },
-              ThrowsMessage<c10::Error>(
-                  AllOf(HasSubstr("undefined Tensor"), HasSubstr("the loss function"))));
+  EXPECT_THAT(
+      [&] {
+        pipe->step({torch::randn({4, 4})}, {}, mse);
+      },
+      ThrowsMessage<c10::Error>(
+          AllOf(HasSubstr("undefined Tensor"), HasSubstr("the loss function"))));
   auto outputs = [](const Tensors& o, const Tensors&) { return F::mse_loss(o[0], o[1]); };
-  EXPECT_THAT([&] { pipe->step({torch::randn({4, 4})}, {}, outputs); },
-              ThrowsMessage<c10::Error>(HasSubstr("undefined Tensor")));
+  EXPECT_THAT(
+      [&] {
+        pipe->step({torch::randn({4, 4})}, {}, outputs);
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("undefined Tensor")));
   auto none = [](const Tensors& o, const Tensors& t) {
     EXPECT_EQ(t.size(), 0u);
     EXPECT_EQ(o.size(), 1u);
@@ -239,9 +245,8 @@ TEST(StepLoss, AnEarlierOutputInALossOrALayerIsAnErrorAndNoHang) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "a loss with an earlier output");
   for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
     Tensor earlier;
-    auto mixes = layer<Tensor, Tensor>([&earlier](Tensor x) {
-      return earlier.defined() ? x + earlier.mean() : x;
-    });
+    auto mixes = layer<Tensor, Tensor>(
+        [&earlier](Tensor x) { return earlier.defined() ? x + earlier.mean() : x; });
     GPipe pipe(nn::Sequential(nn::Linear(4, 4), mixes), options(balance).chunks(2));
     const Tensor x = torch::randn({4, 4});
     const Tensor output = pipe->forward(x);
@@ -269,8 +274,11 @@ TEST(StepLoss, AHiddenWayBetweenStagesIsAnError) {
     auto uses = layer<Tensor, Tensor>([&kept](Tensor x) { return x + kept; });
     GPipe pipe(nn::Sequential(nn::Linear(4, 4), keeps, nn::Tanh(), uses),
                options({1, 1, 2}).checkpoint(mode));
-    EXPECT_THAT([&] { pipe->forward(torch::randn({4, 4})).sum().backward(); },
-                ThrowsMessage<c10::Error>(HasSubstr("does not see")));
+    EXPECT_THAT(
+        [&] {
+          pipe->forward(torch::randn({4, 4})).sum().backward();
+        },
+        ThrowsMessage<c10::Error>(HasSubstr("does not see")));
   }
 }
 

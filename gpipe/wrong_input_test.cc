@@ -825,9 +825,12 @@ TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
       EXPECT_THAT(parameter.grad(), EqualsBitwise(torch::zeros_like(parameter)));
     }
     // The mean of nothing is no number.
-    EXPECT_THAT([&] { pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse); },
-                ::testing::ThrowsMessage<c10::ValueError>(
-                    ::testing::HasSubstr("empty mini-batch (0 rows)")));
+    EXPECT_THAT(
+        [&] {
+          pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse);
+        },
+        ::testing::ThrowsMessage<c10::ValueError>(
+            ::testing::HasSubstr("empty mini-batch (0 rows)")));
   }
 }
 

@@ -19,7 +19,7 @@ std::vector<double> train(const std::vector<int64_t>& balance, int64_t chunks, i
   const torch::Tensor input = torch::randn({32, 4});
   const torch::Tensor target = input.sum(1, /*keepdim=*/true).tanh();
   const auto loss_fn = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
-    return torch::mse_loss(outputs[0], targets[0]);
+    return torch::mse_loss(outputs.at(0), targets.at(0));
   };
 
   std::vector<double> losses;

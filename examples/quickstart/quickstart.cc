@@ -11,7 +11,7 @@ int main() {
   gpipe::GPipe pipe(model, gpipe::GPipeOptions({1, 2}).chunks(4));  // 2 stages, 4 micro-batches
   torch::optim::SGD optimizer(pipe->parameters(), 0.5);
   auto loss_fn = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
-    return torch::nn::functional::cross_entropy(outputs[0], targets[0]);
+    return torch::nn::functional::cross_entropy(outputs.at(0), targets.at(0));
   };
 
   torch::Tensor input = torch::randn({64, 8});

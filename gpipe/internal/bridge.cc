@@ -105,8 +105,7 @@ class InputNode : public Node {
         Item item;
         if (gradient.defined()) {
           const bool whole = pass->micro_batches() == 1;
-          item.tensor =
-              whole ? gradient : rows_of(gradient, i * pass->sizes[0], pass->sizes[i]);
+          item.tensor = whole ? gradient : rows_of(gradient, i * pass->sizes[0], pass->sizes[i]);
         }
         packet.items.push_back(std::move(item));
       }
@@ -242,8 +241,8 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
   auto input_node = make_node<InputNode>(std::move(edges), std::move(parameters),
                                          std::weak_ptr<Pipeline>(pipeline), std::move(pass));
   input_node->add_input_metadata(at::zeros({1}, at::kDouble));
-  auto output_node = make_node<OutputNode>(
-      torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)});
+  auto output_node =
+      make_node<OutputNode>(torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)});
   for (size_t n = 0; n < outputs.size(); ++n) {
     // Every output takes a place, so that gradients arrive by the outputs' numbers.
     if (!needs_grad[n]) {

@@ -39,8 +39,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     }
     at::Tensor rows = rows_of(item.tensor, i * sizes_[0], sizes_[i]);
     if (memory_of_[k] >= 0) {
-      rows.unsafeGetTensorImpl()->set_version_counter(
-          memories_[memory_of_[k]].of_micro_batches[i]);
+      rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
     }
     Item piece;
     piece.tensor = std::move(rows);

@@ -3,8 +3,8 @@
 // LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline every random operator that was given no generator gets one that is seeded from (step,
-// micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on threads,
-// balance, schedule or checkpoint mode.
+// micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
+// threads, balance, schedule or checkpoint mode.
 #ifndef GPIPE_INTERNAL_DRAWS_H_
 #define GPIPE_INTERNAL_DRAWS_H_
 

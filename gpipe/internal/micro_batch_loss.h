@@ -19,8 +19,8 @@ namespace gpipe::internal {
 // What is given to the constructor must outlive it.
 class MicroBatchLoss {
  public:
-  // Cuts the targets. Throws c10::ValueError for targets that do not fit `rows` or `device`, and for
-  // weights that are negative, not finite, all zero, or given for a sum.
+  // Cuts the targets. Throws c10::ValueError for targets that do not fit `rows` or `device`, and
+  // for weights that are negative, not finite, all zero, or given for a sum.
   MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device device, const Pass& pass,
                  const LossFn& loss_fn, const StepOptions& options);
 
@@ -36,10 +36,10 @@ class MicroBatchLoss {
   const LossFn& loss_fn_;
   const bool keep_outputs_;
   const std::vector<int64_t> sizes_;
-  std::vector<Tensors> targets_;       // [micro-batch]
-  std::vector<bool> target_wants_;     // [target] a gradient
-  std::vector<double> weights_;        // [micro-batch] of its loss in that of the mini-batch
-  std::vector<at::Tensor> losses_;     // [micro-batch]
+  std::vector<Tensors> targets_;    // [micro-batch]
+  std::vector<bool> target_wants_;  // [target] a gradient
+  std::vector<double> weights_;     // [micro-batch] of its loss in that of the mini-batch
+  std::vector<at::Tensor> losses_;  // [micro-batch]
 };
 
 }  // namespace gpipe::internal

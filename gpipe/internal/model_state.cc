@@ -20,8 +20,12 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
         const auto [place, fresh] =
             numbers_.try_emplace(tensor.unsafeGetTensorImpl(), parameters_.size());
         if (fresh) {
-          parameters_.push_back({layer.name + "." + item.key(), tensor, {}, tensor.requires_grad(),
-                                 version_of(tensor), storage_of(tensor)});
+          parameters_.push_back({layer.name + "." + item.key(),
+                                 tensor,
+                                 {},
+                                 tensor.requires_grad(),
+                                 version_of(tensor),
+                                 storage_of(tensor)});
           storages_.emplace(parameters_.back().storage, true);
         }
         auto& stages = parameters_[place->second].stages;

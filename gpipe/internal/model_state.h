@@ -23,7 +23,8 @@ class ModelState {
   struct Parameter {
     std::string name;  // in the model, by its first place
     at::Tensor tensor;
-    c10::SmallVector<int64_t, 2> stages;  // that have it, ascending; for a gradient the first counts
+    c10::SmallVector<int64_t, 2>
+        stages;  // that have it, ascending; for a gradient the first counts
     bool requires_grad;
     int64_t version;
     const c10::StorageImpl* storage;

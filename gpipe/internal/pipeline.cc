@@ -178,14 +178,15 @@ void Pipeline::check_unchanged(Pass& pass) {
   const std::optional<size_t> changed = pass.inputs.changed_by_caller();
   std::vector<bool> recomputing;
   for (const std::vector<Cell>& row : pass.cells) {
-    recomputing.push_back(std::any_of(row.begin(), row.end(),
-                                      [](const Cell& cell) { return cell.checkpointed; }));
+    recomputing.push_back(
+        std::any_of(row.begin(), row.end(), [](const Cell& cell) { return cell.checkpointed; }));
   }
-  TORCH_CHECK(!changed || !recomputing.front(), "input ", changed.value_or(0),
-              " of the pipeline was changed in place between forward and backward; the recompute of "
-              "checkpointed micro-batches would start from the changed values and give wrong "
-              "gradients. Change it after backward, give forward a clone(), or use "
-              "Checkpoint::kNever");
+  TORCH_CHECK(
+      !changed || !recomputing.front(), "input ", changed.value_or(0),
+      " of the pipeline was changed in place between forward and backward; the recompute of "
+      "checkpointed micro-batches would start from the changed values and give wrong "
+      "gradients. Change it after backward, give forward a clone(), or use "
+      "Checkpoint::kNever");
   if (std::find(recomputing.begin(), recomputing.end(), true) == recomputing.end()) return;
   pass.plan.model.check_same(model_state(), recomputing);
 }
@@ -303,8 +304,7 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     task.captured = pass.captured.empty() ? nullptr : &pass.captured[j];
     task.leaf_sums = &pass.leaf_sums[i];
     task.first_on_device = &first_on_device_;
-    std::vector<Packet> results =
-        stage.backward(pass.plan, i, std::move(gradients), cell, task);
+    std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, task);
     if (cell.loss.targets) {
       pass.target_gradients[i] = std::move(cell.loss.targets->gradients());
       cell.loss.targets.reset();

@@ -245,8 +245,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
   }
   for (size_t k = 0; k < result.skips.size(); ++k) {
     packets[k + 1].items.resize(1);
-    leaving.push_back(
-        {&result.skips[k], routes_.outgoing_targets[k], &packets[k + 1].items[0]});
+    leaving.push_back({&result.skips[k], routes_.outgoing_targets[k], &packets[k + 1].items[0]});
   }
   for (size_t a = 0; a < leaving.size(); ++a) {
     const at::Tensor& tensor = *leaving[a].tensor;
