@@ -1,6 +1,7 @@
 // The pipeline as a part of a larger autograd graph: what autograd offers a plain module, and
 // bitwise what the plain model computes micro-batch by micro-batch.
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -367,6 +368,106 @@ struct CountImpl : nn::Module {
   int calls = 0;
 };
 TORCH_MODULE(Count);
+
+// --- gradients asked for by name are those that backward() accumulates
+
+// As a lambda does: uses a parameter of another layer, and a tensor that none has registered.
+struct BorrowerImpl : nn::Module {
+  BorrowerImpl(torch::Tensor borrowed, torch::Tensor own)
+      : borrowed(std::move(borrowed)), own(std::move(own)) {}
+  torch::Tensor forward(torch::Tensor x) { return x.matmul(borrowed).tanh() * own; }
+  torch::Tensor borrowed;
+  torch::Tensor own;
+};
+TORCH_MODULE(Borrower);
+
+TEST_P(Autograd, GradTowardsABorrowedParameterHasAllItsTerms) {
+  testing::manual_seed(4);
+  nn::Linear first(4, 4);
+  const torch::Tensor own = torch::randn({4}).requires_grad_();
+  nn::Sequential model(first, Borrower(first->weight, own), nn::Linear(4, 4),
+                       Borrower(first->weight, own), nn::Tanh());
+  GPipe pipe = piped(model, GetParam());
+  auto loss = [&] { return pipe->forward(batch()).pow(2).sum(); };
+  loss().backward();
+  const torch::Tensor want = first->weight.grad().clone();
+  pipe->zero_grad();
+  EXPECT_THAT(torch::autograd::grad({loss()}, {first->weight})[0], EqualsBitwise(want));
+  EXPECT_FALSE(first->weight.grad().defined());
+  // What no layer has registered has no way out of the pipeline.
+  try {
+    torch::autograd::grad({loss() + own.sum()}, {first->weight, own});
+    FAIL();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no layer has registered"));
+  }
+}
+
+TEST_P(Autograd, GradTowardsAParameterWithHooksIsAnErrorThatNamesIt) {
+  nn::Sequential model = chain();
+  int calls = 0;
+  model->parameters()[2].register_hook([&calls](const torch::Tensor&) { ++calls; });
+  GPipe pipe = piped(model, GetParam());
+  const torch::Tensor hooked = pipe->parameters()[2];
+  try {
+    torch::autograd::grad({pipe->forward(batch()).sum() + hooked.pow(2).sum()},
+                          {pipe->parameters()[0], hooked});
+    FAIL();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'2.weight'"));
+    EXPECT_THAT(error.what(), HasSubstr("hooks"));
+  }
+  EXPECT_EQ(calls, 0);
+}
+
+// --- graphs from outside
+
+TEST_P(Autograd, AGraphFromOutsideThatTwoStagesUseIsAnError) {
+  for (bool hooked : {false, true}) {
+    const torch::Tensor w = torch::ones({4}).requires_grad_();
+    const torch::Tensor scale = w * 0.3;
+    if (hooked) scale.register_hook([](const torch::Tensor&) {});
+    const torch::Tensor matrix = torch::ones({4, 4});
+    nn::Sequential model(nn::Linear(4, 4), Borrower(matrix, scale), nn::Linear(4, 4),
+                         Borrower(matrix, scale), nn::Tanh());
+    GPipe pipe = piped(model, GetParam());
+    for (int run = 0; run < 5; ++run) {
+      try {
+        pipe->forward(batch()).sum().backward();
+        FAIL();
+      } catch (const c10::Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("computed outside the pipeline"));
+      }
+    }
+  }
+}
+
+TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
+  at::set_num_threads(1);
+  std::vector<torch::Tensor> results;
+  for (bool pipeline : {false, true}) {
+    testing::manual_seed(5);
+    const torch::Tensor w = torch::randn({4}).requires_grad_();
+    torch::Tensor scale;
+    // Made by another thread, whose nodes have numbers of their own.
+    std::thread([&] {
+      torch::Tensor other = w;
+      for (int k = 0; k < 500; ++k) other = other * 1.001;
+      scale = other;
+    }).join();
+    const torch::Tensor matrix = torch::randn({4, 4});
+    nn::Sequential model(nn::Linear(4, 4), nn::Tanh(), Borrower(matrix, scale),
+                         Borrower(matrix, scale), nn::Tanh());
+    auto loss = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).pow(2).sum(); };
+    if (pipeline) {
+      piped(model, GetParam())->step({batch()}, {}, loss);
+    } else {
+      PlainModel(model, kChunks).step({batch()}, {}, loss, testing::BackwardOrder::kAscending);
+    }
+    results.push_back(w.grad());
+  }
+  EXPECT_THAT(results[1], EqualsBitwise(results[0]));
+}
 
 // Each backward takes its own gradients, and they follow one another.
 TEST_P(Autograd, TwoThreadsRunBackwardThroughOneOutput) {

@@ -1,5 +1,7 @@
 #include "gpipe/gpipe.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -200,20 +202,21 @@ void check_arguments(const torch::nn::Sequential& module, const std::vector<int6
 void check_not_inside() {
   TORCH_CHECK_VALUE(
       !internal::inside_pipeline(),
-      "a pipeline was called from inside a layer of a pipeline; put the inner model's "
-      "layers into the outer Sequential instead");
+      "a pipeline was called from inside a layer of a pipeline, or its loss function; put the "
+      "inner "
+      "model's layers into the outer Sequential instead, or call it before and give its output as "
+      "an input or a target");
 }
 
 // Outputs are the caller's to change in place: nothing else may see it.
 void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensors& outputs) {
-  c10::NoGradGuard no_grad;
   for (at::Tensor& output : outputs) {
     const c10::StorageImpl* storage = internal::storage_of(output);
     if (storage == nullptr) continue;
     const bool given = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
       return internal::storage_of(input) == storage;
     });
-    if (given || model.owns(storage)) output = output.clone();
+    if (given || model.owns(storage)) output = internal::copy_in_layout(output);
   }
 }
 
@@ -293,6 +296,8 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   pass->sizes = sizes;
   pass->plan.step_seed = internal::draw_step_seed();
   pass->plan.record = record;
+  pass->plan.thread = at::RecordFunction::currentThreadId();
+  pass->plan.begin = at::sequence_number::peek();
   pass->plan.defer_batch_norm = deferred_batch_norm_;
   const bool checkpoints = record && is_training();
   for (Checkpoint mode : partition_checkpoints_) {

@@ -1,5 +1,6 @@
 // A recompute runs what its forward ran, or says why it cannot.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/igamma.h>
@@ -17,6 +18,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -265,6 +267,119 @@ TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
     };
     EXPECT_THAT(run(true), EqualsBitwise(run(false)));
   }
+}
+
+// A custom function of its own inside makes a node, too, even where nothing is recorded.
+struct SwishFunction : torch::autograd::Function<SwishFunction> {
+  static Tensor forward(AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * x.sigmoid();
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor x = context->get_saved_variables()[0];
+    const Tensor s = x.sigmoid();
+    return {gradients[0] * (s + x * s * (1 - s))};
+  }
+};
+
+struct NestedFunction : torch::autograd::Function<NestedFunction> {
+  static Tensor compute(const Tensor& x) {
+    return nn::functional::dropout(SwishFunction::apply(SwishFunction::apply(x)),
+                                   nn::functional::DropoutFuncOptions().p(0.5));
+  }
+  static Tensor forward(AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return compute(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::AutoGradMode grad_mode(true);
+    return torch::autograd::grad({compute(x)}, {x}, {gradients[0]});
+  }
+};
+
+TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
+  at::set_num_threads(1);
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    auto run = [&](bool rematerialising, bool named) {
+      auto drop = layer<Tensor, Tensor>([rematerialising](Tensor x) {
+        return rematerialising ? NestedFunction::apply(x) : NestedFunction::compute(x);
+      });
+      testing::manual_seed(4);
+      nn::Linear linear(kWidth, kWidth);
+      GPipe pipe(nn::Sequential(linear, drop, nn::Linear(kWidth, kWidth)),
+                 options({1, 2}).chunks(4).checkpoint(mode));
+      const Tensor loss =
+          square_loss({pipe->forward(torch::randn({8, kWidth}))}, {torch::randn({8, kWidth})});
+      if (named) return torch::autograd::grad({loss}, {linear->weight})[0];
+      loss.backward();
+      return linear->weight.grad();
+    };
+    const Tensor want = run(false, false);
+    EXPECT_THAT(run(true, false), EqualsBitwise(want));
+    EXPECT_THAT(run(true, true), EqualsBitwise(want));
+  }
+}
+
+// --- layers whose output depends on more than input and parameters
+
+TEST(Recompute, OfALayerWithAStateIsAnError) {
+  auto refused = ThrowsMessage<c10::Error>(
+      AllOf(HasSubstr("gave other values than its forward"), HasSubstr("kNever")));
+  // A hidden state in a member.
+  auto recurrent = [state = Tensor()](Tensor x) mutable {
+    state = state.defined() && state.size(0) == x.size(0) ? (x + state * 0.5) : x;
+    state = state.detach();
+    return x + state;
+  };
+  // A generator of its own.
+  auto noisy = [generator = at::detail::createCPUGenerator(5)](Tensor x) mutable {
+    return x + torch::rand(x.sizes(), generator);
+  };
+  // A tensor that is no parameter.
+  auto constant = std::make_shared<Tensor>(torch::ones({kWidth}));
+  auto scaling = [constant](Tensor x) { return x * *constant; };
+  const std::vector<std::function<Tensor(Tensor)>> layers = {recurrent, noisy, scaling};
+  for (size_t k = 0; k < layers.size(); ++k) {
+    SCOPED_TRACE(k);
+    GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), layer<Tensor, Tensor>(layers[k])),
+               options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    const Tensor output = pipe->forward(torch::randn({6, kWidth}));
+    constant->mul_(2);
+    EXPECT_THAT([&] { output.sum().backward(); }, refused);
+  }
+}
+
+TEST(Recompute, ParametersChangedByAHookInTheMiddleOfAStepAreAnError) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    nn::Linear first(kWidth, kWidth);
+    first->bias.register_hook([first](const Tensor&) {
+      torch::NoGradGuard no_grad;
+      first->bias.add_(0.1);
+    });
+    GPipe pipe(nn::Sequential(first, nn::Tanh()), options({1, 1}).chunks(6).checkpoint(mode));
+    EXPECT_THAT(([&] {
+                  pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
+                }),
+                ThrowsMessage<c10::Error>(HasSubstr("'0.bias' has been modified")));
+  }
+}
+
+TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNoChange) {
+  struct LazyImpl : nn::Module {
+    Tensor forward(Tensor x) {
+      if (!linear) linear = register_module("linear", nn::Linear(x.size(1), 3));
+      return linear->forward(x);
+    }
+    nn::Linear linear{nullptr};
+  };
+  auto lazy = std::make_shared<LazyImpl>();
+  nn::Sequential module;
+  module->push_back(lazy);
+  module->push_back(nn::Tanh());
+  GPipe pipe(module, options({1, 1}).checkpoint(Checkpoint::kAlways));
+  pipe->forward(torch::randn({4, kWidth})).sum().backward();
+  EXPECT_TRUE(lazy->linear->weight.grad().defined());
 }
 
 // --- changes between forward and backward

@@ -1,6 +1,7 @@
 // Memory, parameters and gradients that several cells, stages or callers share.
 
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -9,6 +10,7 @@
 #include <torch/utils.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -434,6 +436,76 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
     const Tensor fine = scaling->forward(x);
     x.add_(1);
     fine.sum().backward();
+  }
+}
+
+// A layer that fills one tensor again for every micro-batch, and hands it on.
+TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
+  at::set_num_threads(1);
+  struct ReusingImpl : nn::Module {
+    Tensor forward(Tensor x) {
+      torch::NoGradGuard no_grad;
+      if (!kept.defined() || kept.size(0) != x.size(0)) kept = torch::empty_like(x);
+      torch::sin_out(kept, x);
+      return kept;
+    }
+    Tensor kept;
+  };
+  auto slow = layer<Tensor, Tensor>([](Tensor x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return x * 1;
+  });
+  const Tensor x = torch::randn({8, kWidth});
+  for (int way = 0; way < 3; ++way) {  // no_grad, inference, training
+    nn::Sequential module;
+    module->push_back(std::make_shared<ReusingImpl>());
+    module->push_back(slow);
+    module->push_back(nn::Linear(kWidth, kWidth));
+    GPipe pipe(module, options({1, 2}).chunks(8));
+    const Tensor want = module[2]->as<nn::Linear>()->forward(x.sin());
+    if (way == 0) {
+      torch::NoGradGuard no_grad;
+      EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
+    } else if (way == 1) {
+      c10::InferenceMode inference;
+      EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
+    } else {
+      EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
+    }
+  }
+  // With a gradient behind it, it cannot be right.
+  struct GraphImpl : nn::Module {
+    Tensor forward(Tensor x) {
+      kept = kept.defined() ? kept.detach().copy_(x).mul_(2).requires_grad_() : x * 2;
+      return kept;
+    }
+    Tensor kept;
+  };
+  nn::Sequential module;
+  module->push_back(nn::Linear(kWidth, kWidth));
+  module->push_back(std::make_shared<GraphImpl>());
+  module->push_back(slow);
+  GPipe pipe(module, options({2, 1}).chunks(8).checkpoint(Checkpoint::kNever));
+  EXPECT_THAT([&] { pipe->forward(x); }, ThrowsMessage<c10::Error>(HasSubstr("clone()")));
+}
+
+TEST(InPlaceAtTheInput, OfTheCallersComputedTensorIsNoticedByAutograd) {
+  for (bool step : {false, true}) {
+    const Tensor w = torch::randn({4, kWidth}).requires_grad_();
+    const Tensor x = w.exp();  // keeps its result
+    auto triple = layer<Tensor, Tensor>([](Tensor t) { return t.mul_(3); });
+    GPipe pipe(nn::Sequential(triple, nn::Linear(kWidth, kWidth)),
+               options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
+    auto loss = [](const Tensors& o, const Tensors&) { return o.at(0).mean(); };
+    EXPECT_THAT(([&] {
+                  if (step) {
+                    pipe->step({x}, {}, loss);
+                  } else {
+                    pipe->forward(x).mean().backward();
+                  }
+                }),
+                ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace operation")));
+    EXPECT_FALSE(w.grad().defined());
   }
 }
 

@@ -1,5 +1,7 @@
 #include "gpipe/internal/alias.h"
 
+#include <ATen/ops/as_strided.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -67,6 +69,32 @@ bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t,
 }
 
 }  // namespace
+
+MemoryRange memory_range(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  return {tensor.storage_offset(), tensor.storage_offset() + extent(box_of(tensor))};
+}
+
+at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
+  c10::NoGradGuard no_grad;
+  return tensor.detach().as_strided({range.end - range.begin}, {1}, range.begin).clone();
+}
+
+at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range) {
+  c10::NoGradGuard no_grad;
+  return detached_alias(
+      copy.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() - range.begin));
+}
+
+at::Tensor copy_in_layout(const at::Tensor& tensor) {
+  c10::NoGradGuard no_grad;
+  if (storage_of(tensor) == nullptr || tensor.layout() != c10::kStrided || tensor.numel() == 0 ||
+      tensor.is_non_overlapping_and_dense()) {
+    return detached_alias(tensor.clone());
+  }
+  const MemoryRange range = memory_range(tensor);
+  return place_in_copy(tensor, copy_range(tensor, range), range);
+}
 
 bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined() || storage_of(a) == nullptr || storage_of(a) != storage_of(b)) {

@@ -34,6 +34,22 @@ inline bool shares_storage(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
 }
 
+// A copy in memory of its own with the same strides, gaps and repeated elements included: kernels
+// may add up in another order over others. Belongs to no graph.
+at::Tensor copy_in_layout(const at::Tensor& tensor);
+
+// Where in its storage a tensor lies, in elements; empty if it has none.
+struct MemoryRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+MemoryRange memory_range(const at::Tensor& tensor);
+
+// A copy of that part of the tensor's storage, which must hold the tensor, and then the place of a
+// tensor over the storage in the copy.
+at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range);
+at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range);
+
 // Whether the two tensors have an element of memory in common. True where that is too hard to tell.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b);
 

@@ -1,6 +1,7 @@
 #include "gpipe/internal/alias.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
@@ -31,6 +32,21 @@ TEST(DetachedAlias, OfAnInferenceTensorHasNoVersions) {
   const at::Tensor alias = detached_alias(x);
   x.add_(1);
   EXPECT_EQ(version_of(alias), 0);
+}
+
+TEST(CopyInLayout, KeepsValuesAndStridesInMemoryOfItsOwn) {
+  const at::Tensor x = at::arange(60).view({3, 4, 5});
+  for (const at::Tensor& tensor :
+       {x, x.transpose(0, 2), x.narrow(2, 1, 3), x.select(1, 2), x.slice(0, 0, 3, 2),
+        x.narrow(0, 1, 1).expand({4, 4, 5}), x.narrow(0, 0, 0)}) {
+    const at::Tensor copy = copy_in_layout(tensor);
+    EXPECT_TRUE(at::equal(copy, tensor));
+    EXPECT_FALSE(copy.is_alias_of(x));
+    EXPECT_FALSE(copy.is_view());
+    if (tensor.numel() > 0) {
+      EXPECT_EQ(copy.strides(), tensor.strides());
+    }
+  }
 }
 
 TEST(SharesStorage, CountsTensorsOverTheStorage) {

@@ -90,12 +90,9 @@ class InputNode : public Node {
     const auto* named = torch::autograd::get_current_graph_task_exec_info();
     const bool all = named == nullptr || named->empty();
     const size_t own = num_outputs() - parameters_.size();
-    pass->captured.clear();
-    if (all) {
-      check_no_new_hooks(*pass, own);
-    } else {
-      capture_wanted(*pass, pipeline->stages(), own);
-    }
+    check_no_new_hooks(*pass, own);
+    pass->captured.reset();
+    if (!all) capture_wanted(*pass, *named, own);
     pass->keep_graph = torch::autograd::get_current_graph_task_keep_graph();
 
     const variable_list gradients = gradients_in(inputs[0]);
@@ -119,7 +116,7 @@ class InputNode : public Node {
     }
     if (!all) {
       for (size_t k = own; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
-      pass->captured.clear();
+      pass->captured.reset();
     }
     for (Packet& packet : pass->input_gradients) packet = Packet();
     if (!pass->keep_graph) pass->used = Pass::Used::kByBackward;
@@ -144,27 +141,35 @@ class InputNode : public Node {
     }
   }
 
-  // Makes every stage collect the gradients of those of its parameters that the caller named.
-  void capture_wanted(Pass& pass, int64_t stages, size_t inputs) const {
-    pass.captured.resize(stages);
+  // Makes the stages collect the gradients of those parameters that the caller named.
+  template <typename ExecInfo>
+  void capture_wanted(Pass& pass, const ExecInfo& named, size_t inputs) const {
+    Captured& captured = pass.captured.emplace();
+    for (const auto& [node, info] : named) {
+      if (info.captures_ != nullptr) captured.asked.insert(node);
+    }
     for (size_t k = 0; k < parameters_.size(); ++k) {
       if (!task_should_compute_output(inputs + k)) continue;
-      for (int64_t j : pass.plan.model.parameters()[parameters_[k]].stages) {
-        pass.captured[j].leaves.push_back(next_edge(inputs + k));
-        pass.captured[j].sums.emplace_back();
-      }
+      captured.leaves.push_back(next_edge(inputs + k).function.get());
+      captured.sums.emplace_back();
+    }
+    for (const ModelState::Parameter& parameter : pass.plan.model.parameters()) {
+      const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
+      if (accumulator == nullptr || !captured.asked.contains(accumulator.get())) continue;
+      TORCH_CHECK(!has_hooks(*accumulator),
+                  "autograd::grad, or a backward with a list of inputs, "
+                  "was asked for the parameter '",
+                  parameter.name,
+                  "', which carries hooks: the stages call them with each micro-batch's gradient, "
+                  "so they cannot be called once more; use backward() without a list, or remove "
+                  "the hooks");
     }
   }
 
-  // Over the stages that have the parameter, the last stage first, as backward goes.
   at::Tensor captured_gradient(const Pass& pass, size_t output) const {
-    at::Tensor sum;
-    for (auto stage = pass.captured.rbegin(); stage != pass.captured.rend(); ++stage) {
-      for (size_t n = 0; n < stage->leaves.size(); ++n) {
-        if (stage->leaves[n] == next_edge(output)) Captured::add_to(sum, stage->sums[n]);
-      }
-    }
-    return sum;
+    const auto& leaves = pass.captured->leaves;
+    const auto place = std::find(leaves.begin(), leaves.end(), next_edge(output).function.get());
+    return place == leaves.end() ? at::Tensor() : pass.captured->sums[place - leaves.begin()];
   }
 
   std::mutex mutex_;  // guards what follows, and the pass

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <typeinfo>
@@ -197,18 +198,35 @@ class LocalBackward {
   struct Waiting {
     int gradients = 0;  // that have not arrived
     bool users_code = false;
+    bool foreign = false;
     at::Tensor* sum = nullptr;  // a leaf whose gradient is not accumulated here
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
     Node* node;
     bool users_code;
+    bool foreign;
     variable_list inputs;
   };
 
   // The engine's order: the node made last in forward runs first.
   static bool runs_later(const Ready& a, const Ready& b) {
+    if (a.foreign != b.foreign) return a.foreign;
     return a.node->sequence_nr() < b.node->sequence_nr();
+  }
+
+  bool is_foreign(const Node& node) const {
+    return options_.own && !is_leaf(node) &&
+           (node.thread_id() != options_.own->thread || node.sequence_nr() < options_.own->begin);
+  }
+
+  uint64_t next_made_after(const Node& made) const {
+    uint64_t next = std::numeric_limits<uint64_t>::max();
+    for (const auto& [node, waiting] : waiting_) {
+      const bool later = node->sequence_nr() > made.sequence_nr();
+      if (later && !waiting.foreign) next = std::min(next, node->sequence_nr());
+    }
+    return next;
   }
 
   void count(const Edge& edge, std::vector<Node*>& found) {
@@ -229,6 +247,8 @@ class LocalBackward {
       waiting.users_code = has_hooks(node);
       return;
     }
+    waiting.foreign = is_foreign(node);
+    if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
     accelerated_ = accelerated_ || !node.device().is_cpu();
     waiting.users_code = anomaly_ || !is_builtin(node) || has_hooks(node);
     if (!is_leaf(node)) return;
@@ -244,16 +264,21 @@ class LocalBackward {
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (!edges[i].is_valid()) continue;
       Node* node = edges[i].function.get();
-      Waiting& waiting = waiting_.find(node)->second;
+      const auto found = waiting_.find(node);
+      TORCH_INTERNAL_ASSERT(found != waiting_.end());
+      Waiting& waiting = found->second;
       if (waiting.sum != nullptr) {
-        add_to(*waiting.sum, std::move(gradients[i]), node);
+        if (waiting.sum != LocalBackwardOptions::discarded()) {
+          add_to(*waiting.sum, std::move(gradients[i]), node);
+        }
         continue;
       }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
       waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), std::nullopt, std::nullopt,
                           node);
       if (--waiting.gradients > 0) continue;
-      ready_.push_back({node, waiting.users_code, std::move(waiting.inputs->buffer)});
+      ready_.push_back(
+          {node, waiting.users_code, waiting.foreign, std::move(waiting.inputs->buffer)});
       waiting.inputs.reset();
       std::push_heap(ready_.begin(), ready_.end(), runs_later);
     }
@@ -276,7 +301,7 @@ class LocalBackward {
     }
     variable_list outputs;
     if (ready.users_code) {
-      if (options_.before_users_code) options_.before_users_code(node);
+      if (options_.before_users_code) options_.before_users_code(node, next_made_after(node));
       outputs = run_in_engine(node, std::move(inputs), options_.keep_graph);
     } else {
       RECORD_FUNCTION(c10::str("autograd::engine::evaluate_function: ", node.name()),
@@ -316,6 +341,11 @@ bool has_hooks(Node& node) {
 
 bool is_custom_function(const Node& node) {
   return starts_with(typeid(node).name(), "N5torch8autograd7CppNodeI");
+}
+
+at::Tensor* LocalBackwardOptions::discarded() {
+  static at::Tensor sink;
+  return &sink;
 }
 
 void run_local_backward(const edge_list& roots, variable_list& gradients,

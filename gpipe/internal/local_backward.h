@@ -18,6 +18,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 
 namespace gpipe::internal {
 
@@ -34,15 +36,32 @@ struct LocalBackwardOptions {
   // another cell came here by a way that the pipeline does not know.
   c10::SmallVector<const Boundary*, 2> boundaries;
 
+  // The nodes that the cell has made: on this thread, with sequence numbers from `begin` on.
+  // Others, from outside, run after them as in one graph, where they are older; their numbers, of
+  // another thread perhaps, do not tell. Default: all.
+  struct Range {
+    uint64_t thread;
+    uint64_t begin;
+  };
+  std::optional<Range> own;
+  // Called for each node reached that is none of these and no leaf, before anything runs. May
+  // throw.
+  std::function<void(const torch::autograd::Node&)> enter_foreign;
+
   // For each leaf that is reached, with its accumulator: null if its gradient is to be accumulated,
-  // or else where its terms are to be added up, in the order in which the engine would. What it
-  // points to must stay where it is. May throw. Default: all leaves accumulate.
+  // or else where its terms are to be added up, in the order in which the engine would, or
+  // discarded(). What it points to must stay where it is. May throw. Default: all leaves
+  // accumulate.
   std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>& accumulator,
                             const at::Tensor& leaf)>
       sum_of;
 
-  // Called before each node that runs code of a user's: hooks, custom functions.
-  std::function<void(const torch::autograd::Node&)> before_users_code;
+  // For sum_of(): nobody wants the leaf's gradient.
+  static at::Tensor* discarded();
+
+  // Called before each node that runs code of a user's: hooks, custom functions. `next`: the lowest
+  // sequence number among the nodes made after it.
+  std::function<void(const torch::autograd::Node&, uint64_t next)> before_users_code;
 
   // Where the sequence number of the node that runs, if it is no leaf's, is noted, for messages.
   uint64_t* running = nullptr;

@@ -140,7 +140,7 @@ std::vector<at::Tensor> gather(const std::vector<Packet>& micro_batches,
       const bool alone = std::none_of(result.begin(), result.end(), [&](const at::Tensor& other) {
         return may_overlap(other, whole);
       });
-      result.push_back(alone ? whole : whole.clone());
+      result.push_back(alone ? whole : copy_in_layout(whole));
       continue;
     }
     std::vector<at::Tensor> pieces;

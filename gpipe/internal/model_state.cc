@@ -34,7 +34,7 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
         of_stage_[j].push_back(place->second);
       }
       for (const at::Tensor& buffer : module->buffers()) {
-        if (buffer.defined()) storages_.emplace(storage_of(buffer), true);
+        if (buffer.defined()) storages_.emplace(storage_of(buffer), false);
       }
       modes_.push_back({module, layer.name, stage, module->is_training()});
       for (const auto& item : module->named_modules(layer.name, /*include_self=*/false)) {
@@ -53,13 +53,15 @@ void ModelState::check_parameters(int64_t stage) const {
   for (size_t number : of_stage_[stage]) {
     const Parameter& parameter = parameters_[number];
     const int64_t now = version_of(parameter.tensor);
-    TORCH_CHECK(now == parameter.version && storage_of(parameter.tensor) == parameter.storage,
-                "the parameter '", parameter.name,
-                "' has been modified by an inplace operation since the forward of this micro-batch "
-                "(it is at version ",
-                now, "; expected version ", parameter.version,
-                "): its recompute would give the gradient of another function. Change parameters "
-                "after backward, or use Checkpoint::kNever");
+    TORCH_CHECK(
+        now == parameter.version && storage_of(parameter.tensor) == parameter.storage,
+        "the parameter '", parameter.name,
+        "' has been modified by an inplace operation since this mini-batch's forward began (it "
+        "is at version ",
+        now, "; expected version ", parameter.version,
+        "), while micro-batches have still to be run or recomputed with it. Change "
+        "parameters after backward; between forward and backward, Checkpoint::kNever "
+        "leaves it to autograd to tell whether it matters");
   }
 }
 

@@ -42,6 +42,12 @@ class ModelState {
   // Whether the memory is that of a parameter or buffer.
   bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }
 
+  // Whether it is that of a parameter, which nobody changes during a call.
+  bool owns_as_parameter(const c10::StorageImpl* storage) const {
+    const auto found = storages_.find(storage);
+    return found != storages_.end() && found->second;
+  }
+
   // Throws c10::Error that names a parameter of stage `stage` that was changed since, if there is
   // one.
   void check_parameters(int64_t stage) const;
@@ -61,7 +67,7 @@ class ModelState {
   std::vector<Parameter> parameters_;
   std::vector<std::vector<size_t>> of_stage_;  // [stage] numbers in parameters_
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers_;
-  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;
+  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // whether a parameter's
   std::vector<Mode> modes_;
 };
 

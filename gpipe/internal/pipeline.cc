@@ -163,6 +163,8 @@ void Pipeline::run_forward(Pass& pass) {
   if (pass.plan.record) pass.plan.model = model_state();
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward), nullptr);
   pass.inputs.finish_forward();
+  // A layer may have registered something in its first forward.
+  if (pass.plan.record) pass.plan.model = model_state();
   StatisticsLog::commit(pass.statistics);
 }
 
@@ -200,6 +202,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     "Schedule where batches vary");
   pass.plan.model = model_state();
   run(pass, program_for(schedule, Half::kBoth), observer);
+  pass.inputs.finish_forward();
   StatisticsLog::commit(pass.statistics);
 }
 
@@ -210,6 +213,8 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
   }
   pass.plan.tracked = &tracked;
+  pass.foreign.clear();
+  for (Stage& stage : stages_) stage.begin_call();
   const CallerState caller_state;
   std::vector<c10::Stream> streams;
   for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
@@ -256,6 +261,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
     }
+    pass.inputs.finish_forward();
     pass.inputs = CallerInputs();
     pass.output_gradient_of = nullptr;
     pass.outputs.clear();
@@ -301,7 +307,9 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     for (Packet& packet : received) gradients.push_back(std::move(packet));
     BackwardTask task;
     task.keep = pass.keep_graph;
-    task.captured = pass.captured.empty() ? nullptr : &pass.captured[j];
+    task.captured = pass.captured ? &*pass.captured : nullptr;
+    task.foreign = &pass.foreign;
+    task.on_caller = pool_->is_inline();
     task.leaf_sums = &pass.leaf_sums[i];
     task.first_on_device = &first_on_device_;
     std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, task);

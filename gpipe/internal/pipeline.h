@@ -65,9 +65,9 @@ struct Pass {
   std::vector<LeafSums> leaf_sums;                        // [micro-batch]
   CellLoss loss;
   bool keep_outputs = true;
-  bool keep_graph = false;  // the backward half may run once more
-  // [stage]; empty: the parameters' gradients are accumulated. See Captured.
-  std::vector<Captured> captured;
+  bool keep_graph = false;           // the backward half may run once more
+  std::optional<Captured> captured;  // none: the leaves' gradients are accumulated
+  ForeignNodes foreign;
   Used used = Used::kNo;
 };
 

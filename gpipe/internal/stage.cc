@@ -1,13 +1,13 @@
 #include "gpipe/internal/stage.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -82,27 +82,52 @@ bool any_defined(const std::vector<Packet>& gradients) {
   return false;
 }
 
-// The gradients that the caller asked for by name, without touching any .grad.
-void backward_captured(const edge_list& roots, const variable_list& gradients, bool keep,
-                       Captured& captured, Boundary* boundary) {
-  if (roots.empty()) return;
-  edge_list ends;
-  const uint32_t inputs = boundary == nullptr ? 0 : boundary->num_inputs();
-  for (uint32_t n = 0; n < inputs; ++n) ends.emplace_back(boundary->getptr(), n);
-  ends.insert(ends.end(), captured.leaves.begin(), captured.leaves.end());
-  if (ends.empty()) return;
-  variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
-      roots, gradients, /*keep_graph=*/keep, /*create_graph=*/false, /*accumulate_grad=*/false,
-      ends);
-  c10::NoGradGuard no_grad;
-  for (size_t k = 0; k < captured.leaves.size(); ++k) {
-    Captured::add_to(captured.sums[k], arrived[inputs + k]);
+template <typename T>
+Fingerprint sample(const at::Tensor& tensor) {
+  constexpr int64_t kSamples = 256;
+  const T* data = tensor.const_data_ptr<T>();
+  const int64_t count = tensor.numel();
+  const int64_t step = std::max<int64_t>(1, count / kSamples);
+  Fingerprint result;
+  double weight = 1;
+  for (int64_t k = 0; k < count; k += step) {
+    const double value = static_cast<double>(data[k]);
+    result.sum += weight * value;
+    result.magnitude += std::fabs(weight * value);
+    weight = weight < 2 ? weight + 0.125 : 1;  // so that an exchange of values shows
   }
-  arrived.resize(inputs);
-  if (boundary != nullptr) boundary->gradients() = std::move(arrived);
+  return result;
 }
 
 }  // namespace
+
+Fingerprint Fingerprint::of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cpu() || tensor.layout() != c10::kStrided ||
+      tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) {
+    return {};
+  }
+  if (tensor.scalar_type() == at::kFloat) return sample<float>(tensor);
+  if (tensor.scalar_type() == at::kDouble) return sample<double>(tensor);
+  return {};
+}
+
+bool Fingerprint::matches(const Fingerprint& other) const {
+  if (!std::isfinite(magnitude) || !std::isfinite(other.magnitude)) return true;
+  // Far from what another order of sums may change, near enough to see other values.
+  constexpr double kTolerance = 1e-4;
+  return std::fabs(sum - other.sum) <= kTolerance * std::max(magnitude, other.magnitude);
+}
+
+void ForeignNodes::enter(const torch::autograd::Node& node, int64_t stage) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [entry, fresh] = stages_.try_emplace(&node, stage);
+  TORCH_CHECK(entry->second == stage, "stages ", std::min(stage, entry->second), " and ",
+              std::max(stage, entry->second),
+              " both use a tensor that was computed outside the pipeline (its graph has ",
+              node.name(),
+              "), and their backwards would run through its graph at the same time; compute it "
+              "inside the layers, give it to the model as an input, or detach() it");
+}
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes)
     : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {}
@@ -166,6 +191,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // a layer's input is to be freed when the layer is done with it
+  graph.thread = at::RecordFunction::currentThreadId();
   graph.begin = at::sequence_number::peek();
   for (size_t position = 0; position < layers_.size(); ++position) {
     Layer& layer = layers_[position];
@@ -230,12 +256,98 @@ void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) cons
   }
 }
 
-std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result) const {
+// What leaves without a gradient leaves as a copy if somebody else may change it before it is used:
+// a layer that fills one tensor again for every micro-batch. Values over one memory share a copy.
+class LeavingCopies {
+ public:
+  LeavingCopies(const CellPlan& plan, const std::vector<at::Tensor>& activation,
+                const std::vector<at::Tensor>& skips) {
+    c10::SmallVector<const at::Tensor*, 4> all;
+    for (const at::Tensor& tensor : activation) all.push_back(&tensor);
+    for (const at::Tensor& tensor : skips) all.push_back(&tensor);
+    for (const at::Tensor* tensor : all) add(plan, *tensor, all);
+  }
+
+  // Undefined: the tensor leaves over its own memory.
+  at::Tensor of(const at::Tensor& tensor) const {
+    for (const Copy& copy : copies_) {
+      if (copy.storage == storage_of(tensor)) {
+        return place_in_copy(tensor, copy.memory, copy.range);
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Copy {
+    const c10::StorageImpl* storage;
+    at::Tensor memory;
+    MemoryRange range;
+  };
+
+  void add(const CellPlan& plan, const at::Tensor& first,
+           const c10::SmallVector<const at::Tensor*, 4>& all) {
+    const c10::StorageImpl* storage = storage_of(first);
+    if (storage == nullptr || first.layout() != c10::kStrided || first.numel() == 0 ||
+        (plan.record && first.requires_grad()) || plan.model.owns_as_parameter(storage)) {
+      return;
+    }
+    for (const Copy& copy : copies_) {
+      if (copy.storage == storage) return;
+    }
+    // The tensors over this memory that leave, and what they are views of: whoever else holds it is
+    // a layer, the caller, or the graph.
+    MemoryRange range = memory_range(first);
+    c10::SmallVector<const c10::TensorImpl*, 8> known;
+    size_t held = 0;
+    auto know = [&](const at::TensorBase& tensor) {
+      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      if (std::find(known.begin(), known.end(), impl) != known.end()) return;
+      known.push_back(impl);
+      held += tensor.use_count();
+    };
+    size_t expected = 0;
+    for (const at::Tensor* tensor : all) {
+      if (storage_of(*tensor) != storage) continue;
+      if (plan.record && tensor->requires_grad()) return;  // its graph tells of changes
+      know(*tensor);
+      ++expected;
+      if (!tensor->is_inference() && tensor->is_view()) {
+        know(tensor->_base());
+        ++expected;  // held by the view
+      }
+      if (tensor->numel() == 0) continue;
+      const MemoryRange other = memory_range(*tensor);
+      range = {std::min(range.begin, other.begin), std::max(range.end, other.end)};
+    }
+    const bool alone = first.storage().use_count() <= known.size() && held <= expected;
+    if (!alone) copies_.push_back({storage, copy_range(first, range), range});
+  }
+
+  c10::SmallVector<Copy, 2> copies_;
+};
+
+// The tensor as it leaves over its own memory.
+at::Tensor Stage::leaving_alias(const CellPlan& plan, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr || !plan.record || !tensor.requires_grad()) return detached_alias(tensor);
+  const int64_t version = version_of(tensor);
+  const auto [entry, fresh] =
+      handed_over_.try_emplace(storage, HandedOver{tensor.storage().getWeakStorageImpl(), version});
+  TORCH_CHECK(fresh || entry->second.version == version, current_layer(),
+              " returned a tensor in the memory of one that it had returned for an earlier "
+              "micro-batch, and has changed since; the stages behind would see the new values. "
+              "Return a new tensor, or a clone()");
+  return detached_alias(tensor);
+}
+
+std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result) {
   struct Leaving {
     const at::Tensor* tensor;
     int64_t target;
     Item* item;
   };
+  const LeavingCopies copies(plan, result.activation.tensors, result.skips);
   c10::SmallVector<Leaving, 4> leaving;
   std::vector<Packet> packets(1 + result.skips.size());
   packets[0].kind = result.activation.kind;
@@ -277,7 +389,8 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
       if (leaving[a].target <= leaving[b].target) item.read_only = true;
       if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
     }
-    if (!twin) item.tensor = detached_alias(tensor);
+    if (!twin) item.tensor = copies.of(tensor);
+    if (!twin && !item.tensor.defined()) item.tensor = leaving_alias(plan, tensor);
     item.version = version_of(item.tensor);
   }
   return packets;
@@ -297,6 +410,7 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& 
     }
   }
   // The loss may draw random numbers, too: it counts as the layer behind the last.
+  cell.loss.begin = at::sequence_number::peek();
   draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
   DrawsScope draws_scope(&draws_, cell.checkpointed ? &cell.loss.draws : &cell.graph.draws);
   running_layer_ = static_cast<int64_t>(layers_.size());
@@ -315,6 +429,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
   running_layer_ = -1;
   check_arrived(plan, inputs);
   cell = Cell();
+  if (plan.record) plan.model.check_parameters(index_);
   const bool recomputes = plan.record && micro_batch < plan.checkpointed[index_];
   Result result;
   {
@@ -334,6 +449,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
     }
   }
   if (cell.checkpointed) {
+    cell.fingerprints = fingerprints_of(result);
     cell.inputs = std::move(inputs);
     result.graph = CellGraph();
     if (!loss) {
@@ -362,7 +478,31 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
-  return run(plan, micro_batch, keep ? copy : cell.inputs, /*keep_inputs=*/false).graph;
+  Result result = run(plan, micro_batch, keep ? copy : cell.inputs, /*keep_inputs=*/false);
+  const std::vector<Fingerprint> fingerprints = fingerprints_of(result);
+  bool same = fingerprints.size() == cell.fingerprints.size();
+  for (size_t k = 0; same && k < fingerprints.size(); ++k) {
+    same = fingerprints[k].matches(cell.fingerprints[k]);
+  }
+  running_layer_ = -1;
+  TORCH_CHECK(
+      same, "the recompute of stage ", index_,
+      " gave other values than its forward, so its gradients would be those of another "
+      "function: a layer depends on something that has changed since (a state that it keeps "
+      "in a member or a buffer, a generator of its own, a tensor that is no parameter). "
+      "Make its output depend on its input and parameters alone, or use "
+      "Checkpoint::kNever for this partition");
+  return std::move(result.graph);
+}
+
+std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
+  std::vector<Fingerprint> fingerprints;
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad()) fingerprints.push_back(Fingerprint::of(tensor));
+  };
+  for (const at::Tensor& tensor : result.activation.tensors) add(tensor);
+  for (const at::Tensor& tensor : result.skips) add(tensor);
+  return fingerprints;
 }
 
 int64_t Stage::layer_of(const CellGraph& graph, uint64_t sequence_nr) const {
@@ -374,31 +514,65 @@ int64_t Stage::layer_of(const CellGraph& graph, uint64_t sequence_nr) const {
   return static_cast<int64_t>(position);
 }
 
+int64_t Stage::owner_of(const CellPlan& plan, const BackwardTask& task,
+                        const at::Tensor& leaf) const {
+  if (leaf.device() != device_) return index_;
+  const ModelState::Parameter* parameter = plan.model.find(leaf);
+  const int64_t owner =
+      parameter == nullptr ? (*task.first_on_device)[index_] : parameter->stages.front();
+  TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
+              parameter == nullptr ? "" : parameter->name, "' of stage ", owner,
+              " without having registered it; register it in the first layer that uses it "
+              "(register_parameter) and let the later one use it without, so that the order of its "
+              "gradients is fixed and parameters() lists it once");
+  return owner;
+}
+
+std::function<at::Tensor*(const std::shared_ptr<Node>&, const at::Tensor&)> Stage::sum_of(
+    const CellPlan& plan, const BackwardTask& task, LeafSums& captured) {
+  return [this, &plan, &task, &captured](const std::shared_ptr<Node>& accumulator,
+                                         const at::Tensor& leaf) -> at::Tensor* {
+    if (task.captured != nullptr) {
+      const auto& leaves = task.captured->leaves;
+      if (std::find(leaves.begin(), leaves.end(), accumulator.get()) == leaves.end()) {
+        TORCH_CHECK(!task.captured->asked.contains(accumulator.get()), current_layer(),
+                    " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
+                    "asked for, but that no layer has registered; register it "
+                    "(register_parameter), or use backward() without a list");
+        return LocalBackwardOptions::discarded();
+      }
+    }
+    const int64_t owner = owner_of(plan, task, leaf);
+    if (owner != index_) return task.leaf_sums->sum_of(accumulator, owner);
+    return task.captured == nullptr ? nullptr : captured.sum_of(accumulator, index_);
+  };
+}
+
 LocalBackwardOptions Stage::options_for(const CellPlan& plan, int64_t micro_batch,
                                         const BackwardTask& task, const CellGraph& graph,
                                         uint64_t& running) {
   LocalBackwardOptions options;
   options.keep_graph = task.keep;
   options.running = &running;
-  options.sum_of = [this, &plan, &task](const std::shared_ptr<Node>& accumulator,
-                                        const at::Tensor& leaf) -> at::Tensor* {
-    if (leaf.device() != device_) return nullptr;
-    const ModelState::Parameter* parameter = plan.model.find(leaf);
-    const int64_t owner =
-        parameter == nullptr ? (*task.first_on_device)[index_] : parameter->stages.front();
-    if (owner == index_) return nullptr;
-    TORCH_CHECK(owner < index_, "stage ", index_, " uses the parameter '", parameter->name,
-                "' of stage ", owner,
-                " without having registered it; register it in the layer that uses it, too "
-                "(register_parameter), so that the order of its gradients is fixed");
-    return task.leaf_sums->sum_of(accumulator, owner);
+  options.own = LocalBackwardOptions::Range{graph.thread, graph.begin};
+  options.enter_foreign = [this, &plan, &task, &graph](const Node& node) {
+    // Made by the pipeline: on a worker, or during this call on its thread.
+    const bool hidden = task.on_caller
+                            ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
+                            : node.thread_id() == graph.thread;
+    TORCH_CHECK(!hidden, current_layer(),
+                " uses a tensor of another micro-batch, or of a forward that is recomputed, that "
+                "came by a way that the pipeline does not see (a member of a layer, say); hand it "
+                "on as one of the values between layers, stash and pop it (skip/skippable.h), "
+                "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
+    task.foreign->enter(node, index_);
   };
-  options.before_users_code = [this, &plan, &graph, micro_batch](const Node& node) {
+  options.before_users_code = [this, &plan, &graph, micro_batch](const Node& node, uint64_t next) {
     const uint64_t number = node.sequence_nr();
     if (is_custom_function(node)) {
       for (const DrawRecord& record : graph.draws) {
-        // The function's forward drew right after its node was made.
-        if (record.sequence_nr != number + 1) continue;
+        // The function's forward drew after its node was made and before the next one.
+        if (record.sequence_nr <= number || record.sequence_nr > next) continue;
         draws_.repeat(plan.step_seed, micro_batch, record);
         return;
       }
@@ -416,6 +590,8 @@ Packet Stage::backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cel
   running_layer_ = static_cast<int64_t>(layers_.size());
   uint64_t running = 0;
   CellGraph graph;  // of the loss alone: whatever runs belongs to what follows the layers
+  graph.thread = at::RecordFunction::currentThreadId();
+  graph.begin = cell.loss.begin;
   graph.draws = std::move(cell.loss.draws);
   graph.layer_ends.assign(layers_.size(), 0);
   LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
@@ -443,8 +619,13 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
     roots.push_back(edge);
     seeds.push_back(std::move(gradient));
   };
+  LeafSums captured;
   auto add_leaf = [&](LeafSums::Entry entry) {
-    add_root(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+    if (task.captured != nullptr) {
+      *captured.sum_of(entry.accumulator, index_) = std::move(entry.sum);
+    } else {
+      add_root(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+    }
   };
   task.leaf_sums->take(index_, add_leaf);
 
@@ -477,22 +658,26 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   }
   gradients.clear();
 
-  if (task.captured != nullptr) {
-    backward_captured(roots, seeds, task.keep, *task.captured, graph.boundary.get());
-  } else {
-    uint64_t running = 0;
-    LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
-    options.boundaries = {graph.boundary.get(), cell.loss.targets.get()};
-    const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
-    running_layer_ = last + (counts && !cell.checkpointed ? 1 : 0);
-    try {
-      run_local_backward(roots, seeds, options);
-    } catch (...) {
-      const int64_t position = running == 0 ? -1 : layer_of(graph, running);
-      if (position <= running_layer_) running_layer_ = position;
-      throw;
-    }
+  uint64_t running = 0;
+  LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
+  options.boundaries = {graph.boundary.get(), cell.loss.targets.get()};
+  options.sum_of = sum_of(plan, task, captured);
+  const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
+  running_layer_ = last + (counts && !cell.checkpointed ? 1 : 0);
+  try {
+    run_local_backward(roots, seeds, options);
+  } catch (...) {
+    const int64_t position = running == 0 ? -1 : layer_of(graph, running);
+    if (position <= running_layer_) running_layer_ = position;
+    throw;
   }
+  captured.take(index_, [&](LeafSums::Entry entry) {
+    const auto& leaves = task.captured->leaves;
+    const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
+    at::Tensor& sum = task.captured->sums[place - leaves.begin()];
+    c10::NoGradGuard no_grad;
+    sum = sum.defined() ? sum + entry.sum : entry.sum;
+  });
 
   const size_t inputs = cell.checkpointed ? cell.inputs.size() : graph.sinks.size();
   std::vector<Packet> result(inputs);

@@ -13,9 +13,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/boundary.h"
 #include "gpipe/internal/caller_state.h"
@@ -41,6 +44,30 @@ struct CellPlan {
   const TrackedStatistics* tracked = nullptr;  // of this run's start
   const CallerState* forward_state = nullptr;  // the caller's at forward, for recomputes
   ModelState model;                            // at forward
+  // On the calling thread, when the call began: graph nodes made since then are the pipeline's.
+  uint64_t thread = 0;
+  uint64_t begin = 0;
+};
+
+// Graph nodes from outside the pipeline that cells have reached, and the stage that did. Two
+// stages' workers must not run one graph.
+class ForeignNodes {
+ public:
+  // Throws c10::Error if another stage has reached it. Thread-safe.
+  void enter(const torch::autograd::Node& node, int64_t stage);
+  void clear() { stages_.clear(); }
+
+ private:
+  std::mutex mutex_;
+  absl::flat_hash_map<const torch::autograd::Node*, int64_t> stages_;  // guarded by mutex_
+};
+
+// A sample of a tensor's values, to tell whether a recompute gave the same.
+struct Fingerprint {
+  double sum = 0;
+  double magnitude = 0;
+  static Fingerprint of(const at::Tensor& tensor);
+  bool matches(const Fingerprint& other) const;
 };
 
 // The graph that a cell's forward, or its recompute, leaves behind for its backward.
@@ -50,7 +77,8 @@ struct CellGraph {
   std::vector<c10::SmallVector<int, 2>> sinks;  // [input][item] index in the boundary, or -1
   std::vector<Edges> outputs;                   // [output][item], invalid where none
   // Nodes made in layer k have sequence numbers below layer_ends[k] and not below the one before,
-  // or those of the first layer not below `begin`.
+  // or those of the first layer not below `begin`; all of them are made on `thread`.
+  uint64_t thread = 0;
   uint64_t begin = 0;
   c10::SmallVector<uint64_t, 8> layer_ends;
   std::vector<DrawRecord> draws;
@@ -64,14 +92,16 @@ struct LossGraph {
   std::shared_ptr<Boundary> outputs;
   c10::SmallVector<int, 2> sinks;     // [output] index in that boundary, or -1
   std::shared_ptr<Boundary> targets;  // null: no target wants a gradient
+  uint64_t begin = 0;                 // its nodes' sequence numbers
   std::vector<DrawRecord> draws;      // where the cell is checkpointed
 };
 
 // What a cell keeps between its forward and its backward.
 struct Cell {
   bool checkpointed = false;
-  CellGraph graph;             // not checkpointed
-  std::vector<Packet> inputs;  // checkpointed
+  CellGraph graph;                        // not checkpointed
+  std::vector<Packet> inputs;             // checkpointed
+  std::vector<Fingerprint> fingerprints;  // checkpointed: of the outputs that want a gradient
   LossGraph loss;
 };
 
@@ -84,16 +114,13 @@ struct LossResult {
 };
 using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector<at::Tensor>&)>;
 
-// What torch::autograd::grad, or a backward with a list of inputs, wants of one stage: gradients of
-// these leaves are collected here, and every .grad stays as it is.
+// What torch::autograd::grad, or a backward with a list of inputs, wants: gradients of these leaves
+// are collected here, and every .grad stays as it is. Each sum is written by the stage that owns
+// the leaf.
 struct Captured {
-  // sum += term; an undefined one is zero.
-  static void add_to(at::Tensor& sum, const at::Tensor& term) {
-    if (term.defined()) sum = sum.defined() ? sum + term : term;
-  }
-
-  torch::autograd::edge_list leaves;    // to their accumulators; without hooks
-  torch::autograd::variable_list sums;  // over the micro-batches so far; undefined: none arrived
+  std::vector<const torch::autograd::Node*> leaves;         // accumulators
+  std::vector<at::Tensor> sums;                             // [leaf]; undefined: none arrived
+  absl::flat_hash_set<const torch::autograd::Node*> asked;  // all that the caller asked for
 };
 
 // What a stage needs to know of the routes that meet in it.
@@ -110,8 +137,10 @@ struct BackwardTask {
   bool keep = false;             // the cell may run its backward once more
   Captured* captured = nullptr;  // not null: gradients go there instead of the leaves' .grad
   LeafSums* leaf_sums = nullptr;
+  ForeignNodes* foreign = nullptr;
   // [stage] the first stage on the same device.
   const std::vector<int64_t>* first_on_device = nullptr;
+  bool on_caller = false;  // the cell runs on the calling thread
 };
 
 // Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
@@ -129,6 +158,9 @@ class Stage {
   // leaves' gradients and returns those of forward's inputs. Unless task.keep, frees the cell.
   std::vector<Packet> backward(const CellPlan& plan, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
+
+  // Before the first cell of a call.
+  void begin_call() { handed_over_.clear(); }
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
@@ -152,9 +184,16 @@ class Stage {
              bool keep_inputs);
   CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep);
   // The packets to send, with no graph behind them.
-  std::vector<Packet> hand_over(const CellPlan& plan, const Result& result) const;
+  std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
+  at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
   void run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
+  // Leaves' gradients that the caller named, terms of other stages included, go to task.captured.
+  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
+  sum_of(const CellPlan& plan, const BackwardTask& task, LeafSums& captured);
+  // The stage that accumulates the leaf's gradient.
+  int64_t owner_of(const CellPlan& plan, const BackwardTask& task, const at::Tensor& leaf) const;
+  std::vector<Fingerprint> fingerprints_of(const Result& result) const;
   // Runs the loss's own graph, where the cell is checkpointed. Returns the outputs' gradients.
   Packet backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
                        const BackwardTask& task, LeafSums& leaves);
@@ -174,6 +213,13 @@ class Stage {
   StageRoutes routes_;
   Draws draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
+  // Memory of outputs handed over in this call, and its version then: a layer that reuses it would
+  // change what is on its way. Weak, so that no other memory gets the same address.
+  struct HandedOver {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    int64_t version;
+  };
+  absl::flat_hash_map<const c10::StorageImpl*, HandedOver> handed_over_;
 };
 
 }  // namespace gpipe::internal
