@@ -750,7 +750,7 @@ class Workplace:
     def judge(self, mutant):
         order = sorted(
             (label in LAST_TESTS, test["seconds"], label)
-            for label, test in self.state["tests"].items() if mutant.number in test["reached_set"])  # fmt: skip
+            for label, test in self.state["tests"].items() if mutant.number in self.reached[label])  # fmt: skip
         result = {"survived": True, "reached_by": len(order), "seconds": 0.0}
         for _, usual, label in order:
             limit = max(self.arguments.patience * usual, usual + 8)
@@ -767,14 +767,9 @@ class Workplace:
         return result
 
     def run(self, mutants):
-        for test in self.state["tests"].values():
-            test["reached_set"] = set(test["reached"])
-        try:
-            with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
-                list(pool.map(self.judge, mutants))
-        finally:
-            for test in self.state["tests"].values():
-                test.pop("reached_set", None)
+        self.reached = {label: set(test["reached"]) for label, test in self.state["tests"].items()}
+        with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
+            list(pool.map(self.judge, mutants))
 
     # Reporting.
 
