@@ -1,9 +1,11 @@
 #include "gpipe/runtime/executor.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -199,6 +201,31 @@ TEST(ExecutorRuns, ObserverSeesEachActionBeginAndEndOnItsWorker) {
     }
     EXPECT_EQ(begun, schedule.actions(worker));
   }
+}
+
+// exit() waits for the step under way only; the next one would run beside the destruction of static
+// objects.
+TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        alarm(50);
+        static std::atomic<bool> begun{false};
+        static std::atomic<bool> went_on{false};
+        std::thread([] {
+          const Program program = compile(Schedule::gpipe(1, 2), Routes::create(1));
+          WorkerPool pool(1);
+          execute<int>(pool, program, [](const Action&, auto&, auto&) {
+            if (begun.exchange(true)) went_on = true;
+            while (!exiting()) std::this_thread::yield();
+          });
+        }).detach();
+        while (!begun) std::this_thread::yield();
+        const bool left = shut_exit_gate(std::chrono::seconds(40));
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        _exit(left && !went_on ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ExecutorRuns, AroundSurroundsTheStepsOnEachWorker) {

@@ -8,7 +8,9 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -234,6 +236,24 @@ TEST(ExitGate, AForkedChildWaitsForNobody) {
   }
   changed.notify_all();
   worker.join();
+}
+
+// A child forked off in the middle of work is at work until that ends, and counts what comes then.
+TEST(ExitGate, AForkedChildIsAtWorkWhereItsThreadIs) {
+#if defined(__SANITIZE_THREAD__)
+  return;  // ThreadSanitizer does not support a child forked off a threaded process
+#endif
+  std::optional<WorkScope> scope(std::in_place);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    scope.reset();
+    start(hang);
+    end_with(!shut_exit_gate(kShort));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 }  // namespace
