@@ -203,6 +203,18 @@ TEST(ExecutorRuns, ObserverSeesEachActionBeginAndEndOnItsWorker) {
   }
 }
 
+TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
+  const Program program =
+      compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
+  WorkerPool pool(2);
+  execute<int>(pool, program,
+               [](const Action& action, std::vector<int>& received, std::vector<int>& sent) {
+                 for (int payload : sent) EXPECT_EQ(payload, 0);
+                 for (int& payload : sent) payload = action.micro_batch == 0 ? 7 : payload;
+                 for (int payload : received) EXPECT_EQ(payload, action.micro_batch == 0 ? 7 : 0);
+               });
+}
+
 // exit() waits for the step under way only; the next one would run beside the destruction of static
 // objects.
 TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
