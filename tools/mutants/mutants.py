@@ -808,11 +808,12 @@ class Workplace:
         by_test = collections.Counter(self.results[mutant.name]["killed_by"] for mutant in killed)
         text.append("\nKilled by:")
         text += ["{:5}  {}".format(count, label) for label, count in by_test.most_common()]
+        unreached = sum(self.results[mutant.name]["reached_by"] == 0 for mutant in survivors)
         text.append(
-            "\n{} mutants run: {} killed ({} of them by a time-out), {} survived and are explained, {} survived; "
-            "{} not run, {} not built".format(
+            "\n{} mutants run: {} killed ({} of them by a time-out), {} survived and are explained, {} survived ({} of "
+            "them where no test comes); {} not run, {} not built".format(
                 len(killed) + len(excused) + len(survivors), len(killed), hung, len(excused), len(survivors),
-                len(waiting), len(broken)))  # fmt: skip
+                unreached, len(waiting), len(broken)))  # fmt: skip
         (self.work / "report.txt").write_text("\n".join(text) + "\n")
         (self.work / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
         return text
