@@ -215,6 +215,25 @@ TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
                });
 }
 
+// A worker that waits for its next input does not hold on to the last one.
+TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
+  const Program program =
+      compile(Schedule::gpipe(2, 2).only({ActionKind::kForward}), Routes::create(2));
+  WorkerPool pool(2);
+  std::weak_ptr<int> first;
+  execute<std::shared_ptr<int>>(
+      pool, program, [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
+        if (action.stage != 0) return;
+        if (action.micro_batch == 0) {
+          sent[0] = std::make_shared<int>(0);
+          first = sent[0];
+        } else {
+          while (!first.expired()) std::this_thread::yield();
+        }
+      });
+  EXPECT_TRUE(first.expired());
+}
+
 // exit() waits for the step under way only; the next one would run beside the destruction of static
 // objects.
 TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {

@@ -71,6 +71,16 @@ TEST_F(ExitGateDeathTest, WaitsNoLongerThanItsPatience) {
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(ExitGateDeathTest, AWaitOutsideWorkMakesUpForNobodysWork) {
+  EXPECT_EXIT(
+      {
+        { const WaitScope without_effect; }
+        start(hang);
+        end_with(!shut_exit_gate(kShort));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(ExitGateDeathTest, DoesNotWaitForWhoWaits) {
   EXPECT_EXIT(
       {

@@ -52,7 +52,10 @@ TEST(WorkerPool, SingleInlineWorkerIsTheCaller) {
   WorkerPool pool(1, nullptr, /*inline_single=*/true);
   EXPECT_TRUE(pool.is_inline());
   std::thread::id id;
-  pool.run([&](int64_t) { id = std::this_thread::get_id(); });
+  pool.run([&](int64_t worker) {
+    EXPECT_EQ(worker, 0);
+    id = std::this_thread::get_id();
+  });
   EXPECT_EQ(id, std::this_thread::get_id());
   WorkerPool threaded(1);
   EXPECT_FALSE(threaded.is_inline());
