@@ -70,7 +70,7 @@ LEVELS = {
     "=": 1, "+=": 1, "-=": 1, "*=": 1, "/=": 1, "|=": 1, "&=": 1, "?": 1, ":": 1, "||": 2, "&&": 3, "|": 4, "^": 5,
     "&": 6, "==": 7, "!=": 7, "<": 8, ">": 8, "<=": 8, ">=": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "/": 11,
     "%": 11,
-}  # fmt: skip
+}
 OPERATOR = re.compile(r"(?<=\s)(\|\||&&|==|!=|<=|>=|<<|>>|[-+*/|&]=|[-<>+*/%=?:|&^])(?=\s)")
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 ARITHMETIC = {"+": "-", "-": "+", "*": "/", "/": "*"}
@@ -216,7 +216,9 @@ class Source:
             char = self.code[k]
             if char in ")]}":
                 opening = self.partner.get(k)
-                if opening is None or (char == "}" and opening in self.block) or (char == ")" and self.is_control(opening)):
+                if opening is None or (char == "}" and opening in self.block):
+                    break
+                if char == ")" and self.is_control(opening):
                     break
                 k = opening
             elif char in "([{;,":
@@ -242,7 +244,8 @@ class Source:
                 break
             else:
                 spot = bisect.bisect_left(self.operators, (k, ""))
-                if spot < len(self.operators) and self.operators[spot][0] == k and LEVELS[self.operators[spot][1]] <= level:
+                begin, operator = self.operators[spot] if spot < len(self.operators) else (-1, "")
+                if begin == k and LEVELS[operator] <= level:
                     break
             k += 1
         return self.stripped(position, k)
@@ -386,22 +389,23 @@ def find_mutants(file, text):
             kind = "off by one" if operator in COMPARISONS else "other operator"
             if re.search(r"//|\[[&=\w, ]*\]\s*(\(|\{)", text[begin:end]):
                 continue  # it would have to stand there twice
-            add(kind, begin, end, "(gpipe_mutant({}) ? (" + mutated.replace("{", "{{").replace("}", "}}") + ") : (", "))", mutated)
+            add(kind, begin, end, "(gpipe_mutant({}) ? (" + verbatim(mutated) + ") : (", "))", mutated)
     for match in re.finditer(r"(?<![\w.'])0(?![\w.'])", code):
-        add("0 to 1", match.start(), match.end(), "(gpipe_mutant({}) ? 1 : ", ")", "1 in " + source_line(source, match.start()))
+        where = source_line(source, match.start())
+        add("0 to 1", match.start(), match.end(), "(gpipe_mutant({}) ? 1 : ", ")", "1 in " + where)
 
     # Copies.
     for match in re.finditer(r"\.(clone|detach)\(\)", code):
         begin = source.chain_before(match.start())
         if begin < match.start():
             chain = text[begin : match.start()]
-            prefix = "(gpipe_mutant({}) ? " + chain.replace("{", "{{").replace("}", "}}") + " : "
+            prefix = "(gpipe_mutant({}) ? " + verbatim(chain) + " : "
             add("copy left out", begin, match.end(), prefix, ")", piece(begin, match.start()))
     for match in re.finditer(r"\bdetached_alias\(", code):
         end = source.partner.get(match.end() - 1)
         if end is not None:
             argument = text[match.end() : end]
-            prefix = "(gpipe_mutant({}) ? (" + argument.replace("{", "{{").replace("}", "}}") + ") : "
+            prefix = "(gpipe_mutant({}) ? (" + verbatim(argument) + ") : "
             add("copy left out", match.start(), end + 1, prefix, ")", piece(match.end(), end))
 
     # Statements.
@@ -422,7 +426,8 @@ def find_mutants(file, text):
             continue
         if any(begin <= k < end for k in source.block) or not is_expression_statement(code[begin:end]):
             continue
-        if re.search(r"\bfor\s*\([^;]*(;[^;]*)?$", code[max(0, begin - 200) : begin]) and not in_statement_place(source, begin):
+        before = code[max(0, begin - 200) : begin]
+        if re.search(r"\bfor\s*\([^;]*(;[^;]*)?$", before) and not in_statement_place(source, begin):
             continue
         shown = (begin, end + 1)
         if USELESS.search(code[begin:end]):
@@ -441,8 +446,13 @@ def find_mutants(file, text):
             continue
         new = "false" if match.group() == "true" else "true"
         add("other truth value", match.start(), match.end(), "(gpipe_mutant({}) != ", ")",
-            new + " in " + source_line(source, match.start()))  # fmt: skip
+            new + " in " + source_line(source, match.start()))
     return nested(sorted(found.values(), key=lambda mutant: (mutant.start, -mutant.end, mutant.kind)))
+
+
+def verbatim(code):
+    """For str.format."""
+    return code.replace("{", "{{").replace("}", "}}")
 
 
 def depth_zero(source, begin, position):
@@ -469,7 +479,8 @@ def source_line(source, position):
     begin = source.lines[line]
     text = source.text[begin:].split("\n", 1)[0]
     column = position - begin
-    return " ".join((text[max(0, column - 30) : column] + "<" + text[column] + ">" + text[column + 1 : column + 20]).split())
+    before, behind = text[max(0, column - 30) : column], text[column + 1 : column + 20]
+    return " ".join("{}<{}>{}".format(before, text[column], behind).split())
 
 
 def nested(mutants):
@@ -533,7 +544,8 @@ def chosen_at_random(mutants, count, seed):
     for file in sorted(by_file):
         group = by_file[file]
         generator.shuffle(group)
-        ranked += [((k + generator.random()) / len(group) ** 0.5, mutant.number, mutant) for k, mutant in enumerate(group)]
+        for k, mutant in enumerate(group):
+            ranked.append(((k + generator.random()) / len(group) ** 0.5, mutant.number, mutant))
     return [mutant for _, _, mutant in sorted(ranked)[:count]]
 
 
@@ -609,7 +621,7 @@ class Workplace:
     def write_tree(self):
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-            stdout=subprocess.PIPE).stdout.decode().split("\0")  # fmt: skip
+            stdout=subprocess.PIPE).stdout.decode().split("\0")
         names = [name for name in listed if name and (ROOT / name).is_file()]
         if (ROOT / ".bazelrc.user").exists():
             names.append(".bazelrc.user")
@@ -635,13 +647,13 @@ class Workplace:
 
     def bazel(self, *words, check=True):
         return subprocess.run(["tools/bazel", *words], cwd=self.tree, check=check, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)  # fmt: skip
+                              stderr=subprocess.STDOUT)
 
     def test_labels(self):
         query = "tests({}) except attr(tags, requires-gpu, {})".format(self.arguments.tests, self.arguments.tests)
         output = subprocess.run(
             ["tools/bazel", "query", "--noshow_progress", "kind(cc_test, {})".format(query)], cwd=self.tree,
-            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()  # fmt: skip
+            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
         return sorted(label for label in output.split() if label not in self.arguments.leave_out.split(","))
 
     def build(self):
@@ -649,11 +661,11 @@ class Workplace:
             self.write_tree()
             labels = self.test_labels()
             self.log("building {} tests with {} mutants".format(
-                len(labels), sum(self.is_built(mutant) for mutant in self.mutants)))  # fmt: skip
+                len(labels), sum(self.is_built(mutant) for mutant in self.mutants)))
             done = self.bazel(
                 "build", "--config=ci", "--jobs={}".format(self.arguments.build_jobs),
                 "--per_file_copt=^({})/[^/]*\\.cc$,-_test\\.cc$@-w".format("|".join(FOLDERS)), *labels,
-                check=False)  # fmt: skip
+                check=False)
             log = done.stdout.decode(errors="replace")
             (self.work / "build.log").write_text(log)
             if done.returncode == 0:
@@ -696,14 +708,15 @@ class Workplace:
         with tempfile.TemporaryDirectory() as scratch:
             values = dict(os.environ, GPIPE_TEST_DEVICE="cpu", TEST_TMPDIR=scratch, TEST_SRCDIR=str(runfiles),
                           RUNFILES_DIR=str(runfiles), TEST_WORKSPACE=workspace, TESTBRIDGE_TEST_RUNNER_FAIL_FAST="1",
-                          **environment)  # fmt: skip
+                          **environment)
             values.setdefault("GPIPE_PROGRAMS", "150")
             values["GPIPE_PROGRAMS_FAILURES"] = "1"
             with open(os.path.join(scratch, "output"), "w+b") as output:
                 begin = time.monotonic()
                 process = subprocess.Popen(
-                    [str(program), "--gtest_fail_fast"], cwd=runfiles / workspace, env=values, stdin=subprocess.DEVNULL,
-                    stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limit_memory)  # fmt: skip
+                    [str(program), "--gtest_fail_fast"], cwd=runfiles / workspace, env=values,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                    preexec_fn=limit_memory)
                 try:
                     status = process.wait(timeout=limit)
                 except subprocess.TimeoutExpired:
@@ -741,7 +754,7 @@ class Workplace:
             status, seconds, case = self.run_test(label, 1200, GPIPE_MUTANT_SEEN=str(seen))
             if status != 0:
                 sys.exit("mutants: {} fails without a mutant ({}, {}); see {}".format(
-                    label, status, case, self.work / "baseline_failure.log"))  # fmt: skip
+                    label, status, case, self.work / "baseline_failure.log"))
             reached = [number for number, byte in enumerate(seen.read_bytes()) if byte]
             tests[label] = {"stamp": stamp, "seconds": round(seconds, 2), "reached": reached}
             self.log("{:7.1f} s  {}  reaches {} places".format(seconds, label, len(reached)))
@@ -750,7 +763,7 @@ class Workplace:
     def judge(self, mutant):
         order = sorted(
             (label in LAST_TESTS, test["seconds"], label)
-            for label, test in self.state["tests"].items() if mutant.number in self.reached[label])  # fmt: skip
+            for label, test in self.state["tests"].items() if mutant.number in self.reached[label])
         result = {"survived": True, "reached_by": len(order), "seconds": 0.0}
         for _, usual, label in order:
             limit = max(self.arguments.patience * usual, usual + 8)
@@ -785,7 +798,7 @@ class Workplace:
                 broken.append(mutant)
                 continue
             row = {"number": mutant.number, "file": mutant.file, "line": mutant.line, "kind": mutant.kind,
-                   "change": mutant.change, "text": mutant.line_text, "result": result, "explained": reason}  # fmt: skip
+                   "change": mutant.change, "text": mutant.line_text, "result": result, "explained": reason}
             rows.append(row)
             if result is None:
                 waiting.append(mutant)
@@ -802,8 +815,8 @@ class Workplace:
         text.append("\nExplained survivors:")
         text += ["{}\n       {}".format(mutant.to_text(), reason) for mutant, reason in excused]
         text.append("\nSurvivors:")
-        text += ["{}\n       {}\n       {}".format(mutant.to_text(), mutant.line_text, verdict(self.results[mutant.name]))
-                 for mutant in survivors]  # fmt: skip
+        for mutant in survivors:
+            text.append("\n       ".join((mutant.to_text(), mutant.line_text, verdict(self.results[mutant.name]))))
         hung = sum(self.results[mutant.name]["how"] == "hang" for mutant in killed)
         by_test = collections.Counter(self.results[mutant.name]["killed_by"] for mutant in killed)
         text.append("\nKilled by:")
@@ -813,7 +826,7 @@ class Workplace:
             "\n{} mutants run: {} killed ({} of them by a time-out), {} survived and are explained, {} survived ({} of "
             "them where no test comes); {} not run, {} not built".format(
                 len(killed) + len(excused) + len(survivors), len(killed), hung, len(excused), len(survivors),
-                unreached, len(waiting), len(broken)))  # fmt: skip
+                unreached, len(waiting), len(broken)))
         (self.work / "report.txt").write_text("\n".join(text) + "\n")
         (self.work / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
         return text
@@ -840,7 +853,7 @@ def main():
     parser.add_argument("--mutant", action="append", type=int, default=[], metavar="N", help="this mutant; repeatable")
     parser.add_argument("--count", type=int, help="that many, by chance")
     parser.add_argument("--seed", type=int, default=1, help="of that choice")
-    parser.add_argument("--again", action="store_true", help="run what has survived, and what --mutant names, once more")
+    parser.add_argument("--again", action="store_true", help="run survivors, and what --mutant names, once more")
     parser.add_argument("--jobs", type=int, default=1, help="how many mutants at the same time")
     parser.add_argument("--build_jobs", type=int, default=1, help="Bazel's --jobs")
     parser.add_argument("--no_build", action="store_true", help="take the programs of the last build")
@@ -849,7 +862,7 @@ def main():
     parser.add_argument("--tests", default=TESTS, help="a Bazel query expression")
     parser.add_argument("--leave_out", default=",".join(SLOW_TESTS), help="labels of tests, separated by commas")
     parser.add_argument("--without", metavar="REGEX", help="leave these files unmutated: a header that all tests "
-                        "include has all of them compiled")  # fmt: skip
+                        "include has all of them compiled")
     parser.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "gpipe-mutants"), help="a scratch folder")
     arguments = parser.parse_args()
 

@@ -89,7 +89,8 @@ class Mutants(unittest.TestCase):
         self.assertEqual([], changes("void f() {\n  throw std::logic_error(a < 0 ? b : c);\n}\n"))
         self.assertEqual([], changes("void f() {\n  values.reserve(n + 1);\n}\n"))
         self.assertEqual([], changes("struct A {\n  explicit A(int a);\n  A();\n  bool b = true;\n};\n"))
-        self.assertEqual([], changes("void f() {\n  State& state = *state_;\n  std::vector<int> a(b);\n  return g(a);\n}\n"))
+        declarations = "void f() {\n  State& state = *state_;\n  std::vector<int> a(b);\n  return g(a);\n}\n"
+        self.assertEqual([], changes(declarations))
         check = changes('void f() {\n  TORCH_CHECK(a < b, "a is ", a - b);\n}\n')
         self.assertEqual({"statement left out", "off by one"}, {kind for kind, _ in check})
 
@@ -141,7 +142,8 @@ class Mutants(unittest.TestCase):
     def test_explanations(self):
         text = "# comment\n\na.cc\nreturn a;\n*\nbecause\n  of that\n\na.cc\nreturn b;\nb -> c\nso\n"
         explained = mutants.parse_explained(text)
-        self.assertEqual([("a.cc", "return a;", "*", "because of that"), ("a.cc", "return b;", "b -> c", "so")], explained)
+        expected = [("a.cc", "return a;", "*", "because of that"), ("a.cc", "return b;", "b -> c", "so")]
+        self.assertEqual(expected, explained)
         mutant = mutants.Mutant("a.cc", 1, "return b;", "negated", "b -> d", 0, 0, "", "")
         self.assertIsNone(mutants.explanation(mutant, explained))
         mutant.change = "b -> c"
@@ -156,7 +158,8 @@ class Mutants(unittest.TestCase):
         for number, mutant in enumerate(found):
             mutant.number = number
         chosen = mutants.chosen_at_random(found, 8, 1)
-        self.assertEqual([mutant.number for mutant in chosen], [m.number for m in mutants.chosen_at_random(found, 8, 1)])
+        again = mutants.chosen_at_random(found, 8, 1)
+        self.assertEqual([mutant.number for mutant in chosen], [mutant.number for mutant in again])
         self.assertEqual({"a.cc", "b.cc"}, {mutant.file for mutant in chosen})
         self.assertLess(sum(mutant.file == "a.cc" for mutant in chosen), 4)
 
