@@ -1,5 +1,5 @@
-// The run-time switch of a mutant. mutants.py pastes it into the files that it changes; nothing else
-// includes it.
+// The run-time switch of a mutant. mutants.py pastes it into the files that it changes; nothing
+// else includes it.
 //
 //   GPIPE_MUTANT       the number of the mutant that is switched on
 //   GPIPE_MUTANT_SEEN  a file with one byte for each mutant: 1 where its place was reached
@@ -15,7 +15,8 @@
 
 struct GPipeMutantSwitch {
   int number = -1;
-  volatile char* seen = nullptr;  // shared memory: it outlives a crash, and forked children add to it
+  volatile char* seen =
+      nullptr;  // shared memory: it outlives a crash, and forked children add to it
   long size = 0;
 
   GPipeMutantSwitch() {
