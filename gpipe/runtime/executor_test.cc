@@ -1,9 +1,11 @@
 #include "gpipe/runtime/executor.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -199,6 +201,62 @@ TEST(ExecutorRuns, ObserverSeesEachActionBeginAndEndOnItsWorker) {
     }
     EXPECT_EQ(begun, schedule.actions(worker));
   }
+}
+
+TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
+  const Program program =
+      compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
+  WorkerPool pool(2);
+  execute<int>(pool, program,
+               [](const Action& action, std::vector<int>& received, std::vector<int>& sent) {
+                 for (int payload : sent) EXPECT_EQ(payload, 0);
+                 for (int& payload : sent) payload = action.micro_batch == 0 ? 7 : payload;
+                 for (int payload : received) EXPECT_EQ(payload, action.micro_batch == 0 ? 7 : 0);
+               });
+}
+
+// A worker that waits for its next input does not hold on to the last one.
+TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
+  const Program program =
+      compile(Schedule::gpipe(2, 2).only({ActionKind::kForward}), Routes::create(2));
+  WorkerPool pool(2);
+  std::weak_ptr<int> first;
+  execute<std::shared_ptr<int>>(
+      pool, program, [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
+        if (action.stage != 0) return;
+        if (action.micro_batch == 0) {
+          sent[0] = std::make_shared<int>(0);
+          first = sent[0];
+        } else {
+          while (!first.expired()) std::this_thread::yield();
+        }
+      });
+  EXPECT_TRUE(first.expired());
+}
+
+// exit() waits for the step under way only; the next one would run beside the destruction of static
+// objects.
+TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        alarm(50);
+        static std::atomic<bool> begun{false};
+        static std::atomic<bool> went_on{false};
+        std::thread([] {
+          const Program program = compile(Schedule::gpipe(1, 2), Routes::create(1));
+          WorkerPool pool(1);
+          execute<int>(pool, program, [](const Action&, auto&, auto&) {
+            if (begun.exchange(true)) went_on = true;
+            while (!exiting()) std::this_thread::yield();
+          });
+        }).detach();
+        while (!begun) std::this_thread::yield();
+        const bool left = shut_exit_gate(std::chrono::seconds(40));
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        _exit(left && !went_on ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ExecutorRuns, AroundSurroundsTheStepsOnEachWorker) {

@@ -1,6 +1,7 @@
 #include "gpipe/runtime/exit_gate.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +9,9 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -68,6 +71,16 @@ TEST_F(ExitGateDeathTest, WaitsNoLongerThanItsPatience) {
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(ExitGateDeathTest, AWaitOutsideWorkMakesUpForNobodysWork) {
+  EXPECT_EXIT(
+      {
+        { const WaitScope without_effect; }
+        start(hang);
+        end_with(!shut_exit_gate(kShort));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(ExitGateDeathTest, DoesNotWaitForWhoWaits) {
   EXPECT_EXIT(
       {
@@ -106,13 +119,26 @@ TEST_F(ExitGateDeathTest, NobodyComesInAfterwards) {
   static std::atomic<bool> in{false};
   EXPECT_EXIT(
       {
-        const bool left = shut_exit_gate(kLong);
+        const bool left = shut_exit_gate(kLong) && shut_exit_gate(kLong);
         std::thread([] {
           const WorkScope scope;
           in = true;
         }).detach();
         std::this_thread::sleep_for(kShort);
         end_with(left && !in);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, DoesNotWaitForWhoComesTooLate) {
+  EXPECT_EXIT(
+      {
+        start([] {
+          while (!exiting()) std::this_thread::yield();
+          std::thread([] { const WorkScope too_late; }).detach();
+          std::this_thread::sleep_for(kShort);
+        });
+        end_with(shut_exit_gate(kLong));
       },
       ::testing::ExitedWithCode(0), "");
 }
@@ -163,6 +189,60 @@ TEST_F(ExitGateDeathTest, LetsPassWhoWorksForTheExitingThread) {
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(ExitGateDeathTest, LetsNobodyPassOnceThatWorkIsOver) {
+  static std::atomic<bool> helped{false};
+  static std::atomic<bool> in{false};
+  EXPECT_EXIT(
+      {
+        (void)shut_exit_gate(kLong);
+        std::thread([] {
+          { const WorkScope scope(/*for_exit=*/true); }
+          helped = true;
+          const WorkScope for_itself;
+          in = true;
+        }).detach();
+        while (!helped) std::this_thread::yield();
+        std::this_thread::sleep_for(kShort);
+        end_with(!in);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// The child is not about to exit because its parent is.
+TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
+  EXPECT_EXIT(
+      {
+        std::thread([] { (void)shut_exit_gate(kLong); }).join();
+        const pid_t child = fork();
+        if (child == 0) {
+          alarm(20);
+          const WorkScope scope;
+          end_with(!exiting());
+        }
+        int status = 0;
+        end_with(waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+                 WEXITSTATUS(status) == 0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// What is made late, after many runs, is destroyed behind a shut gate, too, if runs go on.
+TEST_F(ExitGateDeathTest, ExitShutsItBeforeItDestroysWhatWasMadeLate) {
+  struct MadeLate {
+    ~MadeLate() {
+      if (!exiting()) _exit(1);
+    }
+  };
+  EXPECT_EXIT(
+      {
+        for (int i = 0; i < 1000; ++i) shut_at_exit();
+        static MadeLate made;
+        for (int i = 0; i < 1000; ++i) shut_at_exit();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(ExitGateDeathTest, ExitShutsIt) {
   static std::atomic<bool> over{false};
   struct Late {
@@ -185,6 +265,22 @@ TEST_F(ExitGateDeathTest, ExitShutsIt) {
       },
       ::testing::ExitedWithCode(0), "");
 }
+
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+
+// Every run of every pipeline asks for it.
+TEST_F(ExitGateDeathTest, ToAskForItAgainAndAgainTakesNoMemory) {
+  EXPECT_EXIT(
+      {
+        const size_t before = mallinfo2().uordblks;
+        for (int i = 0; i < 100'000; ++i) shut_at_exit();
+        const size_t after = mallinfo2().uordblks;
+        end_with(after < before + 100'000);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+#endif
 
 TEST(ExitGate, ScopesCostNothingWhereNobodyExits) {
   for (int i = 0; i < 3; ++i) {
@@ -234,6 +330,24 @@ TEST(ExitGate, AForkedChildWaitsForNobody) {
   }
   changed.notify_all();
   worker.join();
+}
+
+// A child forked off in the middle of work is at work until that ends, and counts what comes then.
+TEST(ExitGate, AForkedChildIsAtWorkWhereItsThreadIs) {
+#if defined(__SANITIZE_THREAD__)
+  return;  // ThreadSanitizer does not support a child forked off a threaded process
+#endif
+  std::optional<WorkScope> scope(std::in_place);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    scope.reset();
+    start(hang);
+    end_with(!shut_exit_gate(kShort));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 }  // namespace

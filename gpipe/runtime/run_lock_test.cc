@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -101,6 +102,27 @@ TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
           if (std::string(error.what()).find("exit()") != std::string::npos) --code;
         }
         _exit(code);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// What a run makes at its first use, a static object of LibTorch's for example, is destroyed by
+// exit() after the gate is shut.
+TEST(RunLockDeathTest, ExitShutsTheGateBeforeItDestroysWhatARunMade) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct MadeInARun {
+    ~MadeInARun() {
+      if (!exiting()) _exit(1);
+    }
+  };
+  EXPECT_EXIT(
+      {
+        {
+          RunLock lock;
+          const RunLock::Scope scope(lock);
+          static MadeInARun made;
+        }
+        std::exit(0);
       },
       ::testing::ExitedWithCode(0), "");
 }

@@ -52,7 +52,10 @@ TEST(WorkerPool, SingleInlineWorkerIsTheCaller) {
   WorkerPool pool(1, nullptr, /*inline_single=*/true);
   EXPECT_TRUE(pool.is_inline());
   std::thread::id id;
-  pool.run([&](int64_t) { id = std::this_thread::get_id(); });
+  pool.run([&](int64_t worker) {
+    EXPECT_EQ(worker, 0);
+    id = std::this_thread::get_id();
+  });
   EXPECT_EQ(id, std::this_thread::get_id());
   WorkerPool threaded(1);
   EXPECT_FALSE(threaded.is_inline());
@@ -159,34 +162,37 @@ TEST(WorkerPoolDeathTest, AThreadThatCannotBeStartedIsAnErrorAndNoThreadIsLeft) 
 // is a mistake in the first case.)
 TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const bool from_worker : {false, true}) {
-    for (const bool before_the_gate : {false, true}) {
-      if (!from_worker && before_the_gate) continue;
-      EXPECT_EXIT(
-          {
-            alarm(50);
-            if (before_the_gate) shut_at_exit();
-            static std::unique_ptr<WorkerPool> pool = std::make_unique<WorkerPool>(3);
-            if (!before_the_gate) shut_at_exit();
-            static std::atomic<int> in_body{0};
-            auto body = [from_worker](int64_t worker) {
-              ++in_body;
-              if (from_worker && worker == 1) {
-                while (in_body < 3) std::this_thread::yield();
-                std::exit(0);
+  // A single worker, too: the last one that has not finished is as far from its end as the first.
+  for (const int workers : {1, 3}) {
+    for (const bool from_worker : {false, true}) {
+      for (const bool before_the_gate : {false, true}) {
+        if (!from_worker && before_the_gate) continue;
+        EXPECT_EXIT(
+            {
+              alarm(50);
+              if (before_the_gate) shut_at_exit();
+              static std::unique_ptr<WorkerPool> pool = std::make_unique<WorkerPool>(workers);
+              if (!before_the_gate) shut_at_exit();
+              static std::atomic<int> in_body{0};
+              auto body = [=](int64_t worker) {
+                ++in_body;
+                if (from_worker && worker == workers / 2) {
+                  while (in_body < workers) std::this_thread::yield();
+                  std::exit(0);
+                }
+                // Not held up where the pool is destroyed first, as nobody has shut the gate yet.
+                while (!exiting()) std::this_thread::yield();
+                stay_if_exiting();
+              };
+              std::thread([body] { pool->run(body); }).detach();
+              while (in_body < workers) std::this_thread::yield();
+              if (from_worker) {
+                for (;;) pause();
               }
-              // Not held up where the pool is destroyed first, as nobody has shut the gate yet.
-              while (!exiting()) std::this_thread::yield();
-              stay_if_exiting();
-            };
-            std::thread([body] { pool->run(body); }).detach();
-            while (in_body < 3) std::this_thread::yield();
-            if (from_worker) {
-              for (;;) pause();
-            }
-            std::exit(0);
-          },
-          ::testing::ExitedWithCode(0), "");
+              std::exit(0);
+            },
+            ::testing::ExitedWithCode(0), "");
+      }
     }
   }
 }
