@@ -127,6 +127,44 @@ TEST(InPlace, OnOneValueOfAListIsAnErrorToo) {
   EXPECT_THROW(pipe->forward(Tensors{torch::randn({4, 3}), torch::randn({4, 3})}), c10::Error);
 }
 
+// Autograd refuses a backward through what the caller made of an input that was changed since.
+TEST(InPlace, AnInputThatNobodyChangesKeepsItsVersion) {
+  GPipe pipe = piped(nn::Sequential(nn::Linear(3, 3)), {1}, 2, Checkpoint::kNever);
+  const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
+  const auto version = x._version();
+  const torch::Tensor mine = x * x;
+  const torch::Tensor y = pipe->forward(x);
+  EXPECT_EQ(x._version(), version);
+  (y.sum() + mine.sum()).backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+struct TableImpl : nn::Module {
+  TableImpl() {
+    table = register_buffer("table", torch::ones({3}));
+    weight = register_parameter("weight", torch::ones({1}));
+  }
+  Tensors forward(torch::Tensor x) { return {x * weight, table}; }
+  torch::Tensor table, weight;
+};
+TORCH_MODULE(Table);
+
+struct DoubleTableImpl : nn::Module {
+  torch::Tensor forward(Tensors v) { return v[0] * v[1].mul_(2); }
+};
+TORCH_MODULE(DoubleTable);
+
+// The stage before computes its next micro-batch with the old values or with these, as it comes.
+TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
+  GPipe pipe = piped(nn::Sequential(Table(), DoubleTable()), {1, 1}, 2, Checkpoint::kNever);
+  try {
+    pipe->forward(torch::randn({4, 3}));
+    FAIL();
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("layer 1 ('1') changed a tensor in place"));
+  }
+}
+
 // A list that begins with an integer tensor, beside a skip that crosses the same border.
 struct NumberedStashImpl : nn::Module, skip::Skippable {
   NumberedStashImpl() : Skippable({"skip"}, {}) {}

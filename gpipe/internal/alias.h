@@ -34,8 +34,9 @@ inline bool shares_storage(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
 }
 
-// A copy in memory of its own with the same strides, gaps and repeated elements included: kernels
-// may add up in another order over others. Belongs to no graph.
+// A copy in memory of its own with the same strides, gaps and repeated elements included, and the
+// same place within a cache line: kernels may add up in another order over others. Belongs to no
+// graph.
 at::Tensor copy_in_layout(const at::Tensor& tensor);
 
 // Where in its storage a tensor lies, in elements; empty if it has none.

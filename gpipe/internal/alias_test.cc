@@ -45,6 +45,10 @@ TEST(CopyInLayout, KeepsValuesAndStridesInMemoryOfItsOwn) {
     EXPECT_FALSE(copy.is_view());
     if (tensor.numel() > 0) {
       EXPECT_EQ(copy.strides(), tensor.strides());
+      auto place = [](const at::Tensor& t) {
+        return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 64;
+      };
+      EXPECT_EQ(place(copy), place(tensor));
     }
   }
 }
@@ -73,6 +77,8 @@ TEST(MayOverlap, TellsBlocksOfOneTensorApart) {
   EXPECT_TRUE(may_overlap(x.narrow(1, 0, 4), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).t(), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.select(1, 2), x.select(1, 3)));
+  // The stride of a dimension with one element says nothing.
+  EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).as_strided({1, 4, 3}, {0, 6, 1}), x.narrow(1, 3, 3)));
   EXPECT_TRUE(may_overlap(x.select(1, 2), x.select(0, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(0, 0, 0), x));
   EXPECT_FALSE(may_overlap(at::Tensor(), x));

@@ -24,6 +24,8 @@ struct Item {
   // Forward: its memory is also that of another tensor whose gradient would not learn of a change
   // in place behind the border, so there must be none.
   bool read_only = false;
+  // Forward: its memory is also that of another tensor that is under way.
+  bool shared = false;
   // Forward: version_of(tensor) when it was handed over. Another one at its arrival means that
   // somebody changed it on the way.
   int64_t version = 0;

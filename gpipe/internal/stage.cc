@@ -60,6 +60,14 @@ class ReadOnlyInputs {
   c10::SmallVector<Watched, 2> watched_;
 };
 
+bool contains(const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& list,
+              const c10::StorageImpl* storage) {
+  return std::any_of(list.begin(), list.end(), [&](const auto& entry) {
+    const auto alive = entry.lock();
+    return alive && alive.get() == storage;
+  });
+}
+
 // The gradients of what the graph's inputs stand for, packet by packet.
 Packet gradients_of(const c10::SmallVector<int, 2>& sinks, const std::shared_ptr<Boundary>& from) {
   Packet packet;
@@ -172,6 +180,9 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
       if (item.read_only && storage_of(item.tensor) != nullptr) {
         result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
       }
+      if (item.shared && storage_of(item.tensor) != nullptr) {
+        result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
+      }
       graph.sinks[k].push_back(sink);
     }
   }
@@ -260,8 +271,11 @@ void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) cons
 // a layer that fills one tensor again for every micro-batch. Values over one memory share a copy.
 class LeavingCopies {
  public:
+  // `shared`: memory that others under way have, too, and that must stay theirs.
   LeavingCopies(const CellPlan& plan, const std::vector<at::Tensor>& activation,
-                const std::vector<at::Tensor>& skips) {
+                const std::vector<at::Tensor>& skips,
+                const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& shared)
+      : shared_(shared) {
     c10::SmallVector<const at::Tensor*, 4> all;
     for (const at::Tensor& tensor : activation) all.push_back(&tensor);
     for (const at::Tensor& tensor : skips) all.push_back(&tensor);
@@ -289,7 +303,8 @@ class LeavingCopies {
            const c10::SmallVector<const at::Tensor*, 4>& all) {
     const c10::StorageImpl* storage = storage_of(first);
     if (storage == nullptr || first.layout() != c10::kStrided || first.numel() == 0 ||
-        (plan.record && first.requires_grad()) || plan.model.owns_as_parameter(storage)) {
+        (plan.record && first.requires_grad()) || plan.model.owns_as_parameter(storage) ||
+        contains(shared_, storage)) {
       return;
     }
     for (const Copy& copy : copies_) {
@@ -324,6 +339,7 @@ class LeavingCopies {
     if (!alone) copies_.push_back({storage, copy_range(first, range), range});
   }
 
+  const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& shared_;
   c10::SmallVector<Copy, 2> copies_;
 };
 
@@ -347,7 +363,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
     int64_t target;
     Item* item;
   };
-  const LeavingCopies copies(plan, result.activation.tensors, result.skips);
+  const LeavingCopies copies(plan, result.activation.tensors, result.skips, result.shared);
   c10::SmallVector<Leaving, 4> leaving;
   std::vector<Packet> packets(1 + result.skips.size());
   packets[0].kind = result.activation.kind;
@@ -365,10 +381,8 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
     item.needs_grad = plan.record && tensor.defined() && tensor.requires_grad();
     const c10::StorageImpl* storage = storage_of(tensor);
     item.read_only = storage != nullptr && plan.model.owns(storage);
-    for (const auto& input : result.read_only) {
-      const auto alive = input.lock();
-      item.read_only = item.read_only || (alive && alive.get() == storage);
-    }
+    item.read_only = item.read_only || contains(result.read_only, storage);
+    item.shared = storage != nullptr && contains(result.shared, storage);
     bool twin = false;
     for (size_t b = 0; b < a; ++b) {
       const at::Tensor& other = *leaving[b].tensor;
@@ -382,6 +396,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
                  !may_overlap(tensor, other)) {
         continue;
       }
+      item.shared = other_item.shared = true;
       // Even where neither wants a gradient yet: a parameter that comes in by a change in place
       // would want one through both.
       if (!differentiable(plan, tensor) && device_.is_cpu()) continue;

@@ -174,7 +174,10 @@ class Stage {
     Value activation;
     std::vector<at::Tensor> skips;
     CellGraph graph;
-    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> read_only;  // memory of such inputs
+    // Memory of such inputs (see Item). Weak, so that it is freed, and its address is not used
+    // again.
+    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> read_only;
+    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> shared;
   };
 
   // Runs the layers, with the inputs attached to a boundary where they want a gradient.
