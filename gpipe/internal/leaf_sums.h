@@ -11,9 +11,9 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -29,22 +29,23 @@ class LeafSums {
 
   // Where the terms of a leaf are added up; the place stays while others are added.
   at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator, int64_t owner) {
-    for (Entry& entry : entries_) {
-      if (entry.accumulator == accumulator) return &entry.sum;
+    for (const auto& entry : entries_) {
+      if (entry->accumulator == accumulator) return &entry->sum;
     }
-    entries_.push_back({accumulator, owner, {}});
-    return &entries_.back().sum;
+    entries_.push_back(std::make_unique<Entry>(Entry{accumulator, owner, {}}));
+    return &entries_.back()->sum;
   }
 
   // Removes the entries of `owner` and calls visit(Entry) for those to which something arrived.
   template <typename Visit>
   void take(int64_t owner, const Visit& visit) {
-    std::deque<Entry> rest;
-    for (Entry& entry : entries_) {
-      if (entry.owner != owner) {
+    if (entries_.empty()) return;
+    std::vector<std::unique_ptr<Entry>> rest;
+    for (auto& entry : entries_) {
+      if (entry->owner != owner) {
         rest.push_back(std::move(entry));
-      } else if (entry.sum.defined()) {
-        visit(std::move(entry));
+      } else if (entry->sum.defined()) {
+        visit(std::move(*entry));
       }
     }
     entries_ = std::move(rest);
@@ -54,7 +55,7 @@ class LeafSums {
   void clear() { entries_.clear(); }
 
  private:
-  std::deque<Entry> entries_;
+  std::vector<std::unique_ptr<Entry>> entries_;
 };
 
 }  // namespace gpipe::internal
