@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <thread>
@@ -209,15 +208,13 @@ TEST_P(ForkInTheMiddleOfACall, TheChildMayDestroyThePipeline) {
   });
 }
 
-TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwnAndExit) {
+TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwn) {
   fork_during_a_step([this](GPipe&, const at::Tensor& x, const at::Tensor&) {
     GPipe own = pipe_that_waits(nullptr);
     own->step({x}, {}, square);
     own->forward(x).sum().backward();
-#if !defined(__SANITIZE_ADDRESS__)
-    // The leak checker would miss what only the parent's threads point to.
-    std::exit(0);
-#endif
+    // Not by exit(): LibTorch's own threads of the parent, which earlier tests have started, are
+    // missing here, and its static objects end the process over that. See exit_test.
     return 0;
   });
 }
