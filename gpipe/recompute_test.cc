@@ -25,6 +25,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
@@ -35,26 +36,18 @@ namespace {
 namespace nn = torch::nn;
 using ::testing::AllOf;
 using testing::BackwardOrder;
+using testing::cpu_options;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::layer;
 using testing::PlainModel;
+using testing::square_loss;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kWidth = 6;
-
-GPipeOptions options(std::vector<int64_t> balance) {
-  const size_t partitions = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
-}
-
-Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
-  return nn::functional::mse_loss(outputs.at(0), targets.at(0));
-}
 
 // --- autocast
 
@@ -81,7 +74,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
       testing::manual_seed(1);
       nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
       GPipe pipe(nn::Sequential(first, nn::Tanh(), last),
-                 options({2, 1}).chunks(3).checkpoint(mode));
+                 cpu_options({2, 1}).chunks(3).checkpoint(mode));
       const Tensor x = torch::randn({6, kWidth});
       for (int step = 0; step < 4; ++step) {
         auto plain = [&] { return last(first(x).tanh()); };
@@ -124,12 +117,12 @@ TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
       return at::igamma(v[1], v[0]) * v[2].unsqueeze(1);
     });
     GPipe pipe(nn::Sequential(first, add_constants, use),
-               options({2, 1}).chunks(2).checkpoint(mode));
+               cpu_options({2, 1}).chunks(2).checkpoint(mode));
     pipe->forward(torch::randn({4, kWidth})).sum().backward();
     EXPECT_TRUE(first->weight.grad().defined());
     auto pass_on = layer<Tensors, Tensors>([](Tensors v) { return v; });
     GPipe handing(nn::Sequential(nn::Linear(kWidth, kWidth), add_constants, pass_on),
-                  options({2, 1}).chunks(2).checkpoint(mode));
+                  cpu_options({2, 1}).chunks(2).checkpoint(mode));
     const Tensors outputs = handing->forward(Tensors{torch::randn({4, kWidth})});
     EXPECT_TRUE(outputs[0].requires_grad());
     EXPECT_FALSE(outputs[1].requires_grad());
@@ -141,7 +134,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
     auto classes = layer<Tensor, Tensor>([](Tensor x) { return x.argmax(1); });
     const Tensor table = torch::randn({kWidth}).requires_grad_();
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), classes),
-               options({1, 1}).chunks(2).checkpoint(mode));
+               cpu_options({1, 1}).chunks(2).checkpoint(mode));
     pipe->step({torch::randn({4, kWidth})}, {},
                [&](const Tensors& o, const Tensors&) { return table.index({o.at(0)}).mean(); });
     ASSERT_TRUE(table.grad().defined());
@@ -178,7 +171,7 @@ TEST(Recompute, RunsTheOperatorsOfTheForward) {
       gradients.push_back(parameter.grad().clone());
     }
     module->zero_grad();
-    GPipe pipe(module, options({1, 1, 1}).chunks(3).checkpoint(mode));
+    GPipe pipe(module, cpu_options({1, 1, 1}).chunks(3).checkpoint(mode));
     const StepResult have = pipe->step({x}, {y}, square_loss, StepOptions().keep_outputs(true));
     EXPECT_EQ(have.loss, want.loss);
     EXPECT_THAT(have.outputs, EqualsBitwise(want.outputs));
@@ -228,7 +221,7 @@ TEST(RandomNumbersInBackward, AreTheSameInEveryRun) {
         testing::manual_seed(3);
         nn::Linear linear(kWidth, kWidth);
         GPipe pipe(nn::Sequential(linear, noisy(), noisy()),
-                   options(balance).chunks(4).checkpoint(mode));
+                   cpu_options(balance).chunks(4).checkpoint(mode));
         const Tensor x = torch::randn({8, kWidth});
         const Tensor y = torch::randn({8, kWidth});
         StepOptions gpipe_order;
@@ -261,7 +254,7 @@ TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
       testing::manual_seed(4);
       nn::Linear linear(kWidth, kWidth);
       GPipe pipe(nn::Sequential(linear, drop, nn::Linear(kWidth, kWidth)),
-                 options({1, 2}).chunks(4).checkpoint(mode));
+                 cpu_options({1, 2}).chunks(4).checkpoint(mode));
       pipe->step({torch::randn({8, kWidth})}, {torch::randn({8, kWidth})}, square_loss);
       return linear->weight.grad();
     };
@@ -308,7 +301,7 @@ TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
       testing::manual_seed(4);
       nn::Linear linear(kWidth, kWidth);
       GPipe pipe(nn::Sequential(linear, drop, nn::Linear(kWidth, kWidth)),
-                 options({1, 2}).chunks(4).checkpoint(mode));
+                 cpu_options({1, 2}).chunks(4).checkpoint(mode));
       const Tensor loss =
           square_loss({pipe->forward(torch::randn({8, kWidth}))}, {torch::randn({8, kWidth})});
       if (named) return torch::autograd::grad({loss}, {linear->weight})[0];
@@ -343,7 +336,7 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   for (size_t k = 0; k < layers.size(); ++k) {
     SCOPED_TRACE(k);
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), layer<Tensor, Tensor>(layers[k])),
-               options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+               cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
     const Tensor output = pipe->forward(torch::randn({6, kWidth}));
     constant->mul_(2);
     EXPECT_THAT([&] { output.sum().backward(); }, refused);
@@ -357,7 +350,7 @@ TEST(Recompute, ParametersChangedByAHookInTheMiddleOfAStepAreAnError) {
       torch::NoGradGuard no_grad;
       first->bias.add_(0.1);
     });
-    GPipe pipe(nn::Sequential(first, nn::Tanh()), options({1, 1}).chunks(6).checkpoint(mode));
+    GPipe pipe(nn::Sequential(first, nn::Tanh()), cpu_options({1, 1}).chunks(6).checkpoint(mode));
     EXPECT_THAT(([&] {
                   pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
                 }),
@@ -377,7 +370,7 @@ TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNoChange) {
   nn::Sequential module;
   module->push_back(lazy);
   module->push_back(nn::Tanh());
-  GPipe pipe(module, options({1, 1}).checkpoint(Checkpoint::kAlways));
+  GPipe pipe(module, cpu_options({1, 1}).checkpoint(Checkpoint::kAlways));
   pipe->forward(torch::randn({4, kWidth})).sum().backward();
   EXPECT_TRUE(lazy->linear->weight.grad().defined());
 }
@@ -410,7 +403,7 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
     SCOPED_TRACE(wrong.what);
     nn::Linear linear(kWidth, kWidth);
     GPipe pipe(nn::Sequential(nn::Tanh(), linear, nn::Dropout(0.5)),
-               options({2, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+               cpu_options({2, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
     const Tensor output = pipe->forward(torch::randn({4, kWidth}));
     wrong.change(linear, pipe);
     EXPECT_THAT([&] { output.sum().backward(); },
@@ -423,7 +416,8 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
   }
   // Without a recompute autograd itself sees what matters.
   nn::Linear linear(kWidth, kWidth);
-  GPipe pipe(nn::Sequential(linear, nn::Tanh()), options({1, 1}).checkpoint(Checkpoint::kNever));
+  GPipe pipe(nn::Sequential(linear, nn::Tanh()),
+             cpu_options({1, 1}).checkpoint(Checkpoint::kNever));
   const Tensor output = pipe->forward(torch::randn({4, kWidth}));
   {
     torch::NoGradGuard no_grad;
@@ -435,7 +429,7 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
 TEST(Recompute, WithoutAnyChangeBetweenTwoForwardsIsFine) {
   nn::Linear linear(kWidth, kWidth);
   GPipe pipe(nn::Sequential(linear, nn::Tanh()),
-             options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
+             cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
   const Tensor one = pipe->forward(torch::randn({4, kWidth}));
   const Tensor two = pipe->forward(torch::randn({4, kWidth}));
   (one.sum() + two.sum()).backward();

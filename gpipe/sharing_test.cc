@@ -19,6 +19,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
@@ -30,24 +31,16 @@ namespace {
 namespace nn = torch::nn;
 using ::testing::AllOf;
 using testing::BackwardOrder;
+using testing::cpu_options;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::layer;
 using testing::PlainModel;
+using testing::square_loss;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 constexpr int64_t kWidth = 6;
-
-GPipeOptions options(std::vector<int64_t> balance) {
-  const size_t partitions = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
-}
-
-Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
-  return nn::functional::mse_loss(outputs.at(0), targets.at(0));
-}
 
 void expect_same_gradients(const nn::Sequential& plain, const GPipe& pipe) {
   const auto have = pipe->named_parameters();
@@ -71,7 +64,7 @@ void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
           testing::manual_seed(1);
           nn::Sequential plain_module = make();
           testing::manual_seed(1);
-          GPipe pipe(make(), options(balance).chunks(chunks).checkpoint(mode));
+          GPipe pipe(make(), cpu_options(balance).chunks(chunks).checkpoint(mode));
           PlainModel plain(plain_module, chunks);
           const Tensor x = torch::randn({rows, kWidth});
           const Tensor y = torch::randn({rows, kWidth});
@@ -131,7 +124,7 @@ TEST(Sharing, APositionalEmbeddingWithHooks) {
 }
 
 TEST(Sharing, TheCallersGradientStaysTheCallers) {
-  GPipe pipe(nn::Sequential(Position(), Position()), options({1, 1}));
+  GPipe pipe(nn::Sequential(Position(), Position()), cpu_options({1, 1}));
   const Tensor x = torch::randn({1, kWidth});
   const Tensor gradient = torch::ones({1, kWidth});
   for (int call = 0; call < 3; ++call) pipe->forward(x).backward(gradient);
@@ -164,7 +157,7 @@ TEST(Sharing, ATiedParametersHooksAreCalledOnceForEachMicroBatch) {
     auto busy = std::make_shared<std::atomic<int>>(0);
     auto calls = std::make_shared<std::atomic<int>>(0);
     GPipe pipe(nn::Sequential(Scaled(scale), nn::Linear(kWidth, kWidth), Scaled(scale)),
-               options({1, 1, 1}).chunks(4).checkpoint(mode));
+               cpu_options({1, 1, 1}).chunks(4).checkpoint(mode));
     scale.register_hook([busy, calls](const Tensor&) {
       EXPECT_EQ(busy->fetch_add(1), 0) << "two threads at once";
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -198,7 +191,7 @@ TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
         if (run == 0) {
           PlainModel(module, 4).step({x}, {y}, loss, BackwardOrder::kAscending);
         } else {
-          GPipe(module, options({1, 1, 1}).chunks(4).checkpoint(mode))->step({x}, {y}, loss);
+          GPipe(module, cpu_options({1, 1, 1}).chunks(4).checkpoint(mode))->step({x}, {y}, loss);
         }
       }
       results.push_back({outside.grad()});
@@ -213,7 +206,8 @@ TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
 TEST(Sharing, AParameterOfALaterStageMustBeRegistered) {
   nn::Linear last(kWidth, kWidth);
   auto captures = layer<Tensor, Tensor>([last](Tensor x) { return x * last->bias; });
-  GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), captures, last), options({2, 1}).chunks(2));
+  GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), captures, last),
+             cpu_options({2, 1}).chunks(2));
   EXPECT_THAT(([&] {
                 pipe->step({torch::randn({4, kWidth})}, {torch::randn({4, kWidth})}, square_loss);
               }),
@@ -256,7 +250,7 @@ void expect_right_or_refused(const std::function<nn::Sequential()>& make, int64_
         testing::manual_seed(4);
         nn::Sequential plain_module = make();
         testing::manual_seed(4);
-        GPipe pipe(make(), options(balance).chunks(2).checkpoint(mode));
+        GPipe pipe(make(), cpu_options(balance).chunks(2).checkpoint(mode));
         const Tensor x = torch::randn({4, kWidth});
         const Tensor y = torch::randn({4, kWidth});
         bool refused = false;
@@ -354,7 +348,7 @@ TEST(InPlaceBehindACut, WorksOnTheSameTensorTwiceAndOnOneHalf) {
     PlainModel(module, 2).step({x}, {y}, square_loss, BackwardOrder::kAscending);
     const Tensor want = linear->weight.grad().clone();
     linear->zero_grad();
-    GPipe pipe(module, options({2, 1}).chunks(2).checkpoint(Checkpoint::kNever));
+    GPipe pipe(module, cpu_options({2, 1}).chunks(2).checkpoint(Checkpoint::kNever));
     pipe->step({x}, {y}, square_loss);
     EXPECT_THAT(linear->weight.grad(), EqualsBitwise(want));
   }
@@ -372,7 +366,7 @@ TEST(InPlaceBehindACut, OfAParameterIsRefused) {
   module->push_back(nn::Linear(kWidth, kWidth));
   module->push_back(give);
   module->push_back(change);
-  GPipe pipe(module, options({2, 1}).checkpoint(Checkpoint::kNever));
+  GPipe pipe(module, cpu_options({2, 1}).checkpoint(Checkpoint::kNever));
   EXPECT_THAT(
       [&] {
         pipe->forward(torch::randn({4, kWidth}));
@@ -398,7 +392,7 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
     }
     const Tensor want = linear->weight.grad().clone();
     linear->zero_grad();
-    GPipe pipe(module, options({1, 1}).chunks(3).checkpoint(Checkpoint::kNever));
+    GPipe pipe(module, cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kNever));
     const int64_t version = given._version();
     if (step) {
       pipe->step({given}, {y}, square_loss);
@@ -417,7 +411,7 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
 TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth)),
-               options({1, 1}).chunks(2).checkpoint(mode));
+               cpu_options({1, 1}).chunks(2).checkpoint(mode));
     Tensor x = torch::randn({4, kWidth});
     const Tensor output = pipe->forward(x);
     x.add_(1);
@@ -432,7 +426,7 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
     // Not kept by anybody: no harm done, as in the plain model.
     GPipe scaling(nn::Sequential(layer<Tensor, Tensor>([](Tensor t) { return t * 2; }),
                                  nn::Linear(kWidth, kWidth)),
-                  options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
+                  cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
     const Tensor fine = scaling->forward(x);
     x.add_(1);
     fine.sum().backward();
@@ -461,7 +455,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
     module->push_back(std::make_shared<ReusingImpl>());
     module->push_back(slow);
     module->push_back(nn::Linear(kWidth, kWidth));
-    GPipe pipe(module, options({1, 2}).chunks(8));
+    GPipe pipe(module, cpu_options({1, 2}).chunks(8));
     const Tensor want = module[2]->as<nn::Linear>()->forward(x.sin());
     if (way == 0) {
       torch::NoGradGuard no_grad;
@@ -485,7 +479,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
   module->push_back(nn::Linear(kWidth, kWidth));
   module->push_back(std::make_shared<GraphImpl>());
   module->push_back(slow);
-  GPipe pipe(module, options({2, 1}).chunks(8).checkpoint(Checkpoint::kNever));
+  GPipe pipe(module, cpu_options({2, 1}).chunks(8).checkpoint(Checkpoint::kNever));
   EXPECT_THAT([&] { pipe->forward(x); }, ThrowsMessage<c10::Error>(HasSubstr("clone()")));
 }
 
@@ -495,7 +489,7 @@ TEST(InPlaceAtTheInput, OfTheCallersComputedTensorIsNoticedByAutograd) {
     const Tensor x = w.exp();  // keeps its result
     auto triple = layer<Tensor, Tensor>([](Tensor t) { return t.mul_(3); });
     GPipe pipe(nn::Sequential(triple, nn::Linear(kWidth, kWidth)),
-               options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
+               cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
     auto loss = [](const Tensors& o, const Tensors&) { return o.at(0).mean(); };
     EXPECT_THAT(([&] {
                   if (step) {
@@ -510,12 +504,12 @@ TEST(InPlaceAtTheInput, OfTheCallersComputedTensorIsNoticedByAutograd) {
 }
 
 TEST(Sharing, OutputsShareNoMemoryWithInputsAndParameters) {
-  GPipe pipe(nn::Sequential(nn::Identity(), nn::Flatten()), options({1, 1}));
+  GPipe pipe(nn::Sequential(nn::Identity(), nn::Flatten()), cpu_options({1, 1}));
   const Tensor x = torch::ones({2, 3, 4});
   pipe->forward(x).zero_();
   EXPECT_THAT(x, EqualsBitwise(torch::ones({2, 3, 4})));
   auto both = layer<Tensor, Tensors>([](Tensor t) { return Tensors{t, t.view({-1, 4}), t}; });
-  GPipe views(nn::Sequential(nn::Linear(4, 4), both), options({1, 1}));
+  GPipe views(nn::Sequential(nn::Linear(4, 4), both), cpu_options({1, 1}));
   const Tensors outputs = views->forward(Tensors{torch::ones({2, 4})});
   EXPECT_FALSE(outputs[0].is_alias_of(outputs[1]));
   EXPECT_TRUE(outputs[0].is_same(outputs[2]));

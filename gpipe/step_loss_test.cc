@@ -18,6 +18,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
@@ -30,6 +31,7 @@ namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 using ::testing::AllOf;
 using testing::BackwardOrder;
+using testing::cpu_options;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::layer;
@@ -39,12 +41,6 @@ using torch::Tensor;
 
 constexpr int64_t kWords = 11;
 constexpr int64_t kPadding = -100;
-
-GPipeOptions options(std::vector<int64_t> balance) {
-  const size_t partitions = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
-}
 
 // (N, T) word ids -> (N, T, kWords)
 nn::Sequential language_model() {
@@ -85,7 +81,7 @@ TEST(StepLoss, OfAPaddedLanguageModelIsThatOfTheWholeBatch) {
   want.backward();
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
     for (int64_t chunks : {1, 3, 4, 7}) {
-      GPipe pipe(language_model(), options({2, 1, 1}).chunks(chunks).checkpoint(mode));
+      GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(chunks).checkpoint(mode));
       const StepResult have =
           pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens));
       // Sums over micro-batches are rounded otherwise than one over the batch.
@@ -106,7 +102,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   nn::Sequential plain = language_model();
   const Tensor want = token_loss_sum({plain->forward(words)}, {targets});
   want.backward();
-  GPipe pipe(language_model(), options({2, 1, 1}).chunks(3));
+  GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   const StepResult have =
       pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
   // Rounded otherwise, as above.
@@ -135,7 +131,7 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
     loss.backward(torch::full({}, weight));
     want += weight * loss.item<double>();
   }
-  GPipe pipe(language_model(), options({2, 1, 1}).chunks(3));
+  GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   EXPECT_EQ(pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens)).loss,
             want);
   const auto parameters = pipe->named_parameters();
@@ -147,7 +143,7 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
 
 TEST(StepLoss, WeightsThatMakeNoSenseAreRefused) {
   const auto [words, targets] = sentences();
-  GPipe pipe(language_model(), options({2, 2}).chunks(3));
+  GPipe pipe(language_model(), cpu_options({2, 2}).chunks(3));
   auto step = [&, words = words, targets = targets](const StepOptions& with) {
     return [&, words, targets, with] { pipe->step({words}, {targets}, token_loss, with); };
   };
@@ -188,7 +184,7 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       const Tensor computed = x.matmul(w);
       const Tensor numbers = torch::arange(5);
       if (pipeline) {
-        GPipe pipe(module, options({1, 1}).chunks(2).checkpoint(mode));
+        GPipe pipe(module, cpu_options({1, 1}).chunks(2).checkpoint(mode));
         pipe->step({input}, {computed, leaf, numbers}, loss);
       } else {
         PlainModel(module, 2).step({input}, {computed.detach(), leaf, numbers}, loss,
@@ -210,14 +206,14 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
 
 TEST(StepLoss, ATargetThatIsTheInputGetsBothGradients) {
   GPipe pipe(nn::Sequential(layer<Tensor, Tensor>([](Tensor x) { return x * 3; })),
-             options({1}).chunks(2));
+             cpu_options({1}).chunks(2));
   const Tensor x = torch::ones({4, 1}).requires_grad_();
   pipe->step({x}, {x}, [](const Tensors& o, const Tensors& t) { return (o[0] * t[0]).mean(); });
   EXPECT_THAT(x.grad(), EqualsBitwise(torch::full({4, 1}, 1.5)));  // 6 x / 4
 }
 
 TEST(StepLoss, AnIndexBehindTheTargetsIsAnErrorWithAMessage) {
-  GPipe pipe(nn::Sequential(nn::Linear(4, 4)), options({1}).chunks(2));
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4)), cpu_options({1}).chunks(2));
   auto mse = [](const Tensors& o, const Tensors& t) { return F::mse_loss(o[0], t[0]); };
   EXPECT_THAT(
       [&] {
@@ -247,7 +243,7 @@ TEST(StepLoss, AnEarlierOutputInALossOrALayerIsAnErrorAndNoHang) {
     Tensor earlier;
     auto mixes = layer<Tensor, Tensor>(
         [&earlier](Tensor x) { return earlier.defined() ? x + earlier.mean() : x; });
-    GPipe pipe(nn::Sequential(nn::Linear(4, 4), mixes), options(balance).chunks(2));
+    GPipe pipe(nn::Sequential(nn::Linear(4, 4), mixes), cpu_options(balance).chunks(2));
     const Tensor x = torch::randn({4, 4});
     const Tensor output = pipe->forward(x);
     auto refused =
@@ -273,7 +269,7 @@ TEST(StepLoss, AHiddenWayBetweenStagesIsAnError) {
     auto keeps = layer<Tensor, Tensor>([&kept](Tensor x) { return kept = x * 2; });
     auto uses = layer<Tensor, Tensor>([&kept](Tensor x) { return x + kept; });
     GPipe pipe(nn::Sequential(nn::Linear(4, 4), keeps, nn::Tanh(), uses),
-               options({1, 1, 2}).checkpoint(mode));
+               cpu_options({1, 1, 2}).checkpoint(mode));
     EXPECT_THAT(
         [&] {
           pipe->forward(torch::randn({4, 4})).sum().backward();

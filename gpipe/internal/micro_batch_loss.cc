@@ -88,8 +88,11 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   for (size_t n = 0; n < outputs.size(); ++n) {
     // Now, before any gradient is added to what the caller has.
-    if (keep_outputs_) check_joinable(outputs[n], n, sizes_, i);
-    check_rows(outputs[n], n, sizes_, i);
+    if (keep_outputs_) {
+      check_joinable(outputs[n], n, sizes_, i);
+    } else {
+      check_rows(outputs[n], n, sizes_, i);
+    }
   }
   LossResult result;
   Tensors targets = with_undefined_tensors_behind(targets_[i]);

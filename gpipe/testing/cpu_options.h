@@ -1,0 +1,27 @@
+// What many tests of a pipeline begin with: all stages on the CPU, and the mean squared error.
+#ifndef GPIPE_TESTING_CPU_OPTIONS_H_
+#define GPIPE_TESTING_CPU_OPTIONS_H_
+
+#include <ATen/ops/mse_loss.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/options.h"
+
+namespace gpipe::testing {
+
+inline GPipeOptions cpu_options(std::vector<int64_t> balance) {
+  const size_t partitions = balance.size();
+  return GPipeOptions(std::move(balance))
+      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
+}
+
+inline at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
+  return at::mse_loss(outputs.at(0), targets.at(0));
+}
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_CPU_OPTIONS_H_
