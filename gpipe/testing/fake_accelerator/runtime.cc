@@ -174,7 +174,7 @@ bool Runtime::is_idle(StreamId stream) {
   return true;
 }
 
-void Runtime::count_wait(Wait kind, const std::string& why, StreamId stream) {
+void Runtime::count_wait(Wait kind, const std::string& why, int device) {
   if (kind == Wait::kUpkeep) return;
   ++counters_.host_waits;
   const bool by_test = std::this_thread::get_id() == test_thread_;
@@ -184,14 +184,14 @@ void Runtime::count_wait(Wait kind, const std::string& why, StreamId stream) {
   }
   if (!unexpected) return;
   const std::string who = by_test ? "the test's thread" : "a thread that is not the test's";
-  ++unexpected_[who + " waits for " + to_text(stream) + ": " + why];
+  ++unexpected_[who + " waits for fake:" + std::to_string(device) + ": " + why];
 }
 
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (event.time_ == 0) return;
   // Counted also if there is nothing to wait for by now: the next time there may be.
-  count_wait(kind, why, event.stream_);
+  count_wait(kind, why, event.stream_.device);
   wait_for(lock, event);
   host_.join(event.clock_);
   throw_error_locked(event.stream_.device);
@@ -205,7 +205,7 @@ void Runtime::synchronize(StreamId stream, Wait kind, const std::string& why) {
 void Runtime::synchronize_device(int device, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   at({device, 0});  // throws if there is no such device
-  count_wait(kind, why, {device, 0});
+  count_wait(kind, why, device);
   drain_locked(lock, device);
   throw_error_locked(device);
 }

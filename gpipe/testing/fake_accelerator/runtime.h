@@ -211,7 +211,7 @@ class Runtime {
   Event event_of(const Stream& stream) const;
   bool over(const Event& event);
   void wait_for(std::unique_lock<std::mutex>& lock, const Event& event);
-  void count_wait(Wait kind, const std::string& why, StreamId stream);
+  void count_wait(Wait kind, const std::string& why, int device);
   void throw_error_locked(int device) const;
   void drain_locked(std::unique_lock<std::mutex>& lock, int device);
 

@@ -351,7 +351,7 @@ TEST_F(RuntimeTest, OnlyTheTestsThreadMayWaitWithoutAsking) {
   elsewhere(imply);
   elsewhere(imply);
   EXPECT_THAT(runtime_.take_unexpected_waits(),
-              ElementsAre("a thread that is not the test's waits for fake:0/0: item (2 times)"));
+              ElementsAre("a thread that is not the test's waits for fake:0: item (2 times)"));
   EXPECT_THAT(runtime_.take_unexpected_waits(), IsEmpty());
 }
 
@@ -370,7 +370,7 @@ TEST_F(RuntimeTest, ScopesForbidAndAllow) {
     const HostWaitScope none(runtime_, HostWaits::kForbidden);
     runtime_.synchronize_device(0);
     EXPECT_THAT(runtime_.take_unexpected_waits(),
-                ElementsAre("the test's thread waits for fake:0/0: device"));
+                ElementsAre("the test's thread waits for fake:0: device"));
     {
       const HostWaitScope all(runtime_, HostWaits::kAllowed);
       elsewhere([&] { runtime_.synchronize(kA, Wait::kImplied, "item"); });
