@@ -70,8 +70,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     copy_bytes(source, to, non_blocking);
   } else if (is_fake(to)) {
     // The host converts, into memory that is not pinned, and the device spreads.
-    runtime().host_access("conversion by the host", access_of(source, /*write=*/false));
     const at::Tensor packed = source.to(to.scalar_type()).contiguous();
+    if (!packed.is_same(source)) {
+      runtime().host_access("conversion by the host", access_of(source, /*write=*/false));
+    }
     const at::Tensor target =
         to.is_contiguous() ? to : at::empty_like(to, at::MemoryFormat::Contiguous);
     copy_bytes(packed, target, non_blocking);

@@ -9,6 +9,7 @@
 
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,18 @@ constexpr int kNoArgument = -1;
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// Where an operator returns several of its outputs by reference, LibTorch drops the arguments from
+// the stack before it copies what the references refer to (make_boxed_from_unboxed_functor.h): the
+// tensors must live on. The backtrace of an error is that of a stream's thread, and tells nothing.
+void call(const CpuKernel& kernel, Stack& stack) {
+  const Stack arguments = stack;
+  try {
+    kernel(stack);
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
 }
 
 // One call of an operator.
@@ -174,7 +187,7 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
     args_[i] = cpu.clone();
     dry[i] = cpu;
   }
-  Stack results = dry;
+  Stack results = dry;  // `dry` keeps the arguments, see call()
   kernel(results);
   lock = {};
   resize_outputs(dry);
@@ -214,7 +227,7 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
     targets.push_back(map_tensors(results.back(), tensor_on_cpu));
   }
   auto run = [kernel, cpu = on_cpu(), targets]() mutable {
-    kernel(cpu);
+    call(kernel, cpu);
     for (size_t r = 0; r < targets.size(); ++r) {
       if (targets[r].isTensor()) {
         if (targets[r].toTensor().defined()) targets[r].toTensor().copy_(cpu[r].toTensor());
@@ -237,6 +250,7 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
   runtime().launch(stream, {name_, Task::Kind::kKernel, accesses(), nullptr, {}});
   runtime().synchronize(stream, Wait::kImplied, name_ + ", whose result the host must know");
   Stack results = on_cpu();
+  const Stack arguments = results;  // see call()
   kernel(results);
   for (c10::IValue& result : results) {
     result = map_tensors(result, [&](const at::Tensor& computed) {
