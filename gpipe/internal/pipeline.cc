@@ -77,6 +77,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
   // another number of intra-op threads than asked for.
   const bool inline_single = cpu_threads_per_stage == 0;
+  // After fork() LibTorch makes its thread pool anew at the first number set, and not under a lock:
+  // two workers at once would leave it without one ("Invalid thread pool").
+  restore_default_threads();
   try {
     pool_ = std::make_unique<WorkerPool>(
         stages,
