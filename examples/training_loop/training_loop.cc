@@ -91,7 +91,7 @@ int main() {
     same = same && parameter.value().equal(weights[parameter.key()]);
   }
   const double right = accuracy(whole);
-  std::cout << "accuracy " << right << ", a resumed run ends with "
-            << (same ? "the same" : "OTHER") << " weights\n";
+  std::cout << "accuracy " << right << ", a resumed run ends with " << (same ? "the same" : "OTHER")
+            << " weights\n";
   return same && right > 0.9 ? 0 : 1;
 }
