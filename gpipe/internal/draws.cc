@@ -46,6 +46,8 @@ c10::Device device_of(const std::vector<c10::Argument>& schema, c10::ArrayRef<c1
 }
 
 bool has_generators(c10::Device device) {
+  // A device from outside of LibTorch draws from what its hooks give.
+  if (device.is_privateuseone()) return at::isPrivateUse1HooksRegistered();
   return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
 }
 

@@ -5,8 +5,8 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
-#include <string>
 #include <thread>
 
 #if GPIPE_TORCH_HAS_CUDA
@@ -14,18 +14,55 @@
 #endif
 
 namespace gpipe::testing {
+namespace {
 
-bool for_gpus() {
-  const char* device = std::getenv("GPIPE_TEST_DEVICE");
-  return device != nullptr && std::string(device) == "cuda";
+void slow_work_on_cpu(c10::Device /*device*/) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
-int64_t gpu_count() { return static_cast<int64_t>(torch::cuda::device_count()); }
+void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
+#if GPIPE_TORCH_HAS_CUDA
+  const c10::DeviceGuard guard(device);
+  at::cuda::sleep(200'000'000);  // cycles
+#else
+  throw std::runtime_error("this LibTorch has no CUDA");
+#endif
+}
+
+// A function's static variable: static initializers of other files add to it.
+std::map<std::string, DeviceKind>& kinds() {
+  static std::map<std::string, DeviceKind> all = {
+      {"cpu", {c10::kCPU, [] { return int64_t{0}; }, &slow_work_on_cpu}},
+      {"cuda",
+       {c10::kCUDA, [] { return static_cast<int64_t>(torch::cuda::device_count()); },
+        &slow_work_on_cuda}},
+  };
+  return all;
+}
+
+const DeviceKind& kind() {
+  const char* name = std::getenv("GPIPE_TEST_DEVICE");
+  const auto found = kinds().find(name == nullptr ? "cpu" : name);
+  if (found == kinds().end()) {
+    throw std::runtime_error(
+        "GPIPE_TEST_DEVICE=" + std::string(name) +
+        ": this program has no such devices; gpipe_cc_test makes one that has");
+  }
+  return found->second;
+}
+
+}  // namespace
+
+void register_device_kind(const std::string& name, const DeviceKind& kind) { kinds()[name] = kind; }
+
+bool for_gpus() { return kind().type != c10::kCPU; }
+
+int64_t gpu_count() { return kind().count(); }
 
 c10::Device device(int64_t number) {
   if (!for_gpus()) return c10::Device(c10::kCPU);
   if (gpu_count() == 0) throw std::runtime_error("this machine has no GPU");
-  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number % gpu_count()));
+  return c10::Device(kind().type, static_cast<c10::DeviceIndex>(number % gpu_count()));
 }
 
 std::vector<c10::Device> devices(int64_t partitions) {
@@ -48,16 +85,7 @@ std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& te
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
 
 void slow_work(c10::Device device) {
-  if (device.is_cpu()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return;
-  }
-#if GPIPE_TORCH_HAS_CUDA
-  const c10::DeviceGuard guard(device);
-  at::cuda::sleep(200'000'000);  // cycles
-#else
-  throw std::runtime_error("this LibTorch has no CUDA");
-#endif
+  (device.is_cpu() ? &slow_work_on_cpu : kind().slow_work)(device);
 }
 
 }  // namespace gpipe::testing

@@ -1,5 +1,5 @@
-// The device that a test program is for: gpipe_cc_test(cuda = True) makes one program for the CPU
-// and one for GPUs of the same source.
+// The device that a test program is for: gpipe_cc_test makes of the same source one program for the
+// CPU, with `cuda = True` one for GPUs, and with `fake = True` one for the fake accelerator.
 #ifndef GPIPE_TESTING_DEVICE_H_
 #define GPIPE_TESTING_DEVICE_H_
 
@@ -8,14 +8,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace gpipe::testing {
 
-// Whether GPIPE_TEST_DEVICE is "cuda".
+// Whether GPIPE_TEST_DEVICE names a kind of device that has streams: "cuda", or one that the
+// program has registered. Throws std::runtime_error if it names anything else but "cpu".
 bool for_gpus();
 
-// How many GPUs this machine has.
+// How many GPUs, or devices of the kind registered, there are.
 int64_t gpu_count();
 
 // For the CPU: the CPU. For GPUs: number `number`, counted round where there are fewer. Throws
@@ -34,6 +36,16 @@ at::Tensor on_host(const at::Tensor& tensor);
 // Keeps the device's current stream busy for a tenth of a second or so, without waiting for it. On
 // the CPU, which has no streams: sleeps for a moment.
 void slow_work(c10::Device device);
+
+// What stands behind these functions for another kind of device than CPU and CUDA.
+struct DeviceKind {
+  c10::DeviceType type;
+  int64_t (*count)();
+  void (*slow_work)(c10::Device device);
+};
+
+// For static initializers of what such a program links. `name` is the value of GPIPE_TEST_DEVICE.
+void register_device_kind(const std::string& name, const DeviceKind& kind);
 
 // Base of tests that run on the program's device.
 class DeviceTest : public ::testing::Test {

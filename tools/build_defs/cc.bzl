@@ -4,12 +4,16 @@ load("@rules_cc//cc:defs.bzl", "cc_library", "cc_test")
 
 _GPU_TAGS = ["gpu", "requires-gpu-nvidia"]
 
-def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = True, tags = [], env = {}, data = [], args = [], copts = [], size = "medium", timeout = None, flaky = None, visibility = None):
-    """A GoogleTest, once for the CPU and, if asked, once for CUDA, from one source.
+def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu = False, cpu = True, tags = [], env = {}, data = [], args = [], copts = [], size = "medium", timeout = None, flaky = None, visibility = None):
+    """A GoogleTest, once for the CPU and, if asked, for CUDA and the fake accelerator, from one source.
 
     `x_test` runs with GPIPE_TEST_DEVICE=cpu, `x_cuda_test` with GPIPE_TEST_DEVICE=cuda; the sources are
     compiled once. `bazel test` leaves CUDA tests out unless it gets --config=gpu, where a test that skips
     itself (GTEST_SKIP) counts as failed. Do not list gtest_main: the macro brings its own main.
+
+    `x_fake_test` runs with GPIPE_TEST_DEVICE=fake, on any machine: it alone links the fake accelerator
+    (gpipe/testing/fake_accelerator), where a race, a failed kernel or an unexpected wait of the host
+    fails the test too. The sources find their device by gpipe/testing/device.h.
 
     Every test draws from one seed (gpipe/testing/seed.h); one that lists `//third_party:torch` has LibTorch's
     generators seeded before each test.
@@ -21,16 +25,17 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
       srcs: the test's sources.
       deps: what they include, `//third_party:gtest` among it or not.
       cuda: whether to make `x_cuda_test` too.
+      fake: whether to make `x_fake_test` too.
       multi_gpu: whether the CUDA test needs more than one GPU.
-      cpu: False for a test that makes no sense without a GPU.
-      tags: of both tests.
-      env: of both tests.
-      data: of both tests.
-      args: of both tests.
+      cpu: False for a test that makes no sense without streams.
+      tags: of all tests.
+      env: of all tests.
+      data: of all tests.
+      args: of all tests.
       copts: for the sources.
-      size: of both tests.
-      timeout: of both tests.
-      flaky: of both tests.
+      size: of all tests.
+      timeout: of all tests.
+      flaky: of all tests.
       visibility: of both tests.
     """
     if not name.endswith("_test"):
@@ -51,7 +56,7 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
     deps = {str(dep): dep for dep in deps}
     deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"]
     common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout, visibility = visibility)
-    if not cuda:
+    if not (cuda or fake):
         cc_test(name = name, srcs = srcs, copts = copts, deps = deps, env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, **common)
         return
     library = name + "_lib"
@@ -72,11 +77,21 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, multi_gpu = False, cpu = 
             deps = [":" + library],
             **common
         )
-    cc_test(
-        name = name[:-len("_test")] + "_cuda_test",
-        env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
-        # exclusive: one GPU, and another test's memory on it would look like ours.
-        tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
-        deps = [":" + library],
-        **common
-    )
+    stem = name[:-len("_test")]
+    if fake:
+        cc_test(
+            name = stem + "_fake_test",
+            env = dict(env, GPIPE_TEST_DEVICE = "fake"),
+            tags = tags,
+            deps = [":" + library, Label("//gpipe/testing/fake_accelerator:test_support")],
+            **common
+        )
+    if cuda:
+        cc_test(
+            name = stem + "_cuda_test",
+            env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
+            # exclusive: one GPU, and another test's memory on it would look like ours.
+            tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
+            deps = [":" + library],
+            **common
+        )

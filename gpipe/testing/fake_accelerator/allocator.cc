@@ -1,0 +1,140 @@
+#include "gpipe/testing/fake_accelerator/allocator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe::testing::fake {
+namespace {
+
+constexpr size_t kSmallest = 512;  // bytes, and alignment: as CUDA's
+
+}  // namespace
+
+void Allocator::FreeBytes::operator()(char* bytes) const { std::free(bytes); }
+
+Allocator::~Allocator() {
+  runtime_.drain();
+  for (const auto& [begin, block] : blocks_) runtime_.remove_block(begin);
+}
+
+void* Allocator::allocate(StreamId owner, size_t bytes) {
+  return allocate(std::optional<StreamId>(owner), bytes);
+}
+
+void* Allocator::allocate_pinned(size_t bytes) { return allocate(std::nullopt, bytes); }
+
+void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
+  size_t size = kSmallest;
+  while (size < bytes) size *= 2;
+  std::lock_guard<std::mutex> lock(mutex_);
+  collect();
+  std::vector<Block*>& free = free_[{owner, size}];
+  Block* block = nullptr;
+  if (!free.empty()) {
+    block = free.back();
+    free.pop_back();
+    ++counts_.reused;
+  } else {
+    auto made = std::make_unique<Block>();
+    made->bytes.reset(static_cast<char*>(std::aligned_alloc(kSmallest, size)));
+    if (made->bytes == nullptr) throw std::bad_alloc();
+    made->size = size;
+    made->owner = owner;
+    block = made.get();
+    runtime_.add_block(block->bytes.get(), size,
+                       (owner ? "block of " + to_text(*owner) : "block of pinned memory") + ", " +
+                           std::to_string(size) + " bytes");
+    blocks_[block->bytes.get()] = std::move(made);
+    ++counts_.made;
+  }
+  block->allocated = true;
+  poison(*block, "allocation");
+  return block->bytes.get();
+}
+
+void Allocator::free(void* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = find(address);
+  if (block == nullptr || !block->allocated || block->bytes.get() != address) {
+    throw std::logic_error("freed what is not allocated");
+  }
+  block->allocated = false;
+  for (const StreamId& user : block->users) block->pending.push_back(runtime_.record(user));
+  block->users.clear();
+  if (block->pending.empty()) {
+    keep(*block);
+  } else {
+    pending_.push_back(block);
+  }
+}
+
+void Allocator::record(const void* address, StreamId stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = find(address);
+  if (block != nullptr && block->allocated && block->owner != stream) block->users.insert(stream);
+}
+
+bool Allocator::is_pinned(const void* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Block* block = find(address);
+  return block != nullptr && block->allocated && !block->owner;
+}
+
+Allocator::Counts Allocator::counts() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return counts_;
+}
+
+Allocator::Block* Allocator::find(const void* address) {
+  const auto* byte = static_cast<const char*>(address);
+  const auto next = blocks_.upper_bound(byte);
+  if (next == blocks_.begin()) return nullptr;
+  Block* block = std::prev(next)->second.get();
+  return byte < block->bytes.get() + block->size ? block : nullptr;
+}
+
+// As LibTorch's allocators: looks for finished events when it is asked for memory.
+void Allocator::collect() {
+  const auto still_used = [this](Block* block) {
+    for (const Event& event : block->pending) {
+      if (!runtime_.is_over(event)) return true;
+    }
+    // Only this block's history: that the host has found the events over would order all that it
+    // launches next behind them, by chance.
+    VectorClock seen;
+    for (const Event& event : block->pending) Runtime::join(seen, event);
+    runtime_.forget_accesses(block->bytes.get(), seen);
+    block->pending.clear();
+    keep(*block);
+    return false;
+  };
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
+                                [&](Block* block) { return !still_used(block); }),
+                 pending_.end());
+}
+
+void Allocator::keep(Block& block) {
+  poison(block, "free");
+  free_[{block.owner, block.size}].push_back(&block);
+}
+
+void Allocator::poison(Block& block, const char* why) {
+  char* bytes = block.bytes.get();
+  const size_t size = block.size;
+  const Access access{Footprint(bytes, size), /*write=*/true};
+  if (!block.owner) {
+    runtime_.host_access(std::string(why) + " by the host", access);
+    std::memset(bytes, 0xFF, size);
+    return;
+  }
+  runtime_.launch(
+      *block.owner,
+      {why, Task::Kind::kUpkeep, {access}, [bytes, size] { std::memset(bytes, 0xFF, size); }, {}});
+}
+
+}  // namespace gpipe::testing::fake

@@ -1,0 +1,92 @@
+// Allocator: memory of devices and pinned memory of the host, kept and given away again at once.
+//
+// It follows LibTorch's rules for CUDA (c10/cuda/CUDACachingAllocator.h,
+// ATen/core/CachingHostAllocator.h) so far as a program may rely on them, and is unkind otherwise:
+// who reads memory that it did not write, or that it has given back, reads NaN, and who uses it
+// where the rules forbid makes a race.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gpipe/testing/fake_accelerator/runtime.h"
+
+namespace gpipe::testing::fake {
+
+// Blocks have sizes of powers of two and belong to the stream for which they were first allocated,
+// or to the host. A freed block is the next one that its owner gets in that size. Its bytes are set
+// to 0xFF (floating: NaN, integers: -1) when it is freed and when it is allocated: by the owning
+// stream, in order with its kernels, as an access that the race detector judges. So a block must
+// not be freed while another stream uses it that was not recorded and that the owner has not waited
+// for. Thread-safety: all may be called by any thread.
+//
+// Example:
+//   Allocator allocator(runtime);
+//   void* block = allocator.allocate({0, 0}, 100);
+//   allocator.record(block, {0, 3});  // stream 3 uses it too
+//   allocator.free(block);            // given away again when stream 3 is done
+class Allocator {
+ public:
+  // Requires: `runtime` outlives it.
+  explicit Allocator(Runtime& runtime) : runtime_(runtime) {}
+  // Waits for the devices; frees all memory, given back or not.
+  ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
+  // At least `bytes`, aligned to 512, for use on `owner`. Throws std::bad_alloc.
+  void* allocate(StreamId owner, size_t bytes);
+  // Pinned memory of the host.
+  void* allocate_pinned(size_t bytes);
+  // Requires: what allocate() or allocate_pinned() returned, not freed since.
+  void free(void* block);
+  // The work that `stream` has by the time at which the block is freed must be over before it is
+  // given away. Nothing happens for a block's own stream, or an address of no block.
+  void record(const void* address, StreamId stream);
+  // Whether the address is in pinned memory that is allocated.
+  bool is_pinned(const void* address);
+
+  struct Counts {
+    int64_t made = 0;    // blocks from the system
+    int64_t reused = 0;  // blocks given away again
+  };
+  Counts counts() const;
+
+ private:
+  struct FreeBytes {
+    void operator()(char* bytes) const;
+  };
+  struct Block {
+    std::unique_ptr<char, FreeBytes> bytes;
+    size_t size = 0;
+    std::optional<StreamId> owner;  // none: pinned
+    bool allocated = true;
+    std::set<StreamId> users;    // recorded since it was allocated
+    std::vector<Event> pending;  // what must be over
+  };
+
+  void* allocate(std::optional<StreamId> owner, size_t bytes);
+  Block* find(const void* address);
+  void collect();
+  void keep(Block& block);
+  void poison(Block& block, const char* why);
+
+  Runtime& runtime_;
+  mutable std::mutex mutex_;
+  std::map<const char*, std::unique_ptr<Block>> blocks_;  // by their beginning
+  std::map<std::pair<std::optional<StreamId>, size_t>, std::vector<Block*>> free_;
+  std::vector<Block*> pending_;
+  Counts counts_;
+};
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_

@@ -1,0 +1,242 @@
+#include "gpipe/testing/fake_accelerator/allocator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <future>
+#include <stdexcept>
+
+namespace gpipe::testing::fake {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr StreamId kA{0, 0}, kB{0, 1}, kOther{1, 0};
+
+class AllocatorTest : public ::testing::Test {
+ protected:
+  // A kernel that reads or writes the block's first number.
+  void use(StreamId stream, void* block, bool write) {
+    auto* number = static_cast<float*>(block);
+    runtime_.launch(stream,
+                    {write ? "writer" : "reader",
+                     Task::Kind::kKernel,
+                     {{Footprint(number, sizeof(float)), write}},
+                     [number, write, this] { write ? void(*number = 7) : void(read_ = *number); },
+                     {}});
+  }
+  // What a stream reads there.
+  float read(StreamId stream, void* block) {
+    use(stream, block, /*write=*/false);
+    runtime_.drain();
+    return read_;
+  }
+  // Stops the stream until open() is called.
+  void stop(StreamId stream) {
+    runtime_.launch(stream,
+                    {"gate", Task::Kind::kKernel, {}, [opened = opened_] { opened.wait(); }, {}});
+  }
+  void open() { open_.set_value(); }
+
+  std::promise<void> open_;
+  std::shared_future<void> opened_ = open_.get_future().share();
+  float read_ = 0;
+  Runtime runtime_;
+  Allocator allocator_{runtime_};
+};
+
+TEST_F(AllocatorTest, ABlockIsLargeEnoughAndAligned) {
+  for (size_t bytes : {size_t{0}, size_t{1}, size_t{512}, size_t{513}, size_t{100'000}}) {
+    void* block = allocator_.allocate(kA, bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 512, 0U);
+    runtime_.drain();
+    std::memset(block, 0, bytes);  // the address sanitizer looks
+  }
+}
+
+TEST_F(AllocatorTest, TheLastFreedIsTheNextOfItsStreamAndSize) {
+  void* a = allocator_.allocate(kA, 1000);
+  void* b = allocator_.allocate(kA, 1000);
+  void* small = allocator_.allocate(kA, 10);
+  void* others = allocator_.allocate(kB, 1000);
+  EXPECT_NE(a, b);
+  for (void* block : {b, a, small, others}) allocator_.free(block);
+  EXPECT_EQ(allocator_.allocate(kA, 900), a);
+  EXPECT_EQ(allocator_.allocate(kB, 900), others);
+  EXPECT_EQ(allocator_.allocate(kA, 1024), b);
+  EXPECT_NE(allocator_.allocate(kA, 1024), small);
+  EXPECT_EQ(allocator_.counts().made, 5);
+  EXPECT_EQ(allocator_.counts().reused, 3);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, NewMemoryIsNan) {
+  void* block = allocator_.allocate(kA, 4);
+  EXPECT_TRUE(std::isnan(read(kA, block)));
+  use(kA, block, /*write=*/true);
+  EXPECT_EQ(read(kA, block), 7);
+  allocator_.free(block);
+  ASSERT_EQ(allocator_.allocate(kA, 4), block);
+  EXPECT_TRUE(std::isnan(read(kA, block)));
+}
+
+TEST_F(AllocatorTest, FreedMemoryIsNanAtOnceInTheOrderOfItsStream) {
+  void* block = allocator_.allocate(kA, 4);
+  use(kA, block, /*write=*/true);
+  stop(kA);
+  use(kA, block, /*write=*/false);
+  allocator_.free(block);  // while its own stream still reads: no harm
+  open();
+  runtime_.drain();
+  EXPECT_EQ(read_, 7);
+  EXPECT_TRUE(std::isnan(read(kA, block)));
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, FreedWhileAnotherStreamUsesItIsARace) {
+  void* block = allocator_.allocate(kA, 4);
+  runtime_.wait(kB, runtime_.record(kA));
+  use(kB, block, /*write=*/false);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  allocator_.free(block);
+  EXPECT_THAT(runtime_.take_races(),
+              Contains(AllOf(HasSubstr("free on fake:0/0"), HasSubstr("reader on fake:0/1"))));
+}
+
+TEST_F(AllocatorTest, FreedAfterTheOwnerHasWaitedIsNone) {
+  void* block = allocator_.allocate(kA, 4);
+  runtime_.wait(kB, runtime_.record(kA));
+  use(kB, block, /*write=*/false);
+  runtime_.wait(kA, runtime_.record(kB));
+  allocator_.free(block);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, NewMemoryUsedOnAnotherStreamWithoutAWaitIsARace) {
+  use(kB, allocator_.allocate(kA, 4), /*write=*/true);
+  EXPECT_THAT(runtime_.take_races(), Contains(AllOf(HasSubstr("writer on fake:0/1"),
+                                                    HasSubstr("allocation on fake:0/0"))));
+}
+
+TEST_F(AllocatorTest, ARecordedBlockComesBackWhenItsUsersAreDone) {
+  void* block = allocator_.allocate(kA, 4);
+  use(kA, block, /*write=*/true);
+  runtime_.wait(kB, runtime_.record(kA));
+  stop(kB);
+  use(kB, block, /*write=*/false);
+  allocator_.record(static_cast<char*>(block) + 100, kB);  // as for a view
+  allocator_.free(block);
+  EXPECT_NE(allocator_.allocate(kA, 4), block);
+  open();
+  runtime_.drain();
+  EXPECT_EQ(read_, 7) << "nobody overwrote it";
+  EXPECT_EQ(allocator_.allocate(kA, 4), block);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, ARecordIsForOneLife) {
+  void* block = allocator_.allocate(kA, 4);
+  allocator_.record(block, kB);
+  allocator_.free(block);
+  runtime_.drain();
+  ASSERT_EQ(allocator_.allocate(kA, 4), block);
+  stop(kB);
+  allocator_.free(block);
+  EXPECT_EQ(allocator_.allocate(kA, 4), block);
+  open();
+}
+
+TEST_F(AllocatorTest, OfAllUsersEachIsWaitedFor) {
+  void* block = allocator_.allocate(kA, 4);
+  allocator_.record(block, kB);
+  allocator_.record(block, kOther);
+  stop(kOther);
+  allocator_.free(block);
+  runtime_.synchronize(kB);
+  EXPECT_NE(allocator_.allocate(kA, 4), block);
+  open();
+}
+
+TEST_F(AllocatorTest, AUserThatWasNotRecordedIsFoundBesideOneThatWas) {
+  void* block = allocator_.allocate(kA, 4);
+  runtime_.wait(kB, runtime_.record(kA));
+  runtime_.wait(kOther, runtime_.record(kA));
+  use(kB, block, /*write=*/false);
+  use(kOther, block, /*write=*/false);
+  allocator_.record(block, kB);
+  allocator_.free(block);
+  while (!runtime_.is_over(runtime_.record(kB))) std::this_thread::yield();
+  EXPECT_EQ(allocator_.allocate(kA, 4), block);
+  EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("reader on fake:1/0")));
+}
+
+// That the allocator found out by chance does not order others.
+TEST_F(AllocatorTest, TakingABlockBackHidesNoMissingWait) {
+  void* watched = allocator_.allocate(kA, 4);
+  runtime_.wait(kB, runtime_.record(kA));
+  use(kB, watched, /*write=*/true);
+  void* block = allocator_.allocate(kA, 1000);
+  allocator_.record(block, kB);
+  allocator_.free(block);
+  while (!runtime_.is_over(runtime_.record(kB))) std::this_thread::yield();
+  ASSERT_EQ(allocator_.allocate(kA, 1000), block);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  use(kA, watched, /*write=*/false);
+  EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("writer on fake:0/1")));
+}
+
+TEST_F(AllocatorTest, PinnedMemoryIsTheHosts) {
+  void* block = allocator_.allocate_pinned(100);
+  EXPECT_TRUE(allocator_.is_pinned(static_cast<char*>(block) + 99));
+  EXPECT_FALSE(allocator_.is_pinned(&read_));
+  EXPECT_FALSE(allocator_.is_pinned(allocator_.allocate(kA, 100)));
+  EXPECT_TRUE(std::isnan(*static_cast<float*>(block))) << "without waiting for anything";
+  allocator_.free(block);
+  EXPECT_FALSE(allocator_.is_pinned(block));
+  EXPECT_EQ(allocator_.allocate_pinned(100), block);
+}
+
+TEST_F(AllocatorTest, PinnedMemoryThatACopyUsesIsKeptForIt) {
+  void* block = allocator_.allocate_pinned(100);
+  *static_cast<float*>(block) = 5;
+  stop(kA);
+  use(kA, block, /*write=*/false);
+  allocator_.record(block, kA);
+  allocator_.free(block);
+  EXPECT_NE(allocator_.allocate_pinned(100), block);
+  open();
+  runtime_.drain();
+  EXPECT_EQ(read_, 5);
+  EXPECT_EQ(allocator_.allocate_pinned(100), block);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, PinnedMemoryFreedWhileUsedAndNotRecordedIsARace) {
+  void* block = allocator_.allocate_pinned(100);
+  use(kA, block, /*write=*/false);
+  runtime_.drain();
+  allocator_.free(block);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty()) << "the host has waited";
+  block = allocator_.allocate_pinned(100);
+  use(kA, block, /*write=*/false);
+  allocator_.free(block);
+  EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("free by the host")));
+  runtime_.drain();
+}
+
+TEST_F(AllocatorTest, OnlyWhatIsAllocatedCanBeFreed) {
+  void* block = allocator_.allocate(kA, 4);
+  EXPECT_THROW(allocator_.free(static_cast<char*>(block) + 1), std::logic_error);
+  EXPECT_THROW(allocator_.free(&read_), std::logic_error);
+  allocator_.free(block);
+  EXPECT_THROW(allocator_.free(block), std::logic_error);
+}
+
+}  // namespace
+}  // namespace gpipe::testing::fake

@@ -1,0 +1,239 @@
+#include "gpipe/testing/fake_accelerator/backend.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "gpipe/testing/fake_accelerator/generator.h"
+
+namespace gpipe::testing::fake {
+namespace {
+
+// As a driver's: of each thread.
+thread_local int current_device = 0;
+thread_local int current_streams[kDevices] = {};
+
+int index_of(c10::Device device) { return device.index() < 0 ? current_device : device.index(); }
+
+void check_index(int index) {
+  TORCH_CHECK(index >= 0 && index < kDevices, "there are ", kDevices, " fake devices, not number ",
+              index);
+}
+
+// For each stream's thread, before anything else.
+void prepare_thread() {
+  // Kernels are the CPU's own, below autograd.
+  static thread_local const at::AutoDispatchBelowADInplaceOrView below;
+  // A kernel must not run while static objects of LibTorch are destroyed. Those made from now on
+  // are few: registered here and not earlier, as what is registered last is called first. A forked
+  // child has no threads to end.
+  static std::once_flag once;
+  std::call_once(once, [] {
+    static const pid_t owner = getpid();
+    std::atexit([] {
+      if (getpid() == owner) runtime().shut_down();
+    });
+  });
+}
+
+class DeviceMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device here = device(current_device);
+    if (bytes == 0) return {nullptr, nullptr, &release, here};
+    void* block = fake::allocator().allocate(current_stream(here), bytes);
+    return {block, block, &release, here};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {
+    TORCH_CHECK(false, "a fake device's memory is copied by copy_()");
+  }
+
+ private:
+  static void release(void* block) {
+    if (block != nullptr) fake::allocator().free(block);
+  }
+};
+
+class PinnedMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, c10::kCPU};
+    void* block = fake::allocator().allocate_pinned(bytes);
+    return {block, block, &release, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static void release(void* block) {
+    if (block != nullptr) fake::allocator().free(block);
+  }
+};
+
+DeviceMemory device_memory;
+PinnedMemory pinned_memory;
+
+class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  static constexpr c10::DeviceType static_type = c10::kPrivateUse1;
+
+  c10::DeviceType type() const override { return static_type; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+
+  c10::Device getDevice() const override { return device(current_device); }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(device.is_privateuseone(), "no fake device: ", device);
+    check_index(index_of(device));
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    current_device = index_of(device);
+  }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device former = getDevice();
+    setDevice(device);
+    return former;
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return stream_of(current_stream(device));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return stream_of({index_of(device), 0});
+  }
+  // In turn, as LibTorch's for CUDA.
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
+    static std::atomic<unsigned> next[kDevices];
+    const int index = index_of(device);
+    check_index(index);
+    return stream_of({index, 1 + static_cast<int>(next[index]++ % (kStreams - 1))});
+  }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
+    return getStreamFromGlobalPool(device, false);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream former = getStream(stream.device());
+    const StreamId id = id_of(stream);
+    current_streams[id.device] = id.number;
+    return former;
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    return runtime().is_idle(id_of(stream));
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    runtime().synchronize(id_of(stream));
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    runtime().synchronize_device(device);
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/,
+              const c10::EventFlag /*flag*/) const override {
+    if (*event == nullptr) *event = new Event;  // destroyEvent() deletes it
+    *static_cast<Event*>(*event) = runtime().record(id_of(stream));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) runtime().wait(id_of(stream), *static_cast<Event*>(event));
+  }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || runtime().query(*static_cast<Event*>(event));
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) runtime().synchronize(*static_cast<Event*>(event));
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    if (data.get() != nullptr) allocator().record(data.get(), id_of(stream));
+  }
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return static_cast<c10::DeviceIndex>(current_device);
+  }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    check_index(device);
+    current_device = device;
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const c10::DeviceIndex former = getCurrentDevice();
+    if (device >= 0) setCurrentDevice(device);
+    return former;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchangeDevice(device);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator(device < 0 ? getCurrentDevice() : device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return at::make_generator<FakeGenerator>(device < 0 ? getCurrentDevice() : device);
+  }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }
+  bool isPinnedPtr(const void* address) const override { return allocator().is_pinned(address); }
+};
+
+// Never destroyed, as tensors of static storage may be freed after all else.
+struct Process {
+  Runtime runtime{&prepare_thread};
+  Allocator allocator{runtime};
+};
+
+Process& process() {
+  static Process& one = *new Process;
+  return one;
+}
+
+[[maybe_unused]] const bool registered = [] {
+  c10::register_privateuse1_backend("fake");
+  at::RegisterPrivateUse1HooksInterface(new Hooks);  // LibTorch keeps it
+  return true;
+}();
+
+}  // namespace
+
+REGISTER_ALLOCATOR(c10::kPrivateUse1, &device_memory);
+C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardImpl);
+
+Runtime& runtime() { return process().runtime; }
+Allocator& allocator() { return process().allocator; }
+c10::Allocator* device_allocator() { return &device_memory; }
+
+c10::Device device(int number) {
+  check_index(number);
+  return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(number));
+}
+
+StreamId current_stream(c10::Device device) {
+  const int index = index_of(device);
+  check_index(index);
+  return {index, current_streams[index]};
+}
+
+StreamId id_of(c10::Stream stream) {
+  TORCH_CHECK(stream.device_type() == c10::kPrivateUse1, "no stream of a fake device: ", stream);
+  return {stream.device_index(), static_cast<int>(stream.id())};
+}
+
+c10::Stream stream_of(StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, device(id.device), id.number);
+}
+
+}  // namespace gpipe::testing::fake

@@ -1,0 +1,37 @@
+// The fake accelerator as LibTorch sees it: devices "fake:0" to "fake:3" of type PrivateUse1, with
+// streams, events, device and pinned memory, and generators. operators.cc adds what computes on
+// them.
+//
+// Linking it makes PrivateUse1 the accelerator of the process, in CUDA's place. It therefore
+// belongs into test programs of its own.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_H_
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "gpipe/testing/fake_accelerator/allocator.h"
+#include "gpipe/testing/fake_accelerator/runtime.h"
+
+namespace gpipe::testing::fake {
+
+// Those of the process. They live until it ends; the streams' threads end when exit() begins, and
+// what is enqueued later is dropped.
+Runtime& runtime();
+Allocator& allocator();
+
+// LibTorch's view of allocator(): memory of the current device for its current stream.
+c10::Allocator* device_allocator();
+
+c10::Device device(int number);
+
+// The calling thread's current stream.
+StreamId current_stream(c10::Device device);
+// Requires: a stream of a fake device.
+StreamId id_of(c10::Stream stream);
+c10::Stream stream_of(StreamId id);
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_H_

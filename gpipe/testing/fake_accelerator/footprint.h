@@ -1,0 +1,56 @@
+// Footprint: the bytes that a tensor with strides occupies.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_FOOTPRINT_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_FOOTPRINT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace gpipe::testing::fake {
+
+// A value: a base address and runs of consecutive bytes at strides from it. Exact, so that two
+// columns of one matrix, whose extents overlap, are known to be disjoint.
+class Footprint {
+ public:
+  // Nothing.
+  Footprint() = default;
+  // `bytes` consecutive ones.
+  Footprint(const void* base, size_t bytes);
+  // Of a tensor: elements of `item_bytes`, sizes and strides in elements. Requires: as many strides
+  // as sizes, none negative.
+  Footprint(const void* base, size_t item_bytes, const std::vector<int64_t>& sizes,
+            const std::vector<int64_t>& strides);
+
+  bool empty() const { return run_ == 0; }
+  // The first byte, and the one past the last.
+  const char* begin() const { return begin_; }
+  const char* end() const { return end_; }
+
+  // Whether some byte is in both. Takes time in proportion to the numbers of runs, but only if the
+  // extents overlap and one has gaps.
+  bool overlaps(const Footprint& other) const;
+  // True only if each byte of `other` is in this one; may be false although it is so.
+  bool surely_covers(const Footprint& other) const;
+
+ private:
+  struct Dimension {
+    int64_t size;
+    int64_t stride;  // bytes
+    bool operator==(const Dimension& other) const {
+      return size == other.size && stride == other.stride;
+    }
+  };
+  using Run = std::pair<const char*, const char*>;
+
+  std::vector<Run> runs() const;
+
+  const char* begin_ = nullptr;
+  const char* end_ = nullptr;
+  int64_t run_ = 0;              // bytes of each run
+  std::vector<Dimension> gaps_;  // smallest stride first; none: one run from begin_ to end_
+};
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_FOOTPRINT_H_

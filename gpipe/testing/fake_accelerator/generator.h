@@ -1,0 +1,41 @@
+// Random numbers of the fake devices: those of a CPU generator of the same seed.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <cstdint>
+
+namespace gpipe::testing::fake {
+
+// Wraps a CPU generator, because LibTorch takes one of its own class for the CPU's whatever its
+// device is. Thread-safety: as LibTorch's, the caller holds the generator's mutex.
+class FakeGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit FakeGenerator(c10::DeviceIndex device);
+
+  void set_current_seed(uint64_t seed) override;
+  uint64_t current_seed() const override;
+  uint64_t seed() override;
+  void set_offset(uint64_t offset) override;  // throws c10::Error, as a CPU generator
+  uint64_t get_offset() const override;       // the same
+  void set_state(const c10::TensorImpl& state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+
+  // What kernels draw from.
+  at::Generator& on_cpu() { return cpu_; }
+
+ private:
+  FakeGenerator* clone_impl() const override;
+
+  at::Generator cpu_;
+};
+
+// Requires: a device that there is.
+const at::Generator& default_generator(c10::DeviceIndex device);
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_

@@ -1,0 +1,239 @@
+// Operators on fake devices: values, sizes, errors, and what the race detector learns of them.
+
+#include "gpipe/testing/fake_accelerator/kernels.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/verdict.h"
+
+namespace gpipe::testing::fake {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class KernelsTest : public ::testing::Test {
+ protected:
+  KernelsTest() { runtime().set_test_thread(std::this_thread::get_id()); }
+  ~KernelsTest() override { EXPECT_THAT(complaints(runtime()), IsEmpty()); }
+};
+
+// The body with another stream of the device current.
+void on_stream(StreamId stream, const std::function<void()>& body) {
+  const c10::impl::VirtualGuardImpl impl(c10::kPrivateUse1);
+  const c10::Stream former = impl.exchangeStream(stream_of(stream));
+  body();
+  impl.exchangeStream(former);
+}
+
+TEST_F(KernelsTest, TheHostGoesOnWhileAKernelRuns) {
+  const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
+  const at::Tensor x = at::ones({4}, device(1));
+  runtime().launch({1, 0},
+                   {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(50)});
+  const at::Tensor y = (x + 1).matmul(x) * 2;
+  EXPECT_EQ(y.device(), device(1));
+  EXPECT_EQ(y.dim(), 0);
+  EXPECT_FALSE(runtime().is_idle({1, 0}));
+}
+
+TEST_F(KernelsTest, ComputesWhatTheCpuComputes) {
+  const at::Tensor x = at::randn({4, 6}), mask = x > 0;
+  const auto f = device(2);
+  const std::vector<std::pair<std::string, std::function<at::Tensor(at::Tensor, at::Tensor)>>>
+      functions = {
+          {"view",
+           [](auto x, auto) {
+             return x.view({3, 8}).t().slice(1, 1) * 3;
+           }},
+          {"in place", [](auto x, auto) { return x.clone().mul_(2).add_(1).t_(); }},
+          {"column", [](auto x, auto) { return x.clone().select(1, 2).zero_(); }},
+          {"number", [](auto x, auto) { return x * at::scalar_tensor(2.5, at::kDouble); }},
+          {"mask", [](auto x, auto mask) { return x.masked_select(mask); }},
+          {"index by mask", [](auto x, auto mask) { return x.index({mask}); }},
+          {"put by mask", [](auto x, auto mask) { return x.clone().masked_fill_(mask, 5); }},
+          {"nonzero", [](auto, auto mask) { return mask.nonzero(); }},
+          {"list",
+           [](auto x, auto) {
+             return at::cat({x, x.flip(0)}, 1);
+           }},
+          {"several", [](auto x, auto) { return std::get<0>(x.max(1)) + x.chunk(6, 1)[3].sum(); }},
+          {"out",
+           [](auto x, auto) {
+             at::Tensor out = at::empty({0}, x.options());
+             return at::mul_out(out, x, x);
+           }},
+          {"types", [](auto x, auto) { return x.to(at::kHalf).to(at::kInt) / 2; }},
+          {"unfold", [](auto x, auto) { return x.unfold(1, 3, 2).contiguous(); }},
+          {"resize",
+           [](auto x, auto) {
+             return x.clone().resize_({2, 3});
+           }},
+      };
+  for (const auto& [name, function] : functions) {
+    EXPECT_THAT(function(x.to(f), mask.to(f)).cpu(), EqualsBitwise(function(x, mask))) << name;
+  }
+  EXPECT_TRUE(at::equal(x.to(f), x.to(f)));
+  EXPECT_FALSE(at::equal(x.to(f), x.to(f) + 1));
+}
+
+TEST_F(KernelsTest, DifferentiatesLayersAsTheCpu) {
+  auto run = [](c10::Device where) {
+    torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(2, 4, 3).groups(2));
+    torch::nn::BatchNorm2d norm(4);
+    torch::nn::Linear linear(16, 3);
+    std::vector<at::Tensor> all;
+    for (torch::nn::Module* module :
+         std::initializer_list<torch::nn::Module*>{&*convolution, &*norm, &*linear}) {
+      at::Tensor seeds = at::linspace(-1, 1, 1000);
+      for (at::Tensor& parameter : module->parameters()) {
+        at::NoGradGuard no_grad;
+        parameter.copy_(seeds.slice(0, 0, parameter.numel()).view_as(parameter));
+      }
+      module->to(where);
+    }
+    const at::Tensor x = at::linspace(-2, 2, 5 * 2 * 4 * 4).view({5, 2, 4, 4}).to(where);
+    x.requires_grad_();
+    const at::Tensor y = linear(norm(convolution(x)).flatten(1));
+    const at::Tensor target = at::arange(5).remainder(3).to(where);
+    const at::Tensor loss = torch::nn::functional::cross_entropy(y, target);
+    loss.backward();
+    all = {loss.detach(), x.grad(), norm->running_mean, norm->running_var};
+    for (torch::nn::Module* module :
+         std::initializer_list<torch::nn::Module*>{&*convolution, &*norm, &*linear}) {
+      for (const at::Tensor& parameter : module->parameters()) all.push_back(parameter.grad());
+    }
+    for (at::Tensor& tensor : all) tensor = tensor.cpu();
+    return all;
+  };
+  const std::vector<at::Tensor> want = run(c10::kCPU), have = run(device(1));
+  ASSERT_EQ(have.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    // The CPU's own kernels run on both, but on memory that may be aligned otherwise.
+    EXPECT_TRUE(at::allclose(have[i], want[i], /*rtol=*/1e-5, /*atol=*/1e-6)) << i;
+  }
+}
+
+TEST_F(KernelsTest, AllTensorsAreOnOneDeviceButNumbers) {
+  const at::Tensor a = at::ones({3}, device(0)), b = at::ones({3}, device(1));
+  EXPECT_THROW(a + b, c10::Error);
+  EXPECT_THROW(a + at::ones({3}), c10::Error);
+  EXPECT_THROW(a + at::ones({4}, device(0)), c10::Error) << "sizes are known at once";
+  EXPECT_EQ((a + at::scalar_tensor(2)).sum().item<double>(), 9);
+}
+
+TEST_F(KernelsTest, AnErrorOfValuesIsTheDevices) {
+  const at::Tensor table = at::ones({2, 2}, device(1));
+  const at::Tensor index = at::full({1}, 7, at::TensorOptions(at::kLong).device(device(1)));
+  const at::Tensor row = at::embedding(table, index);
+  EXPECT_THROW(row.sum().item(), DeviceError);
+  EXPECT_THROW(table + 1, DeviceError);
+  EXPECT_THAT(complaints(runtime()), ElementsAre(AllOf(HasSubstr("aten::index_select on fake:1/0"),
+                                                       HasSubstr("index out of range"))));
+  EXPECT_EQ((table + 1).sum().item<double>(), 8);
+}
+
+TEST_F(KernelsTest, ReadsOfOneTensorOnTwoStreamsAreNoRaceAWriteIs) {
+  const at::Tensor x = at::ones({8}, device(1));
+  runtime().drain();
+  at::Tensor a, b;
+  a = x + 1;
+  on_stream({1, 3}, [&] { b = x + 1; });
+  EXPECT_THAT(complaints(runtime()), IsEmpty());
+  a = x + 1;
+  on_stream({1, 3}, [&] { x.add_(1); });
+  EXPECT_THAT(complaints(runtime()),
+              ElementsAre(AllOf(HasSubstr("aten::add on fake:1/3"), HasSubstr(", writes"),
+                                HasSubstr("aten::add on fake:1/0"), HasSubstr("which reads"))));
+}
+
+TEST_F(KernelsTest, AResultIsReadElsewhereOnlyAfterAWait) {
+  const at::Tensor x = at::ones({8}, device(1));
+  at::Tensor y;
+  runtime().wait({1, 4}, runtime().record({1, 0}));
+  on_stream({1, 4}, [&] { y = x + 1; });
+  runtime().wait({1, 0}, runtime().record({1, 4}));
+  at::Tensor z = y * 2;
+  EXPECT_THAT(complaints(runtime()), IsEmpty());
+  on_stream({1, 5}, [&] { y = x + 1; });
+  z = y * 2;
+  EXPECT_THAT(complaints(runtime()), Contains(AllOf(HasSubstr("aten::mul on fake:1/0"),
+                                                    HasSubstr("aten::add on fake:1/5"))));
+}
+
+TEST_F(KernelsTest, ColumnsOnTwoStreamsAreNoRace) {
+  const at::Tensor x = at::ones({4, 8}, device(1));
+  runtime().drain();
+  x.slice(1, 0, 4).zero_();
+  on_stream({1, 3}, [&] { x.slice(1, 4, 8).zero_(); });
+  EXPECT_THAT(complaints(runtime()), IsEmpty());
+  x.slice(1, 0, 5).zero_();
+  on_stream({1, 3}, [&] { x.slice(1, 4, 8).zero_(); });
+  EXPECT_THAT(complaints(runtime()), Not(IsEmpty()));
+}
+
+TEST_F(KernelsTest, BatchNormWritesItsRunningStatisticsInTrainingOnly) {
+  torch::nn::BatchNorm1d norm(4);
+  norm->to(device(1));
+  const at::Tensor x = at::ones({3, 4}, device(1));
+  for (bool training : {false, true}) {
+    norm->train(training);
+    runtime().drain();
+    const at::Tensor read = norm->running_mean + 1;
+    at::Tensor y;
+    on_stream({1, 2}, [&] {
+      // Not through the module, which also counts the batch.
+      y = std::get<0>(at::native_batch_norm(x, norm->weight, norm->bias, norm->running_mean,
+                                            norm->running_var, training, 0.1, 1e-5));
+    });
+    const auto found = complaints(runtime());
+    if (training) {
+      EXPECT_THAT(found, Contains(AllOf(HasSubstr("native_batch_norm on fake:1/2"),
+                                        HasSubstr("aten::add on fake:1/0"))));
+    } else {
+      EXPECT_THAT(found, IsEmpty());
+    }
+  }
+}
+
+TEST_F(KernelsTest, TheHostWaitsForSizesAndForNothingElse) {
+  const at::Tensor x = at::ones({8}, device(1));
+  const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
+  const at::Tensor y = x.mul(2).sum().expand({3}).clone();
+  EXPECT_THAT(complaints(runtime()), IsEmpty());
+  x.nonzero();
+  EXPECT_THAT(complaints(runtime()),
+              ElementsAre(AllOf(HasSubstr("fake:1: "), HasSubstr("aten::nonzero"))));
+  x.sum().item();
+  EXPECT_THAT(complaints(runtime()), ElementsAre(HasSubstr("item")));
+}
+
+TEST_F(KernelsTest, AKernelsMemoryIsKeptByNobody) {
+  at::Tensor x = at::ones({1000}, device(1));
+  runtime().drain();
+  at::Tensor y;
+  on_stream({1, 6}, [&] { y = x + 1; });
+  x = at::Tensor();  // while stream 6 reads it, unrecorded
+  EXPECT_THAT(complaints(runtime()),
+              Contains(AllOf(HasSubstr("free on fake:1/0"), HasSubstr("aten::add on fake:1/6"))));
+}
+
+}  // namespace
+}  // namespace gpipe::testing::fake

@@ -1,0 +1,84 @@
+// RaceDetector: finds accesses of streams to one piece of memory that nothing orders.
+//
+// It looks at what is enqueued and at vector clocks, never at the time at which something runs: a
+// missing wait is reported in each run, also in those in which all went well. It knows neither
+// threads nor LibTorch; Runtime feeds it.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_RACE_DETECTOR_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_RACE_DETECTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/fake_accelerator/footprint.h"
+#include "gpipe/testing/fake_accelerator/vector_clock.h"
+
+namespace gpipe::testing::fake {
+
+struct Access {
+  Footprint where;
+  bool write = false;
+};
+
+// A task as the detector sees it.
+struct Actor {
+  std::string what;   // "aten::add on fake:1/0, launched by thread 2"; for reports
+  int stream = 0;     // its component of the clock
+  uint64_t time = 0;  // its number on that stream, from 1
+};
+
+// Guarantees: an access is reported if and only if an earlier one of a task that `clock` has not
+// seen touches the same byte of the same block, and one of the two writes. The exception is a
+// second report beside an equal one: an access hidden behind a later one that covers it and comes
+// after it is judged through that one. Thread-safety: one call at a time.
+//
+// Example:
+//   RaceDetector detector;
+//   detector.add_block(memory, 1024, "block of fake:0/0");
+//   detector.access({"write", 0, 1}, clock_of_0, {Footprint(memory, 64), true});
+//   detector.access({"read", 1, 1}, clock_of_1, {Footprint(memory, 64), false});
+//   detector.take_races();  // one, unless clock_of_1 has seen time 1 of stream 0
+class RaceDetector {
+ public:
+  // Memory outside of all blocks is not watched. Requires: overlaps no other block.
+  void add_block(const void* begin, size_t bytes, std::string name);
+  // Does nothing if there is none.
+  void remove_block(const void* begin);
+
+  // `actor` accesses memory, after all that `clock` has seen. Calls come in the order in which the
+  // tasks of each stream are enqueued.
+  void access(const Actor& actor, const VectorClock& clock, const Access& access);
+  // The host does so at once, after all that `clock` has seen. It leaves no trace: what is enqueued
+  // later comes after it.
+  void host_access(const std::string& what, const VectorClock& clock, const Access& access);
+  // Forgets the accesses to the block that `clock` has seen: it may be used anew, without a wait,
+  // by whoever comes after `clock`.
+  void forget(const void* block, const VectorClock& clock);
+
+  // The races found since the last call, equal ones once with their number; at most 100 texts.
+  std::vector<std::string> take_races();
+
+ private:
+  struct Past {
+    Actor actor;
+    Access access;
+  };
+  struct Block {
+    const char* begin;
+    const char* end;
+    std::string name;
+    std::vector<Past> past;
+  };
+
+  Block* find(const char* address);
+  void report(const std::string& what, const Access& access, const Past& past, const Block& block);
+
+  std::map<const char*, Block> blocks_;  // by their beginning
+  std::map<std::string, int64_t> races_;
+};
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_RACE_DETECTOR_H_

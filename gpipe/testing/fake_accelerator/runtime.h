@@ -1,0 +1,257 @@
+// Runtime: devices, streams and events, as an accelerator's driver has them, on CPU threads.
+//
+// It runs closures; what memory they touch it is told, and hands that to a RaceDetector. It knows
+// neither LibTorch nor an allocator: those sit above it.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/testing/fake_accelerator/race_detector.h"
+#include "gpipe/testing/fake_accelerator/vector_clock.h"
+
+namespace gpipe::testing::fake {
+
+constexpr int kDevices = 4;
+// The default one, number 0, and a pool of 32, as LibTorch has for CUDA.
+constexpr int kStreams = 33;
+
+struct StreamId {
+  int device = 0;
+  int number = 0;
+  bool operator==(const StreamId& other) const {
+    return device == other.device && number == other.number;
+  }
+  bool operator!=(const StreamId& other) const { return !(*this == other); }
+  bool operator<(const StreamId& other) const {
+    return device != other.device ? device < other.device : number < other.number;
+  }
+};
+std::string to_text(StreamId stream);  // "fake:1/3": stream 3 of device 1
+
+// A task of a device failed. Told by a later call, as kernels run after the call that launched
+// them.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Task {
+  enum class Kind {
+    kKernel,
+    kCopy,
+    kUpkeep,  // the allocator's: takes no simulated time, is not counted, no error keeps it off
+  };
+  std::string name;
+  Kind kind = Kind::kKernel;
+  std::vector<Access> accesses;
+  std::function<void()> run;            // may be null
+  std::chrono::microseconds longer{0};  // beside what Durations says
+};
+
+// A place in a stream: everything enqueued on it before. A value; empty until recorded.
+class Event {
+ public:
+  Event() = default;
+
+ private:
+  friend class Runtime;
+  StreamId stream_;
+  uint64_t time_ = 0;  // 0: never recorded, always over
+  VectorClock clock_;
+};
+
+// Simulated time that a task takes before it touches memory.
+struct Durations {
+  std::chrono::microseconds kernel{0};
+  std::chrono::microseconds copy{0};
+  std::chrono::microseconds random{0};  // up to so much more, the same in each run of a program
+};
+
+struct Counters {
+  int64_t kernels = 0;
+  int64_t copies = 0;
+  int64_t host_waits = 0;
+};
+Counters operator-(const Counters& a, const Counters& b);
+
+// When a task ran, for pictures of overlap.
+struct Span {
+  StreamId stream;
+  std::string name;
+  Task::Kind kind;
+  std::chrono::steady_clock::time_point begin;
+  std::chrono::steady_clock::time_point end;
+};
+
+// Why a host thread waits for a stream.
+enum class Wait {
+  kAsked,    // the program synchronizes
+  kImplied,  // what it calls must: item(), a blocking copy, a result whose size depends on values
+  kUpkeep,   // a test's own, between tests: never counted
+};
+
+// Which of them are unexpected.
+enum class HostWaits {
+  kOfTheTest,  // implied ones of other threads than the test's, if set_test_thread() has named it
+  kAllowed,    // none
+  kForbidden,  // all
+};
+
+// Guarantees: the tasks of a stream run one after another in the order in which they were enqueued,
+// after the call that enqueued them may have returned; those of different streams run at once.
+// Launching a task throws DeviceError once a task of its device has failed, and tasks of that
+// device enqueued before do not run; so does waiting, until reset(). Order is that of streams, of
+// events, and of the host: what is enqueued after a host thread has waited comes after what it
+// waited for, whichever thread enqueues it (how host threads wait for each other cannot be seen).
+// Thread-safety: all may be called by any thread, also in tasks, which must not wait though.
+// A task must not throw anything but std::exception.
+//
+// Example:
+//   Runtime runtime;
+//   runtime.launch({0, 0}, {"make", Task::Kind::kKernel, {{where, true}}, [] { ... }});
+//   runtime.wait({1, 0}, runtime.record({0, 0}));
+//   runtime.launch({1, 0}, {"use", Task::Kind::kKernel, {{where, false}}, [] { ... }});
+//   runtime.synchronize_device(1);
+class Runtime {
+ public:
+  // `on_thread_start` runs first on each stream's thread. Threads are started when first needed.
+  explicit Runtime(std::function<void()> on_thread_start = nullptr);
+  // As shut_down().
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // Throws DeviceError, std::out_of_range.
+  void launch(StreamId stream, Task task);
+
+  Event record(StreamId stream);
+  // What is enqueued on `stream` from now on runs after the event. No thread of the host waits.
+  void wait(StreamId stream, const Event& event);
+  // Whether the event is over; if so, the host has seen it.
+  bool query(const Event& event);
+  // The same without consequences for the order, for allocators: what they find out by chance must
+  // not hide a missing wait.
+  bool is_over(const Event& event);
+  bool is_idle(StreamId stream);
+  // Adds to `clock` what the event comes after.
+  static void join(VectorClock& clock, const Event& event) { clock.join(event.clock_); }
+
+  // Throw DeviceError. `why` names the wait in reports.
+  void synchronize(const Event& event, Wait kind = Wait::kAsked, const std::string& why = "event");
+  void synchronize(StreamId stream, Wait kind = Wait::kAsked, const std::string& why = "stream");
+  void synchronize_device(int device, Wait kind = Wait::kAsked, const std::string& why = "device");
+  // Waits for all devices; never throws and is never counted.
+  void drain();
+
+  // Throws DeviceError if a task of the device has failed.
+  void throw_error(int device);
+  // Waits for the device, which works again. Returns what had failed, or nothing.
+  std::string reset(int device);
+
+  // Blocks of memory whose accesses are watched, see RaceDetector.
+  void add_block(const void* begin, size_t bytes, std::string name);
+  void remove_block(const void* begin);
+  void forget_accesses(const void* block, const VectorClock& clock);
+  // The host touches memory itself, now.
+  void host_access(const std::string& what, const Access& access);
+
+  void set_durations(Durations durations);
+  Durations durations() const;
+  void set_test_thread(std::thread::id thread);
+  // Returns the former one.
+  HostWaits exchange_host_waits(HostWaits policy);
+
+  Counters counters() const;
+  void set_tracing(bool on);
+  // Waits for all devices first. The spans since the last call, in no order.
+  std::vector<Span> take_spans();
+  // What has been found since the last call.
+  std::vector<std::string> take_races();
+  std::vector<std::string> take_unexpected_waits();
+
+  // Runs what is enqueued and ends the threads. What is enqueued later is dropped, as if it were
+  // done.
+  void shut_down();
+
+ private:
+  struct Enqueued {
+    Task task;
+    Event after;  // waits for it, if recorded
+  };
+  struct Stream {
+    StreamId id;
+    int number = 0;  // component of clocks
+    uint64_t enqueued = 0;
+    uint64_t done = 0;
+    VectorClock clock;
+    std::deque<Enqueued> queue;
+    std::condition_variable arrived;   // something, or the end
+    std::condition_variable finished;  // a task
+    std::thread thread;
+    std::minstd_rand random;
+  };
+
+  // All with mutex_ held; the ones with a lock release it while they wait.
+  Stream& at(StreamId id);
+  void enqueue(Stream& stream, Task task, const Event& after = {});
+  Event event_of(const Stream& stream) const;
+  bool over(const Event& event);
+  void wait_for(std::unique_lock<std::mutex>& lock, const Event& event);
+  void count_wait(Wait kind, const std::string& why, int device);
+  void throw_error_locked(int device) const;
+  void drain_locked(std::unique_lock<std::mutex>& lock, int device);
+
+  void serve(Stream& stream);
+
+  const std::function<void()> on_thread_start_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<Stream> streams_[kDevices][kStreams];
+  int made_ = 0;
+  std::string errors_[kDevices];
+  VectorClock host_;  // what some thread of the host has waited for
+  RaceDetector detector_;
+  Durations durations_;
+  std::thread::id test_thread_;
+  HostWaits host_waits_ = HostWaits::kOfTheTest;
+  Counters counters_;
+  std::map<std::string, int64_t> unexpected_;
+  bool tracing_ = false;
+  std::vector<Span> spans_;
+  bool closed_ = false;
+};
+
+// Says for its lifetime which waits of host threads, all of them, are unexpected.
+//
+// Example:
+//   const HostWaitScope nobody_waits(runtime, HostWaits::kForbidden);
+//   pipe->forward(x);
+class HostWaitScope {
+ public:
+  HostWaitScope(Runtime& runtime, HostWaits policy)
+      : runtime_(runtime), former_(runtime.exchange_host_waits(policy)) {}
+  ~HostWaitScope() { runtime_.exchange_host_waits(former_); }
+  HostWaitScope(const HostWaitScope&) = delete;
+  HostWaitScope& operator=(const HostWaitScope&) = delete;
+
+ private:
+  Runtime& runtime_;
+  const HostWaits former_;
+};
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_

@@ -1,0 +1,31 @@
+// What gpipe_cc_test(fake = True) links into x_fake_test: nothing in the test itself names it.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/verdict.h"
+
+namespace gpipe::testing::fake {
+namespace {
+
+// Long against what a test does on the host between two calls.
+void slow_work(c10::Device device) {
+  runtime().launch(current_stream(device), {"slow work",
+                                            Task::Kind::kKernel,
+                                            {},
+                                            nullptr,
+                                            /*longer=*/std::chrono::milliseconds(50)});
+}
+
+[[maybe_unused]] const bool registered = [] {
+  register_device_kind("fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work});
+  ::testing::UnitTest::GetInstance()->listeners().Append(
+      new Verdict(runtime()));  // GoogleTest owns it
+  return true;
+}();
+
+}  // namespace
+}  // namespace gpipe::testing::fake

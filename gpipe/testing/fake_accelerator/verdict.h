@@ -1,0 +1,34 @@
+// What fails a test on the fake accelerator beside its own expectations: a race, a failed kernel, a
+// host thread that waits where none should.
+#ifndef GPIPE_TESTING_FAKE_ACCELERATOR_VERDICT_H_
+#define GPIPE_TESTING_FAKE_ACCELERATOR_VERDICT_H_
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/fake_accelerator/runtime.h"
+
+namespace gpipe::testing::fake {
+
+// Waits for all devices, and says what has gone wrong on them since the last call, a line each.
+// They work again afterwards.
+std::vector<std::string> complaints(Runtime& runtime);
+
+// Adds a failure for each complaint to the test in which it arose; one that arose between two tests
+// (in SetUpTestSuite, say) fails the next. The thread that runs a test is the one that may wait.
+// Requires: `runtime` outlives it.
+class Verdict : public ::testing::EmptyTestEventListener {
+ public:
+  explicit Verdict(Runtime& runtime) : runtime_(runtime) {}
+  void OnTestStart(const ::testing::TestInfo& test) override;
+  void OnTestEnd(const ::testing::TestInfo& test) override;
+
+ private:
+  Runtime& runtime_;
+};
+
+}  // namespace gpipe::testing::fake
+
+#endif  // GPIPE_TESTING_FAKE_ACCELERATOR_VERDICT_H_
