@@ -19,6 +19,7 @@
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/operator_mode.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -26,6 +27,7 @@ namespace {
 
 namespace nn = torch::nn;
 using testing::EqualsBitwise;
+using testing::on_host;
 
 // A batch norm that no one registered, inside a user's module: only the operator can be seen.
 struct HiddenNormImpl : nn::Module {
@@ -60,7 +62,8 @@ LossFn square() {
   return [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); };
 }
 
-void train(GPipe& pipe, const torch::Tensor& input, Entry entry) {
+void train(GPipe& pipe, const torch::Tensor& host_input, Entry entry) {
+  const torch::Tensor input = host_input.to(testing::device());
   if (entry == Entry::kForward) {
     pipe->forward(input).pow(2).mean().backward();
     return;
@@ -72,7 +75,7 @@ void train(GPipe& pipe, const torch::Tensor& input, Entry entry) {
 
 GPipeOptions options(int64_t chunks, Checkpoint mode, bool deferred) {
   return GPipeOptions({1, 2})
-      .devices({c10::kCPU, c10::kCPU})
+      .devices(testing::devices(2))
       .chunks(chunks)
       .checkpoint(mode)
       .deferred_batch_norm(deferred);
@@ -81,7 +84,7 @@ GPipeOptions options(int64_t chunks, Checkpoint mode, bool deferred) {
 // Whether `a` is `b` up to 1e-6, relative or absolute: sums over micro-batches, added up, are
 // rounded otherwise than one sum over the whole batch, here in double.
 ::testing::AssertionResult close(const torch::Tensor& a, const torch::Tensor& b) {
-  if (torch::allclose(a.to(torch::kDouble), b.to(torch::kDouble), 1e-6, 1e-6)) {
+  if (torch::allclose(on_host(a).to(torch::kDouble), on_host(b).to(torch::kDouble), 1e-6, 1e-6)) {
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure() << a << "\nis not\n" << b;
@@ -125,9 +128,10 @@ TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   torch::NoGradGuard no_grad;
   auto until_norm = [](nn::Sequential& model, const torch::Tensor& x) {
     return layer<nn::BatchNorm2dImpl>(model, 1)->forward(
-        layer<nn::Conv2dImpl>(model, 0)->forward(x));
+        layer<nn::Conv2dImpl>(model, 0)->forward(x).to(
+            layer<nn::BatchNorm2dImpl>(model, 1)->weight.device()));
   };
-  EXPECT_TRUE(close(until_norm(module, probe), until_norm(plain, probe)));
+  EXPECT_TRUE(close(until_norm(module, probe.to(testing::device())), until_norm(plain, probe)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -142,15 +146,17 @@ TEST(DeferredBatchNorm, DoesNotCancelInFloat) {
   nn::Sequential plain(nn::BatchNorm1d(2));
   nn::Sequential module(nn::BatchNorm1d(2));
   plain->to(torch::kDouble);
-  GPipe pipe(module, GPipeOptions({1}).devices({c10::kCPU}).chunks(8).deferred_batch_norm(true));
+  GPipe pipe(module,
+             GPipeOptions({1}).devices(testing::devices(1)).chunks(8).deferred_batch_norm(true));
   testing::manual_seed(1);
   const torch::Tensor input = torch::randn({64, 2}) * 0.1 + 1000;
   plain->forward(input.to(torch::kDouble));
-  pipe->forward(input);
+  pipe->forward(input.to(testing::device()));
   const torch::Tensor expected = layer<nn::BatchNorm1dImpl>(plain, 0)->running_var;
   const torch::Tensor actual = layer<nn::BatchNorm1dImpl>(module, 0)->running_var;
   // Kept in float, which has 24 bits: 6e-8 a rounding.
-  EXPECT_TRUE(torch::allclose(actual.to(torch::kDouble), expected, /*rtol=*/1e-6, /*atol=*/0));
+  EXPECT_TRUE(
+      torch::allclose(on_host(actual).to(torch::kDouble), expected, /*rtol=*/1e-6, /*atol=*/0));
 }
 
 TEST(DeferredBatchNorm, AFailureLeavesTheStatisticsAsTheyWere) {
@@ -165,7 +171,7 @@ TEST(DeferredBatchNorm, AFailureLeavesTheStatisticsAsTheyWere) {
     if (++calls == 3) throw std::runtime_error("third");
     return outputs[0].mean();
   };
-  EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
+  EXPECT_THROW(pipe->step({input.to(testing::device())}, {}, failing), std::runtime_error);
   std::vector<torch::Tensor> after = module->buffers();
   ASSERT_EQ(after.size(), before.size());
   for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k])) << k;
@@ -176,7 +182,7 @@ TEST(DeferredBatchNorm, ALayerInEvalModeIsLeftAlone) {
   layer<nn::BatchNorm2dImpl>(module, 1)->eval();
   GPipe pipe(module, options(4, Checkpoint::kAlways, true));
   train(pipe, torch::randn({8, 2, 4, 4}, torch::kDouble), Entry::kForward);
-  EXPECT_THAT(layer<nn::BatchNorm2dImpl>(module, 1)->running_mean,
+  EXPECT_THAT(on_host(layer<nn::BatchNorm2dImpl>(module, 1)->running_mean),
               EqualsBitwise(torch::zeros({3}, torch::kDouble)));
   EXPECT_EQ(layer<nn::BatchNorm2dImpl>(module, 1)->num_batches_tracked.item<int64_t>(), 0);
 }
@@ -187,7 +193,7 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   nn::Sequential deferred_module = norms(0.1);
   GPipe plain(plain_module, options(4, Checkpoint::kExceptLast, false));
   GPipe deferred(deferred_module, options(4, Checkpoint::kExceptLast, true));
-  const torch::Tensor input = torch::randn({7, 2, 4, 4}, torch::kDouble);
+  const torch::Tensor input = torch::randn({7, 2, 4, 4}, torch::kDouble).to(testing::device());
   StepOptions keep;
   keep.keep_outputs(true);
   const StepResult a = plain->step({input}, {}, square(), keep);
@@ -228,7 +234,7 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
   const auto& actual = *layer<nn::BatchNorm2dImpl>(module, 1);
   for (int step = 0; step < 2; ++step) {
     const torch::Tensor plain_output = plain->forward(input);
-    const torch::Tensor pipe_output = pipe->forward(input);
+    const torch::Tensor pipe_output = on_host(pipe->forward(input.to(testing::device())));
     EXPECT_FALSE(close(plain_output, pipe_output)) << "normalized by micro-batch";
     EXPECT_EQ(static_cast<bool>(close(actual.running_mean, expected.running_mean)), step == 0);
     EXPECT_EQ(static_cast<bool>(close(actual.running_var, expected.running_var)), step == 0);
@@ -236,7 +242,7 @@ TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated)
     (pipe_output * weight).sum().backward();
     torch::NoGradGuard no_grad;
     for (const auto& model : {plain->parameters(), pipe->parameters()}) {
-      for (const torch::Tensor& p : model) p.sub_(p.grad(), 0.1);
+      for (torch::Tensor p : model) p.sub_(p.grad(), 0.1);
     }
   }
   EXPECT_FALSE(close(plain->parameters()[0], pipe->parameters()[0]));

@@ -30,17 +30,11 @@ namespace {
 namespace nn = torch::nn;
 using testing::convolutions_with_a_skip;
 using testing::device;
+using testing::devices;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
-
-// A device for each partition: number 0, 1, ...
-std::vector<c10::Device> devices(size_t partitions) {
-  std::vector<c10::Device> result;
-  for (size_t j = 0; j < partitions; ++j) result.push_back(device(static_cast<int64_t>(j)));
-  return result;
-}
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
 

@@ -17,6 +17,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -24,11 +25,12 @@ namespace {
 
 namespace nn = torch::nn;
 using testing::EqualsBitwise;
+using testing::on_host;
 
 GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
   const size_t partitions = balance.size();
   return GPipeOptions(std::move(balance))
-      .devices({partitions, c10::Device(c10::kCPU)})
+      .devices(testing::devices(partitions))
       .chunks(chunks)
       .checkpoint(mode);
 }
@@ -74,13 +76,15 @@ TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
   GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5), nn::Dropout(0.2), nn::Dropout(0.2)),
              options({1, 1, 1, 1}, 10, Checkpoint::kAlways));
   for (int repeat = 0; repeat < 50; ++repeat) {
-    const torch::Tensor x = torch::ones({100, 8}).requires_grad_();
-    const torch::Tensor y = pipe->forward(x);
-    y.sum().backward();
+    const torch::Tensor x = torch::ones({100, 8}, testing::device()).requires_grad_();
+    const torch::Tensor output = pipe->forward(x);
+    output.sum().backward();
+    const torch::Tensor y = on_host(output);
     const torch::Tensor dropped = y == 0;
     ASSERT_TRUE(dropped.any().item<bool>());
     ASSERT_FALSE(dropped.all().item<bool>());
-    ASSERT_THAT(y, EqualsBitwise(x.grad())) << "in repeat " << repeat;  // both the mask, scaled
+    ASSERT_THAT(y, EqualsBitwise(on_host(x.grad())))
+        << "in repeat " << repeat;  // both the mask, scaled
   }
 }
 
@@ -107,7 +111,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
   };
   nn::Linear linear(4, 4);  // something to be trained, else nothing is recomputed
   GPipe pipe(nn::Sequential(Call([&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
-             options({1}, 4, Checkpoint::kAlways));
+             options({1}, 4, Checkpoint::kAlways).devices({c10::kCPU}));
   const torch::Tensor x = torch::arange(4).to(torch::kFloat).unsqueeze(1).expand({4, 4}).clone();
   for (int repeat = 0; repeat < 20; ++repeat) {
     drawn.clear();
@@ -142,8 +146,9 @@ Tensors train(const Run& run) {
                        nn::Linear(6, 8), nn::Dropout(0.5), nn::Linear(8, 8), nn::Dropout(0.3),
                        nn::Linear(8, 3));
   GPipe pipe(model, options(run.balance, 4, run.mode).cpu_threads_per_stage(run.threads));
-  const torch::Tensor x = torch::randn({8, 6});
-  const torch::Tensor y = torch::randn({8, 3});
+  const torch::Tensor x = torch::randn({8, 6}).to(testing::device());
+  const torch::Tensor y =
+      torch::randn({8, 3}).to(testing::device(static_cast<int64_t>(run.balance.size()) - 1));
   testing::manual_seed(5);
   auto loss = [](const Tensors& outputs, const Tensors& targets) {
     return nn::functional::mse_loss(outputs[0], targets[0]);
@@ -159,6 +164,7 @@ Tensors train(const Run& run) {
     loss(result, {y}).backward();
   }
   for (const auto& parameter : pipe->parameters()) result.push_back(parameter.grad());
+  for (torch::Tensor& tensor : result) tensor = on_host(tensor);
   return result;
 }
 
@@ -198,16 +204,16 @@ TEST(DrawsTest, SchedulesAndEntriesDropTheSame) {
 TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
   GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5)),
              options({1, 1}, 4, Checkpoint::kExceptLast));
-  const torch::Tensor x = torch::ones({8, 16});
+  const torch::Tensor x = torch::ones({8, 16}, testing::device());
   testing::manual_seed(7);
-  const torch::Tensor first = pipe->forward(x);
-  const torch::Tensor second = pipe->forward(x);
+  const torch::Tensor first = on_host(pipe->forward(x));
+  const torch::Tensor second = on_host(pipe->forward(x));
   testing::manual_seed(7);
-  EXPECT_THAT(pipe->forward(x), EqualsBitwise(first));
-  EXPECT_THAT(pipe->forward(x), EqualsBitwise(second));
+  EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(first));
+  EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(second));
   EXPECT_FALSE(torch::equal(first, second));
   testing::manual_seed(8);
-  EXPECT_FALSE(torch::equal(pipe->forward(x), first));
+  EXPECT_FALSE(torch::equal(on_host(pipe->forward(x)), first));
   // Micro-batches and layers do not repeat each other.
   const torch::Tensor rows = first.view({4, -1});
   EXPECT_FALSE(torch::equal(rows[0], rows[1]));
@@ -217,7 +223,7 @@ TEST(DrawsTest, ThePlaceOfTheGlobalGeneratorDoesNotDependOnTheModel) {
   auto next_number = [](nn::Sequential model, std::vector<int64_t> balance) {
     GPipe pipe(std::move(model), options(std::move(balance), 2, Checkpoint::kAlways));
     testing::manual_seed(3);
-    pipe->forward(torch::ones({4, 4}).requires_grad_()).sum().backward();
+    pipe->forward(torch::ones({4, 4}, testing::device()).requires_grad_()).sum().backward();
     return torch::rand({1}).item<float>();
   };
   const float one = next_number(nn::Sequential(nn::Dropout(0.5)), {1});
@@ -237,7 +243,7 @@ TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {
   Tensors expected;
   for (const auto& part : x.chunk(4)) expected.push_back(plain(part));
   GPipe pipe(nn::Sequential(nn::Identity(), Call(draw_with(11))),
-             options({1, 1}, 4, Checkpoint::kNever));
+             options({1, 1}, 4, Checkpoint::kNever).devices({c10::kCPU, c10::kCPU}));
   Drawer drawer;
   drawer.start();
   EXPECT_THAT(pipe->forward(x), EqualsBitwise(torch::cat(expected)));
@@ -245,10 +251,10 @@ TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {
 
 TEST(DrawsTest, DrawsOutsideAreNotTouched) {
   GPipe pipe(nn::Sequential(nn::Dropout(0.5)), options({1}, 2, Checkpoint::kAlways));
-  pipe->forward(torch::ones({4, 4}));
+  pipe->forward(torch::ones({4, 4}, testing::device()));
   testing::manual_seed(3);
   const torch::Tensor before = torch::rand({4});
-  pipe->forward(torch::ones({4, 4}));
+  pipe->forward(torch::ones({4, 4}, testing::device()));
   testing::manual_seed(3);
   EXPECT_THAT(torch::rand({4}), EqualsBitwise(before));
   EXPECT_FALSE(torch::equal(torch::rand({4}), before));

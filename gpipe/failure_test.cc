@@ -24,6 +24,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
 #include "gpipe/testing/watchdog.h"
 
@@ -132,7 +133,7 @@ struct Subject {
     }
     model->push_back("out", nn::Linear(4, 2));
     pipe = GPipe(model, GPipeOptions({2, 2, 3})
-                            .devices({kStages, c10::Device(c10::kCPU)})
+                            .devices(testing::devices(kStages))
                             .chunks(kMicroBatches)
                             .checkpoint(mode));
   }
@@ -140,8 +141,8 @@ struct Subject {
   // One training step; the outputs are returned as its parameters' gradients.
   Tensors train(Entry entry) {
     testing::manual_seed(2);
-    const at::Tensor input = torch::randn({8, 4});
-    const at::Tensor target = torch::randn({8, 2});
+    const at::Tensor input = torch::randn({8, 4}).to(testing::device());
+    const at::Tensor target = torch::randn({8, 2}).to(testing::device(kStages - 1));
     pipe->zero_grad();
     if (entry == Entry::kForward) {
       nn::functional::mse_loss(pipe->forward(input), target).backward();
@@ -261,7 +262,7 @@ TORCH_MODULE(Call);
 GPipe pipe_of(nn::Sequential model, int64_t chunks) {
   const auto layers = static_cast<int64_t>(model->size());
   return GPipe(std::move(model), GPipeOptions(std::vector<int64_t>(layers, 1))
-                                     .devices({static_cast<size_t>(layers), c10::Device(c10::kCPU)})
+                                     .devices(testing::devices(layers))
                                      .chunks(chunks));
 }
 
@@ -277,7 +278,7 @@ TEST(FailuresTest, StagesBehindAFailureNeverStart) {
                                      }),
                                      Call([&] { ++second; })),
                       8);
-  EXPECT_THROW(pipe->forward(torch::rand({8, 1})), std::runtime_error);
+  EXPECT_THROW(pipe->forward(torch::rand({8, 1}, testing::device())), std::runtime_error);
   EXPECT_EQ(first, 2);  // micro-batch 2 was not begun
   EXPECT_LE(second, 1);
 }
@@ -299,7 +300,7 @@ TEST(FailuresTest, StagesBeforeAFailureStopEarly) {
                                        throw std::runtime_error("x");
                                      })),
                       kMany);
-  EXPECT_THROW(pipe->forward(torch::rand({kMany, 1})), std::runtime_error);
+  EXPECT_THROW(pipe->forward(torch::rand({kMany, 1}, testing::device())), std::runtime_error);
   EXPECT_LT(before, kMany);
 }
 
@@ -319,7 +320,7 @@ TEST(FailuresTest, OfTwoFailuresTheCallerGetsOneAndItsPlace) {
                                        Call(fail_together)),
                         2);
     try {
-      pipe->forward(torch::rand({2, 1}));
+      pipe->forward(torch::rand({2, 1}, testing::device()));
       ADD_FAILURE() << "nothing thrown";
     } catch (const std::runtime_error& error) {
       const auto failure = pipe->last_failure();
@@ -336,7 +337,7 @@ TEST(FailuresTest, ALossThatFailsIsCalledByItsName) {
     Subject subject(mode);
     auto fail = [](const Tensors&, const Tensors&) -> at::Tensor { throw std::runtime_error("x"); };
     EXPECT_THAT(([&] {
-                  subject.pipe->step({torch::rand({8, 4})}, {}, fail);
+                  subject.pipe->step({torch::rand({8, 4}, testing::device())}, {}, fail);
                 }),
                 ::testing::ThrowsMessage<std::runtime_error>(
                     AllOf(HasSubstr("stage 2"), HasSubstr("the loss function"))));
@@ -350,10 +351,11 @@ TEST(FailuresTest, ALossThatFailsIsCalledByItsName) {
     auto fail_in_backward = [&](const Tensors& outputs, const Tensors&) {
       return FailInBackward::apply(outputs[0].mean(), &control, 0);
     };
-    EXPECT_THAT(([&] {
-                  subject.pipe->step({torch::rand({8, 4})}, {}, fail_in_backward);
-                }),
-                ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("the loss function")));
+    EXPECT_THAT(
+        ([&] {
+          subject.pipe->step({torch::rand({8, 4}, testing::device())}, {}, fail_in_backward);
+        }),
+        ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("the loss function")));
     EXPECT_TRUE(subject.pipe->last_failure()->backward);
     EXPECT_EQ(subject.control->alive(), 0);
   }
@@ -363,7 +365,7 @@ TEST(FailuresTest, AnObserverThatThrowsFailsTheStep) {
   const Watchdog watchdog(std::chrono::minutes(5), "a failing observer");
   Subject subject(Checkpoint::kExceptLast);
   auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
-  EXPECT_THROW(subject.pipe->step({torch::rand({8, 4})}, {}, loss,
+  EXPECT_THROW(subject.pipe->step({torch::rand({8, 4}, testing::device())}, {}, loss,
                                   StepOptions().on_event([](const Event& event) {
                                     if (event.action.stage == 1) throw OwnException();
                                   })),
@@ -387,12 +389,12 @@ TEST(FailuresTest, AnExceptionThatIsThrownAgainAndAgainKeepsItsMessage) {
     nn::Sequential model(nn::Linear(4, 4), Call([&] {
                            if (calls++ % 3 == 1) std::rethrow_exception(kept);
                          }));
-    GPipe pipe(model, GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
+    GPipe pipe(model, GPipeOptions({1, 1}).devices(testing::devices(2)).chunks(2));
     std::set<std::string> messages;
     for (int round = 0; round < 3; ++round) {
       calls = 0;
       try {
-        pipe->forward(torch::rand({4, 4}));
+        pipe->forward(torch::rand({4, 4}, testing::device()));
         FAIL();
       } catch (const c10::Error& error) {
         EXPECT_EQ(typeid(error) == typeid(OwnTorchError), own);
@@ -419,7 +421,7 @@ TEST(FailuresTest, AWrongShapeIsReportedWithItsLayer) {
   Subject subject(Checkpoint::kNever);
   EXPECT_THAT(
       [&] {
-        subject.pipe->forward(torch::rand({8, 5}));
+        subject.pipe->forward(torch::rand({8, 5}, testing::device()));
       },
       ::testing::ThrowsMessage<c10::Error>(HasSubstr("layer 0 ('linear0')")));
 }
@@ -431,21 +433,21 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
   nn::Sequential model(norm, Call([&] {
                          if (calls++ == 1) throw std::runtime_error("x");
                        }));
-  GPipe pipe(model, GPipeOptions({1, 1})
-                        .devices({2, c10::Device(c10::kCPU)})
-                        .chunks(3)
-                        .deferred_batch_norm(true));
-  const at::Tensor x = torch::randn({6, 4});
+  GPipe pipe(model,
+             GPipeOptions({1, 1}).devices(testing::devices(2)).chunks(3).deferred_batch_norm(true));
+  const at::Tensor x = torch::randn({6, 4}).to(testing::device());
   EXPECT_THROW(pipe->forward(x), std::runtime_error);
-  EXPECT_THAT(norm->running_mean, EqualsBitwise(torch::zeros({4})));
-  EXPECT_THAT(norm->running_var, EqualsBitwise(torch::ones({4})));
+  EXPECT_THAT(testing::on_host(norm->running_mean), EqualsBitwise(torch::zeros({4})));
+  EXPECT_THAT(testing::on_host(norm->running_var), EqualsBitwise(torch::ones({4})));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   pipe->forward(x);
-  plain(x);
+  plain(testing::on_host(x));
   // Sums over micro-batches are rounded otherwise than one over the batch.
-  EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, /*rtol=*/1e-5,
+  EXPECT_TRUE(torch::allclose(testing::on_host(norm->running_mean), plain->running_mean,
+                              /*rtol=*/1e-5,
                               /*atol=*/1e-6));
-  EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, /*rtol=*/1e-5,
+  EXPECT_TRUE(torch::allclose(testing::on_host(norm->running_var), plain->running_var,
+                              /*rtol=*/1e-5,
                               /*atol=*/1e-6));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
 }

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -130,6 +131,17 @@ int code_of(Call call) {
   }
 }
 
+// What `in_child` returns; an exception in the child would unwind the parent's threads.
+template <typename InChild>
+int end_of_child(InChild in_child) {
+  try {
+    return in_child();
+  } catch (const std::exception& error) {
+    std::cerr << "the child failed: " << error.what() << std::endl;
+    return 3;
+  }
+}
+
 // The child's copy of the pipeline is in the middle of a run that nobody will end.
 class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -167,7 +179,7 @@ class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
     const pid_t child = fork();
     if (child == 0) {
       alarm(30);
-      _exit(in_child(pipe, x, earlier));
+      _exit(end_of_child([&] { return in_child(pipe, x, earlier); }));
     }
     int status = 0;
     const pid_t waited = waitpid(child, &status, 0);
@@ -175,7 +187,7 @@ class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
     other.join();
     ASSERT_EQ(waited, child);
     EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status) << " (14: it hung)";
-    EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error, 2: another one";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error, 2: another one, 3: see above";
     earlier.backward();
   }
 

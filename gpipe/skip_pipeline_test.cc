@@ -20,6 +20,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
@@ -61,9 +62,9 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
                      Gradients gradients = Gradients::kBitwise) {
   auto expect_same = [&](const at::Tensor& a, const at::Tensor& b) {
     if (gradients == Gradients::kBitwise) {
-      EXPECT_THAT(a, EqualsBitwise(b));
+      EXPECT_THAT(testing::on_host(a), EqualsBitwise(b));
     } else {
-      EXPECT_TRUE(torch::allclose(a, b, /*rtol=*/1e-5, /*atol=*/1e-6));
+      EXPECT_TRUE(torch::allclose(testing::on_host(a), b, /*rtol=*/1e-5, /*atol=*/1e-6));
     }
   };
   at::set_num_threads(1);  // "bitwise" is among equal numbers of threads
@@ -78,9 +79,10 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
           auto plain_module = make();
           auto pipe_module = make();
           PlainModel plain(plain_module, kChunks);
-          GPipe pipe(pipe_module, options(balance, kChunks, mode));
+          GPipe pipe(pipe_module,
+                     options(balance, kChunks, mode).devices(testing::devices(partitions)));
           const at::Tensor plain_input = input.detach().clone().requires_grad_();
-          const at::Tensor pipe_input = input.detach().clone().requires_grad_();
+          const at::Tensor pipe_input = testing::copy_on(testing::device(), input).requires_grad_();
           Tensors expected, actual;
           if (step) {
             expected =
@@ -91,7 +93,7 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
             actual = {pipe->forward(pipe_input)};
             square(actual, {}).backward();
           }
-          EXPECT_THAT(actual[0], EqualsBitwise(expected[0]));
+          EXPECT_THAT(testing::on_host(actual[0]), EqualsBitwise(expected[0]));
           expect_same(pipe_input.grad(), plain_input.grad());
           const auto parameters = plain_module->parameters();
           for (size_t k = 0; k < parameters.size(); ++k) {

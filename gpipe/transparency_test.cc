@@ -10,6 +10,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
@@ -19,6 +20,7 @@ namespace {
 
 using testing::BackwardOrder;
 using testing::EqualsBitwise;
+using testing::on_host;
 using testing::PlainModel;
 using testing::SampleModel;
 
@@ -31,7 +33,8 @@ void expect_same(const torch::OrderedDict<std::string, torch::Tensor>& expected,
                  const std::string& what) {
   ASSERT_EQ(expected.keys(), actual.keys());
   for (const auto& entry : expected) {
-    EXPECT_THAT(actual[entry.key()], EqualsBitwise(entry.value())) << what << " " << entry.key();
+    EXPECT_THAT(on_host(actual[entry.key()]), EqualsBitwise(entry.value()))
+        << what << " " << entry.key();
   }
 }
 
@@ -42,7 +45,7 @@ void expect_same_gradients(const torch::nn::Module& expected, const torch::nn::M
     const torch::Tensor have = parameters[entry.key()].grad();
     ASSERT_EQ(want.defined(), have.defined()) << entry.key();
     if (want.defined()) {
-      EXPECT_THAT(have, EqualsBitwise(want)) << "gradient of " << entry.key();
+      EXPECT_THAT(on_host(have), EqualsBitwise(want)) << "gradient of " << entry.key();
     }
   }
 }
@@ -60,14 +63,15 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     PlainModel plain(plain_module, chunks);
     auto pipe_module = sample.make();
     GPipe pipe(pipe_module, GPipeOptions(balance)
-                                .devices(std::vector<c10::Device>(partitions, torch::kCPU))
+                                .devices(testing::devices(partitions))
                                 .chunks(chunks)
                                 .checkpoint(mode));
     Tensors plain_inputs = sample.inputs(kRows);
-    Tensors pipe_inputs = sample.inputs(kRows);
+    Tensors pipe_inputs = testing::on(testing::device(), sample.inputs(kRows));
     plain_inputs[0].requires_grad_();
     pipe_inputs[0].requires_grad_();
     const Tensors targets = sample.targets(kRows);
+    const Tensors pipe_targets = testing::on(testing::device(partitions - 1), targets);
     // Two rounds without zeroing the gradients: accumulation and running statistics go on.
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
@@ -77,7 +81,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
         expected = plain.forward_backward(plain_inputs, targets, sample.loss);
         testing::manual_seed(100 + round);
         actual.outputs = pipe->forward(pipe_inputs);
-        torch::Tensor loss = sample.loss(actual.outputs, targets);
+        torch::Tensor loss = sample.loss(actual.outputs, pipe_targets);
         loss.backward();
         actual.loss = loss.item<double>();
       } else {
@@ -88,16 +92,17 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
         StepOptions options;
         options.keep_outputs(true);
         if (!ascending) options.schedule(Schedule::gpipe);
-        actual = pipe->step(pipe_inputs, targets, sample.loss, options);
+        actual = pipe->step(pipe_inputs, pipe_targets, sample.loss, options);
       }
       EXPECT_EQ(expected.loss, actual.loss);
       ASSERT_EQ(expected.outputs.size(), actual.outputs.size());
       for (size_t k = 0; k < expected.outputs.size(); ++k) {
-        EXPECT_THAT(actual.outputs[k], EqualsBitwise(expected.outputs[k])) << "output " << k;
+        EXPECT_THAT(on_host(actual.outputs[k]), EqualsBitwise(expected.outputs[k]))
+            << "output " << k;
       }
       expect_same_gradients(*plain_module, *pipe);
       expect_same(plain_module->named_buffers(), pipe->named_buffers(), "buffer");
-      EXPECT_THAT(pipe_inputs[0].grad(), EqualsBitwise(plain_inputs[0].grad()));
+      EXPECT_THAT(on_host(pipe_inputs[0].grad()), EqualsBitwise(plain_inputs[0].grad()));
     }
   }
 }

@@ -639,7 +639,8 @@ std::vector<Call> steps() {
                                  {"trouble", place}),
       thrown<std::out_of_range>(
           "LossThatAsksForAnotherTarget",
-          lose([](const Tensors& o, const Tensors& t) { return mse(o, {t.at(1)}); }), {place}),
+          lose([](const Tensors& o, const Tensors& t) { return mse(o, {t.at(1)}); }),
+          {"was given 1 outputs and 1 targets", place}),
       thrown<c10::Error>(
           "LossThatDoesNotTakeTheOutputs",
           lose([](const Tensors& o, const Tensors& t) { return mse({o[0].narrow(1, 0, 2)}, t); }),

@@ -10,9 +10,9 @@
 #include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
-#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -33,18 +33,29 @@ using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
+template <size_t kSize>
+bool starts_with(const char* text, const char (&start)[kSize]) {
+  return std::strncmp(text, start, kSize - 1) == 0;
 }
 
-// Whether the node is one of LibTorch's own operators', or ours: it needs nothing of the engine but
-// its inputs.
-bool is_builtin(const Node& node) {
-  if (typeid(node) == typeid(Boundary)) return true;
-  return starts_with(typeid(node).name(), "N5torch8autograd") && !is_custom_function(node);
-}
+enum class Kind {
+  kLeaf,      // accumulates a leaf's gradient
+  kBoundary,  // where the cell's graph ends
+  kBuiltin,   // of one of LibTorch's own operators: it needs nothing of the engine but its inputs
+  kOther,     // with code of a user's
+};
 
-bool is_leaf(const Node& node) { return typeid(node) == typeid(AccumulateGrad); }
+Kind kind_of(const Node& node) {
+  // Mostly one object for each type, so that its address tells; the comparison of names is slower.
+  const std::type_info& type = typeid(node);
+  if (&type == &typeid(AccumulateGrad)) return Kind::kLeaf;
+  const char* name = type.name();
+  if (starts_with(name, "N5torch8autograd")) {
+    if (type == typeid(AccumulateGrad)) return Kind::kLeaf;
+    return is_custom_function(node) ? Kind::kOther : Kind::kBuiltin;
+  }
+  return type == typeid(Boundary) ? Kind::kBoundary : Kind::kOther;
+}
 
 const at::Tensor& leaf_of(const Node& node) {
   return static_cast<const AccumulateGrad&>(node).variable;
@@ -161,11 +172,14 @@ void validate(const edge_list& edges, variable_list& gradients, const Node* from
 class LocalBackward {
  public:
   explicit LocalBackward(const LocalBackwardOptions& options)
-      : options_(options), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {}
+      : options_(options), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {
+    waiting_.reserve(kUsualNodes);
+    ready_.reserve(kUsualNodes / 2);
+  }
 
   // Counts how many gradients each node waits for.
   void discover(const edge_list& roots) {
-    std::vector<Node*> found;
+    NodeList found;
     for (const Edge& root : roots) count(root, found);
     while (!found.empty()) {
       Node* node = found.back();
@@ -195,8 +209,13 @@ class LocalBackward {
   }
 
  private:
+  // A cell of one layer has about six.
+  static constexpr size_t kUsualNodes = 12;
+  using NodeList = c10::SmallVector<Node*, kUsualNodes>;
+
   struct Waiting {
     int gradients = 0;  // that have not arrived
+    bool leaf = false;
     bool users_code = false;
     bool foreign = false;
     at::Tensor* sum = nullptr;  // a leaf whose gradient is not accumulated here
@@ -204,6 +223,7 @@ class LocalBackward {
   };
   struct Ready {
     Node* node;
+    bool leaf;
     bool users_code;
     bool foreign;
     variable_list inputs;
@@ -216,7 +236,7 @@ class LocalBackward {
   }
 
   bool is_foreign(const Node& node) const {
-    return options_.own && !is_leaf(node) &&
+    return options_.own &&
            (node.thread_id() != options_.own->thread || node.sequence_nr() < options_.own->begin);
   }
 
@@ -229,14 +249,15 @@ class LocalBackward {
     return next;
   }
 
-  void count(const Edge& edge, std::vector<Node*>& found) {
+  void count(const Edge& edge, NodeList& found) {
     Node& node = *edge.function;
     const auto [entry, fresh] = waiting_.try_emplace(&node);
     Waiting& waiting = entry->second;
     ++waiting.gradients;
     if (!fresh) return;
     found.push_back(&node);
-    if (typeid(node) == typeid(Boundary)) {
+    const Kind kind = kind_of(node);
+    if (kind == Kind::kBoundary) {
       const auto& known = options_.boundaries;
       TORCH_CHECK(
           std::find(known.begin(), known.end(), &node) != known.end(),
@@ -247,11 +268,12 @@ class LocalBackward {
       waiting.users_code = has_hooks(node);
       return;
     }
-    waiting.foreign = is_foreign(node);
+    waiting.leaf = kind == Kind::kLeaf;
+    waiting.foreign = !waiting.leaf && is_foreign(node);
     if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
     accelerated_ = accelerated_ || !node.device().is_cpu();
-    waiting.users_code = anomaly_ || !is_builtin(node) || has_hooks(node);
-    if (!is_leaf(node)) return;
+    waiting.users_code = anomaly_ || kind == Kind::kOther || has_hooks(node);
+    if (!waiting.leaf) return;
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
     if (waiting.sum != nullptr) {
       sums_ = true;
@@ -273,15 +295,24 @@ class LocalBackward {
         }
         continue;
       }
+      if (!waiting.inputs && waiting.gradients == 1 && node->num_inputs() == 1) {
+        variable_list only(1);
+        only[0] = std::move(gradients[i]);
+        make_ready(node, waiting, std::move(only));
+        continue;
+      }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
       waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), std::nullopt, std::nullopt,
                           node);
       if (--waiting.gradients > 0) continue;
-      ready_.push_back(
-          {node, waiting.users_code, waiting.foreign, std::move(waiting.inputs->buffer)});
+      make_ready(node, waiting, std::move(waiting.inputs->buffer));
       waiting.inputs.reset();
-      std::push_heap(ready_.begin(), ready_.end(), runs_later);
     }
+  }
+
+  void make_ready(Node* node, const Waiting& waiting, variable_list inputs) {
+    ready_.push_back({node, waiting.leaf, waiting.users_code, waiting.foreign, std::move(inputs)});
+    std::push_heap(ready_.begin(), ready_.end(), runs_later);
   }
 
   // As a node's input buffer adds up.
@@ -295,8 +326,8 @@ class LocalBackward {
   void evaluate(const Ready& ready, variable_list inputs) {
     Node& node = *ready.node;
     // Accumulators have no place among the nodes.
-    if (options_.running != nullptr && !is_leaf(node)) *options_.running = node.sequence_nr();
-    if (is_leaf(node) && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
+    if (options_.running != nullptr && !ready.leaf) *options_.running = node.sequence_nr();
+    if (ready.leaf && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
       inputs[0] = inputs[0].clone();
     }
     variable_list outputs;
@@ -328,8 +359,8 @@ class LocalBackward {
   bool accelerated_ = false;  // some node computes on an accelerator
   bool sums_ = false;         // some leaf's gradient goes elsewhere
   absl::flat_hash_map<Node*, Waiting> waiting_;
-  std::vector<Node*> fresh_leaves_;  // that have no gradient yet
-  std::vector<Ready> ready_;         // a heap
+  c10::SmallVector<Node*, 4> fresh_leaves_;  // that have no gradient yet
+  std::vector<Ready> ready_;                 // a heap
 };
 
 }  // namespace

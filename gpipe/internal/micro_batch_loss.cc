@@ -7,6 +7,9 @@
 #include <cmath>
 #include <new>
 #include <numeric>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
 #include <utility>
 
 #include "gpipe/internal/boundary.h"
@@ -102,7 +105,14 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
     if (!result.targets) result.targets = std::make_shared<Boundary>();
     result.targets->attach(targets[k]);
   }
-  result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
+  try {
+    result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
+  } catch (const std::out_of_range& error) {  // of .at(), where it may be outputs or targets
+    if (typeid(error) != typeid(std::out_of_range)) throw;
+    throw std::out_of_range(std::string(error.what()) + "; the loss function was given " +
+                            std::to_string(outputs.size()) + " outputs and " +
+                            std::to_string(targets.size()) + " targets");
+  }
   TORCH_CHECK_VALUE(
       result.loss.defined() && result.loss.numel() == 1,
       "the loss function must return one number per micro-batch (see StepOptions::reduction), got ",

@@ -77,6 +77,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
   // another number of intra-op threads than asked for.
   const bool inline_single = cpu_threads_per_stage == 0;
+  // After fork() LibTorch makes its thread pool anew at the first number set, and not under a lock:
+  // two workers at once would leave it without one ("Invalid thread pool").
+  restore_default_threads();
   try {
     pool_ = std::make_unique<WorkerPool>(
         stages,
@@ -216,8 +219,11 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
   pass.foreign.clear();
   for (Stage& stage : stages_) stage.begin_call();
   const CallerState caller_state;
-  std::vector<c10::Stream> streams;
-  for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
+  const std::vector<c10::Stream> of_caller = current_streams();
+  if (pass.streams.empty()) pass.streams = of_caller;
+  for (int64_t j = 0; j < stages(); ++j) {
+    if (first_on_device_[j] == j) follow(pass.streams[j], of_caller[j]);
+  }
   const bool on_caller = pool_->is_inline();
   // Several stages may fail in one run; the caller is told of the one whose exception it gets.
   std::vector<std::pair<std::exception_ptr, FailurePlace>> failures;  // guarded by failure_mutex_
@@ -244,9 +250,10 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
           if (!on_caller) state.emplace(caller_state);
           AutocastCacheOff no_cache;
           OperatorModeScope mode;
-          StreamScope stream(streams[worker]);
+          StreamScope stream(pass.streams[worker]);
           steps();
         });
+    give_back(pass, of_caller);
   } catch (...) {
     const std::exception_ptr caught = std::current_exception();
     {
@@ -270,8 +277,35 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
     pass.statistics.clear();
     pass.leaf_sums.clear();
     pass.used = Pass::Used::kByFailure;
+    try {
+      give_back(pass, of_caller);
+    } catch (...) {  // the device's own error, if it is broken; the first one tells more
+    }
     throw;
   }
+}
+
+std::vector<c10::Stream> Pipeline::current_streams() const {
+  std::vector<c10::Stream> streams;
+  for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
+  return streams;
+}
+
+void Pipeline::give_back(const Pass& pass, const std::vector<c10::Stream>& of_caller) {
+  for (int64_t j = 0; j < stages(); ++j) {
+    if (first_on_device_[j] != j || stages_[j].device().is_cpu()) continue;
+    transfers_.let_follow(pass.streams[j]);
+    follow(of_caller[j], pass.streams[j]);
+  }
+  // Made on the stages' streams, read on the caller's.
+  auto use_here = [](const at::Tensor& gradient) {
+    if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
+  };
+  for (const Packet& packet : pass.input_gradients) {
+    for (const Item& item : packet.items) use_here(item.tensor);
+  }
+  if (!pass.captured) return;
+  for (const at::Tensor& sum : pass.captured->sums) use_here(sum);
 }
 
 void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& received,
@@ -287,7 +321,8 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     for (size_t k = 0; k < sent.size(); ++k) {
       const Route& route = routes_[ids[k]];
       sent[k] = std::move(packets[from + k]);
-      depart(sent[k], stages_[forward ? route.target_stage : route.source_stage].device());
+      transfers_.depart(sent[k],
+                        stages_[forward ? route.target_stage : route.source_stage].device());
     }
   };
   if (action.kind == ActionKind::kForward) {

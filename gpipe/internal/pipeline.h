@@ -24,6 +24,7 @@
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/stage.h"
+#include "gpipe/internal/transfer.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/run_lock.h"
 #include "gpipe/runtime/trace.h"
@@ -55,6 +56,8 @@ struct Pass {
   CallerInputs inputs;
   std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
+  // [stage] Where it computes: on what was current where the forward was called, as autograd does.
+  std::vector<c10::Stream> streams;
   // Cuts out micro-batch i of the outputs' gradients; empty in a step. Called by the workers of the
   // last stage, so that the cutting overlaps with the other stages' work.
   std::function<Packet(int64_t micro_batch)> output_gradient_of;
@@ -113,8 +116,14 @@ class Pipeline {
   // Throws c10::Error where a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass);
 
+  // The calling thread's, one for each stage.
+  std::vector<c10::Stream> current_streams() const;
+  // After a run, also one that failed: what the caller does next on its own streams comes behind.
+  void give_back(const Pass& pass, const std::vector<c10::Stream>& of_caller);
+
   std::vector<Stage> stages_;
   std::vector<int64_t> first_on_device_;  // [stage]
+  Transfers transfers_;
   Routes routes_;
   std::unique_ptr<WorkerPool> pool_;
 

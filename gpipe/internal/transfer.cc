@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "gpipe/internal/alias.h"
@@ -28,9 +30,11 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
         at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
     return host.copy_(tensor, /*non_blocking=*/true);
   }
-  // The allocator of pinned memory keeps the block until the copy is done.
-  const at::Tensor source = tensor.is_cpu() ? tensor.pin_memory() : tensor;
-  return source.to(target, /*non_blocking=*/true);
+  if (!tensor.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
+  // Not pin_memory(), which takes pinned memory as it is: its owner may change it before it is
+  // read. The allocator of pinned memory keeps the block until the copy is done.
+  at::Tensor pinned = at::empty_like(tensor, tensor.options().pinned_memory(true));
+  return pinned.copy_(tensor).to(target, /*non_blocking=*/true);
 }
 
 }  // namespace
@@ -55,30 +59,61 @@ StreamScope::~StreamScope() {
   impl.setDevice(former_device_);
 }
 
-void depart(Packet& packet, c10::Device target) {
+void follow(const c10::Stream& later, const c10::Stream& earlier) {
+  if (later != earlier) recorded(earlier)->block(later);
+}
+
+void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (!tensor.defined() || tensor.device().is_cpu() || !tensor.has_storage()) return;
+  VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+Transfers::Lane Transfers::lane(c10::Device source, c10::Device target) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Lane& lane : lanes_) {
+    if (lane.source == source && lane.target == target) return lane;
+  }
+  auto stream_on = [](c10::Device device) {
+    if (device.is_cpu()) return current_stream(device);
+    return VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  };
+  lanes_.push_back({source, target, stream_on(source), stream_on(target)});
+  return lanes_.back();
+}
+
+void Transfers::depart(Packet& packet, c10::Device target) {
+  c10::SmallVector<c10::Stream, 2> busy;
+  auto add_busy = [&](const c10::Stream& stream) {
+    if (std::find(busy.begin(), busy.end(), stream) == busy.end()) busy.push_back(stream);
+  };
   for (Item& item : packet.items) {
     if (!item.tensor.defined()) continue;
     const c10::Device source = item.tensor.device();
     if (source.is_cpu() && target.is_cpu()) continue;
     if (source == target) {
-      packet.ready.push_back(recorded(current_stream(source)));
+      add_busy(current_stream(source));
       continue;
     }
-    // The copy has a stream of its own, on the producer's side if that has streams.
-    const c10::Device carrier = source.is_cpu() ? target : source;
-    VirtualGuardImpl impl(carrier.type());
-    const c10::Stream copy = impl.getStreamFromGlobalPool(carrier);
+    const Lane lane = this->lane(source, target);
     if (!source.is_cpu()) {
-      // It waits for what made the tensor and for nothing else.
-      recorded(current_stream(source))->block(copy);
-      if (item.tensor.has_storage()) {
-        impl.recordDataPtrOnStream(item.tensor.storage().data_ptr(), copy);
-      }
+      // The copy waits for what made the tensor and for nothing else.
+      follow(lane.from, current_stream(source));
+      use_on(item.tensor, lane.from);
     }
-    StreamScope scope(copy);
+    // Both sides': a copy between devices makes the current streams of both wait for each other.
+    StreamScope to(lane.to);
+    StreamScope from(lane.from);
     item.tensor = copied(item.tensor, target);
     item.version = version_of(item.tensor);
-    packet.ready.push_back(recorded(copy));
+    add_busy(target.is_cpu() ? lane.from : lane.to);
+  }
+  for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));
+}
+
+void Transfers::let_follow(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Lane& lane : lanes_) {
+    if (lane.source == stream.device()) follow(stream, lane.from);
   }
 }
 
@@ -92,12 +127,7 @@ void arrive(Packet& packet, c10::Device device) {
   const c10::Stream stream = current_stream(device);
   for (const auto& event : packet.ready) event->block(stream);
   packet.ready.clear();
-  VirtualGuardImpl impl(device.type());
-  for (const Item& item : packet.items) {
-    if (item.tensor.defined() && item.tensor.device() == device && item.tensor.has_storage()) {
-      impl.recordDataPtrOnStream(item.tensor.storage().data_ptr(), stream);
-    }
-  }
+  for (const Item& item : packet.items) use_on(item.tensor, stream);
 }
 
 }  // namespace gpipe::internal

@@ -4,8 +4,12 @@
 #ifndef GPIPE_INTERNAL_TRANSFER_H_
 #define GPIPE_INTERNAL_TRANSFER_H_
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+
+#include <mutex>
+#include <vector>
 
 #include "gpipe/internal/packet.h"
 
@@ -30,11 +34,43 @@ class StreamScope {
   c10::Stream former_stream_;
 };
 
-// Called by the producing stage as soon as the packet is made: starts the copy of every tensor to
-// `target` on a stream of its own, so that it travels while both stages compute. Neither the
-// producer's stream nor its thread waits for it; copies from and to the host go through pinned
-// memory. Nothing is copied within a device, or between CPU stages.
-void depart(Packet& packet, c10::Device target);
+// What `later` is given from now on waits for what `earlier` has been given. Nothing happens if
+// they are the same stream. Both belong to accelerators.
+void follow(const c10::Stream& later, const c10::Stream& earlier);
+
+// Makes the allocator keep the tensor's memory until `stream` is done with what it has been given.
+// Nothing happens for the CPU.
+void use_on(const at::Tensor& tensor, const c10::Stream& stream);
+
+// The streams on which a pipeline's packets travel: for each pair of devices one stream on either
+// side, and none for the host. They are taken once and kept, since an allocator keeps the freed
+// blocks of each stream apart.
+//
+// Thread-safe.
+class Transfers {
+ public:
+  // Called by the producing stage as soon as the packet is made: starts the copy of every tensor to
+  // `target`, so that it travels while both stages compute. Neither side's current stream waits for
+  // it, nor does this thread; copies from and to the host go through pinned memory. Nothing is
+  // copied within a device, or between CPU stages.
+  void depart(Packet& packet, c10::Device target);
+
+  // Called after a run: what `stream` is given from now on waits for the copies that read its
+  // device's memory. The caller may change there what a stage only handed on.
+  void let_follow(const c10::Stream& stream);
+
+ private:
+  struct Lane {
+    c10::Device source;
+    c10::Device target;
+    c10::Stream from;  // reads
+    c10::Stream to;    // has the copies' memory, and is done with a copy when all of it has arrived
+  };
+  Lane lane(c10::Device source, c10::Device target);
+
+  std::mutex mutex_;
+  std::vector<Lane> lanes_;  // guarded by mutex_; a few
+};
 
 // Called by the consuming stage before it uses the packet: its current stream, or on the CPU its
 // thread, waits for the copies.

@@ -65,7 +65,7 @@ TEST_F(TransferStream, AStreamWaitsForASlowOne) {
     StreamScope scope(producer);
     slow_work(device());
     packet = packet_of(torch::ones({100}, device()) * 2);
-    depart(packet, device());
+    Transfers().depart(packet, device());
   }
   StreamScope scope(consumer);
   arrive(packet, device());
@@ -75,7 +75,7 @@ TEST_F(TransferStream, AStreamWaitsForASlowOne) {
 TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost) {
   slow_work(device());
   Packet packet = packet_of(torch::ones({100}, device()));
-  depart(packet, c10::kCPU);
+  Transfers().depart(packet, c10::kCPU);
   ASSERT_EQ(packet.ready.size(), 1U);
   EXPECT_FALSE(packet.ready[0]->query()) << "the copy still waits for the slow work";
   EXPECT_TRUE(packet.items[0].tensor.is_pinned());
@@ -94,7 +94,7 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
     block = tensor.storage().mutable_data();
     Packet packet = packet_of(shifted ? tensor.slice(0, 1) : tensor);
     tensor = at::Tensor();
-    depart(packet, device());
+    Transfers().depart(packet, device());
     StreamScope consuming(consumer);
     arrive(packet, device());
     slow_work(device());

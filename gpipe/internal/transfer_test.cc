@@ -29,7 +29,7 @@ Packet packet_of(std::vector<at::Tensor> tensors) {
 TEST_F(Transfer, NothingIsCopiedWithinADevice) {
   const at::Tensor tensor = torch::ones({10}, device());
   Packet packet = packet_of({tensor, at::Tensor()});
-  depart(packet, device());
+  Transfers().depart(packet, device());
   arrive(packet, device());
   EXPECT_TRUE(packet.items[0].tensor.is_same(tensor));
   EXPECT_FALSE(packet.items[1].tensor.defined());
@@ -39,7 +39,7 @@ TEST_F(Transfer, NothingIsCopiedWithinADevice) {
 TEST_F(Transfer, FromTheHostToTheDevice) {
   const at::Tensor tensor = torch::arange(100.0);
   Packet packet = packet_of({tensor, tensor.view({10, 10}).t()});
-  depart(packet, device());
+  Transfers().depart(packet, device());
   arrive(packet, device());
   for (const Item& item : packet.items) {
     EXPECT_EQ(item.tensor.device(), device());
@@ -52,7 +52,7 @@ TEST_F(Transfer, FromASlowDeviceToTheHost) {
   slow_work(device());
   const at::Tensor tensor = torch::ones({100}, device()) * 3;
   Packet packet = packet_of({tensor, tensor.view({10, 10}).t()});
-  depart(packet, c10::kCPU);
+  Transfers().depart(packet, c10::kCPU);
   arrive(packet, c10::kCPU);
   for (const Item& item : packet.items) {
     EXPECT_TRUE(item.tensor.device().is_cpu());

@@ -65,6 +65,25 @@ c10::Device device(int64_t number) {
   return c10::Device(kind().type, static_cast<c10::DeviceIndex>(number % gpu_count()));
 }
 
+std::vector<c10::Device> devices(int64_t partitions) {
+  std::vector<c10::Device> result;
+  for (int64_t j = 0; j < partitions; ++j) result.push_back(device(j));
+  return result;
+}
+
+at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.detach().to(device, /*non_blocking=*/false, /*copy=*/true)
+                          : tensor;
+}
+
+std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(copy_on(device, tensor));
+  return result;
+}
+
+at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
+
 void slow_work(c10::Device device) {
   (device.is_cpu() ? &slow_work_on_cpu : kind().slow_work)(device);
 }

@@ -3,11 +3,13 @@
 #ifndef GPIPE_TESTING_DEVICE_H_
 #define GPIPE_TESTING_DEVICE_H_
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gpipe::testing {
 
@@ -21,6 +23,15 @@ int64_t gpu_count();
 // For the CPU: the CPU. For GPUs: number `number`, counted round where there are fewer. Throws
 // std::runtime_error where there is none.
 c10::Device device(int64_t number = 0);
+
+// One for each partition: device(0), device(1), ...
+std::vector<c10::Device> devices(int64_t partitions);
+
+// A copy there, also where the tensor is there already: nobody else changes it.
+at::Tensor copy_on(c10::Device device, const at::Tensor& tensor);
+std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& tensors);
+// The tensor on the CPU; undefined stays undefined.
+at::Tensor on_host(const at::Tensor& tensor);
 
 // Keeps the device's current stream busy for a tenth of a second or so, without waiting for it. On
 // the CPU, which has no streams: sleeps for a moment.

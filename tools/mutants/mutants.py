@@ -572,8 +572,8 @@ def explanation(mutant, explained):
 
 def error_places(log):
     """{(file, line)} of a compiler's messages."""
-    errors = set(re.findall(r"^((?:\w+/)+[\w.]+):(\d+):\d+: (?:fatal )?error: ", log, re.M))
-    notes = set(re.findall(r"^((?:\w+/)+[\w.]+):(\d+):\d+:\s+required from", log, re.M))
+    errors = set(re.findall(r"^(?:\./)?((?:\w+/)+[\w.]+):(\d+):\d+: (?:fatal )?error: ", log, re.M))
+    notes = set(re.findall(r"^(?:\./)?((?:\w+/)+[\w.]+):(\d+):\d+:\s+required from", log, re.M))
     return {(file, int(line)) for file, line in errors}, {(file, int(line)) for file, line in notes}
 
 
@@ -708,7 +708,7 @@ class Workplace:
         with tempfile.TemporaryDirectory() as scratch:
             values = dict(os.environ, GPIPE_TEST_DEVICE="cpu", TEST_TMPDIR=scratch, TEST_SRCDIR=str(runfiles),
                           RUNFILES_DIR=str(runfiles), TEST_WORKSPACE=workspace, TESTBRIDGE_TEST_RUNNER_FAIL_FAST="1",
-                          **environment)
+                          OMP_WAIT_POLICY="passive", **environment)
             values.setdefault("GPIPE_PROGRAMS", "150")
             values["GPIPE_PROGRAMS_FAILURES"] = "1"
             with open(os.path.join(scratch, "output"), "w+b") as output:
