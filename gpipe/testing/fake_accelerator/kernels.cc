@@ -60,9 +60,10 @@ class Call {
   int argument_of(size_t result) const;
   bool is_written(size_t argument) const;
   std::vector<Access> accesses() const;
+  bool is_output(size_t argument) const;
   Stack on_cpu() const;
   Stack dry_run(c10::Device device, const CpuKernel& kernel);
-  void resize_outputs(const Stack& dry);
+  void resize_outputs(const Stack& computed);
 
   const c10::FunctionSchema& schema_;
   const std::string name_;
@@ -152,9 +153,24 @@ at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   return copy;
 }
 
+// Whether it is only written, whatever it holds: `out`.
+bool Call::is_output(size_t argument) const {
+  return schema_.arguments()[argument].is_out() && args_[argument].isTensor() &&
+         is_fake(args_[argument].toTensor());
+}
+
+// What a kernel gets for an output. Kernels of the CPU may use it for values of another size on the
+// way (mse_loss does), which an alias of other memory cannot hold.
+at::Tensor empty_output(const at::Tensor& output) {
+  return at::empty({0}, output.options().device(c10::kCPU));
+}
+
 Stack Call::on_cpu() const {
   Stack mapped;
-  for (const c10::IValue& value : args_) mapped.push_back(map_tensors(value, tensor_on_cpu));
+  for (size_t i = 0; i < args_.size(); ++i) {
+    mapped.push_back(is_output(i) ? c10::IValue(empty_output(args_[i].toTensor()))
+                                  : map_tensors(args_[i], tensor_on_cpu));
+  }
   return mapped;
 }
 
@@ -162,8 +178,12 @@ Stack Call::on_cpu() const {
 // on as the kernel will move the copy.
 Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
   Stack dry;
-  for (const c10::IValue& value : args_) {
-    dry.push_back(map_tensors(value, [](const at::Tensor& tensor) {
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (is_output(i)) {
+      dry.push_back(empty_output(args_[i].toTensor()));
+      continue;
+    }
+    dry.push_back(map_tensors(args_[i], [](const at::Tensor& tensor) {
       if (!is_fake(tensor)) return tensor_on_cpu(tensor);
       at::Tensor stand_in =
           at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
@@ -194,25 +214,37 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
   return results;
 }
 
-// Outputs that the caller gives may be of another size than the result.
-void Call::resize_outputs(const Stack& dry) {
+// Outputs that the caller gives may be of another size than what the arguments `computed` now hold.
+void Call::resize_outputs(const Stack& computed) {
   for (size_t i = 0; i < args_.size(); ++i) {
     if (!writes(schema_.arguments()[i]) || !args_[i].isTensor()) continue;
     const at::Tensor& mine = args_[i].toTensor();
-    const at::Tensor& wanted = dry[i].toTensor();
+    const at::Tensor& wanted = computed[i].toTensor();
     if (mine.sizes() != wanted.sizes()) mine.resize_(wanted.sizes());
+  }
+}
+
+// Copies tensors, or lists of them, where `to` has any.
+void copy_values(const c10::IValue& from, const c10::IValue& to) {
+  if (to.isTensor() && to.toTensor().defined()) to.toTensor().copy_(from.toTensor());
+  if (!to.isTensorList()) return;
+  const std::vector<at::Tensor> targets = to.toTensorVector(), sources = from.toTensorVector();
+  for (size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].defined()) targets[k].copy_(sources[k]);
   }
 }
 
 Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   const Stack dry_results = dry_run(device, kernel);
   std::vector<Access> touched = accesses();
-  Stack results, targets;  // targets: where on the CPU the values go; none for a written argument
+  // Where on the CPU the values go; none for a result that is an argument, and for an argument that
+  // is no output.
+  Stack results, result_targets, output_targets;
   for (size_t r = 0; r < dry_results.size(); ++r) {
     const int argument = argument_of(r);
     if (argument != kNoArgument) {
       results.push_back(args_[static_cast<size_t>(argument)]);
-      targets.emplace_back();
+      result_targets.emplace_back();
       continue;
     }
     results.push_back(map_tensors(dry_results[r], [&](const at::Tensor& dry) {
@@ -224,21 +256,16 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
       touched.push_back(access_of(made, /*write=*/true));
       return made;
     }));
-    targets.push_back(map_tensors(results.back(), tensor_on_cpu));
+    result_targets.push_back(map_tensors(results.back(), tensor_on_cpu));
   }
-  auto run = [kernel, cpu = on_cpu(), targets]() mutable {
+  for (size_t i = 0; i < args_.size(); ++i) {
+    output_targets.push_back(is_output(i) ? map_tensors(args_[i], tensor_on_cpu) : c10::IValue());
+  }
+  auto run = [kernel, cpu = on_cpu(), result_targets, output_targets]() mutable {
+    const Stack arguments = cpu;
     call(kernel, cpu);
-    for (size_t r = 0; r < targets.size(); ++r) {
-      if (targets[r].isTensor()) {
-        if (targets[r].toTensor().defined()) targets[r].toTensor().copy_(cpu[r].toTensor());
-      } else if (targets[r].isTensorList()) {
-        const std::vector<at::Tensor> to = targets[r].toTensorVector();
-        const std::vector<at::Tensor> from = cpu[r].toTensorVector();
-        for (size_t k = 0; k < to.size(); ++k) {
-          if (to[k].defined()) to[k].copy_(from[k]);
-        }
-      }
-    }
+    for (size_t r = 0; r < cpu.size(); ++r) copy_values(cpu[r], result_targets[r]);
+    for (size_t i = 0; i < arguments.size(); ++i) copy_values(arguments[i], output_targets[i]);
   };
   runtime().launch(current_stream(device),
                    {name_, Task::Kind::kKernel, std::move(touched), std::move(run), {}});
@@ -249,21 +276,34 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
   const StreamId stream = current_stream(device);
   runtime().launch(stream, {name_, Task::Kind::kKernel, accesses(), nullptr, {}});
   runtime().synchronize(stream, Wait::kImplied, name_ + ", whose result the host must know");
-  Stack results = on_cpu();
-  const Stack arguments = results;  // see call()
-  kernel(results);
-  for (c10::IValue& result : results) {
-    result = map_tensors(result, [&](const at::Tensor& computed) {
-      if (!computed.defined()) return computed;
+  Stack computed = on_cpu();
+  const Stack arguments = computed;
+  call(kernel, computed);
+  resize_outputs(arguments);
+  const auto bring = [&](const at::Tensor& from, const at::Tensor& to) {
+    runtime().launch(stream, {name_,
+                              Task::Kind::kKernel,
+                              {access_of(to, /*write=*/true)},
+                              [target = alias_on_cpu(to), from] { target.copy_(from); },
+                              {}});
+  };
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (is_output(i)) bring(arguments[i].toTensor(), args_[i].toTensor());
+  }
+  Stack results;
+  for (size_t r = 0; r < computed.size(); ++r) {
+    const int argument = argument_of(r);
+    if (argument != kNoArgument) {
+      results.push_back(args_[static_cast<size_t>(argument)]);
+      continue;
+    }
+    results.push_back(map_tensors(computed[r], [&](const at::Tensor& value) {
+      if (!value.defined()) return value;
       at::Tensor made =
-          at::empty(computed.sizes(), at::TensorOptions().dtype(computed.dtype()).device(device));
-      runtime().launch(stream, {name_,
-                                Task::Kind::kKernel,
-                                {access_of(made, /*write=*/true)},
-                                [to = alias_on_cpu(made), computed] { to.copy_(computed); },
-                                {}});
+          at::empty(value.sizes(), at::TensorOptions().dtype(value.dtype()).device(device));
+      bring(value, made);
       return made;
-    });
+    }));
   }
   return results;
 }

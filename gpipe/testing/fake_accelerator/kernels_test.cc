@@ -80,6 +80,19 @@ TEST_F(KernelsTest, ComputesWhatTheCpuComputes) {
              at::Tensor out = at::empty({0}, x.options());
              return at::mul_out(out, x, x);
            }},
+          {"out of nonzero",
+           [](auto, auto mask) {
+             at::Tensor out = at::empty({0}, mask.options().dtype(at::kLong));
+             return at::nonzero_out(out, mask);
+           }},
+          {"out in a column",
+           [](auto x, auto) {
+             at::Tensor all = at::zeros({4, 9}, x.options());
+             at::Tensor out = all.slice(1, 1, 7);
+             at::mul_out(out, x, x);
+             return all;
+           }},
+          {"mse", [](auto x, auto) { return at::mse_loss(x, x.flip(0)); }},
           {"types", [](auto x, auto) { return x.to(at::kHalf).to(at::kInt) / 2; }},
           {"unfold", [](auto x, auto) { return x.unfold(1, 3, 2).contiguous(); }},
           {"resize",
