@@ -29,11 +29,20 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
+// For dry runs and streams: what an operator warns of is how it is called here, mse_loss of the
+// output that it resizes itself.
+class Silence : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 // Where an operator returns several of its outputs by reference, LibTorch drops the arguments from
 // the stack before it copies what the references refer to (make_boxed_from_unboxed_functor.h): the
 // tensors must live on. The backtrace of an error is that of a stream's thread, and tells nothing.
 void call(const CpuKernel& kernel, Stack& stack) {
   const Stack arguments = stack;
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
   try {
     kernel(stack);
   } catch (const c10::Error& error) {
@@ -188,7 +197,11 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
     dry[i] = cpu;
   }
   Stack results = dry;  // `dry` keeps the arguments, see call()
-  kernel(results);
+  {
+    Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+    kernel(results);
+  }
   lock = {};
   resize_outputs(dry);
   return results;
@@ -226,8 +239,17 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
     }));
     targets.push_back(map_tensors(results.back(), tensor_on_cpu));
   }
-  auto run = [kernel, cpu = on_cpu(), targets]() mutable {
+  const Stack cpu = on_cpu();
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // as the operator sees it, its memory
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (!is_written(i) || !args_[i].isTensor() || !is_fake(args_[i].toTensor())) continue;
+    written.emplace_back(cpu[i].toTensor(), alias_on_cpu(args_[i].toTensor()));
+  }
+  auto run = [kernel, cpu = Stack(cpu), targets, written]() mutable {
     call(kernel, cpu);
+    for (const auto& [seen, memory] : written) {
+      if (seen.const_data_ptr() != memory.const_data_ptr()) memory.copy_(seen);
+    }
     for (size_t r = 0; r < targets.size(); ++r) {
       if (targets[r].isTensor()) {
         if (targets[r].toTensor().defined()) targets[r].toTensor().copy_(cpu[r].toTensor());

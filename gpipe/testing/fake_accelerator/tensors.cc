@@ -1,6 +1,7 @@
 #include "gpipe/testing/fake_accelerator/tensors.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <optional>
 
@@ -19,6 +20,9 @@ at::Tensor alias_on_cpu(const at::Tensor& tensor) {
   // Kernels that only read take a const pointer's tensor as well.
   at::Tensor alias = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
                                    tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+  // Some operators make their output larger for a while (mse_loss).
+  alias.storage().unsafeGetStorageImpl()->set_allocator(c10::GetCPUAllocator());
+  alias.storage().unsafeGetStorageImpl()->set_resizable(true);
   // Numbers count otherwise than tensors when types are promoted.
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);

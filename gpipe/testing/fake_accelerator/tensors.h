@@ -17,7 +17,8 @@ bool is_fake(const at::Tensor& tensor);
 Access access_of(const at::Tensor& tensor, bool write);
 
 // The same memory as a tensor of the CPU. It does not keep the memory: as on a GPU, a kernel in
-// flight owns nothing. Requires: a defined tensor with strides.
+// flight owns nothing. An operator that resizes it gives it other memory. Requires: a defined
+// tensor with strides.
 at::Tensor alias_on_cpu(const at::Tensor& tensor);
 
 // `value` with each tensor in it, defined or not, replaced by function(tensor).
