@@ -50,7 +50,7 @@ struct SplitImpl : nn::Module {
     linear = register_module("linear", nn::Linear(width, width));
   }
   Tensors forward(torch::Tensor x) {
-    torch::Tensor number = torch::arange(x.size(0), torch::kLong).remainder(3);
+    torch::Tensor number = torch::arange(x.size(0), x.options().dtype(torch::kLong)).remainder(3);
     return {number, linear(x), x};
   }
   nn::Linear linear{nullptr};

@@ -1,9 +1,11 @@
 #include "gpipe/testing/fake_accelerator/backend.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,8 +28,22 @@ void check_index(int index) {
               index);
 }
 
+// Kernels on a single thread each: many streams share the CPU, and what a kernel computes must not
+// depend on how many threads it has. LibTorch's at::set_num_threads() would set the default of
+// other threads as well.
+void compute_on_one_thread() {
+  (void)at::get_num_threads();  // sets this thread's number, when it is first asked
+  using SetThreads = void (*)(int);
+  static const auto set_threads =
+      reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  TORCH_INTERNAL_ASSERT(set_threads != nullptr, "LibTorch without OpenMP");
+  set_threads(1);
+  TORCH_INTERNAL_ASSERT(at::get_num_threads() == 1);
+}
+
 // For each stream's thread, before anything else.
 void prepare_thread() {
+  compute_on_one_thread();
   // Kernels are the CPU's own, below autograd.
   static thread_local const at::AutoDispatchBelowADInplaceOrView below;
   // A kernel must not run while static objects of LibTorch are destroyed. Those made from now on
