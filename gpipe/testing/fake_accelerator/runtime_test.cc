@@ -285,6 +285,24 @@ TEST_F(RuntimeTest, WhoWaitsForAFailedStreamIsNotStuck) {
   EXPECT_TRUE(ran);
 }
 
+TEST_F(RuntimeTest, UpkeepRunsAtTheLatestWhenSomeoneLooks) {
+  std::atomic<int> ran{0};
+  auto upkeep = [&] {
+    runtime_.launch(kA, {"upkeep", Task::Kind::kUpkeep, {}, [&] { ++ran; }, {}});
+  };
+  upkeep();
+  while (!runtime_.is_idle(kA)) std::this_thread::yield();
+  upkeep();
+  while (!runtime_.is_over(runtime_.record(kA))) std::this_thread::yield();
+  upkeep();
+  while (!runtime_.query(runtime_.record(kA))) std::this_thread::yield();
+  upkeep();
+  runtime_.wait(kC, runtime_.record(kA));
+  runtime_.launch(kC, kernel("k"));
+  runtime_.synchronize(kC);
+  EXPECT_EQ(ran, 4);
+}
+
 // ---- Time and numbers
 
 TEST_F(RuntimeTest, KernelsAndCopiesTakeTheTimeAskedForAndUpkeepNone) {
