@@ -98,6 +98,9 @@ class Deferred
 // micro-batches; its statistics are compared with those of exactly these inputs.
 TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   const auto [mode, entry, momentum] = GetParam();
+  // For the cumulative average LibTorch's layer asks for the count.
+  std::optional<testing::HostWaitsAllowed> waits;
+  if (!momentum) waits.emplace();
   nn::Sequential plain = norms(momentum);
   nn::Sequential module = norms(momentum);
   GPipe pipe(module, options(4, mode, /*deferred=*/true));

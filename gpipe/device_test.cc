@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -14,7 +15,9 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -23,6 +26,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
+#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
@@ -33,6 +37,7 @@ using testing::device;
 using testing::devices;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
+using testing::on_host;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 
@@ -234,6 +239,109 @@ TEST_F(Device, AFailureReachesTheCallerAndThePipelineWorksOn) {
     EXPECT_THAT(error.what(), HasSubstr("stage 1"));
   }
   EXPECT_GT(pipe->step({x}, {}, square).loss, 0);
+}
+
+// The workers compute on what is current where forward() and step() are called.
+TEST_F(Device, InputsAndResultsAreInTheOrderOfTheCallersStreams) {
+  GPipe pipe(convolutions_with_a_skip(),
+             GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(3).checkpoint(Checkpoint::kAlways));
+  testing::manual_seed(1);
+  const at::Tensor input = torch::randn({6, 2, 8, 8});
+  const at::Tensor want = on_host(pipe->forward(input.to(device())));
+  const testing::OtherStreamsScope other;
+  const at::Tensor x = input.to(device());
+  testing::slow_work(device());
+  x.mul_(2).div_(2);
+  EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(want));
+  const double loss = pipe->step({x}, {}, square).loss;
+  EXPECT_GT(loss, 0);
+}
+
+// Hands on what it gets, as another tensor over the same memory.
+struct ViewImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) { return x.view({x.size(0), -1}); }
+};
+TORCH_MODULE(View);
+
+TEST_F(Device, AnInputMayBeChangedRightAfterTheCall) {
+  for (const bool stashed : {false, true}) {
+    for (const bool step : {false, true}) {
+      SCOPED_TRACE(std::string(stashed ? "stashed" : "viewed") + (step ? ", step" : ", forward"));
+      nn::Sequential model;
+      if (stashed) {
+        model = nn::Sequential(skip::testing::stash_layer({"x"}), View(), nn::Linear(4, 4),
+                               skip::testing::pop_layer({"x"}));
+      } else {
+        model = nn::Sequential(View(), View(), nn::Linear(4, 4), nn::Tanh());
+      }
+      GPipe pipe(
+          model,
+          GPipeOptions({1, 1, 1, 1}).devices(devices(4)).chunks(2).checkpoint(Checkpoint::kNever));
+      const at::Tensor x = torch::full({4, 4}, 0.5, device());
+      at::Tensor y;
+      if (step) {
+        y = pipe->step({x}, {}, square, StepOptions().keep_outputs(true)).outputs[0];
+      } else {
+        torch::NoGradGuard no_grad;  // else the weights' gradients need the input as it was
+        y = pipe->forward(x);
+      }
+      x.fill_(1000);
+      EXPECT_LT(on_host(y).detach().abs().max().item<double>(), 10);
+    }
+  }
+}
+
+// Forward and backward under different current streams, the gradients used on the second.
+TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
+  testing::manual_seed(1);
+  const at::Tensor input = torch::randn({6, 2, 8, 8});
+  for (Checkpoint mode : kModes) {
+    for (const bool forward_on_others : {false, true}) {
+      SCOPED_TRACE(std::string(to_text(mode)) + (forward_on_others ? " forward" : " backward"));
+      auto gradients = [&](bool same) {
+        GPipe pipe(convolutions_with_a_skip(),
+                   GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(3).checkpoint(mode));
+        const at::Tensor x = testing::copy_on(device(), input).requires_grad_();
+        std::optional<testing::OtherStreamsScope> other;
+        if (forward_on_others && !same) other.emplace();
+        at::Tensor loss;
+        {
+          at::Tensor scaled = x * 2;
+          loss = pipe->forward(scaled).pow(2).mean();
+        }
+        if (other) {
+          other.reset();
+        } else if (!same) {
+          other.emplace();
+        }
+        // Gradients of before, written on the streams of the backward.
+        for (const at::Tensor& parameter : pipe->parameters()) {
+          parameter.mutable_grad() = torch::zeros_like(parameter);
+        }
+        loss.backward();
+        std::vector<at::Tensor> results = {on_host(x.grad() * 1)};
+        for (const at::Tensor& p : pipe->parameters()) results.push_back(on_host(p.grad() * 1));
+        // Memory that is free now is used again at once.
+        loss = at::Tensor();
+        for (int k = 0; k < 3; ++k) torch::full({6, 2, 8, 8}, NAN, device(k));
+        return results;
+      };
+      EXPECT_EQ(testing::bitwise_difference(gradients(true), gradients(false)), "");
+    }
+  }
+}
+
+TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+             GPipeOptions({1, 1}).devices(devices(2)).chunks(2));
+  const at::Tensor x = torch::ones({4, 4}, device()).requires_grad_();
+  const at::Tensor loss = pipe->forward(x).sum();
+  const std::vector<at::Tensor> parameters = pipe->parameters();
+  const testing::OtherStreamsScope other;
+  const auto gradients = torch::autograd::grad({loss}, {x, parameters.front(), parameters.back()});
+  for (const at::Tensor& gradient : gradients) {
+    EXPECT_GT(on_host(gradient * 1).abs().sum().item<double>(), 0);
+  }
 }
 
 // Targets live where the loss is computed, and a wrong device is named.

@@ -174,6 +174,10 @@ class FailureTest : public ::testing::TestWithParam<std::tuple<Phase, Kind, Entr
 
 TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
   const auto [phase, kind, entry, stage] = GetParam();
+  if (testing::for_gpus() && phase == Phase::kBackward && kind == Kind::kForeign) {
+    GTEST_SKIP() << "autograd runs a custom function's backward on a thread of the device, where "
+                    "LibTorch ends the process at what is no std::exception";
+  }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
   // A recompute that fails: every micro-batch has one. Else: the mode makes no difference here.
   const Checkpoint mode =

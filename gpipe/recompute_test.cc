@@ -377,6 +377,28 @@ TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNoChange) {
 
 // --- changes between forward and backward
 
+// The graph of a checkpointed cell's first pass is gone before its loss runs.
+TEST(Recompute, HoldsNothingOfTheFirstPassWhileTheLossRuns) {
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    c10::weak_intrusive_ptr<c10::StorageImpl> saved(
+        torch::ones({1}).storage().getWeakStorageImpl());
+    GPipe pipe(
+        nn::Sequential(nn::Linear(4, 4), testing::layer<at::Tensor, at::Tensor>([&](at::Tensor x) {
+                         const at::Tensor middle = x * 2;  // kept for the backward of the square
+                         saved = middle.storage().getWeakStorageImpl();
+                         return middle * middle;
+                       })),
+        cpu_options({2}).checkpoint(mode));
+    bool checked = false;
+    pipe->step({torch::ones({4, 4})}, {}, [&](const Tensors& outputs, const Tensors&) {
+      if (!checked) EXPECT_EQ(saved.expired(), mode == Checkpoint::kAlways);
+      checked = true;
+      return outputs[0].mean();
+    });
+    EXPECT_TRUE(checked);
+  }
+}
+
 TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
   struct Case {
     const char* what;

@@ -408,6 +408,26 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
   }
 }
 
+TEST(InPlaceAtTheInput, OfOneThatOverlapsAnotherIsRefused) {
+  for (const size_t changed : {0, 1, 2}) {
+    nn::Sequential model(layer<Tensors, Tensors>([changed](Tensors values) {
+      values[changed].mul_(2);
+      return values;
+    }));
+    GPipe pipe(model, cpu_options({1}).chunks(2));
+    const Tensor x = torch::randn({4, kWidth}).requires_grad_() * 1;
+    const Tensor alone = torch::randn({4, kWidth}).requires_grad_() * 1;
+    // The first and the last share memory; the one between shares it with nobody.
+    const auto call = [&] { pipe->forward(Tensors{x, alone, x.narrow(1, 2, 3)}); };
+    if (changed == 1) {
+      EXPECT_NO_THROW(call());
+    } else {
+      EXPECT_THAT(call, ThrowsMessage<c10::Error>(
+                            HasSubstr("changed a tensor in place that also went another way")));
+    }
+  }
+}
+
 TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth)),

@@ -24,7 +24,6 @@ struct SkipEdge {
 };
 
 bool operator==(const SkipEdge& a, const SkipEdge& b);
-inline bool operator!=(const SkipEdge& a, const SkipEdge& b) { return !(a == b); }
 
 // Where the skips of a model run when it is split by a balance: an immutable value.
 class Layout {

@@ -75,6 +75,15 @@ TEST(TrackerTest, PopOfWhatIsNotThereSaysWhatIs) {
   EXPECT_EQ(tracker.size(), 1u);
 }
 
+TEST(TrackerTest, WhatIsThereIsListedInOneOrder) {
+  Tracker tracker;
+  EXPECT_THAT(error_of([&] { tracker.pop(kFoo); }), HasSubstr("waiting are: none."));
+  for (const char* name : {"c", "a", "d", "b"}) {
+    tracker.stash({Namespace::common(), name}, at::ones({1}));
+  }
+  EXPECT_THAT(error_of([&] { tracker.pop(kFoo); }), HasSubstr("waiting are: 'a', 'b', 'c', 'd'."));
+}
+
 TEST(TrackerTest, TakeAnswersInsteadOfThrowing) {
   Tracker tracker;
   EXPECT_FALSE(tracker.take(kFoo).has_value());

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -191,7 +192,7 @@ class LocalBackward {
   }
 
   void run(const edge_list& roots, variable_list& gradients) {
-    if (accelerated_ && !sums_) {
+    if (elsewhere_ && !sums_) {
       Engine::get_default_engine().execute(roots, gradients, options_.keep_graph,
                                            /*create_graph=*/false, /*accumulate_grad=*/true);
     } else {
@@ -240,6 +241,18 @@ class LocalBackward {
            (node.thread_id() != options_.own->thread || node.sequence_nr() < options_.own->begin);
   }
 
+  // Whether this thread computes where the node did in forward. Autograd runs nodes on their
+  // forward's streams; a user's layer may have had some of its own.
+  bool runs_here(Node& node) {
+    const c10::Device device = node.device();
+    if (device.is_cpu()) return true;
+    const c10::impl::VirtualGuardImpl impl(device.type());
+    const std::optional<c10::Stream> stream = node.stream();
+    if (!stream || impl.getDevice() != device || impl.getStream(device) != *stream) return false;
+    stream_ = stream;
+    return true;
+  }
+
   uint64_t next_made_after(const Node& made) const {
     uint64_t next = std::numeric_limits<uint64_t>::max();
     for (const auto& [node, waiting] : waiting_) {
@@ -271,7 +284,7 @@ class LocalBackward {
     waiting.leaf = kind == Kind::kLeaf;
     waiting.foreign = !waiting.leaf && is_foreign(node);
     if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
-    accelerated_ = accelerated_ || !node.device().is_cpu();
+    elsewhere_ = elsewhere_ || !runs_here(node);
     waiting.users_code = anomaly_ || kind == Kind::kOther || has_hooks(node);
     if (!waiting.leaf) return;
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
@@ -302,8 +315,7 @@ class LocalBackward {
         continue;
       }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
-      waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), std::nullopt, std::nullopt,
-                          node);
+      waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), stream_, stream_, node);
       if (--waiting.gradients > 0) continue;
       make_ready(node, waiting, std::move(waiting.inputs->buffer));
       waiting.inputs.reset();
@@ -316,10 +328,10 @@ class LocalBackward {
   }
 
   // As a node's input buffer adds up.
-  static void add_to(at::Tensor& sum, at::Tensor term, Node* node) {
+  void add_to(at::Tensor& sum, at::Tensor term, Node* node) const {
     InputBuffer buffer(1);
     buffer.buffer[0] = std::move(sum);
-    buffer.add(0, std::move(term), std::nullopt, std::nullopt, node);
+    buffer.add(0, std::move(term), stream_, stream_, node);
     sum = std::move(buffer.buffer[0]);
   }
 
@@ -356,8 +368,9 @@ class LocalBackward {
 
   const LocalBackwardOptions& options_;
   const bool anomaly_;
-  bool accelerated_ = false;  // some node computes on an accelerator
-  bool sums_ = false;         // some leaf's gradient goes elsewhere
+  bool elsewhere_ = false;             // some node computes on a stream that is not current here
+  bool sums_ = false;                  // some leaf's gradient goes elsewhere
+  std::optional<c10::Stream> stream_;  // of the nodes on an accelerator
   absl::flat_hash_map<Node*, Waiting> waiting_;
   c10::SmallVector<Node*, 4> fresh_leaves_;  // that have no gradient yet
   std::vector<Ready> ready_;                 // a heap

@@ -74,7 +74,8 @@ bool is_custom_function(const torch::autograd::Node& node);
 // as Engine::execute(roots, gradients, keep_graph, false, true) does, bit for bit: nodes run in the
 // same order, so sums are added up in the same order. Nodes with users' code, and all nodes in
 // anomaly mode, are run by the engine, one at a time: they may ask for its graph task. A graph with
-// nodes on accelerators goes to the engine as a whole, unless sum_of() wants a leaf's gradient.
+// nodes that computed on other streams of accelerators than this thread's current one (a layer with
+// streams of its own) goes to the engine as a whole, unless sum_of() wants a leaf's gradient.
 //
 // Throws what a node throws; nodes that have not run by then do not run.
 void run_local_backward(const torch::autograd::edge_list& roots,

@@ -1,6 +1,7 @@
 #include "gpipe/testing/device.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 
 #include <chrono>
@@ -83,6 +84,28 @@ std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& te
 }
 
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
+
+OtherStreamsScope::OtherStreamsScope() {
+  if (!for_gpus()) return;
+  const c10::impl::VirtualGuardImpl impl(kind().type);
+  for (int64_t k = 0; k < gpu_count(); ++k) {
+    former_.push_back(impl.exchangeStream(impl.getStreamFromGlobalPool(device(k))));
+  }
+}
+
+OtherStreamsScope::~OtherStreamsScope() {
+  for (const c10::Stream& stream : former_) {
+    c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  }
+}
+
+HostWaitsAllowed::HostWaitsAllowed() {
+  if (kind().allow_host_waits != nullptr) kind().allow_host_waits(true);
+}
+
+HostWaitsAllowed::~HostWaitsAllowed() {
+  if (kind().allow_host_waits != nullptr) kind().allow_host_waits(false);
+}
 
 void slow_work(c10::Device device) {
   (device.is_cpu() ? &slow_work_on_cpu : kind().slow_work)(device);

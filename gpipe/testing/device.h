@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -37,11 +38,35 @@ at::Tensor on_host(const at::Tensor& tensor);
 // the CPU, which has no streams: sleeps for a moment.
 void slow_work(c10::Device device);
 
+// While it lives, a stream of its own is current on each device, for this thread. On the CPU
+// nothing happens.
+class OtherStreamsScope {
+ public:
+  OtherStreamsScope();
+  ~OtherStreamsScope();
+  OtherStreamsScope(const OtherStreamsScope&) = delete;
+  OtherStreamsScope& operator=(const OtherStreamsScope&) = delete;
+
+ private:
+  std::vector<c10::Stream> former_;
+};
+
+// While it lives, threads of the host may wait for a device where the kind forbids it (see
+// DeviceKind). For layers that ask for a value.
+class HostWaitsAllowed {
+ public:
+  HostWaitsAllowed();
+  ~HostWaitsAllowed();
+  HostWaitsAllowed(const HostWaitsAllowed&) = delete;
+  HostWaitsAllowed& operator=(const HostWaitsAllowed&) = delete;
+};
+
 // What stands behind these functions for another kind of device than CPU and CUDA.
 struct DeviceKind {
   c10::DeviceType type;
   int64_t (*count)();
   void (*slow_work)(c10::Device device);
+  void (*allow_host_waits)(bool allowed) = nullptr;  // null: always
 };
 
 // For static initializers of what such a program links. `name` is the value of GPIPE_TEST_DEVICE.

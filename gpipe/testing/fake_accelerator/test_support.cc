@@ -20,8 +20,13 @@ void slow_work(c10::Device device) {
                                             /*longer=*/std::chrono::milliseconds(50)});
 }
 
+void allow_host_waits(bool allowed) {
+  runtime().exchange_host_waits(allowed ? HostWaits::kAllowed : HostWaits::kOfTheTest);
+}
+
 [[maybe_unused]] const bool registered = [] {
-  register_device_kind("fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work});
+  register_device_kind(
+      "fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work, &allow_host_waits});
   ::testing::UnitTest::GetInstance()->listeners().Append(
       new Verdict(runtime()));  // GoogleTest owns it
   return true;

@@ -1,0 +1,138 @@
+// What copies wait for and what waits for them, as the fake accelerator sees it: a simulated time
+// for each, and a picture of when each ran.
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/transfer.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::device;
+using testing::EqualsBitwise;
+using testing::on_host;
+using testing::fake::Durations;
+using testing::fake::runtime;
+using testing::fake::Span;
+using testing::fake::Task;
+
+class TransferOverlap : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    runtime().drain();
+    runtime().set_tracing(true);
+    runtime().take_spans();
+  }
+  void TearDown() override {
+    runtime().set_durations({});
+    runtime().set_tracing(false);
+  }
+  static void copies_take(int64_t milliseconds) {
+    Durations durations;
+    durations.copy = std::chrono::milliseconds(milliseconds);
+    runtime().set_durations(durations);
+  }
+  static std::vector<Span> copies() {
+    std::vector<Span> spans = runtime().take_spans();
+    spans.erase(std::remove_if(spans.begin(), spans.end(),
+                               [](const Span& span) { return span.kind != Task::Kind::kCopy; }),
+                spans.end());
+    return spans;
+  }
+};
+
+Packet packet_of(std::vector<at::Tensor> tensors) {
+  Packet packet;
+  packet.kind = ValueKind::kTensors;
+  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
+  return packet;
+}
+
+TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
+  const at::Tensor tensor = torch::ones({8}, device(0));
+  runtime().drain();
+  copies_take(100);
+  Transfers transfers;
+  Packet packet = packet_of({tensor});
+  transfers.depart(packet, device(1));
+  const at::Tensor here = tensor + 1;
+  const at::Tensor there = torch::ones({8}, device(1)) + 1;
+  const c10::impl::VirtualGuardImpl impl(device().type());
+  impl.synchronizeStream(current_stream(device(0)));
+  impl.synchronizeStream(current_stream(device(1)));
+  EXPECT_FALSE(packet.ready.at(0)->query()) << "the copy was waited for";
+  arrive(packet, device(1));
+  EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
+}
+
+TEST_F(TransferOverlap, EachPairOfDevicesKeepsItsStream) {
+  Transfers transfers;
+  const at::Tensor tensor = torch::ones({8}, device(0));
+  for (int round = 0; round < 5; ++round) {
+    Packet packet = packet_of({tensor, tensor + 1});
+    transfers.depart(packet, device(1));
+    arrive(packet, device(1));
+  }
+  std::set<testing::fake::StreamId> streams;
+  for (const Span& span : copies()) streams.insert(span.stream);
+  EXPECT_EQ(streams.size(), 1u);
+}
+
+TEST_F(TransferOverlap, APacketOfTensorsFromSeveralDevicesIsWaitedForAsAWhole) {
+  for (const bool host_first : {false, true}) {
+    Transfers transfers;
+    copies_take(20);
+    std::vector<at::Tensor> tensors = {torch::full({8}, 1.0), torch::full({8}, 2.0, device(0)),
+                                       torch::full({8}, 3.0, device(1))};
+    if (!host_first) std::reverse(tensors.begin(), tensors.end());
+    Packet packet = packet_of(tensors);
+    transfers.depart(packet, device(1));
+    EXPECT_EQ(packet.ready.size(), 3u);
+    arrive(packet, device(1));
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      EXPECT_THAT(on_host(packet.items[k].tensor + 0), EqualsBitwise(on_host(tensors[k])));
+    }
+  }
+}
+
+TEST_F(TransferOverlap, PinnedMemoryOfTheCallersMayBeChangedWhileItsCopyIsUnderWay) {
+  const at::Tensor mine = torch::ones({8}).pin_memory();
+  ASSERT_TRUE(mine.is_pinned());
+  copies_take(50);
+  Transfers transfers;
+  Packet packet = packet_of({mine});
+  transfers.depart(packet, device());
+  mine.fill_(7);
+  arrive(packet, device());
+  EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
+}
+
+TEST_F(TransferOverlap, WhatFollowsOnTheSourcesStreamMayChangeItsMemory) {
+  copies_take(50);
+  for (const c10::Device target : {device(1), c10::Device(c10::kCPU)}) {
+    Transfers transfers;
+    const at::Tensor tensor = torch::ones({8}, device(0));
+    Packet packet = packet_of({tensor});
+    transfers.depart(packet, target);
+    transfers.let_follow(current_stream(device(0)));
+    tensor.fill_(7);
+    arrive(packet, target);
+    EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::internal
