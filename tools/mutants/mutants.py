@@ -706,7 +706,8 @@ class Workplace:
         runfiles = pathlib.Path(str(program) + ".runfiles")
         workspace = re.search(r'name = "(\w+)"', (self.tree / "WORKSPACE").read_text()).group(1)
         with tempfile.TemporaryDirectory() as scratch:
-            values = dict(os.environ, GPIPE_TEST_DEVICE="cpu", TEST_TMPDIR=scratch, TEST_SRCDIR=str(runfiles),
+            device = "fake" if label.endswith("_fake_test") else "cpu"
+            values = dict(os.environ, GPIPE_TEST_DEVICE=device, TEST_TMPDIR=scratch, TEST_SRCDIR=str(runfiles),
                           RUNFILES_DIR=str(runfiles), TEST_WORKSPACE=workspace, TESTBRIDGE_TEST_RUNNER_FAIL_FAST="1",
                           OMP_WAIT_POLICY="passive", **environment)
             values.setdefault("GPIPE_PROGRAMS", "150")

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
-#include <thread>
 
 #include "gpipe/testing/fake_accelerator/generator.h"
 
@@ -47,11 +46,6 @@ void prepare_thread() {
   compute_on_one_thread();
   // Kernels are the CPU's own, below autograd.
   static thread_local const at::AutoDispatchBelowADInplaceOrView below;
-  // With one thread, whichever the caller has: some results depend on the number. Setting it sets
-  // what threads begin with as well, which another thread puts right.
-  const int usual = at::get_num_threads();
-  at::set_num_threads(1);
-  std::thread([usual] { at::set_num_threads(usual); }).join();
   // A kernel must not run while static objects of LibTorch are destroyed. Those made from now on
   // are few: registered here and not earlier, as what is registered last is called first. A forked
   // child has no threads to end.
