@@ -2,7 +2,7 @@
 """Which single changes of the code do the tests not notice?
 
 A mutant is one small change of gpipe/internal, gpipe/runtime or skip: a statement left out, a condition negated, a
-bound off by one, a copy left out. A test fails with it and kills it; a mutant that no test kills is a survivor, and
+bound off by one, a copy or a scope left out. A test fails with it and kills it; a mutant that no test kills is a survivor, and
 stands for a defect that the tests would let through.
 
   tools/mutants/mutants.py --list                   the mutants, with their numbers
@@ -438,6 +438,18 @@ def find_mutants(file, text):
         if not saved[0]:
             add("statement left out", begin, end + 1, "{{ if (!gpipe_mutant({})) {{ ", " }} }}", "", shown)
         source.excluded[begin : end + 1] = saved
+
+    # Scopes: objects that do something for as long as they live.
+    for match in re.finditer(r"^[ \t]*((?:const )?((?:\w+::)*\w*(?:Scope|Guard)) (\w+)\(([^;{}]*)\);)$", code, re.M):
+        begin, end = match.start(1), match.end(1)
+        if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
+            continue
+        declared = "std::optional<{}> {}; if (!gpipe_mutant({{}})) {}.emplace({});".format(
+            match.group(2), match.group(3), match.group(3), verbatim(text[match.start(4) : match.end(4)]))
+        for key in [key for key in found if begin <= key[0] and key[1] <= end]:
+            del found[key]  # what it is given is no use without it
+        add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
+        source.excluded[begin:end] = b"\1" * (end - begin)
 
     # Arguments.
     for match in re.finditer(r"\b(true|false)\b", code):

@@ -34,6 +34,10 @@ int sum(const std::vector<int>& values, bool negative) {
   return total;
 }
 
+struct CountScope {
+  explicit CountScope(int& number) { ++number; }
+};
+
 bool large(int number) {
   return number >= 10;
 }
@@ -43,10 +47,12 @@ int main() {
   const int value = box.clone().value;
   const char* text = large(10) ? "large; 0 < 1" : "small";
   for (const int each : {1, 2}) std::printf("%d ", each);
-  std::printf("%d %d %s %d\\n", sum({5, 3, 7}, true), sum({1}, false) + 1, text, value);
+  int inside = 5;
+  const CountScope scope(inside);
+  std::printf("%d %d %s %d %d\\n", sum({5, 3, 7}, true), sum({1}, false) + 1, text, value, inside);
 }
 """
-EXPECTED = "1 2 -12 2 large; 0 < 1 107"
+EXPECTED = "1 2 -12 2 large; 0 < 1 107 6"
 
 
 def numbered(text):
@@ -80,6 +86,7 @@ class Mutants(unittest.TestCase):
             ("other operator", "value + 100 -> value - 100"),
             ("return negated", "number >= 10 -> not so"),
             ("0 to 1", "0 -> 1 in int total = <0>;"),
+            ("scope left out", "const CountScope scope(inside);"),
         ):
             self.assertIn(wanted, found)
         self.assertTrue(any(kind == "other truth value" and "<t>rue" in change for kind, change in found))
@@ -116,17 +123,18 @@ class Mutants(unittest.TestCase):
             self.assertEqual(b"\1" * len(found), pathlib.Path(seen).read_bytes(), "every place is reached")
             outputs = {(mutant.kind, mutant.change): output_of(mutant.number) for mutant in found}
         for (kind, change), expected in {
-            ("statement left out", "continue;"): "1 2 -15 2 large; 0 < 1 107",
-            ("statement left out", "total += values[k];"): "1 2 0 1 large; 0 < 1 107",
-            ("negated", "negative -> not so"): "1 2 12 2 large; 0 < 1 107",
-            ("negated", "large(10) -> not so"): "1 2 -12 2 small 107",
-            ("off by one", "sum({1}, false) + 1 -> sum({1}, false)"): "1 2 -12 1 large; 0 < 1 107",
-            ("off by one", "number >= 10 -> number > 10"): "1 2 -12 2 small 107",
+            ("statement left out", "continue;"): "1 2 -15 2 large; 0 < 1 107 6",
+            ("statement left out", "total += values[k];"): "1 2 0 1 large; 0 < 1 107 6",
+            ("negated", "negative -> not so"): "1 2 12 2 large; 0 < 1 107 6",
+            ("negated", "large(10) -> not so"): "1 2 -12 2 small 107 6",
+            ("off by one", "sum({1}, false) + 1 -> sum({1}, false)"): "1 2 -12 1 large; 0 < 1 107 6",
+            ("off by one", "number >= 10 -> number > 10"): "1 2 -12 2 small 107 6",
             ("off by one", "total > 10 -> total >= 10"): EXPECTED,
-            ("loop left out", "for (const int each : {1, 2}) -> no loop"): "-12 2 large; 0 < 1 107",
-            ("copy left out", "box.clone() -> box"): "1 2 -12 2 large; 0 < 1 7",
-            ("other operator", "value + 100 -> value - 100"): "1 2 -12 2 large; 0 < 1 -93",
-            ("0 to 1", "0 -> 1 in int total = <0>;"): "1 2 -13 3 large; 0 < 1 107",
+            ("loop left out", "for (const int each : {1, 2}) -> no loop"): "-12 2 large; 0 < 1 107 6",
+            ("copy left out", "box.clone() -> box"): "1 2 -12 2 large; 0 < 1 7 6",
+            ("other operator", "value + 100 -> value - 100"): "1 2 -12 2 large; 0 < 1 -93 6",
+            ("0 to 1", "0 -> 1 in int total = <0>;"): "1 2 -13 3 large; 0 < 1 107 6",
+                    ("scope left out", "const CountScope scope(inside);"): "1 2 -12 2 large; 0 < 1 107 5",
         }.items():
             self.assertEqual(expected, outputs[kind, change], change)
 

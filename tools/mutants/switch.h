@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 
 struct GPipeMutantSwitch {
   int number = -1;
