@@ -3,6 +3,8 @@
 
 #include "gpipe/testing/device.h"
 
+#include <ATen/ops/linear.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
@@ -173,10 +176,16 @@ TEST_F(Device, DropoutDropsTheSameInForwardAndRecompute) {
   }
 }
 
+// Multiplies by numbers that it draws on its input's device.
+struct NoiseImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) { return x * torch::rand(x.sizes(), x.options()); }
+};
+TORCH_MODULE(Noise);
+
 TEST_F(Device, ResultsOfRandomLayersDependOnTheSeedAlone) {
   auto run = [](const std::vector<int64_t>& balance, Checkpoint mode) {
     testing::manual_seed(5);
-    nn::Sequential model(nn::Linear(8, 8), nn::Dropout(0.5), nn::Linear(8, 8), nn::Dropout(0.3));
+    nn::Sequential model(nn::Linear(8, 8), nn::Dropout(0.5), Noise(), nn::Dropout(0.3));
     GPipe pipe(model,
                GPipeOptions(balance).devices(devices(balance.size())).chunks(4).checkpoint(mode));
     testing::manual_seed(6);
@@ -292,6 +301,17 @@ TEST_F(Device, AnInputMayBeChangedRightAfterTheCall) {
   }
 }
 
+TEST_F(Device, AnInputMayBeChangedRightAfterAFailure) {
+  GPipe pipe(nn::Sequential(View(), View(), FailsOnce(), nn::Tanh()),
+             GPipeOptions({1, 1, 1, 1}).devices(devices(4)).chunks(2));
+  const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
+  EXPECT_THROW(pipe->forward(x), std::runtime_error);
+  torch::NoGradGuard no_grad;
+  x.fill_(1000);  // on the fake accelerator a race, were a copy still reading it
+  x.fill_(0.5);
+  EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(torch::full({4, 4}, 1.0).tanh()));
+}
+
 // Forward and backward under different current streams, the gradients used on the second.
 TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   testing::manual_seed(1);
@@ -332,16 +352,79 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   }
 }
 
+// Works on a stream of its own, as a layer may that overlaps two branches, and reads a weight that
+// another layer has registered.
+struct OwnStreamImpl : nn::Module {
+  explicit OwnStreamImpl(at::Tensor weight) : weight(std::move(weight)) {}
+  at::Tensor forward(at::Tensor x) {
+    if (x.device().is_cpu()) return at::linear(x, weight).tanh();
+    const c10::impl::VirtualGuardImpl impl(x.device().type());
+    const c10::Stream here = impl.getStream(x.device());
+    const c10::Stream own = impl.getStreamFromGlobalPool(x.device());
+    internal::follow(own, here);
+    internal::use_on(x, own);
+    at::Tensor y;
+    {
+      const internal::StreamScope scope(own);
+      y = at::linear(x, weight).tanh();
+    }
+    internal::follow(here, own);
+    internal::use_on(y, here);
+    return y;
+  }
+  at::Tensor weight;
+};
+TORCH_MODULE(OwnStream);
+
+TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
+  auto gradients = [](bool on_devices, Checkpoint mode, bool step) {
+    testing::manual_seed(1);
+    nn::Linear first(4, 4);
+    nn::Sequential model(first, nn::Tanh(), OwnStream(first->weight), nn::Linear(4, 4));
+    const c10::Device where = on_devices ? device() : c10::Device(c10::kCPU);
+    GPipe pipe(model,
+               GPipeOptions({1, 1, 2}).devices({where, where, where}).chunks(3).checkpoint(mode));
+    model->ptr<OwnStreamImpl>(2)->weight = first->weight;  // moved to the device by now
+    const at::Tensor x = testing::copy_on(where, torch::randn({6, 4})).requires_grad_();
+    if (step) {
+      pipe->step({x}, {}, square);
+    } else {
+      square({pipe->forward(x)}, {}).backward();
+    }
+    std::vector<at::Tensor> results = {on_host(x.grad())};
+    for (const at::Tensor& p : pipe->parameters()) results.push_back(on_host(p.grad()));
+    return results;
+  };
+  for (Checkpoint mode : kModes) {
+    for (const bool step : {false, true}) {
+      expect_close(gradients(false, mode, step), gradients(true, mode, step));
+    }
+  }
+}
+
 TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
   GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
              GPipeOptions({1, 1}).devices(devices(2)).chunks(2));
   const at::Tensor x = torch::ones({4, 4}, device()).requires_grad_();
   const at::Tensor loss = pipe->forward(x).sum();
   const std::vector<at::Tensor> parameters = pipe->parameters();
+  const std::vector<c10::Stream> streams = {internal::current_stream(device(0)),
+                                            internal::current_stream(device(1))};
   const testing::OtherStreamsScope other;
-  const auto gradients = torch::autograd::grad({loss}, {x, parameters.front(), parameters.back()});
-  for (const at::Tensor& gradient : gradients) {
-    EXPECT_GT(on_host(gradient * 1).abs().sum().item<double>(), 0);
+  auto gradients = torch::autograd::grad({loss}, {x, parameters.front(), parameters.back()});
+  std::vector<at::Tensor> used;
+  for (size_t k = 0; k < gradients.size(); ++k) {
+    const c10::Device where = gradients[k].device();
+    testing::slow_work(where);
+    used.push_back(gradients[k] * 1);
+    const auto shape = gradients[k].sizes().vec();
+    gradients[k] = at::Tensor();
+    // Whoever gets its memory on the stages' streams must not overwrite it yet.
+    const internal::StreamScope before(streams.at(static_cast<size_t>(where == device(1))));
+    torch::full(shape, NAN, where);
+  }
+  for (const at::Tensor& gradient : used) {
+    EXPECT_GT(on_host(gradient).abs().sum().item<double>(), 0);
   }
 }
 

@@ -1,5 +1,6 @@
 // GPipe::forward: kinds of inputs and outputs, batches of every size, grad and training modes, what
 // layers see of checkpoints. That the numbers are right: transparency_test.
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -170,6 +172,47 @@ TEST(GPipeForward, APairGoesInAndOut) {
   EXPECT_THAT(outputs[0].slice(0, 0, 2), EqualsBitwise(b(inputs[1].slice(0, 0, 2))));
   loss(outputs).backward();
   for (size_t k = 0; k < 2; ++k) EXPECT_THAT(inputs[k].grad(), EqualsBitwise(want_gradients[k]));
+}
+
+TEST(GPipeForward, TheSameInputTwiceStaysOneTensor) {
+  int64_t calls = 0;
+  auto check = layer<Tensors, torch::Tensor>([&](Tensors values) {
+    ++calls;
+    EXPECT_TRUE(values.at(0).is_same(values.at(2)));
+    EXPECT_FALSE(values.at(0).is_same(values.at(1)));
+    EXPECT_FALSE(values.at(3).defined());
+    EXPECT_FALSE(values.at(4).defined());
+    return values[0] + values[1];
+  });
+  GPipe pipe(nn::Sequential(check), options({1}).chunks(2));
+  const torch::Tensor a = torch::ones({4, 2});
+  const torch::Tensor b = torch::ones({4, 2}) * 2;
+  const Tensors outputs = pipe->forward(Tensors{a, b, a, torch::Tensor(), torch::Tensor()});
+  EXPECT_THAT(outputs.at(0), EqualsBitwise(torch::full({4, 2}, 3.0)));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(GPipeForward, StagesHaveTheirNumberOfIntraOpThreadsAndOthersKeepTheirs) {
+  const int usual = at::get_num_threads();
+  for (const int64_t wanted : {1, 3}) {
+    std::mutex mutex;
+    std::vector<int> seen;
+    auto look = [&] {
+      return layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
+        std::lock_guard<std::mutex> lock(mutex);
+        seen.push_back(at::get_num_threads());
+        return x;
+      });
+    };
+    GPipe pipe(nn::Sequential(look(), look()),
+               options({1, 1}).chunks(1).cpu_threads_per_stage(wanted));
+    EXPECT_EQ(at::get_num_threads(), usual);
+    int of_new_thread = 0;
+    std::thread([&] { of_new_thread = at::get_num_threads(); }).join();
+    EXPECT_EQ(of_new_thread, usual) << "the default was left changed";
+    pipe->forward(torch::ones({2, 2}));
+    EXPECT_THAT(seen, ElementsAre(wanted, wanted));
+  }
 }
 
 TEST(GPipeForward, AnOutputWithOtherRowsThanTheMicroBatchIsRefused) {

@@ -391,7 +391,9 @@ TEST(Recompute, HoldsNothingOfTheFirstPassWhileTheLossRuns) {
         cpu_options({2}).checkpoint(mode));
     bool checked = false;
     pipe->step({torch::ones({4, 4})}, {}, [&](const Tensors& outputs, const Tensors&) {
-      if (!checked) EXPECT_EQ(saved.expired(), mode == Checkpoint::kAlways);
+      if (!checked) {
+        EXPECT_EQ(saved.expired(), mode == Checkpoint::kAlways);
+      }
       checked = true;
       return outputs[0].mean();
     });
@@ -419,6 +421,9 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
        "'1.weight'"},
       {"requires_grad", [](nn::Linear& linear, GPipe&) { linear->bias.set_requires_grad(false); },
        "requires_grad of '1.bias' was set to false"},
+      {"requires_grad of the first",
+       [](nn::Linear& linear, GPipe&) { linear->weight.set_requires_grad(false); },
+       "requires_grad of '1.weight' was set to false"},
       {"mode", [](nn::Linear& linear, GPipe&) { linear->eval(); },
        "the module '1' was set to eval"}};
   for (const Case& wrong : cases) {
@@ -433,6 +438,7 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
     EXPECT_FALSE(linear->weight.grad().defined());
     // And the pipeline goes on.
     pipe->train();
+    linear->weight.set_requires_grad(true);
     pipe->forward(torch::randn({4, kWidth})).sum().backward();
     EXPECT_TRUE(linear->weight.grad().defined());
   }

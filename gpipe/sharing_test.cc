@@ -13,6 +13,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -426,6 +427,70 @@ TEST(InPlaceAtTheInput, OfOneThatOverlapsAnotherIsRefused) {
                             HasSubstr("changed a tensor in place that also went another way")));
     }
   }
+}
+
+TEST(InPlaceAtTheInput, IsCountedForTheCallerAlsoWhenTheCallFails) {
+  nn::Sequential model(
+      layer<Tensor, Tensor>([](Tensor x) { return x.mul_(2); }),
+      layer<Tensor, Tensor>([](Tensor) -> Tensor { throw std::runtime_error("broken layer"); }));
+  GPipe pipe(model, cpu_options({1, 1}));
+  const Tensor x = torch::ones({4, kWidth});
+  const auto before = x._version();
+  EXPECT_THROW(pipe->forward(x), std::runtime_error);
+  EXPECT_GT(x._version(), before) << "autograd would not know that the input has changed";
+}
+
+// A view of what was stashed, over two stages: without gradients a change in place there is seen by
+// the one that pops, as in the plain model.
+TEST(InPlaceBehindACut, IsSeenThroughTheSkipWithoutGradientsAcrossSeveralStages) {
+  struct Stash : nn::Module, skip::Skippable {
+    Stash() : Skippable({"x"}, {}) {}
+    Tensor forward(Tensor x) {
+      x = x * 1;
+      stash("x", x);
+      return x.view({x.size(0), -1});
+    }
+  };
+  struct Pop : nn::Module, skip::Skippable {
+    Pop() : Skippable({}, {"x"}) {}
+    Tensor forward(Tensor y) { return pop("x") + 10 * y; }
+  };
+  auto make = [] {
+    auto pass = [] { return layer<Tensor, Tensor>([](Tensor x) { return x; }); };
+    return nn::Sequential(std::make_shared<Stash>(), pass(), pass(),
+                          layer<Tensor, Tensor>([](Tensor x) { return x.mul_(2); }),
+                          std::make_shared<Pop>());
+  };
+  torch::NoGradGuard no_grad;
+  const Tensor x = torch::randn({4, kWidth});
+  const Tensor want = make()->forward(x);
+  for (const auto& balance :
+       std::vector<std::vector<int64_t>>{{5}, {1, 4}, {1, 1, 3}, {1, 1, 1, 2}, {1, 1, 1, 1, 1}}) {
+    GPipe pipe(make(), cpu_options(balance).chunks(2));
+    EXPECT_THAT(pipe->forward(x), EqualsBitwise(want)) << ::testing::PrintToString(balance);
+  }
+}
+
+TEST(Sharing, AParameterThatALayerReturnsMayChangeBetweenSteps) {
+  struct WithScale : nn::Module {
+    WithScale() { scale = register_parameter("scale", torch::ones({4, kWidth})); }
+    Tensors forward(Tensor x) { return {x, scale}; }
+    Tensor scale;
+  };
+  nn::Sequential model(std::make_shared<WithScale>(), layer<Tensors, Tensor>([](Tensors values) {
+                         return values[0] * values[1];
+                       }));
+  GPipe pipe(model, cpu_options({1, 1}));
+  const Tensor x = torch::ones({4, kWidth});
+  for (int step = 0; step < 3; ++step) {
+    pipe->step({x}, {}, [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); });
+    torch::NoGradGuard no_grad;
+    for (const Tensor& p : pipe->parameters()) {
+      p.sub_(p.grad(), 0.25);
+      p.mutable_grad() = Tensor();
+    }
+  }
+  EXPECT_THAT(pipe->parameters().front(), EqualsBitwise(torch::full({4, kWidth}, 0.25)));
 }
 
 TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {

@@ -390,6 +390,19 @@ TEST(SkipPipeline, ADeclaredSkipThatIsNotUsedIsAnError) {
   }
 }
 
+TEST(SkipPipeline, ASubmoduleThatStashesButDoesNotPopIsAnError) {
+  SkipLayer inner(skip::testing::Names{"b"}, skip::testing::Names{"a"});
+  GPipe pipe(nn::Sequential(stash_layer({"a"}), Nest(plain_layer(), inner), pop_layer({"b"})),
+             options({3}, 2, Checkpoint::kAlways));
+  inner->to_pop = {};
+  EXPECT_THAT(
+      [&] {
+        pipe->forward(torch::rand({4, 1}));
+      },
+      ThrowsMessage<c10::Error>(AllOf(HasSubstr("'a' is declared to be popped by its submodule"),
+                                      HasSubstr("layer 1 ('1')"))));
+}
+
 TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
   nn::Sequential model(stash_layer({"a"}), pop_layer({"b"}));
   EXPECT_THAT(

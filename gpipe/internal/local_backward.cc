@@ -21,6 +21,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/boundary.h"
+#include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
 namespace {
@@ -170,6 +171,41 @@ void validate(const edge_list& edges, variable_list& gradients, const Node* from
   });
 }
 
+// While it lives, the stream on which an accelerator's node computed in forward is current, as in
+// autograd. Mostly that is the stage's own, and nothing happens. Where it is another one (of a
+// layer with streams of its own), it follows the stage's, and the stage's follows it afterwards.
+class NodeStreamScope {
+ public:
+  NodeStreamScope(Node& node, const variable_list& inputs) {
+    const c10::Device device = node.device();
+    if (device.is_cpu()) return;
+    const std::optional<c10::Stream> stream = node.stream();
+    if (!stream) return;
+    here_ = current_stream(device);
+    if (*stream == *here_) {
+      here_.reset();
+      if (c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) scope_.emplace(*stream);
+      return;
+    }
+    follow(*stream, *here_);
+    for (const at::Tensor& input : inputs) use_on(input, *stream);
+    scope_.emplace(*stream);
+  }
+
+  // Called when the node is done.
+  void leave(const variable_list& outputs) {
+    if (here_) {
+      follow(*here_, current_stream(here_->device()));
+      for (const at::Tensor& output : outputs) use_on(output, *here_);
+    }
+    scope_.reset();
+  }
+
+ private:
+  std::optional<c10::Stream> here_;
+  std::optional<StreamScope> scope_;
+};
+
 class LocalBackward {
  public:
   explicit LocalBackward(const LocalBackwardOptions& options)
@@ -192,19 +228,14 @@ class LocalBackward {
   }
 
   void run(const edge_list& roots, variable_list& gradients) {
-    if (elsewhere_ && !sums_) {
-      Engine::get_default_engine().execute(roots, gradients, options_.keep_graph,
-                                           /*create_graph=*/false, /*accumulate_grad=*/true);
-    } else {
-      c10::AutoGradMode no_grad(false);
-      validate(roots, gradients, nullptr);
-      deliver(roots, gradients);
-      while (!ready_.empty()) {
-        std::pop_heap(ready_.begin(), ready_.end(), runs_later);
-        Ready next = std::move(ready_.back());
-        ready_.pop_back();
-        evaluate(next, std::move(next.inputs));
-      }
+    c10::AutoGradMode no_grad(false);
+    validate(roots, gradients, nullptr);
+    deliver(roots, gradients);
+    while (!ready_.empty()) {
+      std::pop_heap(ready_.begin(), ready_.end(), runs_later);
+      Ready next = std::move(ready_.back());
+      ready_.pop_back();
+      evaluate(next, std::move(next.inputs));
     }
     for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
   }
@@ -241,18 +272,6 @@ class LocalBackward {
            (node.thread_id() != options_.own->thread || node.sequence_nr() < options_.own->begin);
   }
 
-  // Whether this thread computes where the node did in forward. Autograd runs nodes on their
-  // forward's streams; a user's layer may have had some of its own.
-  bool runs_here(Node& node) {
-    const c10::Device device = node.device();
-    if (device.is_cpu()) return true;
-    const c10::impl::VirtualGuardImpl impl(device.type());
-    const std::optional<c10::Stream> stream = node.stream();
-    if (!stream || impl.getDevice() != device || impl.getStream(device) != *stream) return false;
-    stream_ = stream;
-    return true;
-  }
-
   uint64_t next_made_after(const Node& made) const {
     uint64_t next = std::numeric_limits<uint64_t>::max();
     for (const auto& [node, waiting] : waiting_) {
@@ -284,15 +303,10 @@ class LocalBackward {
     waiting.leaf = kind == Kind::kLeaf;
     waiting.foreign = !waiting.leaf && is_foreign(node);
     if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
-    elsewhere_ = elsewhere_ || !runs_here(node);
     waiting.users_code = anomaly_ || kind == Kind::kOther || has_hooks(node);
     if (!waiting.leaf) return;
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
-    if (waiting.sum != nullptr) {
-      sums_ = true;
-    } else if (!leaf_of(node).grad().defined()) {
-      fresh_leaves_.push_back(&node);
-    }
+    if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
   }
 
   void deliver(const edge_list& edges, variable_list& gradients) {
@@ -315,7 +329,7 @@ class LocalBackward {
         continue;
       }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
-      waiting.inputs->add(edges[i].input_nr, std::move(gradients[i]), stream_, stream_, node);
+      add(*waiting.inputs, edges[i].input_nr, std::move(gradients[i]), node);
       if (--waiting.gradients > 0) continue;
       make_ready(node, waiting, std::move(waiting.inputs->buffer));
       waiting.inputs.reset();
@@ -328,11 +342,18 @@ class LocalBackward {
   }
 
   // As a node's input buffer adds up.
-  void add_to(at::Tensor& sum, at::Tensor term, Node* node) const {
+  static void add_to(at::Tensor& sum, at::Tensor term, Node* node) {
     InputBuffer buffer(1);
     buffer.buffer[0] = std::move(sum);
-    buffer.add(0, std::move(term), stream_, stream_, node);
+    add(buffer, 0, std::move(term), node);
     sum = std::move(buffer.buffer[0]);
+  }
+
+  // On the stream that is current here, where all gradients are when their node is done.
+  static void add(InputBuffer& buffer, size_t place, at::Tensor term, Node* node) {
+    std::optional<c10::Stream> here;
+    if (term.defined() && !term.device().is_cpu()) here = current_stream(term.device());
+    buffer.add(place, std::move(term), here, here, node);
   }
 
   void evaluate(const Ready& ready, variable_list inputs) {
@@ -342,6 +363,7 @@ class LocalBackward {
     if (ready.leaf && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
       inputs[0] = inputs[0].clone();
     }
+    NodeStreamScope stream(node, inputs);
     variable_list outputs;
     if (ready.users_code) {
       if (options_.before_users_code) options_.before_users_code(node, next_made_after(node));
@@ -355,6 +377,7 @@ class LocalBackward {
       validate(node.next_edges(), outputs, &node);
       if (!options_.keep_graph) node.release_variables();
     }
+    stream.leave(outputs);
     deliver(node.next_edges(), outputs);
   }
 
@@ -368,9 +391,6 @@ class LocalBackward {
 
   const LocalBackwardOptions& options_;
   const bool anomaly_;
-  bool elsewhere_ = false;             // some node computes on a stream that is not current here
-  bool sums_ = false;                  // some leaf's gradient goes elsewhere
-  std::optional<c10::Stream> stream_;  // of the nodes on an accelerator
   absl::flat_hash_map<Node*, Waiting> waiting_;
   c10::SmallVector<Node*, 4> fresh_leaves_;  // that have no gradient yet
   std::vector<Ready> ready_;                 // a heap

@@ -73,9 +73,10 @@ bool is_custom_function(const torch::autograd::Node& node);
 // Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves,
 // as Engine::execute(roots, gradients, keep_graph, false, true) does, bit for bit: nodes run in the
 // same order, so sums are added up in the same order. Nodes with users' code, and all nodes in
-// anomaly mode, are run by the engine, one at a time: they may ask for its graph task. A graph with
-// nodes that computed on other streams of accelerators than this thread's current one (a layer with
-// streams of its own) goes to the engine as a whole, unless sum_of() wants a leaf's gradient.
+// anomaly mode, are run by the engine, one at a time: they may ask for its graph task.
+//
+// Accelerators: as in the engine a node computes on its forward's stream; it and the current
+// streams of this thread, which all else is ordered by, follow one another.
 //
 // Throws what a node throws; nodes that have not run by then do not run.
 void run_local_backward(const torch::autograd::edge_list& roots,

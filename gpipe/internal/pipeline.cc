@@ -264,17 +264,15 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
         break;  // several stages may have thrown one object, which a user keeps and rethrows
       }
     }
-    // Nothing of a failed mini-batch stays: graphs, inputs, statistics.
+    // What the outputs' graph keeps of a failed mini-batch is nothing; a forward's or a step's pass
+    // ends here anyway.
     for (auto& row : pass.cells) {
       for (Cell& cell : row) cell = Cell();
     }
     pass.inputs.finish_forward();
     pass.inputs = CallerInputs();
     pass.output_gradient_of = nullptr;
-    pass.outputs.clear();
     pass.input_gradients.clear();
-    pass.target_gradients.clear();
-    pass.statistics.clear();
     pass.leaf_sums.clear();
     pass.used = Pass::Used::kByFailure;
     try {

@@ -64,7 +64,8 @@ void follow(const c10::Stream& later, const c10::Stream& earlier) {
 }
 
 void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
-  if (!tensor.defined() || tensor.device().is_cpu() || !tensor.has_storage()) return;
+  if (!tensor.defined() || tensor.device() != stream.device() || !tensor.has_storage()) return;
+  if (stream.device().is_cpu()) return;
   VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 

@@ -39,7 +39,7 @@ class StreamScope {
 void follow(const c10::Stream& later, const c10::Stream& earlier);
 
 // Makes the allocator keep the tensor's memory until `stream` is done with what it has been given.
-// Nothing happens for the CPU.
+// Nothing happens for the CPU, and where the tensor is on another device.
 void use_on(const at::Tensor& tensor, const c10::Stream& stream);
 
 // The streams on which a pipeline's packets travel: for each pair of devices one stream on either
