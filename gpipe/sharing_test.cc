@@ -415,7 +415,7 @@ TEST(InPlaceAtTheInput, OfOneThatOverlapsAnotherIsRefused) {
       values[changed].mul_(2);
       return values;
     }));
-    GPipe pipe(model, cpu_options({1}).chunks(2));
+    GPipe pipe(model, cpu_options({1}).chunks(2).checkpoint(Checkpoint::kNever));
     const Tensor x = torch::randn({4, kWidth}).requires_grad_() * 1;
     const Tensor alone = torch::randn({4, kWidth}).requires_grad_() * 1;
     // The first and the last share memory; the one between shares it with nobody.

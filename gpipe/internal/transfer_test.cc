@@ -41,6 +41,7 @@ TEST_F(Transfer, FromTheHostToTheDevice) {
   Packet packet = packet_of({tensor, tensor.view({10, 10}).t()});
   Transfers().depart(packet, device());
   arrive(packet, device());
+  EXPECT_TRUE(packet.ready.empty());
   for (const Item& item : packet.items) {
     EXPECT_EQ(item.tensor.device(), device());
     EXPECT_EQ(item.tensor.sum().item<double>(), 4950);
@@ -54,6 +55,7 @@ TEST_F(Transfer, FromASlowDeviceToTheHost) {
   Packet packet = packet_of({tensor, tensor.view({10, 10}).t()});
   Transfers().depart(packet, c10::kCPU);
   arrive(packet, c10::kCPU);
+  EXPECT_TRUE(packet.ready.empty());
   for (const Item& item : packet.items) {
     EXPECT_TRUE(item.tensor.device().is_cpu());
     EXPECT_EQ(item.tensor.sum().item<double>(), 300);
