@@ -402,6 +402,164 @@ TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
   }
 }
 
+// A stage whose input's gradient is also a skip's, as an addition gives it to both its inputs: one
+// share is copied to another device, the other stays where the stage before adds to it.
+struct BlockImpl : nn::Module {
+  BlockImpl()
+      : a(register_module("a", nn::Linear(4, 4))), b(register_module("b", nn::Linear(4, 4))) {}
+  at::Tensor forward(at::Tensor x) {
+    const at::Tensor h = a->forward(x);
+    return h + b->forward(h.relu());
+  }
+  nn::Linear a, b;
+};
+TORCH_MODULE(Block);
+
+TEST_F(Device, AGradientThatIsCopiedIsNotAddedToMeanwhile) {
+  auto gradient = [](const std::vector<c10::Device>& where, bool step) {
+    testing::manual_seed(1);
+    GPipe pipe(nn::Sequential(skip::testing::stash_layer({"x"}), Block(),
+                              skip::testing::pop_layer({"x"}), nn::Linear(4, 4)),
+               GPipeOptions({1, 1, 2}).devices(where).chunks(2));
+    const at::Tensor x = torch::ones({4, 4}, where[0]).requires_grad_();
+    if (step) {
+      pipe->step({x}, {}, square);
+    } else {
+      square({pipe->forward(x)}, {}).backward();
+    }
+    return on_host(x.grad());
+  };
+  for (const bool step : {false, true}) {
+    expect_close({gradient({c10::kCPU, c10::kCPU, c10::kCPU}, step)},
+                 {gradient({device(0), device(1), device(1)}, step)});
+  }
+}
+
+// Computes its forward again in its backward, dropout included.
+struct Redraw : torch::autograd::Function<Redraw> {
+  static at::Tensor mask(const at::Tensor& x) { return torch::bernoulli(torch::full_like(x, 0.5)); }
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x * mask(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * mask(gradients[0])};
+  }
+};
+struct RedrawingImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) { return Redraw::apply(x); }
+};
+TORCH_MODULE(Redrawing);
+
+TEST_F(Device, UsersCodeInBackwardDrawsWhatItsForwardDrew) {
+  for (Checkpoint mode : kModes) {
+    GPipe pipe(nn::Sequential(Redrawing(), Redrawing()),
+               GPipeOptions({1, 1}).devices(devices(2)).chunks(2).checkpoint(mode));
+    const at::Tensor x = torch::ones({10, 10}, device()).requires_grad_();
+    const at::Tensor y = pipe->forward(x);
+    y.sum().backward();
+    EXPECT_THAT(on_host(x.grad()), EqualsBitwise(on_host(y.detach()))) << to_text(mode);
+  }
+}
+
+// A backward that runs a pipeline's backward, on the thread on which its stages' own would wait.
+struct Nested : torch::autograd::Function<Nested> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            GPipe* pipe) {
+    context->saved_data["pipe"] = reinterpret_cast<int64_t>(pipe);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const c10::AutoGradMode on(true);
+    GPipe& pipe = *reinterpret_cast<GPipe*>(context->saved_data["pipe"].toInt());
+    pipe->forward(torch::ones({4, 4}, gradients[0].device())).sum().backward();
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+TEST_F(Device, ABackwardInsideABackwardWorksOrIsRefused) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), Redrawing(), nn::Linear(4, 4), Redrawing()),
+             GPipeOptions({2, 2}).devices({device(), device()}).chunks(2));
+  const at::Tensor x = torch::ones({4, 4}, device()).requires_grad_();
+  const at::Tensor y = Nested::apply(x, &pipe).sum();
+  if (testing::for_gpus()) {
+    EXPECT_THAT([&] { y.backward(); }, ::testing::ThrowsMessage<std::exception>(
+                                           HasSubstr("called inside another backward")));
+  } else {
+    y.backward();
+    EXPECT_TRUE(pipe->parameters().front().grad().defined());
+  }
+}
+
+// Layers that move what they return themselves.
+struct MoveImpl : nn::Module {
+  explicit MoveImpl(c10::Device target) : target(target) {}
+  at::Tensor forward(at::Tensor x) { return (x * 2).to(target); }
+  c10::Device target;
+};
+TORCH_MODULE(Move);
+
+TEST_F(Device, ALayerMayMoveItsOutputToAnotherDevice) {
+  const testing::HostWaitsAllowed waits;
+  for (const c10::Device target : {device(1), c10::Device(c10::kCPU)}) {
+    for (Checkpoint mode : kModes) {
+      GPipe pipe(nn::Sequential(nn::Tanh(), Move(target), nn::Tanh()),
+                 GPipeOptions({2, 1}).devices(devices(2)).chunks(2).checkpoint(mode));
+      const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
+      pipe->forward(x).sum().backward();
+      const at::Tensor plain = torch::full({4, 4}, 0.5).requires_grad_();
+      (plain.tanh() * 2).tanh().sum().backward();
+      expect_close({plain.grad()}, {on_host(x.grad())});
+    }
+  }
+}
+
+// Layers and losses may use other devices than their stage's.
+struct AddFarImpl : nn::Module {
+  explicit AddFarImpl(at::Tensor far) : far(std::move(far)) {}
+  at::Tensor forward(at::Tensor x) { return x + far.to(x.device(), /*non_blocking=*/true); }
+  at::Tensor far;
+};
+TORCH_MODULE(AddFar);
+
+TEST_F(Device, OtherDevicesThanAStagesAreInTheOrderOfTheCallersStreamsToo) {
+  const testing::OtherStreamsScope other;
+  testing::slow_work(device(2));
+  const at::Tensor far = torch::ones({4, 4}, device(2)) * 3;
+  GPipe pipe(nn::Sequential(AddFar(far.narrow(0, 0, 2)), nn::Linear(4, 4)),
+             GPipeOptions({1, 1}).devices(devices(2)).chunks(2));
+  const at::Tensor metric = torch::zeros({}, device(0));
+  const at::Tensor x = torch::ones({4, 4}, device());
+  pipe->step({x}, {}, [&](const Tensors& outputs, const Tensors&) {
+    metric.add_(outputs[0].detach().to(device(0), /*non_blocking=*/true).abs().sum());
+    return outputs[0].pow(2).mean();
+  });
+  far.zero_();
+  EXPECT_GT(on_host(metric * 1).item<double>(), 0);
+}
+
+// Neither dense nor in the usual order of dimensions.
+struct GapsImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) { return (x * 2).transpose(1, 2).slice(1, 0, 4); }
+};
+TORCH_MODULE(Gaps);
+
+TEST_F(Device, ValuesOfAnyLayoutTravelWithoutAWaitOfTheHost) {
+  for (const bool to_host : {true, false}) {
+    const std::vector<c10::Device> where = {to_host ? device() : c10::Device(c10::kCPU),
+                                            to_host ? c10::Device(c10::kCPU) : device()};
+    GPipe pipe(nn::Sequential(Gaps(), nn::Tanh()), GPipeOptions({1, 1}).devices(where).chunks(2));
+    const at::Tensor plain = torch::randn({4, 3, 5}).requires_grad_();
+    const at::Tensor x = testing::copy_on(where[0], plain).requires_grad_();
+    const at::Tensor y = pipe->forward(x);
+    y.sum().backward();
+    const at::Tensor want = (plain * 2).transpose(1, 2).slice(1, 0, 4).tanh();
+    want.sum().backward();
+    expect_close({want.detach(), plain.grad()}, {on_host(y.detach()), on_host(x.grad())});
+  }
+}
+
 TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
   GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
              GPipeOptions({1, 1}).devices(devices(2)).chunks(2));

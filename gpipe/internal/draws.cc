@@ -18,6 +18,14 @@ namespace {
 
 thread_local Draws* current_draws = nullptr;
 
+// Of the thread-local state, autograd takes along what LibTorch knows. The kinds are LibTorch's;
+// this one it leaves to whoever needs it.
+constexpr c10::DebugInfoKind kDrawsInfo = c10::DebugInfoKind::TEST_INFO_2;
+struct DrawsInfo : c10::DebugInfoBase {
+  explicit DrawsInfo(Draws* draws) : draws(draws) {}
+  Draws* draws;
+};
+
 // SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbouring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
@@ -130,7 +138,14 @@ const at::Generator& Draws::generator(c10::Device device) {
   return found->generator;
 }
 
-Draws* Draws::current() { return current_draws; }
+Draws* Draws::current() {
+  if (current_draws != nullptr) return current_draws;
+  const auto* info = static_cast<DrawsInfo*>(c10::ThreadLocalDebugInfo::get(kDrawsInfo));
+  return info == nullptr ? nullptr : info->draws;
+}
+
+DrawsOfAutogradScope::DrawsOfAutogradScope(Draws* draws)
+    : guard_(kDrawsInfo, std::make_shared<DrawsInfo>(draws)) {}
 
 DrawsScope::DrawsScope(Draws* draws, std::vector<DrawRecord>* log)
     : draws_(draws), former_(current_draws), former_log_(draws->log_) {

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
 #include <utility>
@@ -85,6 +86,16 @@ class DrawsScope {
   Draws* draws_;
   Draws* former_;
   std::vector<DrawRecord>* former_log_;
+};
+
+// While it lives, threads of autograd's own that run a node on this thread's behalf, as for nodes
+// on accelerators, draw from `draws`, too. This thread waits meanwhile.
+class DrawsOfAutogradScope {
+ public:
+  explicit DrawsOfAutogradScope(Draws* draws);
+
+ private:
+  c10::DebugInfoGuard guard_;
 };
 
 // A step's seed, drawn from the process's CPU generator, so that torch::manual_seed governs it.

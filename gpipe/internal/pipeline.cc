@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
 
 #include <algorithm>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpipe/internal/alias.h"
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/operator_mode.h"
@@ -173,6 +175,7 @@ void Pipeline::run_forward(Pass& pass) {
 
 void Pipeline::run_backward(Pass& pass) {
   check_callable();
+  check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   check_unchanged(pass);
   run(pass, program_for(Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward), nullptr);
@@ -197,6 +200,7 @@ void Pipeline::check_unchanged(Pass& pass) {
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
+  check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
                     schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
@@ -219,11 +223,9 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
   pass.foreign.clear();
   for (Stage& stage : stages_) stage.begin_call();
   const CallerState caller_state;
-  const std::vector<c10::Stream> of_caller = current_streams();
+  const std::vector<c10::Stream> of_caller = streams_of_caller();
   if (pass.streams.empty()) pass.streams = of_caller;
-  for (int64_t j = 0; j < stages(); ++j) {
-    if (first_on_device_[j] == j) follow(pass.streams[j], of_caller[j]);
-  }
+  for (size_t k = 0; k < of_caller.size(); ++k) follow(pass.streams[k], of_caller[k]);
   const bool on_caller = pool_->is_inline();
   // Several stages may fail in one run; the caller is told of the one whose exception it gets.
   std::vector<std::pair<std::exception_ptr, FailurePlace>> failures;  // guarded by failure_mutex_
@@ -250,7 +252,7 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
           if (!on_caller) state.emplace(caller_state);
           AutocastCacheOff no_cache;
           OperatorModeScope mode;
-          StreamScope stream(pass.streams[worker]);
+          StreamsScope streams(pass.streams, stages_[worker].device());
           steps();
         });
     give_back(pass, of_caller);
@@ -283,17 +285,34 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
   }
 }
 
-std::vector<c10::Stream> Pipeline::current_streams() const {
+std::vector<c10::Stream> Pipeline::streams_of_caller() const {
   std::vector<c10::Stream> streams;
-  for (const Stage& stage : stages_) streams.push_back(current_stream(stage.device()));
+  for (int64_t j = 0; j < stages(); ++j) {
+    const c10::DeviceType type = stages_[j].device().type();
+    const bool known = std::any_of(stages_.begin(), stages_.begin() + j, [&](const Stage& before) {
+      return before.device().type() == type;
+    });
+    if (known) continue;
+    for (const c10::Stream& stream : current_streams(type)) streams.push_back(stream);
+  }
   return streams;
 }
 
+void Pipeline::check_backward_thread() const {
+  const bool on_cpu = std::all_of(stages_.begin(), stages_.end(),
+                                  [](const Stage& stage) { return stage.device().is_cpu(); });
+  TORCH_CHECK(
+      on_cpu || c10::getThreadName().rfind("pt_autograd_", 0) != 0,
+      "a pipeline's backward was called inside another backward, on autograd's own thread "
+      "of a device (in a custom function or a hook). The stages' custom functions need that "
+      "thread, and would wait for it for ever. Call it outside, or from another thread that "
+      "nobody waits for there");
+}
+
 void Pipeline::give_back(const Pass& pass, const std::vector<c10::Stream>& of_caller) {
-  for (int64_t j = 0; j < stages(); ++j) {
-    if (first_on_device_[j] != j || stages_[j].device().is_cpu()) continue;
-    transfers_.let_follow(pass.streams[j]);
-    follow(of_caller[j], pass.streams[j]);
+  for (size_t k = 0; k < of_caller.size(); ++k) {
+    transfers_.let_follow(pass.streams[k]);
+    follow(of_caller[k], pass.streams[k]);
   }
   // Made on the stages' streams, read on the caller's.
   auto use_here = [](const at::Tensor& gradient) {
@@ -316,12 +335,28 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
   const bool last = j + 1 == stages();
   auto send_all = [&](std::vector<Packet>& packets, size_t from, const std::vector<int32_t>& ids,
                       bool forward) {
+    std::vector<const c10::StorageImpl*> copied, staying;
     for (size_t k = 0; k < sent.size(); ++k) {
       const Route& route = routes_[ids[k]];
       sent[k] = std::move(packets[from + k]);
+      if (stage.device().is_cpu()) continue;
+      const c10::Device target =
+          stages_[forward ? route.target_stage : route.source_stage].device();
+      for (const Item& item : sent[k].items) {
+        (target == stage.device() ? staying : copied).push_back(storage_of(item.tensor));
+      }
+    }
+    for (size_t k = 0; k < sent.size(); ++k) {
+      const Route& route = routes_[ids[k]];
       transfers_.depart(sent[k],
                         stages_[forward ? route.target_stage : route.source_stage].device());
     }
+    // Memory that a copy reads, and that also goes to a stage on this device without one: there it
+    // may be changed in place, a gradient by adding to it.
+    const bool shared = std::any_of(staying.begin(), staying.end(), [&](const auto* storage) {
+      return storage != nullptr && std::find(copied.begin(), copied.end(), storage) != copied.end();
+    });
+    if (shared) transfers_.let_follow(current_stream(stage.device()));
   };
   if (action.kind == ActionKind::kForward) {
     std::vector<Packet> inputs;

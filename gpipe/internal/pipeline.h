@@ -56,7 +56,8 @@ struct Pass {
   CallerInputs inputs;
   std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
-  // [stage] Where it computes: on what was current where the forward was called, as autograd does.
+  // Where the stages compute: on what was current where the forward was called, as autograd does.
+  // One for each device of an accelerator.
   std::vector<c10::Stream> streams;
   // Cuts out micro-batch i of the outputs' gradients; empty in a step. Called by the workers of the
   // last stage, so that the cutting overlaps with the other stages' work.
@@ -116,8 +117,10 @@ class Pipeline {
   // Throws c10::Error where a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass);
 
-  // The calling thread's, one for each stage.
-  std::vector<c10::Stream> current_streams() const;
+  // The calling thread's, on all devices of the stages' types.
+  std::vector<c10::Stream> streams_of_caller() const;
+  // Throws c10::Error on a thread that the stages' backward may wait for.
+  void check_backward_thread() const;
   // After a run, also one that failed: what the caller does next on its own streams comes behind.
   void give_back(const Pass& pass, const std::vector<c10::Stream>& of_caller);
 

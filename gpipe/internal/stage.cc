@@ -627,6 +627,8 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   for (Packet& packet : gradients) arrive(packet, device_);
   running_layer_ = -1;
   DrawsScope draws_scope(&draws_, nullptr);
+  std::optional<DrawsOfAutogradScope> draws_of_autograd;
+  if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
 
   edge_list roots;
   variable_list seeds;
@@ -667,8 +669,15 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
     }
     for (size_t n = 0; n < graph.outputs[k].size() && n < gradients[k].items.size(); ++n) {
       at::Tensor& gradient = gradients[k].items[n].tensor;
-      if (!graph.outputs[k][n].is_valid() || !gradient.defined()) continue;
-      add_root(graph.outputs[k][n], std::move(gradient));
+      const Edge& edge = graph.outputs[k][n];
+      if (!edge.is_valid() || !gradient.defined()) continue;
+      // A layer may have moved what it returned to another device.
+      const auto& wanted = edge.function->input_metadata(edge.input_nr);
+      if (!wanted.was_default_constructed() && wanted.device() != gradient.device()) {
+        c10::NoGradGuard no_grad;
+        gradient = gradient.to(wanted.device());
+      }
+      add_root(edge, std::move(gradient));
     }
   }
   gradients.clear();

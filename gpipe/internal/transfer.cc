@@ -1,11 +1,12 @@
 #include "gpipe/internal/transfer.h"
 
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "gpipe/internal/alias.h"
@@ -25,16 +26,23 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
 at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   c10::NoGradGuard no_grad;
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
-  if (target.is_cpu()) {
-    at::Tensor host =
-        at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
-    return host.copy_(tensor, /*non_blocking=*/true);
-  }
-  if (!tensor.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
+  if (!tensor.is_cpu() && !target.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
+  // Only contiguous tensors go without a detour that waits: the dimensions in the order of their
+  // strides, and back. A lazy conjugation would be made up for on the host, too early.
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  std::vector<int64_t> order(plain.dim());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return plain.stride(a) > plain.stride(b); });
+  std::vector<int64_t> back(order.size());
+  for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
+  const at::Tensor ordered = plain.permute(order);
   // Not pin_memory(), which takes pinned memory as it is: its owner may change it before it is
   // read. The allocator of pinned memory keeps the block until the copy is done.
-  at::Tensor pinned = at::empty_like(tensor, tensor.options().pinned_memory(true));
-  return pinned.copy_(tensor).to(target, /*non_blocking=*/true);
+  const at::Tensor pinned = at::empty(
+      ordered.sizes(), plain.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
+  pinned.copy_(ordered, /*non_blocking=*/true);
+  return (target.is_cpu() ? pinned : pinned.to(target, /*non_blocking=*/true)).permute(back);
 }
 
 }  // namespace
@@ -57,6 +65,32 @@ StreamScope::~StreamScope() {
   VirtualGuardImpl impl(former_stream_.device_type());
   impl.exchangeStream(former_stream_);
   impl.setDevice(former_device_);
+}
+
+std::vector<c10::Stream> current_streams(c10::DeviceType type) {
+  std::vector<c10::Stream> streams;
+  if (type == c10::kCPU) return streams;
+  const VirtualGuardImpl impl(type);
+  for (c10::DeviceIndex k = 0; k < impl.deviceCount(); ++k) {
+    streams.push_back(impl.getStream(c10::Device(type, k)));
+  }
+  return streams;
+}
+
+StreamsScope::StreamsScope(const std::vector<c10::Stream>& streams, c10::Device current)
+    : former_device_(current) {
+  former_.reserve(streams.size());
+  for (const c10::Stream& stream : streams) {
+    former_.push_back(VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
+  }
+  if (!current.is_cpu()) former_device_ = VirtualGuardImpl(current.type()).exchangeDevice(current);
+}
+
+StreamsScope::~StreamsScope() {
+  if (!former_device_.is_cpu()) VirtualGuardImpl(former_device_.type()).setDevice(former_device_);
+  for (const c10::Stream& stream : former_) {
+    VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  }
 }
 
 void follow(const c10::Stream& later, const c10::Stream& earlier) {

@@ -18,10 +18,11 @@ namespace gpipe::internal {
 // The calling thread's current stream on `device`. For the CPU, which has none, a placeholder.
 c10::Stream current_stream(c10::Device device);
 
+// Those of all devices of this type, by index; none for the CPU.
+std::vector<c10::Stream> current_streams(c10::DeviceType type);
+
 // Makes `stream` and its device current on this thread, and restores the former ones on exit.
-// Workers compute on the stream on which their caller would, so that the caller's own kernels
-// before and after (an optimizer's, say) need no further synchronisation. Nothing happens for the
-// CPU.
+// Nothing happens for the CPU.
 class StreamScope {
  public:
   explicit StreamScope(c10::Stream stream);
@@ -32,6 +33,22 @@ class StreamScope {
  private:
   c10::Device former_device_;
   c10::Stream former_stream_;
+};
+
+// The same for a stream of each of several devices, and for the device `current`. Workers compute
+// on the streams on which their caller would, so that the caller's own kernels before and after (an
+// optimizer's, say) need no further synchronization: on their stage's device, and on any other that
+// a layer or a loss uses.
+class StreamsScope {
+ public:
+  StreamsScope(const std::vector<c10::Stream>& streams, c10::Device current);
+  ~StreamsScope();
+  StreamsScope(const StreamsScope&) = delete;
+  StreamsScope& operator=(const StreamsScope&) = delete;
+
+ private:
+  std::vector<c10::Stream> former_;
+  c10::Device former_device_;
 };
 
 // What `later` is given from now on waits for what `earlier` has been given. Nothing happens if
