@@ -9,7 +9,9 @@ namespace gpipe {
 
 enum class Checkpoint : uint8_t {
   kAlways,      // every micro-batch is checkpointed
-  kExceptLast,  // all but the last, whose backward follows its forward at once (the default)
+  kExceptLast,  // all but those whose backward is their worker's next action after their forward:
+                // the last one under Schedule::gpipe and in forward(), all of the last stage under
+                // 1F1B (the default)
   kNever,       // none: fastest, most memory
 };
 

@@ -1,5 +1,5 @@
-// Pipelines over devices: once with all stages on the CPU, and as device_cuda_test on GPUs, as many
-// as there are (a single one stands for all).
+// Pipelines over devices: once with all stages on the CPU, as device_fake_test on the fake
+// accelerator, and as device_cuda_test on GPUs, as many as there are (a single one stands for all).
 
 #include "gpipe/testing/device.h"
 
@@ -14,14 +14,18 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -178,7 +182,10 @@ TEST_F(Device, DropoutDropsTheSameInForwardAndRecompute) {
 
 // Multiplies by numbers that it draws on its input's device.
 struct NoiseImpl : nn::Module {
-  at::Tensor forward(at::Tensor x) { return x * torch::rand(x.sizes(), x.options()); }
+  at::Tensor forward(at::Tensor x) {
+    const at::Tensor order = torch::randperm(x.size(1), x.options().dtype(torch::kLong));
+    return (x * torch::rand(x.sizes(), x.options())).index_select(1, order);
+  }
 };
 TORCH_MODULE(Noise);
 
@@ -587,6 +594,109 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
 }
 
 // Targets live where the loss is computed, and a wrong device is named.
+struct CountingImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) { return x.tanh() * static_cast<double>(++calls); }
+  int calls = 0;
+};
+TORCH_MODULE(Counting);
+
+// Calls until one throws: what a device has computed is known later on it.
+std::string late_error(const std::function<void()>& call) {
+  for (int k = 0; k < 50; ++k) {
+    try {
+      call();
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return "";
+}
+
+TEST_F(Device, ARecomputeOfAnotherFunctionIsAnErrorAtOnceOrInALaterCall) {
+  for (const bool step : {false, true}) {
+    GPipe pipe(nn::Sequential(nn::Linear(4, 4), Counting(), nn::Linear(4, 2)),
+               GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(2));
+    const at::Tensor x = testing::copy_on(device(), torch::randn({4, 4}));
+    EXPECT_THAT(late_error([&] {
+                  if (step) {
+                    pipe->step({x}, {}, square);
+                  } else {
+                    square({pipe->forward(x)}, {}).backward();
+                  }
+                }),
+                HasSubstr("the recompute of stage 1"));
+  }
+}
+
+TEST_F(Device, AnOptimizerBetweenForwardAndBackwardIsAnErrorAtOnceOrInALaterCall) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 2)),
+             GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(2));
+  const at::Tensor x = testing::copy_on(device(), torch::randn({4, 4}));
+  pipe->step({x}, {}, square);
+  EXPECT_THAT(late_error([&] {
+                const at::Tensor output = pipe->forward(x);
+                // As torch::optim::SGD does.
+                for (const at::Tensor& parameter : pipe->parameters()) {
+                  parameter.data().sub_(parameter.grad(), 10);
+                }
+                square({output}, {}).backward();
+              }),
+              HasSubstr("as optimizers do"));
+  // Forgotten once it is told.
+  EXPECT_NO_THROW(pipe->step({x}, {}, square));
+}
+
+TEST_F(Device, WhatIsLoadedGoesWhereThePartitionsAre) {
+  auto make = [](const std::vector<int64_t>& balance, const std::vector<c10::Device>& where) {
+    return GPipe(nn::Sequential(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Linear(4, 2)),
+                 GPipeOptions(balance).devices(where).chunks(2));
+  };
+  const std::string file = ::testing::TempDir() + "/pipe.pt";
+  GPipe saved = make({2, 1}, devices(2));
+  const at::Tensor x = testing::copy_on(device(), torch::randn({4, 4}));
+  saved->step({x}, {}, square);
+  torch::save(saved, file);
+  nn::Sequential plain(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Linear(4, 2));
+  torch::load(plain, file, c10::Device(c10::kCPU));
+  std::vector<c10::Device> turned = devices(3);
+  std::reverse(turned.begin(), turned.end());
+  for (const std::vector<c10::Device>& where : {devices(3), turned}) {
+    for (const bool to_cpu : {false, true}) {
+      GPipe pipe = make({1, 1, 1}, where);
+      pipe->step({testing::copy_on(where[0], x)}, {}, square);  // so that there are gradients
+      if (to_cpu) {
+        torch::load(pipe, file, c10::Device(c10::kCPU));
+      } else {
+        torch::load(pipe, file);
+      }
+      for (int64_t k = 0; k < 3; ++k) {
+        for (const at::Tensor& parameter : pipe[k]->parameters()) {
+          EXPECT_EQ(parameter.device(), where[k]);
+          EXPECT_EQ(parameter.grad().device(), where[k]);
+        }
+        for (const at::Tensor& buffer : pipe[k]->buffers()) EXPECT_EQ(buffer.device(), where[k]);
+      }
+      for (const auto& parameter : plain->named_parameters()) {
+        EXPECT_THAT(on_host(pipe->named_parameters()[parameter.key()]),
+                    EqualsBitwise(parameter.value()));
+      }
+      EXPECT_NO_THROW(pipe->step({testing::copy_on(where[0], x)}, {}, square));
+    }
+  }
+}
+
+TEST_F(Device, GradientsFromBeforeThePipelineGoAlong) {
+  nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 2));
+  const at::Tensor x = torch::randn({4, 4});
+  square({model->forward(x)}, {}).backward();
+  GPipe pipe(model, GPipeOptions({1, 1}).devices(devices(2)).chunks(2));
+  for (const at::Tensor& parameter : pipe->parameters()) {
+    EXPECT_EQ(parameter.grad().device(), parameter.device());
+  }
+  EXPECT_NO_THROW(pipe->step({testing::copy_on(device(), x)}, {}, square));
+}
+
 TEST_F(Device, TrainingFollowsThePlainModel) {
   auto make = [] {
     testing::manual_seed(4);

@@ -3,26 +3,23 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/cuda.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <ostream>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/bridge.h"
 #include "gpipe/internal/caller_inputs.h"
+#include "gpipe/internal/devices.h"
 #include "gpipe/internal/draws.h"
 #include "gpipe/internal/micro_batch.h"
 #include "gpipe/internal/micro_batch_loss.h"
+#include "gpipe/internal/model_checks.h"
 #include "gpipe/internal/pipeline.h"
 #include "gpipe/internal/value.h"
 #include "gpipe/runtime/exit_gate.h"
@@ -37,165 +34,12 @@ using internal::Packet;
 using internal::Pass;
 using internal::ValueKind;
 
-constexpr char kBalanceHint[] =
-    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a good "
-    "one "
-    "(#include \"balance/balance.h\")";
-
-template <typename T>
-std::string list_text(const std::vector<T>& values) {
-  std::string text = "{";
-  for (size_t i = 0; i < values.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
-  }
-  return text + "}";
-}
-
-// No machine has more threads for a stage, and OpenMP ends the process where it cannot make them.
-constexpr int64_t kMostThreads = 1024;
-
-void check_mode(Checkpoint mode, const char* what) {
-  TORCH_CHECK_VALUE(
-      mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
-      what, " must be one of kAlways, kExceptLast and kNever, got the number ",
-      static_cast<int>(mode));
-}
-
-// How many of the first micro-batches are checkpointed. By those that there are: a short mini-batch
-// has a last one, too.
-int64_t checkpointed_micro_batches(Checkpoint mode, int64_t micro_batches) {
-  switch (mode) {
-    case Checkpoint::kAlways:
-      return micro_batches;
-    case Checkpoint::kExceptLast:
-      return micro_batches - 1;
-    case Checkpoint::kNever:
-      break;
-  }
-  return 0;
-}
-
-void check_options(const GPipeOptions& options) {
-  TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
-  TORCH_CHECK_VALUE(
-      options.cpu_threads_per_stage() >= 0 && options.cpu_threads_per_stage() <= kMostThreads,
-      "cpu_threads_per_stage must be 0 (an equal share) or from 1 to ", kMostThreads, ", got ",
-      options.cpu_threads_per_stage());
-  check_mode(options.checkpoint(), "checkpoint");
-  const std::vector<Checkpoint>& modes = options.partition_checkpoints();
-  TORCH_CHECK_VALUE(modes.empty() || modes.size() == options.balance().size(),
-                    "partition_checkpoints has ", modes.size(), " modes, but the balance has ",
-                    options.balance().size(),
-                    " partitions; give one mode for each, or none to let checkpoint hold for all");
-  for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
-}
-
-void check_balance(const std::vector<int64_t>& balance, size_t layers) {
-  TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ",
-                    layers, " layers: say how many each partition gets", kBalanceHint);
-  int64_t sum = 0;
-  for (int64_t count : balance) {
-    TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, got the balance ",
-                      list_text(balance), kBalanceHint);
-    const int64_t room = std::numeric_limits<int64_t>::max() - sum;
-    TORCH_CHECK_VALUE(count <= room, "the balance ", list_text(balance),
-                      " sums up to more than 2^63 - 1, but the model has ", layers, " layers",
-                      kBalanceHint);
-    sum += count;
-  }
-  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
-                    " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
-}
-
-std::vector<c10::Device> default_devices(size_t partitions) {
-  std::vector<c10::Device> devices;
-  const auto count = static_cast<c10::DeviceIndex>(torch::cuda::device_count());
-  for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::kCUDA, i);
-  if (devices.empty()) devices.assign(partitions, c10::Device(c10::kCPU));
-  return devices;
-}
-
-// A device by its full name, so that "cuda" and "cuda:0" are the same one.
-c10::Device normalized(c10::Device device) {
-  if (device.is_cpu()) return c10::Device(c10::kCPU);
-  if (device.has_index()) return device;
-  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
-
-// Before any layer is moved: one that has been moved is not moved back.
-void check_devices(const std::vector<c10::Device>& devices) {
-  for (size_t j = 0; j < devices.size(); ++j) {
-    const c10::Device device = devices[j];
-    if (device.is_cpu()) continue;
-    const int count = c10::impl::hasDeviceGuardImpl(device.type())
-                          ? c10::impl::VirtualGuardImpl(device.type()).deviceCount()
-                          : 0;
-    TORCH_CHECK_VALUE(count > 0 && device.index() >= -1 && device.index() < count, "device ", j,
-                      " is ", device, ", but there are ", count, " devices of type ",
-                      c10::DeviceTypeName(device.type(), /*lower_case=*/true),
-                      " here; give devices that exist (torch::kCPU always does)");
-  }
-}
-
-void check_layers(const torch::nn::Sequential& module) {
-  std::unordered_map<const torch::nn::Module*, std::string> seen;
-  for (const auto& child : module->named_children()) {
-    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
-                      "' of the model is a null pointer; give a module or leave it out");
-    const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
-    TORCH_CHECK_VALUE(
-        fresh, "the layers '", entry->second, "' and '", child.key(),
-        "' of the model are the same object; a layer can stand only once in a pipeline");
-  }
-}
-
 void check_no_pipelines(const torch::nn::Sequential& module) {
   for (const auto& entry : module->named_modules("", /*include_self=*/false)) {
     TORCH_CHECK_VALUE(dynamic_cast<const GPipeImpl*>(entry.value().get()) == nullptr, "'",
                       entry.key(),
                       "' in the model is a pipeline itself; put the inner model's layers into the "
                       "outer Sequential instead");
-  }
-}
-
-// A tensor used by layers of two partitions can be in one place only.
-void check_sharing(const std::vector<std::shared_ptr<torch::nn::Module>>& layers,
-                   const std::vector<std::string>& names, const std::vector<int64_t>& balance,
-                   const std::vector<c10::Device>& devices) {
-  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
-  size_t layer = 0;
-  for (size_t j = 0; j < balance.size(); ++j) {
-    for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
-      auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
-        if (!tensor.defined()) return;
-        const std::string full = names[layer] + "." + name;
-        const auto [entry, fresh] =
-            owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
-        TORCH_CHECK_VALUE(fresh || devices[entry->second.first] == devices[j], "the ", what, " '",
-                          entry->second.second, "' of partition ", entry->second.first, " on ",
-                          devices[entry->second.first], " is also '", full, "' of partition ", j,
-                          " on ", devices[j],
-                          "; a tensor shared between partitions needs both on the same device");
-      };
-      for (const auto& p : layers[layer]->named_parameters())
-        check(p.key(), p.value(), "parameter");
-      for (const auto& b : layers[layer]->named_buffers()) check(b.key(), b.value(), "buffer");
-    }
-  }
-}
-
-void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance) {
-  size_t next_cut = 0;
-  int64_t partition = 0;
-  size_t index = 0;
-  const auto children = module->named_children();
-  for (auto any = module->begin(); any != module->end(); ++any, ++index) {
-    const bool begins = index == next_cut;
-    const std::string name =
-        "layer " + std::to_string(index) + " ('" + children[index].key() + "')";
-    torch::nn::AnyModule layer = *any;  // the same module, but not const
-    internal::check_argument(layer, name, begins ? partition : -1);
-    if (begins) next_cut += balance[partition++];
   }
 }
 
@@ -225,37 +69,28 @@ void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensor
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : torch::nn::Module("GPipe"),
       balance_(options.balance()),
-      devices_(options.devices()),
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
       deferred_batch_norm_(options.deferred_batch_norm()) {
   const internal::WorkScope work;
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
-  check_options(options);
-  check_layers(module);
+  internal::check_options(options);
+  internal::check_layers(module);
   skip::verify_skippables(module);
   check_no_pipelines(module);
-  check_balance(balance_, module->size());
-  check_arguments(module, balance_);
-
+  internal::check_balance(balance_, module->size());
+  internal::check_arguments(module, balance_);
   const size_t partitions = balance_.size();
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
-  if (devices_.empty()) devices_ = default_devices(partitions);
-  TORCH_CHECK_INDEX(devices_.size() >= partitions, "the balance has ", partitions,
-                    " partitions, but there are only ", devices_.size(),
-                    " devices; give fewer partitions or name a device several times");
-  devices_.erase(devices_.begin() + static_cast<int64_t>(partitions), devices_.end());
-  check_devices(devices_);
-  for (c10::Device& device : devices_) device = normalized(device);
+  devices_ = internal::devices_for(partitions, options.devices());
+  internal::check_sharing(module, balance_, devices_);
 
   std::vector<std::string> names;
   for (const auto& child : module->named_children()) {
     names.push_back(child.key());
     layers_.push_back(child.value());
   }
-  check_sharing(layers_, names, balance_, devices_);
-
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
   train(module->is_training());  // before it has layers, which keep their own flags
   std::vector<std::vector<internal::Layer>> parts(partitions);
@@ -264,11 +99,11 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   for (size_t j = 0; j < partitions; ++j) {
     for (int64_t k = 0; k < balance_[j]; ++k, ++index, ++any) {
       register_module(names[index], layers_[index]);
-      layers_[index]->to(devices_[j]);
       parts[j].push_back(
           {*any, names[index], static_cast<int64_t>(index), skip::CallPlan(*layers_[index])});
     }
   }
+  place_layers();
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
@@ -276,6 +111,31 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
 }
 
 GPipeImpl::~GPipeImpl() = default;
+
+void GPipeImpl::place_layers() {
+  size_t index = 0;
+  for (size_t j = 0; j < balance_.size(); ++j) {
+    for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
+      layers_[index]->to(devices_[j]);
+      for (at::Tensor& parameter : layers_[index]->parameters()) {
+        at::Tensor& gradient = parameter.mutable_grad();
+        if (gradient.defined() && gradient.device() != parameter.device()) {
+          gradient = gradient.to(parameter.device());
+        }
+      }
+    }
+  }
+}
+
+void GPipeImpl::load(torch::serialize::InputArchive& archive) {
+  try {
+    torch::nn::Module::load(archive);
+  } catch (...) {
+    place_layers();
+    throw;
+  }
+  place_layers();
+}
 
 std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
   pipeline_->check_callable();
@@ -299,10 +159,9 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   pass->plan.thread = at::RecordFunction::currentThreadId();
   pass->plan.begin = at::sequence_number::peek();
   pass->plan.defer_batch_norm = deferred_batch_norm_;
-  const bool checkpoints = record && is_training();
-  for (Checkpoint mode : partition_checkpoints_) {
-    pass->plan.checkpointed.push_back(checkpoints ? checkpointed_micro_batches(mode, micro_batches)
-                                                  : 0);
+  pass->plan.checkpoints = partition_checkpoints_;
+  if (!record || !is_training()) {
+    pass->plan.checkpoints.assign(partition_checkpoints_.size(), Checkpoint::kNever);
   }
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
@@ -393,6 +252,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
 
   StepResult result;
   result.loss = losses.total();
+  pipeline->check_late();
   if (options.keep_outputs()) result.outputs = internal::gather(pass->outputs, sizes);
   return result;
 }
@@ -430,7 +290,7 @@ void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
 }
 
 void GPipeImpl::pretty_print(std::ostream& stream) const {
-  stream << "gpipe::GPipe(balance=" << list_text(balance_) << ", devices={";
+  stream << "gpipe::GPipe(balance=" << internal::list_text(balance_) << ", devices={";
   for (size_t j = 0; j < devices_.size(); ++j) stream << (j == 0 ? "" : ", ") << devices_[j];
   stream << "}, chunks=" << chunks_ << ", checkpoint=";
   const auto& modes = partition_checkpoints_;

@@ -102,9 +102,15 @@ class GPipeImpl : public torch::nn::Module {
   void to(torch::Device device, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
+  // What torch::load calls. LibTorch puts what it reads where it was saved, or where torch::load is
+  // told; here every layer stays on its partition's device.
+  void load(torch::serialize::InputArchive& archive) override;
+
   void pretty_print(std::ostream& stream) const override;
 
  private:
+  // Brings each layer to its device, and the gradients that its parameters have.
+  void place_layers();
   std::shared_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
 
   std::vector<int64_t> balance_;

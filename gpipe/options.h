@@ -72,9 +72,10 @@ enum class LossReduction : uint8_t {
 using MicroBatchWeight = std::function<double(const Tensors& targets)>;
 
 struct StepOptions {
-  // Which action runs when. A fixed Schedule must have the pipeline's stages and the mini-batch's
-  // number of micro-batches; a ScheduleGenerator fits itself to every mini-batch, an empty one
-  // gives the default.
+  // Which action runs when, on which worker. Any schedule that Schedule::verify() accepts, one with
+  // several stages on a worker or with split backwards, too. A fixed Schedule must have the
+  // pipeline's stages and the mini-batch's number of micro-batches; a ScheduleGenerator fits itself
+  // to every mini-batch, an empty one gives the default.
   // Default: Schedule::one_f_one_b.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
@@ -99,7 +100,8 @@ struct StepOptions {
 
   // What the mean of a micro-batch is taken over: how many tokens are no padding, say, or the sum
   // of the classes' weights. Called for every micro-batch before its first forward. One of weight 0
-  // does not count, whatever its loss is. With kMean only.
+  // does not count, whatever its loss is; without this option a micro-batch of nothing but padding
+  // makes loss and gradients NaN, the mean over nothing. With kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();

@@ -8,6 +8,9 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
@@ -16,6 +19,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -159,6 +163,75 @@ void BM_OnePartitionUNet(benchmark::State& state) {
       state, [] { return models::unet(small_unet()); }, torch::randn({4, 3, 96, 96}));
 }
 BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
+
+// The same table with every backward in two halves, one right after the other.
+Schedule split(const Schedule& schedule) {
+  std::vector<std::vector<Action>> table;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    std::vector<Action>& row = table.emplace_back();
+    for (Action action : actions) {
+      if (action.kind != ActionKind::kBackward) {
+        row.push_back(action);
+        continue;
+      }
+      for (const ActionKind half : {ActionKind::kInputGradient, ActionKind::kWeightGradient}) {
+        action.kind = half;
+        row.push_back(action);
+      }
+    }
+  }
+  return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
+}
+
+// A step whose backwards are split against one with whole ones: `cost` is split / whole, forwards
+// included. Convolutions with norms of a usual size, and linear layers so small that the pipeline's
+// own work shows.
+void BM_SplitCells(benchmark::State& state) {
+  at::set_num_threads(1);
+  using torch::nn::Conv2dOptions;
+  const bool small = state.range(0) != 0;
+  torch::nn::Sequential model = linears(4, 8);
+  torch::Tensor input = torch::randn({4 * 32, 8});
+  std::vector<int64_t> balance = {1, 1, 1, 1};
+  int64_t chunks = 32;
+  if (!small) {
+    auto conv = [](int64_t in, int64_t out) {
+      return torch::nn::Conv2d(Conv2dOptions(in, out, 3).padding(1).bias(false));
+    };
+    model = torch::nn::Sequential(conv(16, 32), torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
+                                  conv(32, 32), torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
+                                  conv(32, 32), torch::nn::BatchNorm2d(32), torch::nn::ReLU());
+    input = torch::randn({8, 16, 48, 48});
+    balance = {3, 6};
+    chunks = 2;
+  }
+  GPipe pipe(model, on_cpu(balance, chunks));
+  const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+  const Schedule whole = Schedule::one_f_one_b(static_cast<int64_t>(balance.size()), chunks);
+  const StepOptions options[] = {StepOptions().schedule(whole),
+                                 StepOptions().schedule(split(whole))};
+  input.requires_grad_();  // so that the first stage has both halves, too
+  std::vector<double> costs;
+  auto step = [&](int which) {
+    return seconds([&] { pipe->step({input}, {}, loss, options[which]); });
+  };
+  step(0);
+  step(1);
+  for (auto _ : state) {
+    const double of_whole = step(0);
+    const double of_split = step(1);
+    state.SetIterationTime(of_split);
+    costs.push_back(of_split / of_whole);
+  }
+  state.counters["cost"] = median(costs);
+}
+BENCHMARK(BM_SplitCells)
+    ->ArgName("small")
+    ->Arg(0)
+    ->Arg(1)
+    ->UseManualTime()
+    ->Iterations(60)
+    ->Unit(benchmark::kMillisecond);
 
 // A layer that takes a known time and no processor: the pipeline's schedule alone is measured. How
 // long it really slept is added up, since a busy machine wakes sleepers late.

@@ -173,6 +173,17 @@ std::vector<Sample> samples() {
                       return nn::Sequential(block(shared, behind), block(make(), behind, 2),
                                             block(shared, behind), nn::Tanh());
                     }});
+  result.push_back({"NoValues", [](Momentum momentum, bool behind) {
+                      auto norm = batch_norm(momentum);
+                      auto call = [norm](const torch::Tensor& x) mutable {
+                        return torch::cat({norm->forward(x.narrow(2, 0, 0)), x}, 2);
+                      };
+                      auto make = [&] {
+                        return Block(std::vector<std::shared_ptr<nn::Module>>{norm.ptr()}, call, 1,
+                                     behind);
+                      };
+                      return nn::Sequential(make(), nn::Tanh(), block(norm, behind), make());
+                    }});
   using T = torch::Tensor;
   result.push_back(custom("NativeBatchNorm", [](const T& x, T& mean, T& variance, bool training) {
     return std::get<0>(at::native_batch_norm(x, {}, {}, mean, variance, training, 0.3, 1e-5));
@@ -328,6 +339,33 @@ TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
     }
     expect_members_registered(module, buffers);
   });
+}
+
+// The plain model's variance of a single value is not a number; that of all micro-batches is one.
+TEST(RunningStatisticsOfSingleValues, CountWhenDeferred) {
+  auto make = [] {
+    CustomNorm norm(
+        [](const torch::Tensor& x, torch::Tensor& mean, torch::Tensor& variance, bool training) {
+          const torch::Tensor one = x.narrow(1, 0, 1).narrow(2, 0, 1);
+          torch::Tensor of_one = mean.narrow(0, 0, 1);
+          torch::Tensor around_it = variance.narrow(0, 0, 1);
+          at::batch_norm(one.detach(), {}, {}, of_one, around_it, training, 0.3, 1e-5, false);
+          return x.clone();
+        });
+    return nn::Sequential(norm, nn::Linear(kLength, kLength));
+  };
+  nn::Sequential plain_module = make();
+  nn::Sequential module = make();
+  plain_module->to(torch::kDouble);
+  module->to(torch::kDouble);
+  GPipe pipe(
+      module,
+      GPipeOptions({1, 1}).devices({torch::kCPU, torch::kCPU}).chunks(8).deferred_batch_norm(true));
+  torch::manual_seed(7);
+  const torch::Tensor input = torch::randn({8, kChannels, kLength}, torch::kDouble);
+  plain_module->forward(input);
+  pipe->step({input}, {}, square());
+  expect_close_buffers(module, plain_module);
 }
 
 std::string case_name(

@@ -13,16 +13,19 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/seed.h"
 #include "gpipe/testing/torch_seed.h"
 #include "skip/skippable.h"
 
@@ -56,10 +59,11 @@ void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
                              const std::vector<std::vector<int64_t>>& balances, int64_t rows,
                              const std::vector<int64_t>& chunk_numbers, int calls = 2) {
   at::set_num_threads(1);
+  std::mt19937_64 random = testing::test_random();
   for (const auto& balance : balances) {
     for (int64_t chunks : chunk_numbers) {
       for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-        for (int entry = 0; entry < 3; ++entry) {
+        for (int entry = 0; entry < 4; ++entry) {
           SCOPED_TRACE(::testing::PrintToString(balance) + " chunks " + std::to_string(chunks) +
                        " " + to_text(mode) + " entry " + std::to_string(entry));
           testing::manual_seed(1);
@@ -77,7 +81,7 @@ void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
             } else {
               want =
                   plain.step({x}, {y}, square_loss,
-                             entry == 1 ? BackwardOrder::kAscending : BackwardOrder::kDescending);
+                             entry == 2 ? BackwardOrder::kDescending : BackwardOrder::kAscending);
             }
             testing::manual_seed(2 + call);
             if (entry == 0) {
@@ -87,6 +91,12 @@ void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
             } else {
               StepOptions step;
               if (entry == 2) step.schedule(Schedule::gpipe);
+              if (entry == 3) {
+                step.schedule([&](int64_t stages, int64_t micro_batches) {
+                  return testing::random_schedule(stages, micro_batches,
+                                                  testing::MicroBatchOrder::kAscending, random);
+                });
+              }
               EXPECT_EQ(pipe->step({x}, {y}, square_loss, step).loss, want.loss);
             }
             expect_same_gradients(plain_module, pipe);

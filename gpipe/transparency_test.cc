@@ -1,18 +1,21 @@
 // The pipeline computes what the plain model computes, bit for bit: every model × balance × number
-// of chunks × checkpoint mode × entry.
+// of chunks × checkpoint mode × entry, the last one any schedule that can be run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <random>
 #include <string>
 #include <tuple>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/sample_models.h"
+#include "gpipe/testing/seed.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -24,7 +27,7 @@ using testing::on_host;
 using testing::PlainModel;
 using testing::SampleModel;
 
-enum class Entry { kForward, kStep1F1B, kStepGPipe };
+enum class Entry { kForward, kStep1F1B, kStepGPipe, kStepRandom };
 
 constexpr int64_t kRows = 7;  // 7 rows in 4 chunks give micro-batches of 2, 2, 2 and 1
 
@@ -57,6 +60,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
   const auto [which, partitions, chunks, mode, entry] = GetParam();
   const SampleModel& sample = testing::sample_models()[which];
   at::set_num_threads(1);
+  std::mt19937_64 random = testing::test_random();
   for (const std::vector<int64_t>& balance : testing::all_balances(sample.layers, partitions)) {
     SCOPED_TRACE(::testing::PrintToString(balance));
     auto plain_module = sample.make();
@@ -76,6 +80,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;
+      std::string table;
       testing::manual_seed(100 + round);
       if (entry == Entry::kForward) {
         expected = plain.forward_backward(plain_inputs, targets, sample.loss);
@@ -85,15 +90,21 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
         loss.backward();
         actual.loss = loss.item<double>();
       } else {
-        const bool ascending = entry == Entry::kStep1F1B;
+        const bool ascending = entry != Entry::kStepGPipe;
         expected = plain.step(plain_inputs, targets, sample.loss,
                               ascending ? BackwardOrder::kAscending : BackwardOrder::kDescending);
         testing::manual_seed(100 + round);
         StepOptions options;
         options.keep_outputs(true);
         if (!ascending) options.schedule(Schedule::gpipe);
+        if (entry == Entry::kStepRandom) {
+          options.schedule(testing::random_schedule(partitions, chunks,
+                                                    testing::MicroBatchOrder::kAscending, random));
+        }
+        table = options.schedule_for(partitions, chunks).to_text();
         actual = pipe->step(pipe_inputs, pipe_targets, sample.loss, options);
       }
+      SCOPED_TRACE(table);
       EXPECT_EQ(expected.loss, actual.loss);
       ASSERT_EQ(expected.outputs.size(), actual.outputs.size());
       for (size_t k = 0; k < expected.outputs.size(); ++k) {
@@ -108,7 +119,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
 }
 
 std::string case_name(const ::testing::TestParamInfo<Transparency::ParamType>& info) {
-  static const char* const kEntries[] = {"forward", "step_1f1b", "step_gpipe"};
+  static const char* const kEntries[] = {"forward", "step_1f1b", "step_gpipe", "step_random"};
   return testing::sample_models()[std::get<0>(info.param)].name + "_p" +
          std::to_string(std::get<1>(info.param)) + "_c" + std::to_string(std::get<2>(info.param)) +
          "_" + to_text(std::get<3>(info.param)) + "_" +
@@ -121,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(1, 2, 3), ::testing::Values(1, 4),
                        ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
                                          Checkpoint::kNever),
-                       ::testing::Values(Entry::kForward, Entry::kStep1F1B, Entry::kStepGPipe)),
+                       ::testing::Values(Entry::kForward, Entry::kStep1F1B, Entry::kStepGPipe,
+                                         Entry::kStepRandom)),
     case_name);
 
 }  // namespace

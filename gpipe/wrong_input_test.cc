@@ -701,8 +701,7 @@ std::vector<Call> schedules() {
   const Schedule good = Schedule::one_f_one_b(3, 4);
   std::vector<std::vector<Action>> table = good.table();
   table[2].back() = {ActionKind::kInputGradient, 2, 3};
-  table[2].push_back({ActionKind::kWeightGradient, 2, 3});
-  const Schedule split = Schedule::create(3, 4, table);
+  const Schedule half_split = Schedule::create(3, 4, table);
   return {
       value_error("FewerStages", fixed(Schedule::gpipe(2, 4)),
                   {"for 2 stages", "the pipeline has 3"}),
@@ -717,13 +716,13 @@ std::vector<Call> schedules() {
       value_error("BackwardHalf", fixed(good.only({ActionKind::kBackward})),
                   {"has no forwards", "the whole schedule"}),
       value_error("NoActions", fixed(good.only({})), {"cannot be run", "there are no actions"}),
-      value_error("NoWorkers", written(""), {"for 0 workers", "3 stages"}),
+      value_error("NoWorkers", written(""), {"cannot be run", "there are no actions"}),
       value_error("FewerWorkers", fixed(Schedule::create(3, 4, {good.actions(0), good.actions(1)})),
-                  {"for 2 workers", "3 stages"}),
+                  {"cannot be run", "F2.0 is missing"}),
       value_error(
-          "StagesInAnotherOrder",
-          fixed(Schedule::create(3, 4, {good.actions(1), good.actions(0), good.actions(2)})),
-          {"stage 0 on worker 1", "stage j on worker j"}),
+          "MoreWorkers",
+          fixed(Schedule::create(3, 4, {good.actions(0), good.actions(1), good.actions(2), {}})),
+          {"for 4 workers", "3 stages"}),
       value_error("OneStageMissing",
                   fixed(Schedule::create(3, 4, {good.actions(0), {}, good.actions(2)})),
                   {"cannot be run", "F1.0 is missing"}),
@@ -737,7 +736,7 @@ std::vector<Call> schedules() {
                                           good.actions(1),
                                           {good.actions(2).rbegin(), good.actions(2).rend()}})),
                   {"cannot be run", "comes before"}),
-      value_error("SplitBackward", fixed(split), {"splits backward", "I2.3", "does not run yet"}),
+      value_error("HalfASplitBackward", fixed(half_split), {"cannot be run", "W2.3 is missing"}),
       value_error("Deadlock",
                   written("worker 0: F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3\n"
                           "worker 1: F1.3 F1.2 F1.1 F1.0 B1.0 B1.1 B1.2 B1.3\n"

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <string>
 
+#include "gpipe/clip_grad.h"
 #include "gpipe/gpipe.h"
 
 namespace {
@@ -69,7 +70,7 @@ gpipe::GPipe train(int64_t from, const std::filesystem::path& folder) {
       const torch::Tensor words = batch(100 * epoch + k);
       optimizer.zero_grad();
       pipe->step({words}, {words * 3 % kWords}, loss_fn);
-      nn::utils::clip_grad_norm_(pipe->parameters(), 1.0);
+      gpipe::clip_grad_norm_(pipe->parameters(), 1.0);
       optimizer.step();
     }
     torch::save(pipe, file("model", epoch));

@@ -28,6 +28,7 @@ struct DataParallel::Replica {
 class DataParallel::Threads {
  public:
   Threads(std::size_t count, int64_t cpu_threads) : errors_(count) {
+    const internal::DefaultThreadsScope of_the_caller;
     for (std::size_t i = 0; i < count; ++i) {
       threads_.emplace_back([this, i, cpu_threads] {
         internal::set_threads_of_this_thread(cpu_threads);
@@ -35,7 +36,6 @@ class DataParallel::Threads {
       });
     }
     run([](std::size_t) {});  // until every thread has set its number
-    internal::restore_default_threads();
   }
 
   ~Threads() {

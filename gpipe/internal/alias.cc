@@ -99,6 +99,13 @@ at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, Memor
                       copy.storage_offset() + tensor.storage_offset() - range.begin));
 }
 
+bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_same(b)) return true;
+  return storage_of(a) != nullptr && storage_of(a) == storage_of(b) &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.dtype() == b.dtype();
+}
+
 at::Tensor copy_in_layout(const at::Tensor& tensor) {
   c10::NoGradGuard no_grad;
   if (storage_of(tensor) == nullptr || tensor.layout() != c10::kStrided || tensor.numel() == 0) {

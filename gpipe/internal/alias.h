@@ -29,6 +29,9 @@ inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
                                                   : nullptr;
 }
 
+// Whether the two are one tensor as far as memory is concerned: elements, order, dtype.
+bool are_same_view(const at::Tensor& a, const at::Tensor& b);
+
 // Whether some other tensor object covers the same storage.
 inline bool shares_storage(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;

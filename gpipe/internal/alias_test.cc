@@ -34,6 +34,21 @@ TEST(DetachedAlias, OfAnInferenceTensorHasNoVersions) {
   EXPECT_EQ(version_of(alias), 0);
 }
 
+TEST(AreSameView, IsAboutMemoryAndNotAboutObjects) {
+  const at::Tensor x = at::arange(6).view({2, 3});
+  EXPECT_TRUE(are_same_view(x, x));
+  EXPECT_TRUE(are_same_view(x, x.detach()));
+  EXPECT_TRUE(are_same_view(x.narrow(0, 1, 1), x.narrow(0, 1, 1)));
+  EXPECT_TRUE(are_same_view(at::Tensor(), at::Tensor()));
+  EXPECT_FALSE(are_same_view(x, at::Tensor()));
+  EXPECT_FALSE(are_same_view(x, x.clone()));
+  EXPECT_FALSE(are_same_view(x.narrow(0, 0, 1), x.narrow(0, 1, 1)));
+  EXPECT_FALSE(are_same_view(x, x.view({3, 2})));
+  const at::Tensor square = at::zeros({2, 2});
+  EXPECT_FALSE(are_same_view(square, square.t()));
+  EXPECT_FALSE(are_same_view(square, square.view(at::kInt)));
+}
+
 TEST(CopyInLayout, KeepsValuesAndStridesInMemoryOfItsOwn) {
   const at::Tensor x = at::arange(60).view({3, 4, 5});
   for (const at::Tensor& tensor :

@@ -20,6 +20,7 @@
 #include <tuple>
 #include <utility>
 
+#include "gpipe/internal/alias.h"
 #include "gpipe/internal/operator_mode.h"
 
 namespace gpipe::internal {
@@ -36,11 +37,6 @@ c10::DispatchKeySet behind_mode(c10::DispatchKeySet keys) {
 
 at::Tensor tensor_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
-}
-
-const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
-                                                  : nullptr;
 }
 
 // The three known kinds have no common base class with these members.
@@ -216,7 +212,7 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
 void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   alive_.push_back(tensor);
-  const c10::StorageImpl* memory = several_stages_ ? memory_of(tensor) : nullptr;
+  const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
   if (memory == nullptr) return;
   int64_t& owner = stages_.try_emplace(memory, stage).first->second;
   if (owner != stage) owner = kShared;
@@ -229,7 +225,7 @@ const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& t
 
 bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
   if (stages_.empty()) return false;
-  const auto found = stages_.find(memory_of(tensor));
+  const auto found = stages_.find(storage_of(tensor));
   return found != stages_.end() && found->second == kShared;
 }
 
@@ -272,8 +268,8 @@ void StatisticsLog::put(Entry entry) {
       Entry& known = entries_[place];
       if (known.place.micro_batch == entry.place.micro_batch ||
           known.place.layer != entry.place.layer || !known.counter.is_same(entry.counter) ||
-          !known.statistics.running_mean.is_same(entry.statistics.running_mean) ||
-          !known.statistics.running_var.is_same(entry.statistics.running_var)) {
+          !are_same_view(known.statistics.running_mean, entry.statistics.running_mean) ||
+          !are_same_view(known.statistics.running_var, entry.statistics.running_var)) {
         continue;
       }
       merge(known.statistics, entry.statistics);

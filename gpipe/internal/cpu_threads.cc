@@ -18,6 +18,7 @@ void set_threads_of_this_thread(int64_t threads) {
   at::set_num_threads(static_cast<int>(threads));
 }
 
-void restore_default_threads() { at::set_num_threads(at::get_num_threads()); }
+DefaultThreadsScope::DefaultThreadsScope() { at::set_num_threads(at::get_num_threads()); }
+DefaultThreadsScope::~DefaultThreadsScope() { at::set_num_threads(at::get_num_threads()); }
 
 }  // namespace gpipe::internal

@@ -11,10 +11,20 @@ namespace gpipe::internal {
 int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
 
 // Sets the number of intra-op threads of the calling thread alone. at::set_num_threads also sets
-// what threads started later begin with: call restore_default_threads() afterwards from a thread
-// that still has the old number.
+// what threads started later begin with: see DefaultThreadsScope.
 void set_threads_of_this_thread(int64_t threads);
-void restore_default_threads();
+
+// Lives where threads are started that call set_threads_of_this_thread(): those started later begin
+// with this thread's number. That is also set before: after fork() LibTorch makes its thread pool
+// anew at the first number set, and not under a lock; two threads at once would leave it without
+// one ("Invalid thread pool").
+class DefaultThreadsScope {
+ public:
+  DefaultThreadsScope();
+  ~DefaultThreadsScope();
+  DefaultThreadsScope(const DefaultThreadsScope&) = delete;
+  DefaultThreadsScope& operator=(const DefaultThreadsScope&) = delete;
+};
 
 }  // namespace gpipe::internal
 

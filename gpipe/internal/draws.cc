@@ -105,13 +105,11 @@ void Draws::enter(const Place& place) {
 }
 
 void Draws::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
-  enter({seed_of(step_seed, micro_batch, layer), layer, /*backward=*/false});
+  enter({seed_of(step_seed, micro_batch, layer), layer});
 }
 
-void Draws::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
-  const Place place{~seed_of(step_seed, micro_batch, layer), layer, /*backward=*/true};
-  const bool same = place_.backward && place_.layer == layer && place_.seed == place.seed;
-  if (!same) enter(place);
+void Draws::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node) {
+  enter({mix(~seed_of(step_seed, micro_batch, layer) ^ mix(node)), layer});
 }
 
 void Draws::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {

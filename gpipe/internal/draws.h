@@ -32,15 +32,15 @@ struct DrawRecord {
 // The generators of one thread of execution. Not thread-safe: one stage or one loop owns it.
 //
 // Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
-// of the draw within the layer's forward or backward).
+// of the draw within the layer's forward, or within the backward of one of its nodes).
 class Draws {
  public:
   // From here on, draws are those of this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
-  // The same for the layer's backward: custom functions and hooks may draw there. Goes on counting
-  // if it is the layer entered last.
-  void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer);
+  // The same for the backward of one node of the layer: custom functions and hooks may draw there.
+  // `node` numbers it within the layer, so that when the others run does not matter.
+  void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node);
 
   // From here on, draws repeat those of the forward since `record`: a function that computes its
   // forward once more in its backward draws again what it drew.
@@ -62,7 +62,6 @@ class Draws {
   struct Place {
     uint64_t seed = 0;
     int64_t layer = -1;
-    bool backward = false;
   };
   void enter(const Place& place);
 

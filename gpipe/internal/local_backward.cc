@@ -14,11 +14,13 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/boundary.h"
 #include "gpipe/internal/transfer.h"
@@ -57,6 +59,22 @@ Kind kind_of(const Node& node) {
     return is_custom_function(node) ? Kind::kOther : Kind::kBuiltin;
   }
   return type == typeid(Boundary) ? Kind::kBoundary : Kind::kOther;
+}
+
+// Whether the node computes each of its results apart from the others, and at some cost: then it
+// may run twice, each time for some of them.
+bool is_product(const Node& node) {
+  static const auto* const products = [] {
+    auto* mangled = new absl::flat_hash_set<std::string>();
+    for (const std::string name :
+         {"AddbmmBackward0", "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0", "BmmBackward0",
+          "ConvolutionBackward0", "ConvolutionBackward1", "LinearBackward0", "MmBackward0",
+          "MvBackward0"}) {
+      mangled->insert("N5torch8autograd9generated" + std::to_string(name.size()) + name + "E");
+    }
+    return mangled;
+  }();
+  return products->contains(typeid(node).name());
 }
 
 const at::Tensor& leaf_of(const Node& node) {
@@ -206,8 +224,57 @@ class NodeStreamScope {
   std::optional<StreamScope> scope_;
 };
 
+// Puts other edges in place of the node's while it lives, as many of them.
+class EdgesScope {
+ public:
+  EdgesScope(Node& node, edge_list edges)
+      : edges_(const_cast<edge_list&>(node.next_edges())), former_(std::move(edges)) {
+    std::swap(edges_, former_);
+  }
+  ~EdgesScope() { std::swap(edges_, former_); }
+  EdgesScope(const EdgesScope&) = delete;
+  EdgesScope& operator=(const EdgesScope&) = delete;
+
+ private:
+  edge_list& edges_;
+  edge_list former_;
+};
+
+// A node's place in the engine's order, which runs, of the nodes that are ready, the one made last
+// in forward, and those from outside after all others.
+struct Order {
+  bool foreign = false;
+  uint64_t number = 0;  // the higher ones first
+  // Among equal numbers: the lower ones first, then the one made later.
+  size_t position = 0;
+  uint64_t sequence_nr = 0;
+};
+
+bool runs_before(const Order& a, const Order& b) {
+  if (a.foreign != b.foreign) return b.foreign;
+  if (a.number != b.number) return a.number > b.number;
+  if (a.position != b.position) return a.position < b.position;
+  return a.sequence_nr > b.sequence_nr;
+}
+
+// What one node leaves to the second half of a backward.
+struct HeldBack {
+  std::optional<Order> order;  // of the node in the second half; none: given to the backward
+  // A product that is to run again for these edges; null: it has run for all.
+  std::shared_ptr<Node> product;
+  edge_list edges;          // as many as the node has, those that were not held back invalid
+  variable_list gradients;  // the product's inputs, or what is on its way along the edges
+};
+
 class LocalBackward {
  public:
+  using HeldBacks = std::vector<HeldBack>;
+  struct Held {
+    HeldBacks entries;
+    // For nodes with users' code, see before_users_code.
+    absl::flat_hash_map<const Node*, uint64_t> next_made;
+  };
+
   explicit LocalBackward(const LocalBackwardOptions& options)
       : options_(options), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {
     waiting_.reserve(kUsualNodes);
@@ -218,26 +285,50 @@ class LocalBackward {
   void discover(const edge_list& roots) {
     NodeList found;
     for (const Edge& root : roots) count(root, found);
-    while (!found.empty()) {
-      Node* node = found.back();
-      found.pop_back();
-      for (const Edge& edge : node->next_edges()) {
+    discover_behind(found);
+  }
+
+  // The same for a second half.
+  void discover(const HeldBacks& held) {
+    NodeList found;
+    for (const HeldBack& entry : held) {
+      for (const Edge& edge : entry.edges) {
         if (edge.is_valid()) count(edge, found);
       }
     }
+    discover_behind(found);
   }
 
   void run(const edge_list& roots, variable_list& gradients) {
     c10::AutoGradMode no_grad(false);
     validate(roots, gradients, nullptr);
-    deliver(roots, gradients);
-    while (!ready_.empty()) {
-      std::pop_heap(ready_.begin(), ready_.end(), runs_later);
-      Ready next = std::move(ready_.back());
-      ready_.pop_back();
-      evaluate(next, std::move(next.inputs));
+    deliver(roots, gradients, nullptr);
+    run_ready();
+  }
+
+  // The first half: what boundaries and others' leaves wait for. Puts the second one into *held.
+  void run_urgent(const edge_list& roots, variable_list& gradients, Held* held) {
+    mark_urgent();
+    for (const auto& [node, waiting] : waiting_) {
+      if (waiting.urgent || waiting.leaf || !waiting.users_code) continue;
+      held->next_made.emplace(node, next_made_after(*node));
     }
-    for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
+    held_ = held;
+    run(roots, gradients);
+  }
+
+  // The second half.
+  void run(Held& held) {
+    c10::AutoGradMode no_grad(false);
+    next_made_ = &held.next_made;
+    for (HeldBack& entry : held.entries) {
+      if (!entry.order) {
+        deliver(entry.edges, entry.gradients, nullptr);
+      } else {
+        push({*entry.order, entry.order->number, nullptr, false, false, {}, &entry});
+      }
+    }
+    run_ready();
   }
 
  private:
@@ -250,26 +341,95 @@ class LocalBackward {
     bool leaf = false;
     bool users_code = false;
     bool foreign = false;
+    bool urgent = false;        // see run_urgent()
     at::Tensor* sum = nullptr;  // a leaf whose gradient is not accumulated here
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
+    Order order;
+    // The lowest sequence number on the way here, at which the engine comes to the node. That is
+    // mostly its own; but the graph of a view that was changed in place is made anew, later than
+    // the nodes in front of it.
+    uint64_t reached;
     Node* node;
     bool leaf;
     bool users_code;
-    bool foreign;
     variable_list inputs;
+    HeldBack* held = nullptr;  // instead of the others
   };
 
-  // The engine's order: the node made last in forward runs first.
-  static bool runs_later(const Ready& a, const Ready& b) {
-    if (a.foreign != b.foreign) return a.foreign;
-    return a.node->sequence_nr() < b.node->sequence_nr();
+  static bool runs_later(const Ready& a, const Ready& b) { return runs_before(b.order, a.order); }
+
+  void discover_behind(NodeList& found) {
+    while (!found.empty()) {
+      Node* node = found.back();
+      found.pop_back();
+      for (const Edge& edge : node->next_edges()) {
+        if (edge.is_valid()) count(edge, found);
+      }
+    }
+  }
+
+  Waiting& waiting_at(const Edge& edge) {
+    const auto found = waiting_.find(edge.function.get());
+    TORCH_INTERNAL_ASSERT(found != waiting_.end());
+    return found->second;
+  }
+
+  // Those that lead to a boundary, or to a leaf whose gradient others wait for.
+  void mark_urgent() {
+    std::vector<std::pair<Order, Node*>> nodes;  // mostly what is in front comes behind
+    for (auto& [node, waiting] : waiting_) {
+      if (kind_of(*node) == Kind::kBoundary || waiting.sum != nullptr) {
+        waiting.urgent = true;
+      } else if (!waiting.leaf) {
+        nodes.emplace_back(Order{waiting.foreign, node->sequence_nr()}, node);
+      }
+    }
+    std::sort(nodes.begin(), nodes.end(),
+              [](const auto& a, const auto& b) { return runs_before(b.first, a.first); });
+    for (bool again = true; again;) {
+      again = false;
+      for (const auto& entry : nodes) {
+        Waiting& waiting = waiting_.find(entry.second)->second;
+        if (waiting.urgent) continue;
+        const edge_list& edges = entry.second->next_edges();
+        waiting.urgent = std::any_of(edges.begin(), edges.end(), [&](const Edge& edge) {
+          return edge.is_valid() && waiting_at(edge).urgent;
+        });
+        again = again || waiting.urgent;
+      }
+    }
+  }
+
+  void run_ready() {
+    while (!ready_.empty()) {
+      std::pop_heap(ready_.begin(), ready_.end(), runs_later);
+      Ready next = std::move(ready_.back());
+      ready_.pop_back();
+      if (next.held == nullptr) {
+        evaluate(next, std::move(next.inputs));
+      } else if (next.held->product == nullptr) {
+        deliver(next.held->edges, next.held->gradients, &next);
+      } else {
+        const std::shared_ptr<Node> node = std::move(next.held->product);
+        EdgesScope rest(*node, next.held->edges);
+        evaluate({next.order, next.reached, node.get(), false, false, {}},
+                 std::move(next.held->gradients));
+      }
+    }
+    for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
   }
 
   bool is_foreign(const Node& node) const {
     return options_.own &&
            (node.thread_id() != options_.own->thread || node.sequence_nr() < options_.own->begin);
+  }
+
+  uint64_t next_made(const Node& node) const {
+    if (next_made_ == nullptr) return next_made_after(node);
+    const auto known = next_made_->find(&node);
+    return known == next_made_->end() ? next_made_after(node) : known->second;
   }
 
   uint64_t next_made_after(const Node& made) const {
@@ -309,13 +469,35 @@ class LocalBackward {
     if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
   }
 
-  void deliver(const edge_list& edges, variable_list& gradients) {
+  // Of these edges those to what is not urgent; the others are invalid. Empty: there are none.
+  edge_list not_urgent(const edge_list& edges) {
+    edge_list rest;
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!edges[i].is_valid() || waiting_at(edges[i]).urgent) continue;
+      rest.resize(edges.size());
+      rest[i] = edges[i];
+    }
+    return rest;
+  }
+
+  // `from`: the node that has run; null for the roots.
+  void deliver(const edge_list& edges, variable_list& gradients, const Ready* from) {
+    if (held_ != nullptr) {
+      edge_list rest = not_urgent(edges);
+      if (!rest.empty()) {
+        variable_list waiting(gradients.size());
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          if (rest[i].is_valid()) waiting[i] = std::move(gradients[i]);
+        }
+        held_->entries.push_back(
+            {order_of_rest(from), nullptr, std::move(rest), std::move(waiting)});
+      }
+    }
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (!edges[i].is_valid()) continue;
       Node* node = edges[i].function.get();
-      const auto found = waiting_.find(node);
-      TORCH_INTERNAL_ASSERT(found != waiting_.end());
-      Waiting& waiting = found->second;
+      Waiting& waiting = waiting_at(edges[i]);
+      if (held_ != nullptr && !waiting.urgent) continue;
       if (waiting.sum != nullptr) {
         if (waiting.sum != LocalBackwardOptions::discarded()) {
           add_to(*waiting.sum, std::move(gradients[i]), node);
@@ -325,19 +507,37 @@ class LocalBackward {
       if (!waiting.inputs && waiting.gradients == 1 && node->num_inputs() == 1) {
         variable_list only(1);
         only[0] = std::move(gradients[i]);
-        make_ready(node, waiting, std::move(only));
+        make_ready(node, waiting, std::move(only), from);
         continue;
       }
       if (!waiting.inputs) waiting.inputs.emplace(node->num_inputs());
       add(*waiting.inputs, edges[i].input_nr, std::move(gradients[i]), node);
       if (--waiting.gradients > 0) continue;
-      make_ready(node, waiting, std::move(waiting.inputs->buffer));
+      make_ready(node, waiting, std::move(waiting.inputs->buffer), from);
       waiting.inputs.reset();
     }
   }
 
-  void make_ready(Node* node, const Waiting& waiting, variable_list inputs) {
-    ready_.push_back({node, waiting.leaf, waiting.users_code, waiting.foreign, std::move(inputs)});
+  void make_ready(Node* node, const Waiting& waiting, variable_list inputs, const Ready* from) {
+    const uint64_t own = node->sequence_nr();
+    const bool follows = from != nullptr && from->order.foreign == waiting.foreign;
+    const uint64_t reached = follows ? std::min(own, from->reached) : own;
+    // In a second half what was held back is ready at once: its numbers tell who would have been.
+    const Order order = next_made_ == nullptr ? Order{waiting.foreign, own, 0, own}
+                                              : Order{waiting.foreign, waiting.leaf ? own : reached,
+                                                      follows ? from->order.position : 0, own};
+    push({order, reached, node, waiting.leaf, waiting.users_code, std::move(inputs)});
+  }
+
+  // Of what a node leaves to the second half.
+  std::optional<Order> order_of_rest(const Ready* node) const {
+    if (node == nullptr) return std::nullopt;
+    return Order{node->order.foreign, node->reached, held_->entries.size(),
+                 node->order.sequence_nr};
+  }
+
+  void push(Ready ready) {
+    ready_.push_back(std::move(ready));
     std::push_heap(ready_.begin(), ready_.end(), runs_later);
   }
 
@@ -363,22 +563,36 @@ class LocalBackward {
     if (ready.leaf && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
       inputs[0] = inputs[0].clone();
     }
+    std::optional<EdgesScope> urgent;
+    bool keep = options_.keep_graph;
+    if (held_ != nullptr && !ready.users_code && node.pre_hooks().empty() && is_product(node)) {
+      edge_list rest = not_urgent(node.next_edges());
+      if (!rest.empty()) {
+        edge_list edges = node.next_edges();
+        for (size_t i = 0; i < edges.size(); ++i) {
+          if (rest[i].is_valid()) edges[i] = Edge();
+        }
+        held_->entries.push_back({order_of_rest(&ready), node.getptr(), std::move(rest), inputs});
+        urgent.emplace(node, std::move(edges));
+        keep = true;
+      }
+    }
     NodeStreamScope stream(node, inputs);
     variable_list outputs;
     if (ready.users_code) {
-      if (options_.before_users_code) options_.before_users_code(node, next_made_after(node));
-      outputs = run_in_engine(node, std::move(inputs), options_.keep_graph);
+      if (options_.before_users_code) options_.before_users_code(node, next_made(node));
+      outputs = run_in_engine(node, std::move(inputs), keep);
     } else {
       RECORD_FUNCTION(c10::str("autograd::engine::evaluate_function: ", node.name()),
                       c10::ArrayRef<const c10::IValue>());
       for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
-      if (!options_.keep_graph) node.will_release_variables();
+      if (!keep) node.will_release_variables();
       outputs = node(std::move(inputs));
       validate(node.next_edges(), outputs, &node);
-      if (!options_.keep_graph) node.release_variables();
+      if (!keep) node.release_variables();
     }
     stream.leave(outputs);
-    deliver(node.next_edges(), outputs);
+    deliver(node.next_edges(), outputs, &ready);
   }
 
   // What a hook gave back, or the engine has left, may be a view of another gradient.
@@ -394,6 +608,8 @@ class LocalBackward {
   absl::flat_hash_map<Node*, Waiting> waiting_;
   c10::SmallVector<Node*, 4> fresh_leaves_;  // that have no gradient yet
   std::vector<Ready> ready_;                 // a heap
+  Held* held_ = nullptr;                     // in a first half
+  const absl::flat_hash_map<const Node*, uint64_t>* next_made_ = nullptr;  // in a second half
 };
 
 }  // namespace
@@ -418,6 +634,40 @@ void run_local_backward(const edge_list& roots, variable_list& gradients,
   LocalBackward backward(options);
   backward.discover(roots);
   backward.run(roots, gradients);
+}
+
+struct WeightBackward::Held : LocalBackward::Held {};
+
+WeightBackward::WeightBackward() = default;
+WeightBackward::~WeightBackward() = default;
+WeightBackward::WeightBackward(WeightBackward&&) noexcept = default;
+WeightBackward& WeightBackward::operator=(WeightBackward&&) noexcept = default;
+
+void WeightBackward::run(const LocalBackwardOptions& options) {
+  const std::unique_ptr<Held> held = std::move(held_);
+  if (held == nullptr) return;
+  LocalBackward backward(options);
+  backward.discover(held->entries);
+  backward.run(*held);
+}
+
+bool WeightBackward::holds(const c10::StorageImpl* storage) const {
+  if (held_ == nullptr) return false;
+  return std::any_of(held_->entries.begin(), held_->entries.end(), [&](const HeldBack& entry) {
+    return std::any_of(entry.gradients.begin(), entry.gradients.end(),
+                       [&](const at::Tensor& gradient) { return storage_of(gradient) == storage; });
+  });
+}
+
+WeightBackward run_input_backward(const edge_list& roots, variable_list& gradients,
+                                  const LocalBackwardOptions& options) {
+  WeightBackward rest;
+  if (roots.empty()) return rest;
+  rest.held_ = std::make_unique<WeightBackward::Held>();
+  LocalBackward backward(options);
+  backward.discover(roots);
+  backward.run_urgent(roots, gradients, rest.held_.get());
+  return rest;
 }
 
 }  // namespace gpipe::internal

@@ -12,6 +12,7 @@
 #define GPIPE_INTERNAL_LOCAL_BACKWARD_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
@@ -82,6 +83,41 @@ bool is_custom_function(const torch::autograd::Node& node);
 void run_local_backward(const torch::autograd::edge_list& roots,
                         torch::autograd::variable_list& gradients,
                         const LocalBackwardOptions& options);
+
+// The half of a backward that nobody but the optimizer waits for, and what it needs: gradients, and
+// nodes with what they have saved. Move-only; dropping it gives up those gradients.
+class WeightBackward {
+ public:
+  WeightBackward();
+  ~WeightBackward();
+  WeightBackward(WeightBackward&&) noexcept;
+  WeightBackward& operator=(WeightBackward&&) noexcept;
+
+  // Runs it, once: accumulates into leaves what is left, in the order of the whole backward.
+  // `options` as at the first half; keep_graph is not looked at.
+  void run(const LocalBackwardOptions& options);
+
+  bool empty() const { return held_ == nullptr; }
+  // Whether a gradient that it needs has this memory.
+  bool holds(const c10::StorageImpl* storage) const;
+
+ private:
+  friend WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
+                                           torch::autograd::variable_list& gradients,
+                                           const LocalBackwardOptions& options);
+  struct Held;
+  std::unique_ptr<Held> held_;
+};
+
+// The other half: what the boundaries, and the places that sum_of names, wait for. No leaf's .grad
+// changes. Both halves together are run_local_backward(), bit for bit.
+//
+// A matrix product or a convolution whose operand is a weight runs in both halves, once for each of
+// its gradients. Every other node runs whole, here if something waits for it: it would cost as much
+// twice. What it has for the weights is held. options.keep_graph must not be set.
+WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
+                                  torch::autograd::variable_list& gradients,
+                                  const LocalBackwardOptions& options);
 
 }  // namespace gpipe::internal
 

@@ -1,5 +1,6 @@
 #include "gpipe/internal/local_backward.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -12,6 +13,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/internal/boundary.h"
@@ -39,32 +42,73 @@ variable_list ones_for(const std::vector<at::Tensor>& outputs) {
   return gradients;
 }
 
-// Runs `model` on fresh leaves, and its backward twice: by the engine and here.
+constexpr int kLeaves = 4;
+
+// Backward of `outputs` in halves; the first one gives the gradient of `input`, if that is defined.
+at::Tensor halves(const std::vector<at::Tensor>& outputs, const std::shared_ptr<Boundary>& input) {
+  LocalBackwardOptions options;
+  options.boundaries = {input.get()};
+  variable_list gradients = ones_for(outputs);
+  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, options);
+  at::Tensor result;
+  if (input != nullptr && !input->gradients().empty()) result = input->gradients()[0];
+  const at::Tensor copy = result.defined() ? result.clone() : result;
+  rest.run(options);
+  if (result.defined()) {
+    EXPECT_THAT(result.to_dense(), EqualsBitwise(copy.to_dense())) << "changed by the second half";
+  }
+  return result;
+}
+
+// Runs `model` on fresh leaves, and its backward twice: by the engine, here, and here in halves,
+// with each of the leaves, or none, as the input of a stage.
 void expect_same_as_engine(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves)>& model) {
-  std::vector<variable_list> results;
-  for (bool local : {false, true}) {
+  enum class Way { kEngine, kWhole, kHalves };
+  auto run = [&](Way way, int input) {
     testing::manual_seed(3);
     std::vector<at::Tensor> leaves;
-    for (int i = 0; i < 4; ++i) leaves.push_back(torch::randn({5, 5}).requires_grad_());
+    for (int i = 0; i < kLeaves; ++i) leaves.push_back(torch::randn({5, 5}).requires_grad_());
+    at::Tensor of_input;
     for (int call = 0; call < 2; ++call) {  // the second adds to gradients that are there
-      const std::vector<at::Tensor> outputs = model(leaves);
+      std::vector<at::Tensor> given = leaves;
+      std::shared_ptr<Boundary> boundary;
+      if (way == Way::kHalves && input >= 0) {
+        boundary = std::make_shared<Boundary>();
+        given[input] = leaves[input].detach();
+        boundary->attach(given[input]);
+        given[input].mutable_grad() = leaves[input].mutable_grad();
+      }
+      const std::vector<at::Tensor> outputs = model(given);
       const edge_list roots = roots_of(outputs);
       variable_list gradients = ones_for(outputs);
-      if (local) {
+      if (way == Way::kEngine) {
+        torch::autograd::Engine::get_default_engine().execute(roots, gradients, false, false, true);
+      } else if (way == Way::kWhole) {
         run_local_backward(roots, gradients, {});
       } else {
-        torch::autograd::Engine::get_default_engine().execute(roots, gradients, false, false, true);
+        const at::Tensor gradient = halves(outputs, boundary);
+        if (gradient.defined()) of_input = of_input.defined() ? of_input + gradient : gradient;
       }
     }
-    variable_list& result = results.emplace_back();
+    variable_list result;
     for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
-  }
-  for (size_t k = 0; k < results[0].size(); ++k) {
-    ASSERT_EQ(results[0][k].defined(), results[1][k].defined()) << k;
-    if (!results[0][k].defined()) continue;
-    ASSERT_EQ(results[0][k].layout(), results[1][k].layout()) << k;
-    EXPECT_THAT(results[0][k].to_dense(), EqualsBitwise(results[1][k].to_dense())) << k;
+    if (input >= 0 && of_input.defined()) result[input] = of_input;
+    return result;
+  };
+  auto compare = [](const variable_list& result, const variable_list& expected) {
+    for (size_t k = 0; k < expected.size(); ++k) {
+      ASSERT_EQ(result[k].defined(), expected[k].defined()) << k;
+      if (!expected[k].defined()) continue;
+      ASSERT_EQ(result[k].layout(), expected[k].layout()) << k;
+      EXPECT_THAT(result[k].to_dense(), EqualsBitwise(expected[k].to_dense())) << k;
+    }
+  };
+  const variable_list expected = run(Way::kEngine, -1);
+  compare(run(Way::kWhole, -1), expected);
+  for (int input = -1; input < kLeaves; ++input) {
+    SCOPED_TRACE("halves, input " + std::to_string(input));
+    compare(run(Way::kHalves, input), expected);
   }
 }
 
@@ -111,6 +155,22 @@ TEST(LocalBackward, ChangesInPlaceAndViews) {
     y.slice(0, 1, 3).mul_(x[1].slice(0, 0, 2));
     y.add_(x[3].t());
     return Leaves{y.t().matmul(x[2])};
+  });
+}
+
+// The view's graph is made anew after the change, with a node that is later than those in front.
+TEST(LocalBackward, ViewsThatWereChangedThroughTheirBase) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0] * x[1];
+    const at::Tensor view = y.view_as(y);
+    y.add_(x[2]);
+    return Leaves{y.matmul(x[3]) * x[1], view.sin() * x[2] + view};
+  });
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0].sigmoid() * 0.5;
+    const at::Tensor part = y.narrow(1, 0, 2);
+    y.mul_(x[1]).copy_(y * 2 + x[3]);
+    return Leaves{part.matmul(x[2].narrow(0, 0, 2)) * x[3], y.matmul(x[1]) + x[3]};
   });
 }
 
@@ -188,7 +248,7 @@ TEST(LocalBackward, CustomFunctionsFindTheEnginesTask) {
   expect_same_as_engine([](const Leaves& x) {
     return Leaves{TwiceFunction::apply(x[0] * x[1]).exp() + TwiceFunction::apply(x[0]) * x[2]};
   });
-  EXPECT_EQ(TwiceFunction::callbacks, 8);
+  EXPECT_EQ(TwiceFunction::callbacks, 4 * (2 + 1 + kLeaves));
 }
 
 struct PairFunction : torch::autograd::Function<PairFunction> {
@@ -300,6 +360,107 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   sum = at::Tensor();
   run_local_backward(roots, gradients, {});
   EXPECT_THAT(w.grad(), EqualsBitwise(want));
+}
+
+// Names of the nodes that have run while it lived.
+class NodesRun {
+ public:
+  NodesRun()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                           -> std::unique_ptr<at::ObserverContext> {
+              const std::string name = function.name();
+              if (name.rfind(kPrefix, 0) == 0) names().push_back(name.substr(kPrefix.size()));
+              return nullptr;
+            }).scopes({at::RecordScope::FUNCTION}))) {
+    names().clear();
+  }
+  ~NodesRun() { at::removeCallback(handle_); }
+  std::vector<std::string> take() { return std::exchange(names(), {}); }
+
+ private:
+  static inline const std::string kPrefix = "autograd::engine::evaluate_function: ";
+  static std::vector<std::string>& names() {
+    static std::vector<std::string> result;
+    return result;
+  }
+  at::CallbackHandle handle_;
+};
+
+TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
+  auto boundary = std::make_shared<Boundary>();
+  at::Tensor x = torch::randn({3, 5});
+  boundary->attach(x);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor p = torch::randn({5}).requires_grad_();
+  const at::Tensor scale = torch::randn({5}).requires_grad_();
+  const at::Tensor turned = w.t();
+  const at::Tensor product = x.matmul(turned) + p;
+  const at::Tensor factor = scale.exp();
+  const at::Tensor y = (product * factor).tanh();
+  LocalBackwardOptions options;
+  options.boundaries = {boundary.get()};
+  variable_list gradients = ones_for({y});
+  NodesRun nodes;
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
+  using ::testing::ElementsAre;
+  EXPECT_THAT(nodes.take(), ElementsAre("TanhBackward0", "MulBackward0", "AddBackward0",
+                                        "MmBackward0", "GPipeBoundary"));
+  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_FALSE(leaf.grad().defined());
+  EXPECT_FALSE(rest.empty());
+  rest.run(options);
+  EXPECT_THAT(nodes.take(), ElementsAre("ExpBackward0", "torch::autograd::AccumulateGrad",
+                                        "torch::autograd::AccumulateGrad", "MmBackward0",
+                                        "TBackward0", "torch::autograd::AccumulateGrad"));
+  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_TRUE(leaf.grad().defined());
+  EXPECT_TRUE(rest.empty());
+}
+
+// What a half that waits keeps: the products' inputs, and no activation of what has run.
+TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
+  auto boundary = std::make_shared<Boundary>();
+  at::Tensor x = torch::randn({3, 5});
+  boundary->attach(x);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  at::Tensor product = x.matmul(w);
+  at::Tensor activation = product.sigmoid();
+  const c10::weak_intrusive_ptr<c10::StorageImpl> of_activation =
+      activation.storage().getWeakStorageImpl();
+  const c10::weak_intrusive_ptr<c10::StorageImpl> of_input = x.storage().getWeakStorageImpl();
+  LocalBackwardOptions options;
+  options.boundaries = {boundary.get()};
+  variable_list gradients = ones_for({activation});
+  edge_list roots = roots_of({activation});
+  product = activation = x = at::Tensor();
+  EXPECT_FALSE(of_activation.expired()) << "saved for backward";
+  WeightBackward rest = run_input_backward(roots, gradients, options);
+  roots.clear();
+  boundary->gradients().clear();
+  EXPECT_TRUE(of_activation.expired());
+  EXPECT_FALSE(of_input.expired());
+  rest = WeightBackward();
+  EXPECT_TRUE(of_input.expired());
+  EXPECT_FALSE(w.grad().defined());
+}
+
+// Others wait for the terms of a leaf that is theirs: they belong to the first half.
+TEST(SplitBackward, OthersLeavesAreUrgent) {
+  const at::Tensor mine = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor y = mine.matmul(theirs.t());
+  at::Tensor sum;
+  LocalBackwardOptions options;
+  options.sum_of = [&](const auto&, const at::Tensor& leaf) {
+    return leaf.is_same(theirs) ? &sum : nullptr;
+  };
+  variable_list gradients = ones_for({y});
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
+  EXPECT_THAT(sum, EqualsBitwise(torch::ones({5, 5}).t().matmul(mine.detach())));
+  EXPECT_FALSE(mine.grad().defined());
+  sum = at::Tensor();
+  rest.run(options);
+  EXPECT_FALSE(sum.defined());
+  EXPECT_THAT(mine.grad(), EqualsBitwise(torch::ones({5, 5}).matmul(theirs.detach())));
 }
 
 }  // namespace

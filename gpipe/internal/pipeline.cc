@@ -1,5 +1,6 @@
 #include "gpipe/internal/pipeline.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/thread_name.h>
@@ -10,7 +11,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/internal/alias.h"
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/operator_mode.h"
@@ -44,6 +44,22 @@ StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<ski
   return result;
 }
 
+// [stage][micro-batch] whether the cell's backward is its worker's next action after its forward.
+std::vector<std::vector<bool>> backwards_that_follow_at_once(const Schedule& schedule) {
+  std::vector<std::vector<bool>> result(schedule.stages(),
+                                        std::vector<bool>(schedule.micro_batches()));
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (size_t k = 0; k + 1 < actions.size(); ++k) {
+      const Action& action = actions[k];
+      if (action.kind == ActionKind::kForward && actions[k + 1].stage == action.stage &&
+          actions[k + 1].micro_batch == action.micro_batch) {
+        result[action.stage][action.micro_batch] = true;
+      }
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 // The key is switched on where a pipeline's cells run, and autograd takes it along to the threads
@@ -51,9 +67,11 @@ StageRoutes routes_of(int64_t stage, const Routes& routes, const std::vector<ski
 bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kOperatorMode); }
 
 std::string FailurePlace::to_text() const {
-  const char* what = action.kind == ActionKind::kForward ? "forward" : "backward";
-  return "in the " + std::string(what) + " of stage " + std::to_string(action.stage) +
-         ", micro-batch " + std::to_string(action.micro_batch) + ", " + layer;
+  const std::string what = action.kind == ActionKind::kForward          ? "forward"
+                           : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
+                                                                        : "backward";
+  return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
+         std::to_string(action.micro_batch) + ", " + layer;
 }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
@@ -79,26 +97,19 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
   // another number of intra-op threads than asked for.
   const bool inline_single = cpu_threads_per_stage == 0;
-  // After fork() LibTorch makes its thread pool anew at the first number set, and not under a lock:
-  // two workers at once would leave it without one ("Invalid thread pool").
-  restore_default_threads();
-  try {
-    pool_ = std::make_unique<WorkerPool>(
-        stages,
-        [&](int64_t worker) {
-          if (devices[worker].is_cpu()) set_threads_of_this_thread(threads);
-        },
-        inline_single);
-  } catch (...) {
-    restore_default_threads();
-    throw;
-  }
-  restore_default_threads();
+  const DefaultThreadsScope of_the_caller;
+  pool_ = std::make_unique<WorkerPool>(
+      stages,
+      [&](int64_t) {
+        if (cpu_stages > 0) set_threads_of_this_thread(threads);
+      },
+      inline_single);
   shut_at_exit();
 }
 
-void Pipeline::check_callable() const {
+void Pipeline::check_callable() {
   run_lock_.check_process();
+  late_checks_.look();
   for (const Stage& stage : stages_) {
     for (const Layer& layer : stage.layers()) {
       if (layer.skips.empty()) continue;
@@ -115,14 +126,14 @@ std::optional<FailurePlace> Pipeline::last_failure() const {
   return last_failure_;
 }
 
-const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
+const Pipeline::Compiled& Pipeline::program_for(const Schedule& schedule, Half half) {
   for (const auto& compiled : programs_) {
-    if (compiled->half == half && compiled->schedule == schedule) return compiled->program;
+    if (compiled->half == half && compiled->schedule == schedule) return *compiled;
   }
   TORCH_CHECK_VALUE(schedule.stages() == stages(), "the schedule is for ", schedule.stages(),
                     " stages, but the pipeline has ", stages());
-  TORCH_CHECK_VALUE(schedule.workers() == stages(), "the schedule is for ", schedule.workers(),
-                    " workers, but each of the ", stages(), " stages has a worker of its own");
+  TORCH_CHECK_VALUE(schedule.workers() <= stages(), "the schedule is for ", schedule.workers(),
+                    " workers, but the ", stages(), " stages can keep only as many busy");
   try {
     // Slots hold what was sent until it is taken: nobody waits for a receiver.
     schedule.verify(routes_, Sends::kBuffered);
@@ -130,14 +141,8 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
     TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
   }
   bool forwards = false, backwards = false;
-  for (int64_t j = 0; j < stages(); ++j) {
-    TORCH_CHECK_VALUE(schedule.worker_of(j) == j, "the schedule puts stage ", j, " on worker ",
-                      schedule.worker_of(j), "; a pipeline runs stage j on worker j");
-    for (const Action& action : schedule.actions(j)) {
-      TORCH_CHECK_VALUE(
-          action.kind == ActionKind::kForward || action.kind == ActionKind::kBackward,
-          "the schedule splits backward into input and weight gradients (", action.to_text(),
-          "), which this pipeline does not run yet; use a schedule of forwards and backwards");
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
       (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
@@ -148,13 +153,14 @@ const Program& Pipeline::program_for(const Schedule& schedule, Half half) {
   // The tail of an epoch brings another number of micro-batches; a few programs are enough to keep.
   constexpr size_t kKept = 16;
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
-  auto compiled = std::make_unique<Compiled>(Compiled{schedule, half, Program()});
+  auto compiled = std::make_unique<Compiled>(
+      Compiled{schedule, half, Program(), backwards_that_follow_at_once(schedule)});
   compiled->program = compile(half == Half::kForward    ? schedule.only({ActionKind::kForward})
                               : half == Half::kBackward ? schedule.only({ActionKind::kBackward})
                                                         : schedule,
                               routes_);
   programs_.push_back(std::move(compiled));
-  return programs_.back()->program;
+  return *programs_.back();
 }
 
 ModelState Pipeline::model_state() const {
@@ -213,7 +219,9 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   StatisticsLog::commit(pass.statistics);
 }
 
-void Pipeline::run(Pass& pass, const Program& program, const Observer& observer) {
+void Pipeline::run(Pass& pass, const Compiled& compiled, const Observer& observer) {
+  const Program& program = compiled.program;
+  pass.plan.follows_at_once = &compiled.follows_at_once;
   pass.plan.forward_state = &pass.forward_state;
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
@@ -252,7 +260,8 @@ void Pipeline::run(Pass& pass, const Program& program, const Observer& observer)
           if (!on_caller) state.emplace(caller_state);
           AutocastCacheOff no_cache;
           OperatorModeScope mode;
-          StreamsScope streams(pass.streams, stages_[worker].device());
+          const int32_t stage = program.workers[worker].front().action.stage;
+          StreamScope streams(pass.streams, stages_[stage].device());
           steps();
         });
     give_back(pass, of_caller);
@@ -333,30 +342,18 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
   Cell& cell = pass.cells[j][i];
   const bool first = j == 0;
   const bool last = j + 1 == stages();
+  // A worker may run stages of several devices.
+  c10::OptionalDeviceGuard device;
+  if (!stage.device().is_cpu()) device.reset_device(stage.device());
   auto send_all = [&](std::vector<Packet>& packets, size_t from, const std::vector<int32_t>& ids,
                       bool forward) {
-    std::vector<const c10::StorageImpl*> copied, staying;
+    c10::SmallVector<c10::Device, 4> targets;
     for (size_t k = 0; k < sent.size(); ++k) {
       const Route& route = routes_[ids[k]];
       sent[k] = std::move(packets[from + k]);
-      if (stage.device().is_cpu()) continue;
-      const c10::Device target =
-          stages_[forward ? route.target_stage : route.source_stage].device();
-      for (const Item& item : sent[k].items) {
-        (target == stage.device() ? staying : copied).push_back(storage_of(item.tensor));
-      }
+      targets.push_back(stages_[forward ? route.target_stage : route.source_stage].device());
     }
-    for (size_t k = 0; k < sent.size(); ++k) {
-      const Route& route = routes_[ids[k]];
-      transfers_.depart(sent[k],
-                        stages_[forward ? route.target_stage : route.source_stage].device());
-    }
-    // Memory that a copy reads, and that also goes to a stage on this device without one: there it
-    // may be changed in place, a gradient by adding to it.
-    const bool shared = std::any_of(staying.begin(), staying.end(), [&](const auto* storage) {
-      return storage != nullptr && std::find(copied.begin(), copied.end(), storage) != copied.end();
-    });
-    if (shared) transfers_.let_follow(current_stream(stage.device()));
+    transfers_.depart_together(sent, targets);
   };
   if (action.kind == ActionKind::kForward) {
     std::vector<Packet> inputs;
@@ -374,9 +371,14 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     if (last && pass.output_gradient_of) gradients.push_back(pass.output_gradient_of(i));
     for (Packet& packet : received) gradients.push_back(std::move(packet));
     BackwardTask task;
+    task.part = action.kind == ActionKind::kInputGradient    ? BackwardPart::kInputs
+                : action.kind == ActionKind::kWeightGradient ? BackwardPart::kWeights
+                                                             : BackwardPart::kWhole;
     task.keep = pass.keep_graph;
     task.captured = pass.captured ? &*pass.captured : nullptr;
     task.foreign = &pass.foreign;
+    task.late_checks = &late_checks_;
+    task.transfers = &transfers_;
     task.on_caller = pool_->is_inline();
     task.leaf_sums = &pass.leaf_sums[i];
     task.first_on_device = &first_on_device_;
@@ -385,6 +387,7 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
       pass.target_gradients[i] = std::move(cell.loss.targets->gradients());
       cell.loss.targets.reset();
     }
+    if (task.part == BackwardPart::kWeights) return;
     if (first) {
       pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);
     } else {

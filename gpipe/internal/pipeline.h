@@ -20,6 +20,7 @@
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/leaf_sums.h"
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
@@ -39,12 +40,14 @@ namespace gpipe::internal {
 // One mini-batch on its way through the pipeline: made by a forward, used up by its backward.
 struct Pass {
   explicit Pass(int64_t stages, int64_t micro_batches)
-      : cells(stages, std::vector<Cell>(micro_batches)),
+      : cells(stages),
         outputs(micro_batches),
         input_gradients(micro_batches),
         target_gradients(micro_batches),
         statistics(stages),
-        leaf_sums(micro_batches) {}
+        leaf_sums(micro_batches) {
+    for (std::vector<Cell>& row : cells) row.resize(micro_batches);
+  }
 
   int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
 
@@ -95,8 +98,11 @@ class Pipeline {
   ModelState model_state() const;
 
   // Throws, with what to do, where no run is possible: std::logic_error in a forked child,
-  // c10::ValueError where the skips of a layer have been moved (Skippable::isolate).
-  void check_callable() const;
+  // c10::ValueError where the skips of a layer have been moved (Skippable::isolate), c10::Error
+  // where a recompute of an earlier call turns out to have been another function's (see
+  // late_checks.h).
+  void check_callable();
+  void check_late() { late_checks_.look(); }
 
   // Runs all forwards (inputs -> outputs) or all backwards (output_gradient_of -> input_gradients).
   // A backward throws c10::Error if the caller changed what it needs since the forward.
@@ -109,8 +115,16 @@ class Pipeline {
 
  private:
   enum class Half { kForward, kBackward, kBoth };
-  const Program& program_for(const Schedule& schedule, Half half);
-  void run(Pass& pass, const Program& program, const Observer& observer);
+  // Compiled programs, by schedule and half: verified once, then looked up in every step.
+  struct Compiled {
+    Schedule schedule;
+    Half half;
+    Program program;
+    // See CellPlan.
+    std::vector<std::vector<bool>> follows_at_once;
+  };
+  const Compiled& program_for(const Schedule& schedule, Half half);
+  void run(Pass& pass, const Compiled& compiled, const Observer& observer);
   void handle(Pass& pass, const Action& action, std::vector<Packet>& received,
               std::vector<Packet>& sent);
 
@@ -127,16 +141,11 @@ class Pipeline {
   std::vector<Stage> stages_;
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;
+  LateChecks late_checks_;
   Routes routes_;
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock run_lock_;  // one run at a time
-  // Compiled programs, by schedule and half: verified once, then looked up in every step.
-  struct Compiled {
-    Schedule schedule;
-    Half half;
-    Program program;
-  };
+  RunLock run_lock_;                                 // one run at a time
   std::vector<std::unique_ptr<Compiled>> programs_;  // guarded by run_lock_
 
   mutable std::mutex failure_mutex_;

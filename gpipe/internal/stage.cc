@@ -7,12 +7,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/leaving_copies.h"
+#include "gpipe/internal/read_only_inputs.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -28,44 +30,16 @@ bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
   return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
 }
 
+bool checkpoints(const CellPlan& plan, int64_t stage, int64_t micro_batch) {
+  const Checkpoint mode = plan.checkpoints[stage];
+  // What a backward that follows at once would recompute is there still.
+  return mode == Checkpoint::kAlways ||
+         (mode == Checkpoint::kExceptLast && !(*plan.follows_at_once)[stage][micro_batch]);
+}
+
 Edge edge_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
   return torch::autograd::impl::gradient_edge(tensor);
-}
-
-// Throws, as soon as a layer is done, if it changed one of the watched tensors in place.
-class ReadOnlyInputs {
- public:
-  void watch(const at::Tensor& tensor) {
-    if (tensor.is_inference()) return;
-    const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
-    watched_.push_back({version, version.current_version()});
-  }
-
-  void check(const Stage& stage) const {
-    for (const Watched& watched : watched_) {
-      TORCH_CHECK(watched.counter.current_version() == watched.version, stage.current_layer(),
-                  " changed a tensor in place that also went another way: it left its stage as "
-                  "several values or skips over the same memory, or it is a parameter or buffer. "
-                  "The gradient that comes back the other way would miss the change. Hand on a "
-                  "clone(), make the layer not in-place, or move the cut");
-    }
-  }
-
- private:
-  struct Watched {
-    c10::VariableVersion counter;
-    uint32_t version;
-  };
-  c10::SmallVector<Watched, 2> watched_;
-};
-
-bool contains(const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& list,
-              const c10::StorageImpl* storage) {
-  return std::any_of(list.begin(), list.end(), [&](const auto& entry) {
-    const auto alive = entry.lock();
-    return alive && alive.get() == storage;
-  });
 }
 
 // The gradients of what the graph's inputs stand for, packet by packet.
@@ -90,52 +64,7 @@ bool any_defined(const std::vector<Packet>& gradients) {
   return false;
 }
 
-template <typename T>
-Fingerprint sample(const at::Tensor& tensor) {
-  constexpr int64_t kSamples = 256;
-  const T* data = tensor.const_data_ptr<T>();
-  const int64_t count = tensor.numel();
-  const int64_t step = std::max<int64_t>(1, count / kSamples);
-  Fingerprint result;
-  double weight = 1;
-  for (int64_t k = 0; k < count; k += step) {
-    const double value = static_cast<double>(data[k]);
-    result.sum += weight * value;
-    result.magnitude += std::fabs(weight * value);
-    weight = weight < 2 ? weight + 0.125 : 1;  // so that an exchange of values shows
-  }
-  return result;
-}
-
 }  // namespace
-
-Fingerprint Fingerprint::of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cpu() || tensor.layout() != c10::kStrided ||
-      tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) {
-    return {};
-  }
-  if (tensor.scalar_type() == at::kFloat) return sample<float>(tensor);
-  if (tensor.scalar_type() == at::kDouble) return sample<double>(tensor);
-  return {};
-}
-
-bool Fingerprint::matches(const Fingerprint& other) const {
-  if (!std::isfinite(magnitude) || !std::isfinite(other.magnitude)) return true;
-  // Far from what another order of sums may change, near enough to see other values.
-  constexpr double kTolerance = 1e-4;
-  return std::fabs(sum - other.sum) <= kTolerance * std::max(magnitude, other.magnitude);
-}
-
-void ForeignNodes::enter(const torch::autograd::Node& node, int64_t stage) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto [entry, fresh] = stages_.try_emplace(&node, stage);
-  TORCH_CHECK(entry->second == stage, "stages ", std::min(stage, entry->second), " and ",
-              std::max(stage, entry->second),
-              " both use a tensor that was computed outside the pipeline (its graph has ",
-              node.name(),
-              "), and their backwards would run through its graph at the same time; compute it "
-              "inside the layers, give it to the model as an input, or detach() it");
-}
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes)
     : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {}
@@ -217,7 +146,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
       call.finish();
     }
     if (keep_inputs) check_kept(inputs, "while it is checkpointed");
-    read_only.check(*this);
+    read_only.check([this] { return current_layer(); });
     if (plan.record) graph.layer_ends.push_back(at::sequence_number::peek());
   }
   result.activation = from_any(std::move(value));
@@ -267,82 +196,6 @@ void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) cons
   }
 }
 
-// What leaves without a gradient leaves as a copy if somebody else may change it before it is used:
-// a layer that fills one tensor again for every micro-batch. Values over one memory share a copy.
-class LeavingCopies {
- public:
-  // `shared`: memory that others under way have, too, and that must stay theirs.
-  LeavingCopies(const CellPlan& plan, const std::vector<at::Tensor>& activation,
-                const std::vector<at::Tensor>& skips,
-                const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& shared)
-      : shared_(shared) {
-    c10::SmallVector<const at::Tensor*, 4> all;
-    for (const at::Tensor& tensor : activation) all.push_back(&tensor);
-    for (const at::Tensor& tensor : skips) all.push_back(&tensor);
-    for (const at::Tensor* tensor : all) add(plan, *tensor, all);
-  }
-
-  // Undefined: the tensor leaves over its own memory.
-  at::Tensor of(const at::Tensor& tensor) const {
-    for (const Copy& copy : copies_) {
-      if (copy.storage == storage_of(tensor)) {
-        return place_in_copy(tensor, copy.memory, copy.range);
-      }
-    }
-    return {};
-  }
-
- private:
-  struct Copy {
-    const c10::StorageImpl* storage;
-    at::Tensor memory;
-    MemoryRange range;
-  };
-
-  void add(const CellPlan& plan, const at::Tensor& first,
-           const c10::SmallVector<const at::Tensor*, 4>& all) {
-    const c10::StorageImpl* storage = storage_of(first);
-    if (storage == nullptr || first.layout() != c10::kStrided || first.numel() == 0 ||
-        (plan.record && first.requires_grad()) || plan.model.owns_as_parameter(storage) ||
-        contains(shared_, storage)) {
-      return;
-    }
-    for (const Copy& copy : copies_) {
-      if (copy.storage == storage) return;
-    }
-    // The tensors over this memory that leave, and what they are views of: whoever else holds it is
-    // a layer, the caller, or the graph.
-    MemoryRange range = memory_range(first);
-    c10::SmallVector<const c10::TensorImpl*, 8> known;
-    size_t held = 0;
-    auto know = [&](const at::TensorBase& tensor) {
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      if (std::find(known.begin(), known.end(), impl) != known.end()) return;
-      known.push_back(impl);
-      held += tensor.use_count();
-    };
-    size_t expected = 0;
-    for (const at::Tensor* tensor : all) {
-      if (storage_of(*tensor) != storage) continue;
-      if (plan.record && tensor->requires_grad()) return;  // its graph tells of changes
-      know(*tensor);
-      ++expected;
-      if (!tensor->is_inference() && tensor->is_view()) {
-        know(tensor->_base());
-        ++expected;  // held by the view
-      }
-      if (tensor->numel() == 0) continue;
-      const MemoryRange other = memory_range(*tensor);
-      range = {std::min(range.begin, other.begin), std::max(range.end, other.end)};
-    }
-    const bool alone = first.storage().use_count() <= known.size() && held <= expected;
-    if (!alone) copies_.push_back({storage, copy_range(first, range), range});
-  }
-
-  const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& shared_;
-  c10::SmallVector<Copy, 2> copies_;
-};
-
 // The tensor as it leaves over its own memory.
 at::Tensor Stage::leaving_alias(const CellPlan& plan, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_of(tensor);
@@ -363,7 +216,8 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
     int64_t target;
     Item* item;
   };
-  const LeavingCopies copies(plan, result.activation.tensors, result.skips, result.shared);
+  const LeavingCopies copies(plan.record, plan.model, result.activation.tensors, result.skips,
+                             result.shared);
   c10::SmallVector<Leaving, 4> leaving;
   std::vector<Packet> packets(1 + result.skips.size());
   packets[0].kind = result.activation.kind;
@@ -445,7 +299,7 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
   check_arrived(plan, inputs);
   cell = Cell();
   if (plan.record) plan.model.check_parameters(index_);
-  const bool recomputes = plan.record && micro_batch < plan.checkpointed[index_];
+  const bool recomputes = plan.record && checkpoints(plan, index_, micro_batch);
   Result result;
   {
     RunningStatisticsScope statistics_scope(
@@ -482,31 +336,34 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
   return outputs;
 }
 
-CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep) {
+CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                           const BackwardTask& task) {
   check_kept(cell.inputs, "between its forward and its recompute");
   plan.model.check_parameters(index_);
   std::vector<Packet> copy;
-  if (keep) copy = cell.inputs;
+  if (task.keep) copy = cell.inputs;
   CallerStateScope state(*plan.forward_state);
   AutocastCacheOff no_cache;
   OperatorModeScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
-  Result result = run(plan, micro_batch, keep ? copy : cell.inputs, /*keep_inputs=*/false);
+  Result result = run(plan, micro_batch, task.keep ? copy : cell.inputs, /*keep_inputs=*/false);
   const std::vector<Fingerprint> fingerprints = fingerprints_of(result);
   bool same = fingerprints.size() == cell.fingerprints.size();
+  at::Tensor differs;
   for (size_t k = 0; same && k < fingerprints.size(); ++k) {
     same = fingerprints[k].matches(cell.fingerprints[k]);
+    const at::Tensor differs_here = fingerprints[k].differs(cell.fingerprints[k]);
+    if (!differs_here.defined()) continue;
+    // A layer may have moved what it returned to another device.
+    const bool first = !differs.defined() || differs.device() != differs_here.device();
+    if (first && differs.defined()) task.late_checks->add(index_, differs, *task.transfers);
+    differs = first ? differs_here : differs.logical_or(differs_here);
   }
+  if (differs.defined()) task.late_checks->add(index_, differs, *task.transfers);
   running_layer_ = -1;
-  TORCH_CHECK(
-      same, "the recompute of stage ", index_,
-      " gave other values than its forward, so its gradients would be those of another "
-      "function: a layer depends on something that has changed since (a state that it keeps "
-      "in a member or a buffer, a generator of its own, a tensor that is no parameter). "
-      "Make its output depend on its input and parameters alone, or use "
-      "Checkpoint::kNever for this partition");
+  if (!same) refuse_recompute(index_, "");
   return std::move(result.graph);
 }
 
@@ -582,7 +439,8 @@ LocalBackwardOptions Stage::options_for(const CellPlan& plan, int64_t micro_batc
                 "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
     task.foreign->enter(node, index_);
   };
-  options.before_users_code = [this, &plan, &graph, micro_batch](const Node& node, uint64_t next) {
+  options.before_users_code = [this, &plan, &graph, micro_batch, leaves = uint64_t{0}](
+                                  const Node& node, uint64_t next) mutable {
     const uint64_t number = node.sequence_nr();
     if (is_custom_function(node)) {
       for (const DrawRecord& record : graph.draws) {
@@ -595,7 +453,14 @@ LocalBackwardOptions Stage::options_for(const CellPlan& plan, int64_t micro_batc
     const int64_t position = std::max<int64_t>(layer_of(graph, number), 0);
     const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
     const int64_t layer = position <= last ? layers_[position].index : layers_[last].index + 1;
-    draws_.enter_backward(plan.step_seed, micro_batch, layer);
+    const uint64_t start =
+        position == 0 ? graph.begin : std::max(graph.begin, graph.layer_ends[position - 1]);
+    // Accumulators have no number among the nodes; they run in one order in every schedule.
+    const bool is_leaf = number == std::numeric_limits<uint64_t>::max();
+    draws_.enter_backward(plan.step_seed, micro_batch, layer,
+                          is_leaf          ? ~leaves++
+                          : number < start ? 0
+                                           : number - start + 1);
   };
   return options;
 }
@@ -629,6 +494,7 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   DrawsScope draws_scope(&draws_, nullptr);
   std::optional<DrawsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
+  if (task.part == BackwardPart::kWeights) return backward_weights(plan, micro_batch, cell, task);
 
   edge_list roots;
   variable_list seeds;
@@ -659,7 +525,7 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   CellGraph recomputed;
   // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
   if (cell.checkpointed && any_defined(gradients)) {
-    recomputed = recompute(plan, micro_batch, cell, task.keep);
+    recomputed = recompute(plan, micro_batch, cell, task);
   }
   CellGraph& graph = cell.checkpointed ? recomputed : cell.graph;
   for (int k : routes_.gradient_order) {
@@ -686,15 +552,15 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
   options.boundaries = {graph.boundary.get(), cell.loss.targets.get()};
   options.sum_of = sum_of(plan, task, captured);
-  const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
-  running_layer_ = last + (counts && !cell.checkpointed ? 1 : 0);
-  try {
-    run_local_backward(roots, seeds, options);
-  } catch (...) {
-    const int64_t position = running == 0 ? -1 : layer_of(graph, running);
-    if (position <= running_layer_) running_layer_ = position;
-    throw;
-  }
+  const bool with_loss = counts && !cell.checkpointed;
+  WeightBackward weights;
+  run_attributed(graph, with_loss, running, [&] {
+    if (task.part == BackwardPart::kInputs) {
+      weights = run_input_backward(roots, seeds, options);
+    } else {
+      run_local_backward(roots, seeds, options);
+    }
+  });
   captured.take(index_, [&](LeafSums::Entry entry) {
     const auto& leaves = task.captured->leaves;
     const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
@@ -707,13 +573,50 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   std::vector<Packet> result(inputs);
   for (size_t k = 0; k < graph.sinks.size(); ++k) {
     result[k] = gradients_of(graph.sinks[k], graph.boundary);
+    for (Item& item : result[k].items) {
+      // A stage before may change what it is given (a hook does, perhaps), and this half is not
+      // over: see docs/design/pipeline.md on memory.
+      if (storage_of(item.tensor) == nullptr || !weights.holds(storage_of(item.tensor))) continue;
+      item.tensor = copy_in_layout(item.tensor);
+    }
   }
   if (!task.keep) {
-    std::shared_ptr<Boundary> targets = std::move(cell.loss.targets);
-    cell = Cell();
-    cell.loss.targets = std::move(targets);
+    Cell rest;
+    rest.loss.targets = std::move(cell.loss.targets);
+    if (!weights.empty()) {
+      rest.weights = std::move(weights);
+      rest.with_loss = with_loss;
+      rest.graph = std::move(graph);
+      rest.graph.boundary.reset();
+      rest.graph.outputs.clear();
+    }
+    cell = std::move(rest);
   }
   return result;
+}
+
+std::vector<Packet> Stage::backward_weights(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                                            const BackwardTask& task) {
+  uint64_t running = 0;
+  LocalBackwardOptions options = options_for(plan, micro_batch, task, cell.graph, running);
+  LeafSums none;  // others' leaves have had theirs, and nothing is captured
+  options.sum_of = sum_of(plan, task, none);
+  run_attributed(cell.graph, cell.with_loss, running, [&] { cell.weights.run(options); });
+  cell = Cell();
+  return {};
+}
+
+void Stage::run_attributed(const CellGraph& graph, bool with_loss, const uint64_t& running,
+                           const std::function<void()>& backward) {
+  const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
+  running_layer_ = last + (with_loss ? 1 : 0);
+  try {
+    backward();
+  } catch (...) {
+    const int64_t position = running == 0 ? -1 : layer_of(graph, running);
+    if (position <= running_layer_) running_layer_ = position;
+    throw;
+  }
 }
 
 }  // namespace gpipe::internal

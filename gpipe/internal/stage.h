@@ -13,18 +13,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/boundary.h"
 #include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/draws.h"
+#include "gpipe/internal/fingerprint.h"
+#include "gpipe/internal/foreign_nodes.h"
+#include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/layer.h"
 #include "gpipe/internal/leaf_sums.h"
+#include "gpipe/internal/leaving_copies.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/operator_mode.h"
@@ -37,9 +41,10 @@ namespace gpipe::internal {
 // What one call of forward() or step() fixes for all of its cells.
 struct CellPlan {
   uint64_t step_seed = 0;
-  bool record = true;  // gradients will be asked for
-  // [stage]: micro-batches below this number are checkpointed.
-  std::vector<int64_t> checkpointed;
+  bool record = true;                   // gradients will be asked for
+  std::vector<Checkpoint> checkpoints;  // [stage]
+  // [stage][micro-batch] the schedule runs the cell's backward right after its forward.
+  const std::vector<std::vector<bool>>* follows_at_once = nullptr;
   bool defer_batch_norm = false;
   const TrackedStatistics* tracked = nullptr;  // of this run's start
   const CallerState* forward_state = nullptr;  // the caller's at forward, for recomputes
@@ -47,27 +52,6 @@ struct CellPlan {
   // On the calling thread, when the call began: graph nodes made since then are the pipeline's.
   uint64_t thread = 0;
   uint64_t begin = 0;
-};
-
-// Graph nodes from outside the pipeline that cells have reached, and the stage that did. Two
-// stages' workers must not run one graph.
-class ForeignNodes {
- public:
-  // Throws c10::Error if another stage has reached it. Thread-safe.
-  void enter(const torch::autograd::Node& node, int64_t stage);
-  void clear() { stages_.clear(); }
-
- private:
-  std::mutex mutex_;
-  absl::flat_hash_map<const torch::autograd::Node*, int64_t> stages_;  // guarded by mutex_
-};
-
-// A sample of a tensor's values, to tell whether a recompute gave the same.
-struct Fingerprint {
-  double sum = 0;
-  double magnitude = 0;
-  static Fingerprint of(const at::Tensor& tensor);
-  bool matches(const Fingerprint& other) const;
 };
 
 // The graph that a cell's forward, or its recompute, leaves behind for its backward.
@@ -103,6 +87,16 @@ struct Cell {
   std::vector<Packet> inputs;             // checkpointed
   std::vector<Fingerprint> fingerprints;  // checkpointed: of the outputs that want a gradient
   LossGraph loss;
+  // Between the halves of a split backward; `graph` then tells of the nodes that are left.
+  WeightBackward weights;
+  bool with_loss = false;  // these nodes are the loss's, too
+};
+
+// Which part of a cell's backward is run.
+enum class BackwardPart : uint8_t {
+  kWhole,
+  kInputs,   // what the stages before wait for; a recompute, if there is one, is here
+  kWeights,  // the rest
 };
 
 // Turns the last stage's outputs for a micro-batch into its loss (a scalar that wants a gradient),
@@ -134,10 +128,14 @@ struct StageRoutes {
 
 // What one backward of a cell has to do besides.
 struct BackwardTask {
+  BackwardPart part = BackwardPart::kWhole;
   bool keep = false;             // the cell may run its backward once more
   Captured* captured = nullptr;  // not null: gradients go there instead of the leaves' .grad
   LeafSums* leaf_sums = nullptr;
   ForeignNodes* foreign = nullptr;
+  // For recomputes whose values are not known at once, and what brings them to the host.
+  LateChecks* late_checks = nullptr;
+  Transfers* transfers = nullptr;
   // [stage] the first stage on the same device.
   const std::vector<int64_t>* first_on_device = nullptr;
   bool on_caller = false;  // the cell runs on the calling thread
@@ -154,8 +152,10 @@ class Stage {
   std::vector<Packet> forward(const CellPlan& plan, int64_t micro_batch, std::vector<Packet> inputs,
                               Cell& cell, const CellLoss& loss, StatisticsLog* statistics);
 
-  // gradients: for each of forward's outputs (ignored where the cell has a loss). Adds to the
-  // leaves' gradients and returns those of forward's inputs. Unless task.keep, frees the cell.
+  // gradients: for each of forward's outputs (ignored where the cell has a loss; none for
+  // BackwardPart::kWeights). Adds to the leaves' gradients (not with kInputs) and returns those of
+  // forward's inputs (none with kWeights). Unless task.keep, frees the cell, with kInputs but for
+  // what kWeights needs. A split backward cannot be kept, nor can its gradients be captured.
   std::vector<Packet> backward(const CellPlan& plan, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
@@ -176,8 +176,8 @@ class Stage {
     CellGraph graph;
     // Memory of such inputs (see Item). Weak, so that it is freed, and its address is not used
     // again.
-    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> read_only;
-    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> shared;
+    WeakStorages read_only;
+    WeakStorages shared;
   };
 
   // Runs the layers, with the inputs attached to a boundary where they want a gradient.
@@ -185,7 +185,8 @@ class Stage {
   // they are consumed, so that an input is freed as soon as the layers are done with it.
   Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
              bool keep_inputs);
-  CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell, bool keep);
+  CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                      const BackwardTask& task);
   // The packets to send, with no graph behind them.
   std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
   at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
@@ -197,6 +198,11 @@ class Stage {
   // The stage that accumulates the leaf's gradient.
   int64_t owner_of(const CellPlan& plan, const BackwardTask& task, const at::Tensor& leaf) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
+  std::vector<Packet> backward_weights(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+                                       const BackwardTask& task);
+  // Runs `backward` and finds out, if it fails, which layer has.
+  void run_attributed(const CellGraph& graph, bool with_loss, const uint64_t& running,
+                      const std::function<void()>& backward);
   // Runs the loss's own graph, where the cell is checkpointed. Returns the outputs' gradients.
   Packet backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
                        const BackwardTask& task, LeafSums& leaves);

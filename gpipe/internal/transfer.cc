@@ -52,21 +52,6 @@ c10::Stream current_stream(c10::Device device) {
   return VirtualGuardImpl(device.type()).getStream(device);
 }
 
-StreamScope::StreamScope(c10::Stream stream)
-    : former_device_(stream.device()), former_stream_(stream) {
-  if (stream.device().is_cpu()) return;
-  VirtualGuardImpl impl(stream.device_type());
-  former_device_ = impl.exchangeDevice(stream.device());
-  former_stream_ = impl.exchangeStream(stream);
-}
-
-StreamScope::~StreamScope() {
-  if (former_stream_.device().is_cpu()) return;
-  VirtualGuardImpl impl(former_stream_.device_type());
-  impl.exchangeStream(former_stream_);
-  impl.setDevice(former_device_);
-}
-
 std::vector<c10::Stream> current_streams(c10::DeviceType type) {
   std::vector<c10::Stream> streams;
   if (type == c10::kCPU) return streams;
@@ -77,18 +62,18 @@ std::vector<c10::Stream> current_streams(c10::DeviceType type) {
   return streams;
 }
 
-StreamsScope::StreamsScope(const std::vector<c10::Stream>& streams, c10::Device current)
-    : former_device_(current) {
-  former_.reserve(streams.size());
+StreamScope::StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device)
+    : former_device_(device) {
   for (const c10::Stream& stream : streams) {
-    former_.push_back(VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
+    if (stream.device().is_cpu()) continue;
+    former_streams_.push_back(VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
   }
-  if (!current.is_cpu()) former_device_ = VirtualGuardImpl(current.type()).exchangeDevice(current);
+  if (!device.is_cpu()) former_device_ = VirtualGuardImpl(device.type()).exchangeDevice(device);
 }
 
-StreamsScope::~StreamsScope() {
+StreamScope::~StreamScope() {
   if (!former_device_.is_cpu()) VirtualGuardImpl(former_device_.type()).setDevice(former_device_);
-  for (const c10::Stream& stream : former_) {
+  for (const c10::Stream& stream : former_streams_) {
     VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
   }
 }
@@ -143,6 +128,31 @@ void Transfers::depart(Packet& packet, c10::Device target) {
     add_busy(target.is_cpu() ? lane.from : lane.to);
   }
   for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));
+}
+
+void Transfers::depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets) {
+  struct Staying {
+    const c10::StorageImpl* storage;
+    c10::Device device;
+  };
+  c10::SmallVector<Staying, 2> staying;
+  c10::SmallVector<const c10::StorageImpl*, 2> copied;
+  for (size_t k = 0; k < packets.size(); ++k) {
+    for (const Item& item : packets[k].items) {
+      const c10::StorageImpl* storage = storage_of(item.tensor);
+      if (storage == nullptr || item.tensor.device().is_cpu()) continue;
+      if (item.tensor.device() == targets[k]) {
+        staying.push_back({storage, targets[k]});
+      } else {
+        copied.push_back(storage);
+      }
+    }
+  }
+  for (size_t k = 0; k < packets.size(); ++k) depart(packets[k], targets[k]);
+  for (const Staying& here : staying) {
+    if (std::find(copied.begin(), copied.end(), here.storage) == copied.end()) continue;
+    let_follow(current_stream(here.device));
+  }
 }
 
 void Transfers::let_follow(const c10::Stream& stream) {

@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
 
 #include <mutex>
 #include <vector>
@@ -21,33 +23,21 @@ c10::Stream current_stream(c10::Device device);
 // Those of all devices of this type, by index; none for the CPU.
 std::vector<c10::Stream> current_streams(c10::DeviceType type);
 
-// Makes `stream` and its device current on this thread, and restores the former ones on exit.
-// Nothing happens for the CPU.
+// Makes `device` and each of `streams`, one for a device, current on this thread, and restores the
+// former ones on exit. Nothing happens for the CPU. Workers compute on the streams on which their
+// caller would, so that the caller's own kernels before and after (an optimizer's, say) need no
+// further synchronization: on their stage's device, and on any other that a layer or a loss uses.
 class StreamScope {
  public:
-  explicit StreamScope(c10::Stream stream);
+  StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device);
+  // The stream and its device.
+  explicit StreamScope(c10::Stream stream) : StreamScope(stream, stream.device()) {}
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
   StreamScope& operator=(const StreamScope&) = delete;
 
  private:
-  c10::Device former_device_;
-  c10::Stream former_stream_;
-};
-
-// The same for a stream of each of several devices, and for the device `current`. Workers compute
-// on the streams on which their caller would, so that the caller's own kernels before and after (an
-// optimizer's, say) need no further synchronization: on their stage's device, and on any other that
-// a layer or a loss uses.
-class StreamsScope {
- public:
-  StreamsScope(const std::vector<c10::Stream>& streams, c10::Device current);
-  ~StreamsScope();
-  StreamsScope(const StreamsScope&) = delete;
-  StreamsScope& operator=(const StreamsScope&) = delete;
-
- private:
-  std::vector<c10::Stream> former_;
+  c10::SmallVector<c10::Stream, 4> former_streams_;
   c10::Device former_device_;
 };
 
@@ -72,8 +62,13 @@ class Transfers {
   // copied within a device, or between CPU stages.
   void depart(Packet& packet, c10::Device target);
 
-  // Called after a run: what `stream` is given from now on waits for the copies that read its
-  // device's memory. The caller may change there what a stage only handed on.
+  // The same for all packets that leave a stage at a time, each to its target. Where a copy reads
+  // memory that also goes to a stage on the same device, without one, the current stream there does
+  // wait for the copy: that memory may be changed in place, a gradient by adding to it.
+  void depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets);
+
+  // What `stream` is given from now on waits for the copies that read its device's memory. After a
+  // run the caller may change there what a stage only handed on.
   void let_follow(const c10::Stream& stream);
 
  private:

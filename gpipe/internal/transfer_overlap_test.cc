@@ -134,5 +134,24 @@ TEST_F(TransferOverlap, WhatFollowsOnTheSourcesStreamMayChangeItsMemory) {
   }
 }
 
+// A tensor that is copied and one that stays: computing waits for the copy only if they are one.
+TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
+  for (const bool shared : {false, true}) {
+    const at::Tensor copied = torch::ones({8}, device(0));
+    const at::Tensor staying = shared ? copied : torch::ones({8}, device(0));
+    runtime().drain();
+    copies_take(100);
+    Transfers transfers;
+    std::vector<Packet> packets = {packet_of({copied}), packet_of({staying})};
+    transfers.depart_together(packets, {device(1), device(0)});
+    const at::Tensor here = staying.add_(1);
+    const c10::impl::VirtualGuardImpl impl(device().type());
+    impl.synchronizeStream(current_stream(device(0)));
+    EXPECT_EQ(packets[0].ready.at(0)->query(), shared);
+    arrive(packets[0], device(1));
+    EXPECT_THAT(on_host(packets[0].items[0].tensor), EqualsBitwise(torch::ones({8})));
+  }
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -29,10 +29,10 @@ using Handler = std::function<void(const Action& action, std::vector<Payload>& r
 
 // Runs every step of `program` once and returns when all workers are done with it.
 //
-// Requirements: the pool has as many workers as the program; the program was compiled from a
-// schedule that verify() accepts (otherwise workers may wait for each other for ever).
-// Guarantees: on an exception thrown by `handler` or `observer`, nothing of this run goes on after
-// execute() has rethrown it, and payloads under way are released.
+// Requirements: the pool has at least as many workers as the program (the others have nothing to
+// do); the program was compiled from a schedule that verify() accepts (otherwise workers may wait
+// for each other for ever). Guarantees: on an exception thrown by `handler` or `observer`, nothing
+// of this run goes on after execute() has rethrown it, and payloads under way are released.
 // `around` (may be empty) is called once on each worker and has to call its argument: the place for
 // what must surround a worker's steps, thread-local state for example.
 template <typename Payload>
@@ -70,6 +70,9 @@ void execute(
     }
   };
   pool.run([&](int64_t worker) {
+    if (worker >= static_cast<int64_t>(program.workers.size()) || program.workers[worker].empty()) {
+      return;
+    }
     try {
       if (around) {
         around(worker, [&] { run_steps(worker); });

@@ -52,6 +52,16 @@ const DeviceKind& kind() {
   return found->second;
 }
 
+// One of each device; none of the CPU.
+std::vector<c10::Stream> new_streams() {
+  std::vector<c10::Stream> streams;
+  for (int64_t k = 0; k < gpu_count(); ++k) {
+    const c10::Device where = device(k);
+    streams.push_back(c10::impl::VirtualGuardImpl(where.type()).getStreamFromGlobalPool(where));
+  }
+  return streams;
+}
+
 }  // namespace
 
 void register_device_kind(const std::string& name, const DeviceKind& kind) { kinds()[name] = kind; }
@@ -85,19 +95,7 @@ std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& te
 
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
 
-OtherStreamsScope::OtherStreamsScope() {
-  if (!for_gpus()) return;
-  const c10::impl::VirtualGuardImpl impl(kind().type);
-  for (int64_t k = 0; k < gpu_count(); ++k) {
-    former_.push_back(impl.exchangeStream(impl.getStreamFromGlobalPool(device(k))));
-  }
-}
-
-OtherStreamsScope::~OtherStreamsScope() {
-  for (const c10::Stream& stream : former_) {
-    c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
-  }
-}
+OtherStreamsScope::OtherStreamsScope() : guard_(new_streams()) {}
 
 HostWaitsAllowed::HostWaitsAllowed() {
   if (kind().allow_host_waits != nullptr) kind().allow_host_waits(true);

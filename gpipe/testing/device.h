@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -43,12 +43,9 @@ void slow_work(c10::Device device);
 class OtherStreamsScope {
  public:
   OtherStreamsScope();
-  ~OtherStreamsScope();
-  OtherStreamsScope(const OtherStreamsScope&) = delete;
-  OtherStreamsScope& operator=(const OtherStreamsScope&) = delete;
 
  private:
-  std::vector<c10::Stream> former_;
+  c10::MultiStreamGuard guard_;
 };
 
 // While it lives, threads of the host may wait for a device where the kind forbids it (see

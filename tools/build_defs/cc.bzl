@@ -36,7 +36,7 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
       size: of all tests.
       timeout: of all tests.
       flaky: of all tests.
-      visibility: of both tests.
+      visibility: of all tests.
     """
     if not name.endswith("_test"):
         fail("gpipe_cc_test: the name must end in _test, not: " + name)

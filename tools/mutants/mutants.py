@@ -81,6 +81,7 @@ class Mutant:
 
     def __init__(self, file, line, line_text, kind, change, start, end, prefix, suffix):
         self.number = -1
+        self.twins = 0  # how many before it have the same name otherwise
         self.file, self.line, self.line_text = file, line, line_text
         self.kind, self.change = kind, change
         self.start, self.end = start, end
@@ -89,7 +90,7 @@ class Mutant:
     @property
     def name(self):
         """The same in a later version of the file, as long as the line stays."""
-        return "\n".join((self.file, self.line_text, self.change))
+        return "\n".join((self.file, self.line_text, self.kind, self.change, str(self.twins)))
 
     def to_text(self):
         return "{:>5}  {}:{}  {}: {}".format(self.number, self.file, self.line, self.kind, self.change)
@@ -444,8 +445,11 @@ def find_mutants(file, text):
         begin, end = match.start(1), match.end(1)
         if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
             continue
+        if re.search(r"\b{}\b".format(match.group(3)), code[end : code.find("\n}", end)]):
+            continue  # used further on, by a name that would be another type's
         declared = "std::optional<{}> {}; if (!gpipe_mutant({{}})) {}.emplace({});".format(
-            match.group(2), match.group(3), match.group(3), verbatim(text[match.start(4) : match.end(4)]))
+            match.group(2), match.group(3), match.group(3),
+            verbatim(" ".join(text[match.start(4) : match.end(4)].split())))  # adds no line
         for key in [key for key in found if begin <= key[0] and key[1] <= end]:
             del found[key]  # what it is given is no use without it
         add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
@@ -541,8 +545,12 @@ def all_mutants(root):
     result = []
     for file in mutated_files(root):
         result += find_mutants(file, (root / file).read_text())
+    names = collections.Counter()
     for number, mutant in enumerate(result):
         mutant.number = number
+        name = mutant.name
+        mutant.twins = names[name]
+        names[name] += 1
     return result
 
 

@@ -36,6 +36,7 @@ int sum(const std::vector<int>& values, bool negative) {
 
 struct CountScope {
   explicit CountScope(int& number) { ++number; }
+  int zero() const { return 0; }
 };
 
 bool large(int number) {
@@ -49,10 +50,12 @@ int main() {
   for (const int each : {1, 2}) std::printf("%d ", each);
   int inside = 5;
   const CountScope scope(inside);
+  const CountScope used(inside);
+  inside += used.zero();
   std::printf("%d %d %s %d %d\\n", sum({5, 3, 7}, true), sum({1}, false) + 1, text, value, inside);
 }
 """
-EXPECTED = "1 2 -12 2 large; 0 < 1 107 6"
+EXPECTED = "1 2 -12 2 large; 0 < 1 107 7"
 
 
 def numbered(text):
@@ -89,6 +92,7 @@ class Mutants(unittest.TestCase):
             ("scope left out", "const CountScope scope(inside);"),
         ):
             self.assertIn(wanted, found)
+        self.assertNotIn(("scope left out", "const CountScope used(inside);"), found)
         self.assertTrue(any(kind == "other truth value" and "<t>rue" in change for kind, change in found))
         self.assertFalse(any("comment" in change or "0 < 1" in change for _, change in found))
 
@@ -123,20 +127,26 @@ class Mutants(unittest.TestCase):
             self.assertEqual(b"\1" * len(found), pathlib.Path(seen).read_bytes(), "every place is reached")
             outputs = {(mutant.kind, mutant.change): output_of(mutant.number) for mutant in found}
         for (kind, change), expected in {
-            ("statement left out", "continue;"): "1 2 -15 2 large; 0 < 1 107 6",
-            ("statement left out", "total += values[k];"): "1 2 0 1 large; 0 < 1 107 6",
-            ("negated", "negative -> not so"): "1 2 12 2 large; 0 < 1 107 6",
-            ("negated", "large(10) -> not so"): "1 2 -12 2 small 107 6",
-            ("off by one", "sum({1}, false) + 1 -> sum({1}, false)"): "1 2 -12 1 large; 0 < 1 107 6",
-            ("off by one", "number >= 10 -> number > 10"): "1 2 -12 2 small 107 6",
+            ("statement left out", "continue;"): "1 2 -15 2 large; 0 < 1 107 7",
+            ("statement left out", "total += values[k];"): "1 2 0 1 large; 0 < 1 107 7",
+            ("negated", "negative -> not so"): "1 2 12 2 large; 0 < 1 107 7",
+            ("negated", "large(10) -> not so"): "1 2 -12 2 small 107 7",
+            ("off by one", "sum({1}, false) + 1 -> sum({1}, false)"): "1 2 -12 1 large; 0 < 1 107 7",
+            ("off by one", "number >= 10 -> number > 10"): "1 2 -12 2 small 107 7",
             ("off by one", "total > 10 -> total >= 10"): EXPECTED,
-            ("loop left out", "for (const int each : {1, 2}) -> no loop"): "-12 2 large; 0 < 1 107 6",
-            ("copy left out", "box.clone() -> box"): "1 2 -12 2 large; 0 < 1 7 6",
-            ("other operator", "value + 100 -> value - 100"): "1 2 -12 2 large; 0 < 1 -93 6",
-            ("0 to 1", "0 -> 1 in int total = <0>;"): "1 2 -13 3 large; 0 < 1 107 6",
-                    ("scope left out", "const CountScope scope(inside);"): "1 2 -12 2 large; 0 < 1 107 5",
+            ("loop left out", "for (const int each : {1, 2}) -> no loop"): "-12 2 large; 0 < 1 107 7",
+            ("copy left out", "box.clone() -> box"): "1 2 -12 2 large; 0 < 1 7 7",
+            ("other operator", "value + 100 -> value - 100"): "1 2 -12 2 large; 0 < 1 -93 7",
+            ("0 to 1", "0 -> 1 in int total = <0>;"): "1 2 -13 3 large; 0 < 1 107 7",
+                    ("scope left out", "const CountScope scope(inside);"): "1 2 -12 2 large; 0 < 1 107 6",
         }.items():
             self.assertEqual(expected, outputs[kind, change], change)
+
+    def test_each_mutant_has_a_name_of_its_own(self):
+        found = mutants.all_mutants(mutants.ROOT)
+        self.assertEqual(len(found), len({mutant.name for mutant in found}))
+        self.assertEqual([mutant.name for mutant in found],
+                         [mutant.name for mutant in mutants.all_mutants(mutants.ROOT)])
 
     def test_errors_of_the_compiler_are_found(self):
         log = (

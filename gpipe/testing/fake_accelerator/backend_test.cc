@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/fake_accelerator/backend_fixture.h"
 #include "gpipe/testing/fake_accelerator/generator.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
@@ -28,11 +29,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class BackendTest : public ::testing::Test {
+class BackendTest : public BackendFixture {
  protected:
-  BackendTest() { runtime().set_test_thread(std::this_thread::get_id()); }
-  ~BackendTest() override { EXPECT_THAT(complaints(runtime()), IsEmpty()); }
-
   // A kernel of `milliseconds` on the stream.
   static void busy(StreamId stream, int milliseconds = 50) {
     runtime().launch(

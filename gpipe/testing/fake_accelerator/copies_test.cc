@@ -12,6 +12,7 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/backend_fixture.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
 namespace gpipe::testing::fake {
@@ -24,24 +25,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class CopiesTest : public ::testing::Test {
+class CopiesTest : public BackendFixture {
  protected:
-  CopiesTest() { runtime().set_test_thread(std::this_thread::get_id()); }
-  ~CopiesTest() override { EXPECT_THAT(complaints(runtime()), IsEmpty()); }
-
   static void busy(StreamId stream) {
     runtime().launch(stream,
                      {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(50)});
   }
   static at::Tensor pinned(const at::Tensor& tensor) { return tensor.pin_memory(); }
 };
-
-void on_stream(StreamId stream, const std::function<void()>& body) {
-  const c10::impl::VirtualGuardImpl impl(c10::kPrivateUse1);
-  const c10::Stream former = impl.exchangeStream(stream_of(stream));
-  body();
-  impl.exchangeStream(former);
-}
 
 TEST_F(CopiesTest, OfTypesAndStridesInAllDirections) {
   const at::Tensor x = at::arange(12.0).view({3, 4});

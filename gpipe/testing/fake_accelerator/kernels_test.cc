@@ -6,10 +6,12 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 
 #include <chrono>
 #include <string>
@@ -18,6 +20,7 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/backend_fixture.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
 namespace gpipe::testing::fake {
@@ -29,20 +32,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::ThrowsMessage;
 
-class KernelsTest : public ::testing::Test {
- protected:
-  KernelsTest() { runtime().set_test_thread(std::this_thread::get_id()); }
-  ~KernelsTest() override { EXPECT_THAT(complaints(runtime()), IsEmpty()); }
-};
-
-// The body with another stream of the device current.
-void on_stream(StreamId stream, const std::function<void()>& body) {
-  const c10::impl::VirtualGuardImpl impl(c10::kPrivateUse1);
-  const c10::Stream former = impl.exchangeStream(stream_of(stream));
-  body();
-  impl.exchangeStream(former);
-}
+using KernelsTest = BackendFixture;
 
 TEST_F(KernelsTest, TheHostGoesOnWhileAKernelRuns) {
   const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
@@ -247,6 +239,29 @@ TEST_F(KernelsTest, AKernelsMemoryIsKeptByNobody) {
   x = at::Tensor();  // while stream 6 reads it, unrecorded
   EXPECT_THAT(complaints(runtime()),
               Contains(AllOf(HasSubstr("free on fake:1/0"), HasSubstr("aten::add on fake:1/6"))));
+}
+
+at::Tensor twice(const at::Tensor& x) { return x * 2; }
+
+TEST_F(KernelsTest, WhatAGpuWouldRefuseIsRefused) {
+  torch::Library library(torch::Library::FRAGMENT, "fake_kernels_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("twice(Tensor x) -> Tensor");
+  library.impl("twice", torch::dispatch(c10::DispatchKey::CPU, twice));
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("fake_kernels_test::twice", "")
+                      .typed<at::Tensor(const at::Tensor&)>();
+  EXPECT_THAT(op.call(at::ones({2})), EqualsBitwise(at::full({2}, 2.0)));
+  EXPECT_THAT(([&] { op.call(at::ones({2}, device(1))); }),
+              ThrowsMessage<c10::NotImplementedError>(
+                  AllOf(HasSubstr("fake_kernels_test::twice has no kernel for fake devices"),
+                        HasSubstr("PrivateUse1"))));
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(2, 2));
+  lstm->to(device(1));
+  EXPECT_THAT(([&] {
+                lstm->forward(at::ones({1, 1, 2}, device(1)));
+              }),
+              ThrowsMessage<c10::NotImplementedError>(HasSubstr("LibTorch has none of it")));
 }
 
 }  // namespace

@@ -18,10 +18,12 @@
 
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/watchdog.h"
@@ -219,6 +221,7 @@ StepResult run_plain(const Program& program, PlainModel& plain, const Batch& bat
       return plain.forward_backward(inputs, {batch.target}, loss,
                                     program.autocast ? std::optional(at::kBFloat16) : std::nullopt);
     case Entry::kStep:
+    case Entry::kStepTable:
       return plain.step(inputs, {batch.target}, loss, BackwardOrder::kAscending);
     case Entry::kStepGPipe:
       return plain.step(inputs, {batch.target}, loss, BackwardOrder::kDescending);
@@ -252,6 +255,14 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
     case Entry::kStepGPipe:
       return pipe->step(inputs, {batch.target}, loss,
                         StepOptions().keep_outputs(true).schedule(Schedule::gpipe));
+    case Entry::kStepTable: {
+      std::mt19937_64 random(program.seed);
+      return pipe->step(
+          inputs, {batch.target}, loss,
+          StepOptions().keep_outputs(true).schedule([&](int64_t stages, int64_t micro_batches) {
+            return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
+          }));
+    }
     case Entry::kNoGrad: {
       c10::NoGradGuard no_grad;
       return {0, pipe->forward(inputs)};

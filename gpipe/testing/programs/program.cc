@@ -202,8 +202,9 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
 
   const int64_t entry = pick(random, 0, 19);
   program.entry = entry < 8    ? Entry::kForward
-                  : entry < 13 ? Entry::kStep
-                  : entry < 17 ? Entry::kStepGPipe
+                  : entry < 11 ? Entry::kStep
+                  : entry < 13 ? Entry::kStepGPipe
+                  : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
   program.train = !once_in(random, program.forward_only() ? 2 : 10);
@@ -277,8 +278,12 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
 }
 
 std::string to_text(const Program& program) {
-  const char* const entries[] = {"forward, loss, backward", "step, 1F1B", "step, GPipe",
-                                 "forward without gradients", "forward in inference mode"};
+  const char* const entries[] = {"forward, loss, backward",
+                                 "step, 1F1B",
+                                 "step, GPipe",
+                                 "step, a random schedule of the seed",
+                                 "forward without gradients",
+                                 "forward in inference mode"};
   const char* const losses[] = {"mse_loss(o[0], t)", "(o[0] * t).mean()", "smooth_l1_loss(o[0], t)",
                                 "cross_entropy(o[0], t)"};
   const char* const optimizers[] = {"none", "SGD, momentum", "Adam", "AdamW"};

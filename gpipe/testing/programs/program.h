@@ -15,6 +15,7 @@ enum class Entry : uint8_t {
   kForward,    // forward, the loss outside, backward
   kStep,       // step with 1F1B
   kStepGPipe,  // step with GPipe's schedule
+  kStepTable,  // step with any other: several stages on a worker, split backwards
   kNoGrad,     // forward only
   kInference,  // the same in inference mode
 };

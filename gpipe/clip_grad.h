@@ -1,0 +1,26 @@
+// Clipping of gradients that are on several devices, as a pipeline's are.
+#ifndef GPIPE_CLIP_GRAD_H_
+#define GPIPE_CLIP_GRAD_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace gpipe {
+
+// Scales the gradients of the parameters so that their norm, taken as that of one vector, is at
+// most `max_norm`; returns the norm as it was. Parameters without a gradient are left out; without
+// any the norm is 0. `norm_type` may be infinity.
+//
+// torch::nn::utils::clip_grad_norm_ for parameters on any devices: the same arguments and, on one
+// device, the same bits. Each device waits for the others' norms there; the host waits once, for
+// the result, and for each norm if the first gradient is on the CPU.
+//
+// Throws c10::ValueError for a max_norm or norm_type below 0 or not a number, and, if
+// `error_if_nonfinite`, where the norm is not finite; the gradients are as they were then.
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                       double norm_type = 2.0, bool error_if_nonfinite = false);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_CLIP_GRAD_H_
