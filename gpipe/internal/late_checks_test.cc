@@ -1,4 +1,4 @@
-// On the fake accelerator, with copies that take their time.
+// On the fake accelerator, with an answer that is long in coming.
 #include "gpipe/internal/late_checks.h"
 
 #include <ATen/ops/full.h>
@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 
 #include "gpipe/internal/transfer.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/watchdog.h"
 
 namespace gpipe::internal {
 namespace {
@@ -17,17 +19,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using testing::fake::Durations;
 using testing::fake::runtime;
 
 class LateChecksTest : public ::testing::Test {
  protected:
-  void TearDown() override { runtime().set_durations({}); }
-  static void copies_take(int64_t milliseconds) {
-    Durations durations;
-    durations.copy = std::chrono::milliseconds(milliseconds);
-    runtime().set_durations(durations);
-  }
   static at::Tensor answer(bool differs) {
     return at::full({}, differs, at::TensorOptions(at::kBool).device(testing::device(1)));
   }
@@ -37,9 +32,12 @@ class LateChecksTest : public ::testing::Test {
 };
 
 TEST_F(LateChecksTest, AYesIsToldOnceItIsThereAndOnlyOnce) {
-  copies_take(100);
-  checks.add(3, answer(true), transfers);
+  const testing::Watchdog watchdog(std::chrono::minutes(2), "looking at what is not there yet");
+  const at::Tensor yes = answer(true);
+  std::shared_ptr<void> busy = testing::hold_stream(testing::device(1));
+  checks.add(3, yes, transfers);
   EXPECT_NO_THROW(checks.look()) << "nobody waits for it";
+  busy.reset();
   runtime().drain();
   EXPECT_THAT([&] { checks.look(); },
               ThrowsMessage<c10::Error>(AllOf(HasSubstr("the recompute of stage 3"),

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/gate.h"
+#include "gpipe/testing/watchdog.h"
 
 namespace gpipe::internal {
 namespace {
@@ -25,9 +28,18 @@ using testing::device;
 using testing::EqualsBitwise;
 using testing::on_host;
 using testing::fake::Durations;
+using testing::fake::Gate;
 using testing::fake::runtime;
 using testing::fake::Span;
+using testing::fake::StreamId;
 using testing::fake::Task;
+
+Packet packet_of(std::vector<at::Tensor> tensors) {
+  Packet packet;
+  packet.kind = ValueKind::kTensors;
+  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
+  return packet;
+}
 
 class TransferOverlap : public ::testing::Test {
  protected:
@@ -45,6 +57,16 @@ class TransferOverlap : public ::testing::Test {
     durations.copy = std::chrono::milliseconds(milliseconds);
     runtime().set_durations(durations);
   }
+  // The stream on which `transfers` copies from one device to the other.
+  static StreamId stream_of_copies(Transfers& transfers, c10::Device from, c10::Device to) {
+    copies();
+    Packet packet = packet_of({torch::ones({8}, from)});
+    transfers.depart(packet, to);
+    arrive(packet, to);
+    const std::vector<Span> spans = copies();
+    if (spans.size() != 1) throw std::runtime_error("a packet took several copies, or none");
+    return spans[0].stream;
+  }
   static std::vector<Span> copies() {
     std::vector<Span> spans = runtime().take_spans();
     spans.erase(std::remove_if(spans.begin(), spans.end(),
@@ -54,18 +76,13 @@ class TransferOverlap : public ::testing::Test {
   }
 };
 
-Packet packet_of(std::vector<at::Tensor> tensors) {
-  Packet packet;
-  packet.kind = ValueKind::kTensors;
-  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
-  return packet;
-}
-
 TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   const at::Tensor tensor = torch::ones({8}, device(0));
-  runtime().drain();
-  copies_take(100);
   Transfers transfers;
+  const StreamId copying = stream_of_copies(transfers, device(0), device(1));
+  const testing::Watchdog watchdog(std::chrono::minutes(2), "computing beside a copy");
+  Gate gate;
+  runtime().launch(copying, gate.task());
   Packet packet = packet_of({tensor});
   transfers.depart(packet, device(1));
   const at::Tensor here = tensor + 1;
@@ -73,7 +90,8 @@ TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   const c10::impl::VirtualGuardImpl impl(device().type());
   impl.synchronizeStream(current_stream(device(0)));
   impl.synchronizeStream(current_stream(device(1)));
-  EXPECT_FALSE(packet.ready.at(0)->query()) << "the copy was waited for";
+  EXPECT_FALSE(packet.ready.at(0)->query()) << "on another stream than the copy before it";
+  gate.open();
   arrive(packet, device(1));
   EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
 }
@@ -139,15 +157,18 @@ TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
   for (const bool shared : {false, true}) {
     const at::Tensor copied = torch::ones({8}, device(0));
     const at::Tensor staying = shared ? copied : torch::ones({8}, device(0));
-    runtime().drain();
-    copies_take(100);
     Transfers transfers;
+    const StreamId copying = stream_of_copies(transfers, device(0), device(1));
+    const testing::Watchdog watchdog(std::chrono::minutes(2), "computing beside a copy");
+    Gate gate;
+    runtime().launch(copying, gate.task());
     std::vector<Packet> packets = {packet_of({copied}), packet_of({staying})};
     transfers.depart_together(packets, {device(1), device(0)});
     const at::Tensor here = staying.add_(1);
     const c10::impl::VirtualGuardImpl impl(device().type());
-    impl.synchronizeStream(current_stream(device(0)));
-    EXPECT_EQ(packets[0].ready.at(0)->query(), shared);
+    if (!shared) impl.synchronizeStream(current_stream(device(0)));
+    EXPECT_FALSE(packets[0].ready.at(0)->query()) << "on another stream than the copy before it";
+    gate.open();  // if computing does not wait now, that is a race
     arrive(packets[0], device(1));
     EXPECT_THAT(on_host(packets[0].items[0].tensor), EqualsBitwise(torch::ones({8})));
   }

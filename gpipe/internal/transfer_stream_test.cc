@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -73,12 +74,13 @@ TEST_F(TransferStream, AStreamWaitsForASlowOne) {
 }
 
 TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost) {
-  slow_work(device());
+  std::shared_ptr<void> busy = testing::hold_stream(device());
   Packet packet = packet_of(torch::ones({100}, device()));
   Transfers().depart(packet, c10::kCPU);
   ASSERT_EQ(packet.ready.size(), 1U);
   EXPECT_FALSE(packet.ready[0]->query()) << "the copy still waits for the slow work";
   EXPECT_TRUE(packet.items[0].tensor.is_pinned());
+  busy.reset();
   arrive(packet, c10::kCPU);
   EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 100);
 }
@@ -89,6 +91,7 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
   constexpr int64_t kSize = 1 << 22;
   StreamScope scope(producer);
   void* block = nullptr;
+  std::shared_ptr<void> busy;
   {
     at::Tensor tensor = torch::ones({kSize}, device());
     block = tensor.storage().mutable_data();
@@ -97,10 +100,11 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
     Transfers().depart(packet, device());
     StreamScope consuming(consumer);
     arrive(packet, device());
-    slow_work(device());
+    busy = testing::hold_stream(device());
   }
   const at::Tensor while_busy = torch::empty({kSize}, device());
   EXPECT_NE(while_busy.storage().data(), block);
+  busy.reset();
   consumer.synchronize();
   // The allocator looks for finished events when it is asked the next time.
   bool reused = false;

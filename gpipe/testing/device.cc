@@ -109,4 +109,10 @@ void slow_work(c10::Device device) {
   (device.is_cpu() ? &slow_work_on_cpu : kind().slow_work)(device);
 }
 
+std::shared_ptr<void> hold_stream(c10::Device device) {
+  if (!device.is_cpu() && kind().hold_stream != nullptr) return kind().hold_stream(device);
+  slow_work(device);
+  return nullptr;
+}
+
 }  // namespace gpipe::testing

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ at::Tensor on_host(const at::Tensor& tensor);
 // the CPU, which has no streams: sleeps for a moment.
 void slow_work(c10::Device device);
 
+// The same for as long as the result lives, where the kind can do that; elsewhere as slow_work().
+[[nodiscard]] std::shared_ptr<void> hold_stream(c10::Device device);
+
 // While it lives, a stream of its own is current on each device, for this thread. On the CPU
 // nothing happens.
 class OtherStreamsScope {
@@ -63,6 +67,7 @@ struct DeviceKind {
   c10::DeviceType type;
   int64_t (*count)();
   void (*slow_work)(c10::Device device);
+  std::shared_ptr<void> (*hold_stream)(c10::Device device) = nullptr;  // null: slow_work
   void (*allow_host_waits)(bool allowed) = nullptr;  // null: always
 };
 

@@ -18,6 +18,7 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/fake_accelerator/backend_fixture.h"
+#include "gpipe/testing/fake_accelerator/gate.h"
 #include "gpipe/testing/fake_accelerator/generator.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
@@ -31,13 +32,6 @@ using ::testing::IsEmpty;
 
 class BackendTest : public BackendFixture {
  protected:
-  // A kernel of `milliseconds` on the stream.
-  static void busy(StreamId stream, int milliseconds = 50) {
-    runtime().launch(
-        stream,
-        {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(milliseconds)});
-  }
-
   const VirtualGuardImpl impl_{c10::kPrivateUse1};
 };
 
@@ -82,11 +76,13 @@ TEST_F(BackendTest, EventsOrderStreamsAndTellTheHost) {
   const c10::Stream first = stream_of({0, 1}), second = stream_of({2, 1});
   c10::Event event(c10::kPrivateUse1);
   event.block(second);  // never recorded: nothing
-  busy(id_of(first));
+  Gate gate;
+  runtime().launch(id_of(first), gate.task());
   event.record(first);
   event.block(second);
   EXPECT_FALSE(event.query());
   EXPECT_FALSE(second.query());
+  gate.open();
   event.synchronize();
   EXPECT_TRUE(event.query());
   second.synchronize();
@@ -94,7 +90,8 @@ TEST_F(BackendTest, EventsOrderStreamsAndTellTheHost) {
 }
 
 TEST_F(BackendTest, SynchronizesADevice) {
-  busy({1, 3});
+  runtime().launch({1, 3},
+                   {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(50)});
   impl_.synchronizeDevice(1);
   EXPECT_TRUE(stream_of({1, 3}).query());
 }
@@ -115,10 +112,12 @@ TEST_F(BackendTest, AllocatesOnTheCurrentStreamAndReusesAtOnce) {
 TEST_F(BackendTest, ARecordedTensorIsKeptForTheOtherStream) {
   at::Tensor tensor = at::empty({1000}, device(1));
   const void* memory = tensor.const_data_ptr();
-  busy({1, 5});
+  Gate gate;
+  runtime().launch({1, 5}, gate.task());
   impl_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_of({1, 5}));
   tensor = at::Tensor();
   EXPECT_NE(at::empty({1000}, device(1)).const_data_ptr(), memory);
+  gate.open();
   runtime().drain();
 }
 

@@ -13,6 +13,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/backend_fixture.h"
+#include "gpipe/testing/fake_accelerator/gate.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
 namespace gpipe::testing::fake {
@@ -27,10 +28,6 @@ using ::testing::Not;
 
 class CopiesTest : public BackendFixture {
  protected:
-  static void busy(StreamId stream) {
-    runtime().launch(stream,
-                     {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(50)});
-  }
   static at::Tensor pinned(const at::Tensor& tensor) { return tensor.pin_memory(); }
 };
 
@@ -67,9 +64,11 @@ TEST_F(CopiesTest, BetweenDevicesWaitsForTheSourcesStreamAndTheTargetsStreamForI
 TEST_F(CopiesTest, BetweenDevicesWaitsForTheTargetsStream) {
   const at::Tensor x = at::ones({8}, device(0)), y = at::ones({8}, device(1));
   runtime().drain();
-  busy({1, 0});
+  Gate gate;
+  runtime().launch({1, 0}, gate.task());
   const at::Tensor before = y + 1;
   y.copy_(x * 5);
+  gate.open();
   EXPECT_THAT(before.cpu(), EqualsBitwise(at::full({8}, 2.0)));
   EXPECT_THAT(y.cpu(), EqualsBitwise(at::full({8}, 5.0)));
 }
@@ -141,9 +140,11 @@ TEST_F(CopiesTest, TheHostWaitsForABlockingCopyAndForMemoryThatIsNotPinned) {
 TEST_F(CopiesTest, TheHostGoesOnDuringAPinnedCopy) {
   const at::Tensor there = at::ones({4}, device(1)), here = pinned(at::zeros({4}));
   runtime().drain();
-  busy({1, 0});
+  Gate gate;
+  runtime().launch({1, 0}, gate.task());
   here.copy_(there, /*non_blocking=*/true);
-  EXPECT_THAT(here, EqualsBitwise(at::zeros({4}))) << "the copy is behind the busy kernel";
+  EXPECT_THAT(here, EqualsBitwise(at::zeros({4}))) << "the copy is behind the shut gate";
+  gate.open();
   runtime().drain();
   EXPECT_THAT(here, EqualsBitwise(at::ones({4})));
 }
@@ -151,10 +152,12 @@ TEST_F(CopiesTest, TheHostGoesOnDuringAPinnedCopy) {
 TEST_F(CopiesTest, PinnedMemoryIsKeptForACopy) {
   at::Tensor here = pinned(at::ones({100}));
   const void* memory = here.const_data_ptr();
-  busy({1, 0});
+  Gate gate;
+  runtime().launch({1, 0}, gate.task());
   const at::Tensor there = here.to(device(1), /*non_blocking=*/true);
   here = at::Tensor();
   EXPECT_NE(pinned(at::zeros({100})).const_data_ptr(), memory);
+  gate.open();
   EXPECT_THAT(there.cpu(), EqualsBitwise(at::ones({100})));
   EXPECT_EQ(pinned(at::zeros({100})).const_data_ptr(), memory);
 }

@@ -13,7 +13,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
-#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/backend_fixture.h"
+#include "gpipe/testing/fake_accelerator/gate.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
 namespace gpipe::testing::fake {
@@ -39,8 +39,8 @@ using KernelsTest = BackendFixture;
 TEST_F(KernelsTest, TheHostGoesOnWhileAKernelRuns) {
   const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
   const at::Tensor x = at::ones({4}, device(1));
-  runtime().launch({1, 0},
-                   {"busy", Task::Kind::kKernel, {}, nullptr, std::chrono::milliseconds(50)});
+  Gate gate;
+  runtime().launch({1, 0}, gate.task());
   const at::Tensor y = (x + 1).matmul(x) * 2;
   EXPECT_EQ(y.device(), device(1));
   EXPECT_EQ(y.dim(), 0);

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/gate.h"
 #include "gpipe/testing/fake_accelerator/verdict.h"
 
 namespace gpipe::testing::fake {
@@ -20,13 +22,20 @@ void slow_work(c10::Device device) {
                                             /*longer=*/std::chrono::milliseconds(50)});
 }
 
+std::shared_ptr<void> hold_stream(c10::Device device) {
+  auto gate = std::make_shared<Gate>();
+  runtime().launch(current_stream(device), gate->task());
+  return gate;
+}
+
 void allow_host_waits(bool allowed) {
   runtime().exchange_host_waits(allowed ? HostWaits::kAllowed : HostWaits::kOfTheTest);
 }
 
 [[maybe_unused]] const bool registered = [] {
   register_device_kind(
-      "fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work, &allow_host_waits});
+      "fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work, &hold_stream,
+               &allow_host_waits});
   ::testing::UnitTest::GetInstance()->listeners().Append(
       new Verdict(runtime()));  // GoogleTest owns it
   return true;
