@@ -1,92 +1,175 @@
 #include "experiments/common/report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
 namespace gpipe::experiments {
 namespace {
 
-Report two_rows() {
-  Report report("Accuracy",
-                {{"error", "error (%)", 2, {"them", "others"}}, {"rate", "img/s", 1, {}}});
-  report.add({"pipeline",
-              Origin::kMeasured,
-              {{"error", {11.256, {{"them", "21.99±0.13"}}}}, {"rate", {250.0, {}}}},
-              "small net",
-              {{"batch", "64"}}});
-  report.add(
-      {"dataparallel", Origin::kNotRun, {{"error", {{}, {{"others", "22"}}}}}, "no GPU", {}});
-  return report;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+PublishedTable table() {
+  PublishedTable table;
+  table.title = "Accuracy: ours beside theirs";
+  table.columns = {{"error", "top-1 error (%)", {"them", "others"}},
+                   {"rate", "images/s", {"them"}},
+                   {"speed_up", "speed-up", {}}};
+  table.rows = {{"reference", {{"error", {{"others", "22"}}}}, "run by others"},
+                {"plain", {{"error", {{"them", "out of memory"}}}, {"rate", {{"them", "2×"}}}}, ""},
+                {"pipeline", {{"error", {{"them", "21.99±0.13"}}}}, ""},
+                {"deep", {}, ""},
+                {"wide", {}, ""}};
+  table.ratio = "speed_up";
+  table.of = "rate";
+  table.reference = "plain";
+  return table;
+}
+
+Outcome measured(double error, double rate) {
+  Outcome outcome;
+  outcome.origin = Origin::kMeasured;
+  outcome.figures = {{"error", error}, {"rate", rate}};
+  outcome.note = "small net";
+  outcome.settings["batch_size"] = 64;
+  outcome.epochs.push_back({{"loss", 0.5}});
+  return outcome;
+}
+
+std::map<std::string, Outcome> outcomes() {
+  Outcome stopped = measured(9.996, 1);
+  stopped.origin = Origin::kInterrupted;
+  stopped.note = "stopped after epoch 1 of 3";
+  return {
+      {"plain", measured(13.123, 200)}, {"pipeline", measured(11.256, 2558.9)}, {"deep", stopped}};
+}
+
+TEST(ThreeDigits, RoundsWithoutExponents) {
+  const std::map<double, std::string> expected = {{0, "0.00"},
+                                                  {0.6512, "0.651"},
+                                                  {21.987, "22.0"},
+                                                  {9.996, "10.0"},
+                                                  {99.96, "100"},
+                                                  {2558.9, "2559"},
+                                                  {1e7, "10000000"},
+                                                  {-1.5, "-1.50"},
+                                                  {0.00123456, "0.00123"},
+                                                  {1e-30, "0.000000000000"}};
+  for (const auto& [value, text] : expected) EXPECT_EQ(three_digits(value), text);
+  EXPECT_EQ(three_digits(std::numeric_limits<double>::quiet_NaN()), "nan");
+  EXPECT_EQ(three_digits(-std::numeric_limits<double>::infinity()), "-inf");
 }
 
 TEST(Report, TextIsATableWithThePublishedFiguresBeside) {
-  Report report = two_rows();
+  Report report(table(), outcomes());
   report.add_remark("on two cores");
-  EXPECT_EQ(report.to_text(),
-            "Accuracy\n"
-            "\n"
-            "experiment   | origin   | error (%) |       them | others | img/s | note\n"
-            "-------------+----------+-----------+------------+--------+-------+-----\n"
-            "pipeline     | measured |     11.26 | 21.99±0.13 |      - | 250.0 | small net\n"
-            "dataparallel | not run  |         - |          - |     22 |     - | no GPU\n"
-            "\n"
-            "on two cores\n");
+  EXPECT_EQ(report.to_text(120), R"(Accuracy: ours beside theirs
+
+                          top-1 error (%)               images/s     speed-up
+experiment  origin        ours           them  others   ours  them       ours
+-----------------------------------------------------------------------------
+reference   published        -              -      22      -     -          -
+plain       measured      13.1  out of memory       -    200    2×       1.00
+pipeline    measured      11.3     21.99±0.13       -   2559     -       12.8
+deep        interrupted   10.0              -       -   1.00     -          -
+wide        not run          -              -       -      -     -          -
+
+reference: run by others
+plain, pipeline: small net
+deep: stopped after epoch 1 of 3
+wide: not asked for (--experiment)
+
+on two cores
+)");
 }
 
-TEST(Report, JsonHasTheSame) {
-  const auto json = nlohmann::json::parse(two_rows().to_json());
-  EXPECT_EQ(json["title"], "Accuracy");
-  ASSERT_EQ(json["rows"].size(), 2u);
-  const auto& measured = json["rows"][0];
-  EXPECT_EQ(measured["origin"], "measured");
-  EXPECT_DOUBLE_EQ(measured["figures"]["error"]["ours"], 11.256);
-  EXPECT_EQ(measured["figures"]["error"]["published"]["them"], "21.99±0.13");
-  EXPECT_EQ(measured["settings"]["batch"], "64");
-  const auto& missing = json["rows"][1];
-  EXPECT_EQ(missing["note"], "no GPU");
-  EXPECT_TRUE(missing["figures"]["error"]["ours"].is_null());
+TEST(Report, FiguresThatDoNotFitStandBelow) {
+  Report report(table(), outcomes());
+  report.add_remark("a remark that is longer than the columns that there are for all of it");
+  const std::string text = report.to_text(60);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 62u) << line;
+  EXPECT_THAT(text, HasSubstr("images/s     speed-up\nexperiment  origin"));
+  EXPECT_THAT(text, HasSubstr("\n  all of it\n"));
+}
+
+TEST(Report, JsonHasTheSameAsNumbers) {
+  const Json json = Json::parse(Report(table(), outcomes()).to_json());
+  EXPECT_EQ(json["title"], "Accuracy: ours beside theirs");
+  ASSERT_EQ(json["rows"].size(), 5u);
+  const Json& plain = json["rows"][1];
+  EXPECT_EQ(plain["figures"]["rate"]["published"]["them"], 2.0);
+  EXPECT_EQ(plain["figures"]["error"]["published"]["them"], "out of memory");
+  const Json& pipeline = json["rows"][2];
+  EXPECT_EQ(pipeline["origin"], "measured");
+  EXPECT_DOUBLE_EQ(pipeline["figures"]["error"]["ours"].get<double>(), 11.256);
+  EXPECT_EQ(pipeline["figures"]["error"]["published"]["them"],
+            Json({{"value", 21.99}, {"plus_minus", 0.13}}));
+  EXPECT_EQ(pipeline["settings"]["batch_size"], 64);
+  EXPECT_EQ(pipeline["epochs"][0]["loss"], 0.5);
+  EXPECT_DOUBLE_EQ(pipeline["figures"]["speed_up"]["ours"].get<double>(), 2558.9 / 200);
+  EXPECT_TRUE(json["rows"][3]["figures"]["speed_up"]["ours"].is_null()) << "it was interrupted";
+  EXPECT_EQ(json["rows"][4]["note"], "not asked for (--experiment)");
+}
+
+TEST(Report, NoRatioWithoutItsReference) {
+  Report report(table(), {{"pipeline", measured(1, 2)}});
+  EXPECT_TRUE(Json::parse(report.to_json())["rows"][2]["figures"]["speed_up"]["ours"].is_null());
 }
 
 TEST(Report, AFigureThatIsNotFiniteIsNullInJson) {
-  Report report("t", {{"loss", "loss", 2, {}}});
-  report.add({"x",
-              Origin::kMeasured,
-              {{"loss", {std::numeric_limits<double>::quiet_NaN(), {}}}},
-              "diverged",
-              {}});
-  EXPECT_TRUE(
-      nlohmann::json::parse(report.to_json())["rows"][0]["figures"]["loss"]["ours"].is_null());
-  EXPECT_NE(report.to_text().find("nan"), std::string::npos);
+  Report report(table(), {{"pipeline", measured(std::numeric_limits<double>::quiet_NaN(), 2)}});
+  EXPECT_TRUE(Json::parse(report.to_json())["rows"][2]["figures"]["error"]["ours"].is_null());
+  EXPECT_THAT(report.to_text(120), HasSubstr(" nan "));
 }
 
-TEST(Report, RefusesRowsThatClaimWhatTheyDoNotHave) {
-  Report report("t", {{"error", "error", 2, {"them"}}});
-  const Figure ours{1.0, {}};
-  const Figure theirs{{}, {{"them", "2"}}};
-  EXPECT_THROW(report.add({"a", Origin::kMeasured, {{"error", theirs}}, "", {}}),
-               std::invalid_argument);
-  EXPECT_THROW(report.add({"b", Origin::kPublished, {{"error", ours}}, "", {}}),
-               std::invalid_argument);
-  EXPECT_THROW(report.add({"c", Origin::kNotRun, {{"error", theirs}}, "", {}}),
-               std::invalid_argument)
-      << "no reason given";
-  EXPECT_THROW(report.add({"d", Origin::kMeasured, {{"speed", ours}}, "", {}}),
-               std::invalid_argument);
-  EXPECT_THROW(report.add({"e", Origin::kPublished, {{"error", {{}, {{"someone", "3"}}}}}, "", {}}),
-               std::invalid_argument);
-  report.add({"f", Origin::kPublished, {{"error", theirs}}, "", {}});
-  EXPECT_EQ(report.rows().size(), 1u);
+TEST(Report, RefusesOutcomesThatClaimWhatTheyDoNotHave) {
+  const auto refuses = [](const std::string& row, Origin origin, std::map<std::string, double> own,
+                          const std::string& note = "") {
+    return [=] {
+      Outcome outcome;
+      outcome.origin = origin;
+      outcome.figures = own;
+      outcome.note = note;
+      Report(table(), {{row, outcome}});
+    };
+  };
+  EXPECT_THAT(refuses("plain", Origin::kMeasured, {}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("measured but has no figure")));
+  EXPECT_THAT(refuses("plain", Origin::kPublished, {{"rate", 1}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("published but has a figure")));
+  EXPECT_THAT(refuses("plain", Origin::kNotRun, {{"rate", 1}}, "why"),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("not run but has a figure")));
+  EXPECT_THAT(refuses("plain", Origin::kFailed, {}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("must say why")));
+  EXPECT_THAT(refuses("plain", Origin::kMeasured, {{"speed", 1}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("no column speed")));
+  EXPECT_THAT(refuses("narrow", Origin::kMeasured, {{"rate", 1}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("no row narrow")));
+  EXPECT_NO_THROW(refuses("plain", Origin::kFailed, {}, "out of memory")());
+}
+
+TEST(Report, RefusesTablesThatContradictThemselves) {
+  PublishedTable wrong = table();
+  wrong.rows[0].figures["rate"]["others"] = "3";
+  EXPECT_THROW(Report(wrong, {}), std::invalid_argument);
+  wrong = table();
+  wrong.rows[0].figures["loss"]["them"] = "3";
+  EXPECT_THROW(Report(wrong, {}), std::invalid_argument);
 }
 
 TEST(Origin, EachHasAName) {
-  EXPECT_EQ(to_text(Origin::kMeasured), "measured");
-  EXPECT_EQ(to_text(Origin::kPlanned), "planned");
-  EXPECT_EQ(to_text(Origin::kSimulated), "simulated");
-  EXPECT_EQ(to_text(Origin::kPublished), "published");
+  for (const Origin origin :
+       {Origin::kMeasured, Origin::kInterrupted, Origin::kFailed, Origin::kPlanned,
+        Origin::kSimulated, Origin::kPublished, Origin::kNotRun}) {
+    EXPECT_FALSE(to_text(origin).empty());
+  }
   EXPECT_EQ(to_text(Origin::kNotRun), "not run");
 }
 

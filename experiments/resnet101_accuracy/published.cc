@@ -1,17 +1,11 @@
 #include "experiments/resnet101_accuracy/published.h"
 
-#include <optional>
+#include <string>
 
 namespace gpipe::experiments {
 namespace {
 
-constexpr char kError[] = "top1_error_percent";
-constexpr char kThroughput[] = "throughput";
-constexpr char kSpeedUp[] = "speed_up";
-constexpr char kPublished[] = "published";
-constexpr char kReference[] = "dataparallel-256";
-
-struct PublishedRow {
+struct Figures {
   const char* experiment;
   const char* error;  // empty: not published
   const char* throughput;
@@ -20,7 +14,7 @@ struct PublishedRow {
 };
 
 // torchgpipe, benchmarks/resnet101-accuracy, v0.0.7; its rows reference-* are of Goyal et al.
-constexpr PublishedRow kRows[] = {
+constexpr Figures kRows[] = {
     {"reference-256", "22.08±0.06", "", "", "Goyal et al., batch 256 on 8 GPUs"},
     {"reference-8k", "22.36±0.09", "", "", "Goyal et al., batch 8K on 256 GPUs"},
     {"naive-128", "", "", "", ""},
@@ -32,51 +26,30 @@ constexpr PublishedRow kRows[] = {
     {"pipeline-4k", "22.13±0.09", "378.746", "2.100", ""},
 };
 
-Figure figure(std::optional<double> ours, const char* published) {
-  Figure figure;
-  figure.ours = ours;
-  if (*published != '\0') figure.published[kPublished] = published;
-  return figure;
-}
-
 }  // namespace
 
-Report make_report(const std::map<std::string, Outcome>& outcomes, const std::string& not_asked) {
-  Report report("ResNet-101 accuracy: ours beside torchgpipe's",
-                {{kError, "top-1 error (%)", 2, {kPublished}},
-                 {kThroughput, "images/s", 1, {kPublished}},
-                 {kSpeedUp, "speed-up", 3, {kPublished}}});
-  const auto reference = outcomes.find(kReference);
-  for (const PublishedRow& published : kRows) {
-    Row row;
-    row.experiment = published.experiment;
-    std::optional<double> error;
-    std::optional<double> throughput;
-    std::optional<double> speed_up;
-    const auto outcome = outcomes.find(published.experiment);
-    if (*published.no_counterpart != '\0') {
-      row.origin = Origin::kPublished;
-      row.note = published.no_counterpart;
-    } else if (outcome == outcomes.end()) {
-      row.note = not_asked;
-    } else {
-      row.note = outcome->second.note;
-      row.settings = outcome->second.settings;
-      if (outcome->second.measured) {
-        row.origin = Origin::kMeasured;
-        error = outcome->second.top1_error_percent;
-        throughput = outcome->second.throughput;
-        if (reference != outcomes.end() && reference->second.measured) {
-          speed_up = *throughput / reference->second.throughput;
-        }
-      }
-    }
-    row.figures[kError] = figure(error, published.error);
-    row.figures[kThroughput] = figure(throughput, published.throughput);
-    row.figures[kSpeedUp] = figure(speed_up, published.speed_up);
-    report.add(std::move(row));
+PublishedTable published_accuracy() {
+  PublishedTable table;
+  table.title = "ResNet-101 accuracy: ours beside torchgpipe's";
+  table.columns = {{"top1_error_percent", "top-1 error (%)", {"torchgpipe"}},
+                   {"throughput", "images/s", {"torchgpipe"}},
+                   {"speed_up", "speed-up", {"torchgpipe"}}};
+  for (const Figures& figures : kRows) {
+    PublishedRow row;
+    row.experiment = figures.experiment;
+    row.no_counterpart = figures.no_counterpart;
+    const auto add = [&row](const char* key, const std::string& text) {
+      if (!text.empty()) row.figures[key]["torchgpipe"] = text;
+    };
+    add("top1_error_percent", figures.error);
+    add("throughput", figures.throughput);
+    add("speed_up", figures.speed_up);
+    table.rows.push_back(row);
   }
-  return report;
+  table.ratio = "speed_up";
+  table.of = "throughput";
+  table.reference = "dataparallel-256";
+  return table;
 }
 
 }  // namespace gpipe::experiments

@@ -25,22 +25,35 @@ expect_mistake() {
   [ $? -eq 2 ] || fail "exit code for $*"
   grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
 }
-expect_mistake "there is no experiment 'pipeline-9'" --experiment=pipeline-9
+expect_mistake "did you mean pipeline-256?" --experiment=pipeline-25
 expect_mistake "there is no folder /nowhere/train" --experiment=naive-128 --data=imagenet:/nowhere
 expect_mistake "sums up to 50, but" --experiment=pipeline-256 --balance=20,30
+expect_mistake "sums up to 50, but" --balance=20,30 "${tiny[@]}"
 expect_mistake "needs 8 devices" --experiment=pipeline-1k --devices=cpu,cpu "${tiny[@]}"
 expect_mistake "needs the --checkpoint_dir" --resume
+expect_mistake "from -1 to 1024" --workers=100000
+expect_mistake "nothing can be written" --checkpoint_dir=/proc/here
+expect_mistake "did you mean --epochs?" --epoch=3
+"$program" --help >"$work/help.log" || fail "--help"
+grep -q -e "--checkpoint_dir" "$work/help.log" || fail "no flag in --help"
 
-# The digits after "ours" of the first figure, the top-1 error, of a measured row.
-error_of() { grep -A25 "\"experiment\": \"$2\"" "$1" | grep -m1 '"ours"' | tr -dc '0-9.'; }
+# A figure of a row: the JSON's FILE, EXPERIMENT and KEY.
+figure_of() {
+  python3 -c 'import json, sys
+rows = {row["experiment"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+print(rows[sys.argv[2]]["figures"][sys.argv[3]]["ours"])' "$@"
+}
+error_of() { figure_of "$1" "$2" top1_error_percent; }
 
 run=("$program" --experiment=gpipe-256 "${tiny[@]}")
 "${run[@]}" --json="$work/whole.json" >"$work/whole.log" 2>&1 || fail "uninterrupted run"
 grep -q "3/3 epoch | lr:" "$work/whole.log" || fail "no line for the last epoch"
-grep -q "pipeline-256 *| measured" "$work/whole.log" || fail "no measured row"
+grep -q "^pipeline-256  *measured " "$work/whole.log" || fail "no measured row"
 grep -q "21.99±0.13" "$work/whole.log" || fail "no published figure"
-grep -q "naive-128 *| not run" "$work/whole.log" || fail "a row that was not run must say so"
-[ -n "$(error_of "$work/whole.json" pipeline-256)" ] || fail "no error in the JSON"
+grep -q "^naive-128  *not run " "$work/whole.log" || fail "a row that was not run must say so"
+[ "$(error_of "$work/whole.json" pipeline-256)" != None ] || fail "no error in the JSON"
+sed -n '/^ResNet-101 accuracy/,/^LibTorch/p' "$work/whole.log" | awk 'length > 82' | grep -q . &&
+  fail "a line of the table is too long"
 
 # Ctrl-C in the second epoch. (Background jobs of a shell ignore SIGINT unless it has job control.)
 set -m
@@ -55,7 +68,13 @@ kill -INT $pid
 wait $pid
 [ $? -eq 130 ] || fail "exit code after Ctrl-C"
 grep -q "stopped after epoch [12] of 3" "$work/stopped.log" || fail "what was reached is not said"
-grep -q "pipeline-256 *| measured" "$work/stopped.log" || fail "no table after Ctrl-C"
+grep -q "^pipeline-256  *interrupted " "$work/stopped.log" || fail "no table after Ctrl-C"
+
+# Beginning anew would lose it.
+expect_mistake "resume goes on" --experiment=gpipe-256 "${tiny[@]}" --checkpoint_dir="$work/checkpoints"
+# Other learning rates would have led elsewhere.
+expect_mistake "belongs to a run of 3 epochs" --experiment=gpipe-256 "${tiny[@]}" --epochs=9 \
+  --checkpoint_dir="$work/checkpoints" --resume
 
 # Going on with another balance ends where the uninterrupted run ended.
 "${run[@]}" --balance=30,21 --checkpoint_dir="$work/checkpoints" --resume \
@@ -65,6 +84,15 @@ grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed
   fail "the resumed run ended elsewhere"
 expect_mistake "seed: saved with 0, now 1" --experiment=gpipe-256 "${tiny[@]}" --seed=1 \
   --checkpoint_dir="$work/checkpoints" --resume
+
+# An experiment that fails keeps what it reached, and the others run. (A folder stands where the file of the first
+# epoch belongs.)
+mkdir -p "$work/full/naive-128.checkpoint"
+"$program" --experiment=naive-128,pipeline-256 "${tiny[@]}" --checkpoint_dir="$work/full" --overwrite \
+  >"$work/failed.log" 2>&1
+[ $? -eq 1 ] || fail "exit code of a run that failed"
+grep -q "^naive-128  *failed  *[0-9]" "$work/failed.log" || fail "what was reached is lost"
+grep -q "^pipeline-256  *measured " "$work/failed.log" || fail "the rest did not go on"
 
 # Photographs, one of them damaged.
 "$write_images" "$work/images" || fail "write_images"

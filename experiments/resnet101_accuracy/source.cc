@@ -1,9 +1,14 @@
 #include "experiments/resnet101_accuracy/source.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_join.h"
+#include "experiments/common/files.h"
 #include "experiments/data/fake.h"
 #include "experiments/data/fashion_mnist.h"
 #include "experiments/data/image_folder.h"
@@ -40,6 +45,18 @@ class Limited : public Dataset {
   int64_t size_;
 };
 
+// The names of `some` that `others` lacks, the first few; both are sorted.
+std::string missing(const std::vector<std::string>& some, const std::vector<std::string>& others) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> names;
+  std::set_difference(some.begin(), some.end(), others.begin(), others.end(),
+                      std::back_inserter(names));
+  const std::size_t all = names.size();
+  names.resize(std::min(all, kShown));
+  return absl::StrJoin(names, ", ") +
+         (all > kShown ? " and " + std::to_string(all - kShown) + " more" : "");
+}
+
 Source open_images(const std::string& folder, const Settings& settings) {
   if (folder.empty()) {
     throw std::invalid_argument("--data=imagenet: say where it is: --data=imagenet:FOLDER");
@@ -52,14 +69,18 @@ Source open_images(const std::string& folder, const Settings& settings) {
                                 "FOLDER/val/CLASS/*.JPEG");
   }
   ImageFolderOptions options;
-  options.size = settings.image_size;
-  options.short_side = settings.image_size + settings.image_size / kMargin;
+  options.size = settings.network.image_size;
+  options.short_side = settings.network.image_size + settings.network.image_size / kMargin;
   const auto train = std::make_shared<ImageFolder>(folder + "/train", options);
   options.train = false;
   const auto validation = std::make_shared<ImageFolder>(folder + "/val", options);
   if (train->classes() != validation->classes()) {
+    const std::string without_val = missing(train->classes(), validation->classes());
+    const std::string without_train = missing(validation->classes(), train->classes());
     throw std::invalid_argument("--data=imagenet:" + folder +
-                                ": the class folders of train and val differ");
+                                ": the class folders of train and val differ" +
+                                (without_val.empty() ? "" : "; only in train: " + without_val) +
+                                (without_train.empty() ? "" : "; only in val: " + without_train));
   }
   return {train, validation};
 }
@@ -76,8 +97,8 @@ Source open_fashion_mnist(const std::string& folder, const Settings& settings) {
 }
 
 Source open_fake(const Settings& settings, uint64_t seed) {
-  const bool full = settings.image_size >= 224;
-  const ImageShape shape = {3, settings.image_size, settings.image_size};
+  const bool full = settings.network.image_size >= 224;
+  const ImageShape shape = {3, settings.network.image_size, settings.network.image_size};
   const int64_t classes = full ? kImageNetClasses : 10;
   return {
       std::make_shared<FakeDataset>(full ? kImageNetImages : 60000, shape, classes, seed),
@@ -89,7 +110,7 @@ Source open_fake(const Settings& settings, uint64_t seed) {
 Source open_source(const std::string& text, const Settings& settings, uint64_t seed) {
   const std::size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon);
-  const std::string folder = colon == std::string::npos ? "" : text.substr(colon + 1);
+  const std::string folder = colon == std::string::npos ? "" : user_path(text.substr(colon + 1));
   Source source;
   if (kind == "imagenet") {
     source = open_images(folder, settings);

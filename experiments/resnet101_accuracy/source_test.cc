@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 Settings smoke() {
-  Settings settings = settle(find_experiments("naive-128")[0], Scale::kSmoke, {});
+  Settings settings = settle(find_experiment("naive-128"), Scale::kSmoke, {});
   settings.limit_train = 0;
   return settings;
 }
@@ -75,7 +75,7 @@ TEST_F(SourceTest, Mistakes) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("/nowhere")));
   std::filesystem::remove_all(folder_ + "/val/b");
   EXPECT_THAT(opening("imagenet:" + folder_),
-              ThrowsMessage<std::invalid_argument>(HasSubstr("differ")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("differ; only in train: b")));
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
-#include "experiments/resnet101_accuracy/data_parallel.h"
+#include "experiments/common/data_parallel.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "gpipe/internal/cpu_threads.h"
@@ -22,87 +19,7 @@ struct DataParallel::Replica {
   at::Tensor input;
   at::Tensor target;
   double loss = 0;  // this replica's part of the mean
-};
-
-// Long-lived threads: a new thread each step would start a new OpenMP team each step.
-class DataParallel::Threads {
- public:
-  Threads(std::size_t count, int64_t cpu_threads) : errors_(count) {
-    const internal::DefaultThreadsScope of_the_caller;
-    for (std::size_t i = 0; i < count; ++i) {
-      threads_.emplace_back([this, i, cpu_threads] {
-        internal::set_threads_of_this_thread(cpu_threads);
-        work(i);
-      });
-    }
-    run([](std::size_t) {});  // until every thread has set its number
-  }
-
-  ~Threads() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
-  // Calls job(i) on thread i, for every thread, and waits; throws the exception of the first thread
-  // in order that has one.
-  void run(const std::function<void(std::size_t)>& job) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    job_ = &job;
-    running_ = threads_.size();
-    ++round_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return running_ == 0; });
-    job_ = nullptr;
-    std::exception_ptr first;
-    for (std::exception_ptr& error : errors_) {
-      if (error && !first) first = error;
-      error = nullptr;
-    }
-    if (first) std::rethrow_exception(first);
-  }
-
- private:
-  void work(std::size_t i) {
-    int64_t seen = 0;
-    for (;;) {
-      const std::function<void(std::size_t)>* job = nullptr;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        changed_.wait(lock, [this, seen] { return stop_ || round_ != seen; });
-        if (stop_) return;
-        seen = round_;
-        job = job_;
-      }
-      std::exception_ptr error;
-      try {
-        (*job)(i);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        errors_[i] = error;
-        --running_;
-      }
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const std::function<void(std::size_t)>* job_ = nullptr;
-  int64_t round_ = 0;
-  std::size_t running_ = 0;
-  bool stop_ = false;
-  std::vector<std::exception_ptr> errors_;
-  std::vector<std::thread> threads_;
+  std::exception_ptr error;
 };
 
 DataParallel::DataParallel(torch::nn::Sequential model,
@@ -113,7 +30,8 @@ DataParallel::DataParallel(torch::nn::Sequential model,
   for (const c10::Device& device : devices) {
     torch::nn::Sequential copy = replicas_.empty() ? model : make_model();
     copy->to(device);
-    auto replica = std::make_unique<Replica>(Replica{copy, device, copy->parameters(), {}, {}, 0});
+    auto replica =
+        std::make_unique<Replica>(Replica{copy, device, copy->parameters(), {}, {}, 0, {}});
     if (!replicas_.empty()) {
       const auto& first = replicas_.front()->parameters;
       const auto& other = replica->parameters;
@@ -127,8 +45,11 @@ DataParallel::DataParallel(torch::nn::Sequential model,
   }
   const auto on_cpu = std::count_if(devices.begin(), devices.end(),
                                     [](const c10::Device& device) { return device.is_cpu(); });
-  threads_ = std::make_unique<Threads>(
-      replicas_.size(), internal::share_of_cpu_threads(0, std::max<int64_t>(on_cpu, 1)));
+  const int64_t share = internal::share_of_cpu_threads(0, std::max<int64_t>(on_cpu, 1));
+  const internal::DefaultThreadsScope of_the_caller;
+  threads_ = std::make_unique<internal::WorkerPool>(
+      static_cast<int64_t>(replicas_.size()),
+      [share](int64_t) { internal::set_threads_of_this_thread(share); });
 }
 
 DataParallel::~DataParallel() = default;
@@ -138,12 +59,23 @@ double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
   // Fewer pieces than replicas if the batch is short: the rest idles.
   const std::vector<at::Tensor> inputs = input.chunk(static_cast<int64_t>(replicas_.size()));
   const std::vector<at::Tensor> targets = target.chunk(static_cast<int64_t>(replicas_.size()));
-  threads_->run([&](std::size_t i) {
+  threads_->run([&](int64_t worker) {
+    const auto i = static_cast<std::size_t>(worker);
     Replica& replica = *replicas_[i];
     replica.input = i < inputs.size() ? inputs[i] : at::Tensor();
     replica.target = i < targets.size() ? targets[i] : at::Tensor();
-    run(replica, samples);
+    try {
+      run(replica, samples);
+    } catch (...) {
+      replica.error = std::current_exception();
+    }
   });
+  std::exception_ptr first;
+  for (const auto& replica : replicas_) {
+    const std::exception_ptr error = std::exchange(replica->error, nullptr);
+    if (first == nullptr) first = error;
+  }
+  if (first != nullptr) std::rethrow_exception(first);
   const torch::NoGradGuard no_grad;
   double loss = 0;
   for (const auto& replica : replicas_) {

@@ -1,4 +1,4 @@
-#include "experiments/resnet101_accuracy/trainer.h"
+#include "experiments/common/trainer.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,13 @@ torch::nn::Sequential make_model() {
   at::manual_seed(3);
   return models::resnet(
       models::ResNetOptions({1, 1, 1, 1}).num_classes(5).base_planes(2).in_channels(1));
+}
+
+const Task& task() {
+  static const Task task = {make_model, [](const at::Tensor& scores, const at::Tensor& labels) {
+                              return at::cross_entropy_loss(scores, labels);
+                            }};
+  return task;
 }
 
 struct Data {
@@ -40,11 +48,11 @@ GPipeOptions pipeline(int64_t chunks) {
 // One micro-batch or replica sees the same batch-norm statistics as the plain network.
 TEST(Trainer, ThreeWaysAreOneForAWholeBatch) {
   const Data data;
-  const auto naive = make_naive_trainer(make_model, c10::kCPU);
+  const auto naive = make_naive_trainer(task(), c10::kCPU);
   std::vector<std::unique_ptr<Trainer>> others;
-  others.push_back(make_data_parallel_trainer(make_model, {c10::kCPU}));
-  others.push_back(make_pipeline_trainer(make_model, pipeline(1), "1f1b"));
-  others.push_back(make_pipeline_trainer(make_model, pipeline(1), "gpipe"));
+  others.push_back(make_data_parallel_trainer(task(), {c10::kCPU}));
+  others.push_back(make_pipeline_trainer(task(), pipeline(1), Schedule::one_f_one_b));
+  others.push_back(make_pipeline_trainer(task(), pipeline(1), Schedule::gpipe));
   const double loss = naive->step(data.images, data.labels);
   naive->module().eval();
   const at::Tensor scores = naive->predict(data.images);
@@ -66,8 +74,8 @@ TEST(Trainer, ThreeWaysAreOneForAWholeBatch) {
 
 TEST(Trainer, SeveralMicroBatchesAndReplicas) {
   const Data data;
-  const auto pipe = make_pipeline_trainer(make_model, pipeline(2), "1f1b");
-  const auto parallel = make_data_parallel_trainer(make_model, {c10::kCPU, c10::kCPU});
+  const auto pipe = make_pipeline_trainer(task(), pipeline(2), Schedule::one_f_one_b);
+  const auto parallel = make_data_parallel_trainer(task(), {c10::kCPU, c10::kCPU});
   // Halves on replicas and halves as micro-batches are the same computation.
   EXPECT_NEAR(pipe->step(data.images, data.labels), parallel->step(data.images, data.labels), 1e-5);
   pipe->module().eval();
@@ -75,9 +83,10 @@ TEST(Trainer, SeveralMicroBatchesAndReplicas) {
 }
 
 TEST(Trainer, WrongArguments) {
-  EXPECT_THROW(make_pipeline_trainer(make_model, pipeline(2), "2f2b"), c10::ValueError);
-  EXPECT_THROW(make_pipeline_trainer(make_model, GPipeOptions({20, 20}), "1f1b"), c10::ValueError);
-  EXPECT_THROW(make_data_parallel_trainer(make_model, {}), c10::ValueError);
+  EXPECT_THROW(parse_schedule("--schedule", "2f2b"), std::invalid_argument);
+  EXPECT_THROW(make_pipeline_trainer(task(), GPipeOptions({20, 20}), Schedule::one_f_one_b),
+               c10::ValueError);
+  EXPECT_THROW(make_data_parallel_trainer(task(), {}), c10::ValueError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "experiments/common/checkpoint.h"
+#include "experiments/common/training_state.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -12,7 +12,7 @@
 #include <map>
 #include <string>
 
-#include "experiments/common/output_path.h"
+#include "experiments/common/files.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -55,7 +55,7 @@ void expect_same(Training& a, Training& b) {
   }
 }
 
-class CheckpointTest : public testing::Test {
+class TrainingStateTest : public testing::Test {
  protected:
   void SetUp() override {
     path_ = testing::TempDir() + "/" +
@@ -67,11 +67,12 @@ class CheckpointTest : public testing::Test {
   Training run_;
 };
 
-TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOne) {
-  save_checkpoint(path_, *run_.model, run_.optimizer, {2, config(), "past"});
+TEST_F(TrainingStateTest, AResumedRunIsTheUninterruptedOne) {
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), "past"});
   Training resumed;
   resumed.train(0, 1);  // state that must not survive
-  const TrainingState state = load_checkpoint(path_, *resumed.model, resumed.optimizer, config());
+  const TrainingState state =
+      load_training_state(path_, *resumed.model, resumed.optimizer, config());
   EXPECT_EQ(state.epochs, 2);
   EXPECT_EQ(state.history, "past");
   expect_same(run_, resumed);
@@ -80,22 +81,23 @@ TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOne) {
   expect_same(run_, resumed);  // bitwise: momentum came back too
 }
 
-TEST_F(CheckpointTest, BeforeTheFirstStepThereIsNoMomentum) {
+TEST_F(TrainingStateTest, BeforeTheFirstStepThereIsNoMomentum) {
   Training fresh;
-  save_checkpoint(path_, *fresh.model, fresh.optimizer, {0, config(), ""});
-  load_checkpoint(path_, *run_.model, run_.optimizer, config());
+  save_training_state(path_, *fresh.model, fresh.optimizer, {0, config(), ""});
+  load_training_state(path_, *run_.model, run_.optimizer, config());
   fresh.train(0, 2);
   run_.train(0, 2);
   expect_same(fresh, run_);
 }
 
-TEST_F(CheckpointTest, AnotherConfigIsRefusedAndNamed) {
-  save_checkpoint(path_, *run_.model, run_.optimizer, {2, config(), ""});
+TEST_F(TrainingStateTest, AnotherConfigIsRefusedAndNamed) {
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   Training other;
   const at::Tensor before = other.model->parameters()[0].clone();
   EXPECT_THAT(
       [&] {
-        load_checkpoint(path_, *other.model, other.optimizer, {{"batch", "16"}, {"data", "fake"}});
+        load_training_state(path_, *other.model, other.optimizer,
+                            {{"batch", "16"}, {"data", "fake"}});
       },
       ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("batch: saved with 8, now 16"),
                                            HasSubstr("data: saved with nothing, now fake"),
@@ -103,19 +105,27 @@ TEST_F(CheckpointTest, AnotherConfigIsRefusedAndNamed) {
   EXPECT_TRUE(at::equal(before, other.model->parameters()[0]));
 }
 
-TEST_F(CheckpointTest, AnotherModelIsRefused) {
-  save_checkpoint(path_, *run_.model, run_.optimizer, {2, config(), ""});
+TEST_F(TrainingStateTest, CanBeReadWithoutAModel) {
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), "past"});
+  EXPECT_EQ(read_training_state(path_, config()).history, "past");
+  EXPECT_THROW(read_training_state(path_, {{"batch", "16"}}), c10::ValueError);
+}
+
+TEST_F(TrainingStateTest, AnotherModelIsRefused) {
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   Training wide(6);
-  EXPECT_THAT([&] { load_checkpoint(path_, *wide.model, wide.optimizer, config()); },
+  EXPECT_THAT([&] { load_training_state(path_, *wide.model, wide.optimizer, config()); },
               ThrowsMessage<c10::ValueError>(HasSubstr("has shape")));
 }
 
-TEST_F(CheckpointTest, MissingAndDamagedFiles) {
-  const auto loading = [this] { load_checkpoint(path_, *run_.model, run_.optimizer, config()); };
+TEST_F(TrainingStateTest, MissingAndDamagedFiles) {
+  const auto loading = [this] {
+    load_training_state(path_, *run_.model, run_.optimizer, config());
+  };
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("there is no checkpoint")));
   write_file_atomically(path_, "something else");
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
-  save_checkpoint(path_, *run_.model, run_.optimizer, {2, config(), ""});
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
 }

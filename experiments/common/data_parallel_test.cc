@@ -1,4 +1,4 @@
-#include "experiments/resnet101_accuracy/data_parallel.h"
+#include "experiments/common/data_parallel.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-#include "experiments/common/checkpoint.h"
+#include "experiments/common/training_state.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/common/output_path.h"
+#include "experiments/common/files.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -87,10 +87,22 @@ std::map<std::string, at::Tensor> checked_tensors(const std::string& path, const
   return tensors;
 }
 
+TrainingState state_of(const std::string& path, const c10::impl::GenericDict& root,
+                       const std::map<std::string, std::string>& config) {
+  TextMap saved_config;
+  for (const auto& item : root.at("config").toGenericDict()) {
+    saved_config.insert(item.key().toStringRef(), item.value().toStringRef());
+  }
+  const std::string different = differences(saved_config, config);
+  TORCH_CHECK_VALUE(different.empty(), path, " belongs to another run:", different,
+                    "\nResume with the same settings, or start anew without --resume.");
+  return {root.at("epochs").toInt(), config, root.at("history").toStringRef()};
+}
+
 }  // namespace
 
-void save_checkpoint(const std::string& path, const torch::nn::Module& model,
-                     torch::optim::SGD& optimizer, const TrainingState& state) {
+void save_training_state(const std::string& path, const torch::nn::Module& model,
+                         torch::optim::SGD& optimizer, const TrainingState& state) {
   TensorMap tensors;
   for (const auto& [name, tensor] : tensors_of(model)) tensors.insert(name, to_store(tensor));
   TensorMap momentum;
@@ -115,18 +127,16 @@ void save_checkpoint(const std::string& path, const torch::nn::Module& model,
   write_file_atomically(path, std::string(bytes.begin(), bytes.end()));
 }
 
-TrainingState load_checkpoint(const std::string& path, torch::nn::Module& model,
-                              torch::optim::SGD& optimizer,
-                              const std::map<std::string, std::string>& config) {
-  const c10::impl::GenericDict root = read(path);
-  TextMap saved_config;
-  for (const auto& item : root.at("config").toGenericDict()) {
-    saved_config.insert(item.key().toStringRef(), item.value().toStringRef());
-  }
-  const std::string different = differences(saved_config, config);
-  TORCH_CHECK_VALUE(different.empty(), path, " belongs to another run:", different,
-                    "\nResume with the same settings, or start anew without --resume.");
+TrainingState read_training_state(const std::string& path,
+                                  const std::map<std::string, std::string>& config) {
+  return state_of(path, read(path), config);
+}
 
+TrainingState load_training_state(const std::string& path, torch::nn::Module& model,
+                                  torch::optim::SGD& optimizer,
+                                  const std::map<std::string, std::string>& config) {
+  const c10::impl::GenericDict root = read(path);
+  const TrainingState state = state_of(path, root, config);
   const auto model_tensors = tensors_of(model);
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value());
@@ -147,7 +157,7 @@ TrainingState load_checkpoint(const std::string& path, torch::nn::Module& model,
     buffer->momentum_buffer(tensor.to(parameter.device()));
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(buffer);
   }
-  return {root.at("epochs").toInt(), config, root.at("history").toStringRef()};
+  return state;
 }
 
 }  // namespace gpipe::experiments

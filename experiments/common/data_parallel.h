@@ -1,7 +1,7 @@
 // Training with a replica of the network on each device, as torch's DataParallel does.
 
-#ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_DATA_PARALLEL_H_
-#define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_DATA_PARALLEL_H_
+#ifndef GPIPE_EXPERIMENTS_COMMON_DATA_PARALLEL_H_
+#define GPIPE_EXPERIMENTS_COMMON_DATA_PARALLEL_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "gpipe/runtime/worker_pool.h"
 
 namespace gpipe::experiments {
 
@@ -45,15 +47,14 @@ class DataParallel {
 
  private:
   struct Replica;
-  class Threads;
 
   void run(Replica& replica, double samples);
 
   LossFn loss_;
   std::vector<std::unique_ptr<Replica>> replicas_;
-  std::unique_ptr<Threads> threads_;
+  std::unique_ptr<internal::WorkerPool> threads_;
 };
 
 }  // namespace gpipe::experiments
 
-#endif  // GPIPE_EXPERIMENTS_RESNET101_ACCURACY_DATA_PARALLEL_H_
+#endif  // GPIPE_EXPERIMENTS_COMMON_DATA_PARALLEL_H_

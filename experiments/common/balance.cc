@@ -1,0 +1,75 @@
+#include "experiments/common/balance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace gpipe::experiments {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_balance(const std::string& text) {
+  absl::string_view list = absl::StripAsciiWhitespace(text);
+  if (absl::ConsumePrefix(&list, "[") && !absl::ConsumeSuffix(&list, "]")) list = "?";
+  std::vector<int64_t> balance;
+  if (list.empty()) return balance;
+  for (const absl::string_view item : absl::StrSplit(list, ',')) {
+    int64_t layers = 0;
+    if (!absl::SimpleAtoi(item, &layers) || layers <= 0) {
+      throw std::invalid_argument("--balance=" + text +
+                                  ": give the layers of each partition, such as 20,31");
+    }
+    balance.push_back(layers);
+  }
+  return balance;
+}
+
+std::string to_text(const std::vector<int64_t>& numbers) {
+  return "[" + absl::StrJoin(numbers, ", ") + "]";
+}
+
+std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers) {
+  const auto partitions = static_cast<int64_t>(balance.size());
+  if (layers < partitions) {
+    throw std::invalid_argument(std::to_string(layers) + " layers cannot be cut into " +
+                                std::to_string(partitions) + " partitions");
+  }
+  // Rounds where partitions end, not how long they are: so the sum is right.
+  std::vector<int64_t> scaled;
+  int64_t done = 0;
+  int64_t published = 0;
+  for (int64_t j = 0; j < partitions; ++j) {
+    published += balance[static_cast<std::size_t>(j)];
+    const double share = static_cast<double>(published) / static_cast<double>(sum(balance));
+    const int64_t end = std::clamp<int64_t>(std::llround(share * static_cast<double>(layers)),
+                                            done + 1, layers - (partitions - 1 - j));
+    scaled.push_back(end - done);
+    done = end;
+  }
+  return scaled;
+}
+
+std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
+                                    const std::vector<int64_t>& published,
+                                    const std::string& network, int64_t layers) {
+  if (given.empty()) return scale_balance(published, layers);
+  if (sum(given) != layers) {
+    throw std::invalid_argument("--balance=" + to_text(given) + " sums up to " +
+                                std::to_string(sum(given)) + ", but " + network + " has " +
+                                std::to_string(layers) + " layers");
+  }
+  return given;
+}
+
+}  // namespace gpipe::experiments

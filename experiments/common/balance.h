@@ -1,0 +1,30 @@
+// The --balance flag, and balances at smaller scales.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
+#define GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe::experiments {
+
+// "140,230" or "[140, 230]"; empty for an empty text. Throws std::invalid_argument.
+std::vector<int64_t> parse_balance(const std::string& text);
+
+// "[140, 230]".
+std::string to_text(const std::vector<int64_t>& numbers);
+
+// The same shares of `layers` layers, each partition with one at least. Throws
+// std::invalid_argument for fewer layers than partitions.
+std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers);
+
+// `given`, the value of --balance, or, if that is empty, `published` in proportion. Throws
+// std::invalid_argument if `given` does not sum up to the network's layers.
+std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
+                                    const std::vector<int64_t>& published,
+                                    const std::string& network, int64_t layers);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_BALANCE_H_

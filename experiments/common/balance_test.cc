@@ -1,0 +1,51 @@
+#include "experiments/common/balance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(ParseBalance, Lists) {
+  EXPECT_THAT(parse_balance("140,230"), ElementsAre(140, 230));
+  EXPECT_THAT(parse_balance("[1, 2, 3]"), ElementsAre(1, 2, 3));
+  EXPECT_TRUE(parse_balance("").empty());
+  for (const std::string text : {"1,,2", "1,x", "0,3", "-1,4", "1.5,2", "[1,2", "1,2]", "1,"}) {
+    EXPECT_THROW(parse_balance(text), std::invalid_argument) << text;
+  }
+}
+
+TEST(ScaleBalance, KeepsTheShares) {
+  EXPECT_THAT(scale_balance({140, 230}, 370), ElementsAre(140, 230));
+  EXPECT_THAT(scale_balance({140, 230}, 37), ElementsAre(14, 23));
+  for (int64_t layers = 8; layers < 100; ++layers) {
+    const std::vector<int64_t> scaled = scale_balance({26, 22, 33, 44, 44, 66, 66, 69}, layers);
+    EXPECT_EQ(std::accumulate(scaled.begin(), scaled.end(), int64_t{0}), layers);
+    for (const int64_t size : scaled) EXPECT_GT(size, 0) << layers;
+  }
+  EXPECT_THROW(scale_balance({1, 1, 1}, 2), std::invalid_argument);
+}
+
+TEST(ChooseBalance, TheGivenOneMustFit) {
+  EXPECT_THAT(choose_balance({}, {140, 230}, "net", 37), ElementsAre(14, 23));
+  EXPECT_THAT(choose_balance({30, 7}, {140, 230}, "net", 37), ElementsAre(30, 7));
+  EXPECT_THAT(
+      [] {
+        choose_balance({30, 8}, {140, 230}, "net", 37);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          AllOf(HasSubstr("[30, 8] sums up to 38"), HasSubstr("net has 37 layers"))));
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

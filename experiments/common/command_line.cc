@@ -1,0 +1,158 @@
+#include "experiments/common/command_line.h"
+
+#include <torch/version.h>
+
+#include <cstddef>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "experiments/common/suggestion.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr std::size_t kColumns = 80;
+
+// Those of the experiments; libraries have some of their own.
+std::map<std::string, absl::CommandLineFlag*> own_flags() {
+  std::map<std::string, absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (absl::StrContains(flag->Filename(), "experiments/")) flags[std::string(name)] = flag;
+  }
+  return flags;
+}
+
+void print_wrapped(std::ostream& out, const std::string& text, std::size_t indent) {
+  std::istringstream words(text);
+  std::size_t column = 0;
+  for (std::string word; words >> word;) {
+    if (column > indent && column + 1 + word.size() > kColumns) {
+      out << "\n";
+      column = 0;
+    }
+    if (column == 0) {
+      out << std::string(indent, ' ');
+      column = indent;
+    } else {
+      out << " ";
+      ++column;
+    }
+    out << word;
+    column += word.size();
+  }
+  out << "\n";
+}
+
+void print_help(std::ostream& out, const std::string& usage) {
+  out << usage << "\n\nFlags:\n";
+  for (const auto& [name, flag] : own_flags()) {
+    const std::string value = flag->DefaultValue();
+    out << "  --" << name;
+    if (!value.empty()) out << "  (" << value << ")";
+    out << "\n";
+    print_wrapped(out, flag->Help(), 6);
+  }
+  out << "  --help, --version\n";
+}
+
+std::string suggestion(const std::string& name) {
+  std::vector<std::string> names = {"help", "version"};
+  for (const auto& [known, flag] : own_flags()) names.push_back(known);
+  const std::string meant = closest(name, names);
+  return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
+}
+
+// "--name=value" without the dashes. Other dashes come from text editors.
+bool strip_dashes(std::string& argument) {
+  for (const std::string dash : {"--", "-"}) {
+    if (argument.rfind(dash, 0) != 0 || argument.size() == dash.size()) continue;
+    argument.erase(0, dash.size());
+    return true;
+  }
+  return false;
+}
+
+[[noreturn]] void refuse_word(std::string word) {
+  const std::string given = "'" + word + "' is no flag";
+  for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
+    if (word.rfind(dash, 0) != 0) continue;
+    word.erase(0, dash.size());
+    throw std::invalid_argument(given + ": its dash is not the one of the keyboard" +
+                                suggestion(word.substr(0, word.find('='))));
+  }
+  throw std::invalid_argument(given + suggestion(word.substr(0, word.find('='))));
+}
+
+void set(absl::CommandLineFlag& flag, const std::string& value) {
+  std::string error;
+  if (flag.ParseFrom(value, &error)) return;
+  throw std::invalid_argument("--" + std::string(flag.Name()) + "=" + value +
+                              " is no value of this flag" + (error.empty() ? "" : ": " + error));
+}
+
+}  // namespace
+
+Request read_command_line(int argc, const char* const* argv, const std::string& usage,
+                          std::ostream& out) {
+  const std::map<std::string, absl::CommandLineFlag*> flags = own_flags();
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    std::string name = argument;
+    if (!strip_dashes(name)) refuse_word(argument);
+    if (name == "help" || name == "h") {
+      print_help(out, usage);
+      return Request::kNothing;
+    }
+    if (name == "version") {
+      out << "GPipe for C++, no release yet; " << describe_build() << "\n";
+      return Request::kNothing;
+    }
+    const std::size_t equals = name.find('=');
+    const bool has_value = equals != std::string::npos;
+    const std::string value = has_value ? name.substr(equals + 1) : "";
+    name = name.substr(0, equals);
+    const auto flag = flags.find(name);
+    if (flag == flags.end()) {
+      const auto negated = name.rfind("no", 0) == 0 ? flags.find(name.substr(2)) : flags.end();
+      if (has_value || negated == flags.end() || !negated->second->IsOfType<bool>()) {
+        throw std::invalid_argument("there is no flag --" + name + suggestion(name));
+      }
+      set(*negated->second, "false");
+    } else if (has_value) {
+      set(*flag->second, value);
+    } else if (flag->second->IsOfType<bool>()) {
+      set(*flag->second, "true");
+    } else if (i + 1 < argc) {
+      set(*flag->second, argv[++i]);
+    } else {
+      throw std::invalid_argument("--" + name + " needs a value: --" + name + "=...");
+    }
+  }
+  return Request::kRun;
+}
+
+bool is_optimized() {
+#ifdef NDEBUG
+  return true;
+#else
+  return false;
+#endif
+}
+
+std::string describe_build() {
+  std::string text = "LibTorch " TORCH_VERSION;
+  text += is_optimized() ? ", built with optimization" : ", built without optimization";
+#if GPIPE_TORCH_HAS_CUDA
+  text += ", with CUDA";
+#else
+  text += ", without CUDA";
+#endif
+  return text;
+}
+
+}  // namespace gpipe::experiments

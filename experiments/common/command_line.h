@@ -1,0 +1,32 @@
+// The command line of an experiment: Abseil's flags, with this project's manners for mistakes.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
+#define GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
+
+#include <ostream>
+#include <string>
+
+namespace gpipe::experiments {
+
+// What the command line asks for.
+enum class Request {
+  kRun,
+  kNothing,  // --help or --version: `out` has the answer
+};
+
+// Sets the program's flags (ABSL_FLAG) from "--name=value", "--name value", "--name" and "--noname"
+// (booleans). `usage` begins the answer to --help. Unlike absl::ParseCommandLine it ends no process
+// and has no --flagfile. Throws std::invalid_argument for what is no flag or value of one, with the
+// flag that was probably meant; flags before the mistake are set then.
+Request read_command_line(int argc, const char* const* argv, const std::string& usage,
+                          std::ostream& out);
+
+// "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
+std::string describe_build();
+
+// Whether this program was built with -c opt.
+bool is_optimized();
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_

@@ -1,0 +1,116 @@
+#include "experiments/common/flags.h"
+
+#include <limits>
+#include <stdexcept>
+
+#include "absl/flags/flag.h"
+#include "experiments/common/balance.h"
+#include "experiments/common/devices.h"
+#include "experiments/common/files.h"
+#include "experiments/common/trainer.h"
+
+ABSL_FLAG(std::string, experiment, "",
+          "What to run, separated by commas: names of the table's rows, or all. Default: all, but "
+          "for what the introduction above says of a scale.");
+ABSL_FLAG(std::string, scale, "smoke",
+          "full: the published network, batch sizes and epochs; small: some minutes for each "
+          "experiment; smoke: a minute or less for each.");
+ABSL_FLAG(
+    std::string, devices, "",
+    "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
+    "several times. Default: every CUDA device; without one, the CPU as often as needed.");
+ABSL_FLAG(int64_t, epochs, 0, "Epochs of training. Default: the scale's.");
+ABSL_FLAG(int64_t, skip_epochs, 1,
+          "Epochs at the beginning that averages leave out, if others remain.");
+ABSL_FLAG(int64_t, batch_size, 0,
+          "Samples of a mini-batch. Default: the experiment's, at the scale.");
+ABSL_FLAG(int64_t, chunks, 0,
+          "Micro-batches of a mini-batch (pipelines). Default: the experiment's, at the scale.");
+ABSL_FLAG(std::string, balance, "",
+          "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
+          "proportion to the network's layers.");
+ABSL_FLAG(std::string, checkpoint, "except_last",
+          "Which micro-batches recompute their activations (pipelines): always, except_last, "
+          "never.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn: parameters, the order of samples, ...");
+ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+Checkpoint parse_checkpoint(const std::string& text) {
+  if (text == "always") return Checkpoint::kAlways;
+  if (text == "except_last") return Checkpoint::kExceptLast;
+  if (text == "never") return Checkpoint::kNever;
+  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
+}
+
+}  // namespace
+
+int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return value;
+  throw std::invalid_argument("--" + std::string(flag) + "=" + std::to_string(value) +
+                              ": give a number from " + std::to_string(least) +
+                              (most == kMost ? " on" : " to " + std::to_string(most)));
+}
+
+CommonFlags read_common_flags() {
+  CommonFlags flags;
+  flags.experiment = absl::GetFlag(FLAGS_experiment);
+  flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
+  flags.devices = parse_devices(absl::GetFlag(FLAGS_devices));
+  flags.devices_given = !absl::GetFlag(FLAGS_devices).empty();
+  flags.epochs = in_range("epochs", absl::GetFlag(FLAGS_epochs), 0, kMost);
+  flags.skip_epochs = in_range("skip_epochs", absl::GetFlag(FLAGS_skip_epochs), 0, kMost);
+  flags.batch_size = in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 0, kMost);
+  flags.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 0, kMost);
+  flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
+  flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
+  flags.checkpoint = parse_checkpoint(flags.checkpoint_name);
+  flags.schedule = absl::GetFlag(FLAGS_schedule);
+  parse_schedule("--schedule", flags.schedule);
+  flags.seed = absl::GetFlag(FLAGS_seed);
+  flags.json = user_path(absl::GetFlag(FLAGS_json));
+  if (!flags.json.empty()) check_writable_file("--json", flags.json);
+  return flags;
+}
+
+std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
+                                        int64_t needed, bool or_fewer) {
+  const auto count = static_cast<std::size_t>(needed);
+  std::vector<c10::Device> devices = flags.devices;
+  if (devices.empty()) return std::vector<c10::Device>(count, c10::Device(c10::kCPU));
+  if (devices.size() < count) {
+    if (or_fewer && flags.devices_given) return devices;
+    throw std::invalid_argument(variant + " needs " + std::to_string(needed) +
+                                " devices, and there " + (devices.size() == 1 ? "is " : "are ") +
+                                std::to_string(devices.size()) + " (" + to_text(devices) +
+                                "); a device may be listed several times in --devices");
+  }
+  devices.resize(count, c10::Device(c10::kCPU));
+  return devices;
+}
+
+std::string count_devices(const std::vector<c10::Device>& devices) {
+  return std::to_string(devices.size()) + " x " +
+         c10::DeviceTypeName(devices.at(0).type(), /*lower_case=*/true);
+}
+
+std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
+                              const std::vector<int64_t>& balance) {
+  return ", chunks " + std::to_string(chunks) + ", balance " + to_text(balance) + ", checkpoint " +
+         flags.checkpoint_name + ", " + flags.schedule;
+}
+
+void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
+                  Json& settings) {
+  settings["chunks"] = chunks;
+  settings["balance"] = balance;
+  settings["checkpoint"] = flags.checkpoint_name;
+  settings["schedule"] = flags.schedule;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,64 @@
+// The flags that every experiment has, and what they say.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_FLAGS_H_
+#define GPIPE_EXPERIMENTS_COMMON_FLAGS_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/common/report.h"
+#include "experiments/common/scale.h"
+#include "gpipe/checkpoint.h"
+
+namespace gpipe::experiments {
+
+// 0 and empty: not given, left to the scale or to the variant.
+struct CommonFlags {
+  std::string experiment;
+  Scale scale = Scale::kSmoke;
+  std::vector<c10::Device> devices;  // empty: this machine has no CUDA device, and none was given
+  bool devices_given = false;
+  int64_t epochs = 0;
+  int64_t skip_epochs = 1;
+  int64_t batch_size = 0;
+  int64_t chunks = 0;
+  std::vector<int64_t> balance;
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+  std::string checkpoint_name;
+  std::string schedule;
+  uint64_t seed = 0;
+  std::string json;  // a path, made absolute
+
+  // Whether something was given that only pipelines have.
+  bool for_pipelines() const { return chunks > 0 || !balance.empty(); }
+};
+
+// Throws std::invalid_argument or c10::ValueError, with flag and value, for values that mean
+// nothing, and for a --json that cannot be written.
+CommonFlags read_common_flags();
+
+// `value` itself. Throws std::invalid_argument if it is below `least` or above `most`.
+int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most);
+
+// The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
+// CPU as often as needed where there are none. With `or_fewer`, fewer ones that were given by hand
+// will do. Throws std::invalid_argument where they are too few.
+std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
+                                        int64_t needed, bool or_fewer = false);
+
+// "2 x cpu", "1 x cuda".
+std::string count_devices(const std::vector<c10::Device>& devices);
+
+// What a pipeline is run with: ", chunks 4, balance [20, 31], checkpoint never, 1f1b" for people,
+// and the same added to an outcome's settings.
+std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
+                              const std::vector<int64_t>& balance);
+void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
+                  Json& settings);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_FLAGS_H_

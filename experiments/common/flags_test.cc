@@ -1,0 +1,102 @@
+#include "experiments/common/flags.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "experiments/common/devices.h"
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class FlagsTest : public ::testing::Test {
+ protected:
+  static void set(const char* name, const std::string& value) {
+    std::string error;
+    ASSERT_TRUE(absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) << error;
+  }
+  static void expect_refused(const char* name, const std::string& value, const std::string& text) {
+    const absl::FlagSaver saver;
+    set(name, value);
+    try {
+      read_common_flags();
+      ADD_FAILURE() << "--" << name << "=" << value << " was taken";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(std::string(name) + "=" + value), HasSubstr(text)));
+    }
+  }
+
+  absl::FlagSaver saver_;
+};
+
+TEST_F(FlagsTest, AreReadIntoValues) {
+  set("scale", "small");
+  set("devices", "cpu,cpu");
+  set("balance", "20,31");
+  set("checkpoint", "never");
+  set("schedule", "gpipe");
+  set("seed", "7");
+  const CommonFlags flags = read_common_flags();
+  EXPECT_EQ(flags.scale, Scale::kSmall);
+  EXPECT_EQ(flags.devices.size(), 2u);
+  EXPECT_TRUE(flags.devices_given);
+  EXPECT_THAT(flags.balance, ElementsAre(20, 31));
+  EXPECT_TRUE(flags.for_pipelines());
+  EXPECT_EQ(flags.checkpoint, Checkpoint::kNever);
+  EXPECT_EQ(flags.schedule, "gpipe");
+  EXPECT_EQ(flags.seed, 7u);
+  EXPECT_EQ(flags.skip_epochs, 1);
+}
+
+TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
+  expect_refused("scale", "tiny", "smoke, small or full");
+  expect_refused("devices", "gpu", "no device");
+  expect_refused("epochs", "-1", "from 0 on");
+  expect_refused("skip_epochs", "-1", "from 0 on");
+  expect_refused("batch_size", "-8", "from 0 on");
+  expect_refused("chunks", "-8", "from 0 on");
+  expect_refused("balance", "2,x", "such as 20,31");
+  expect_refused("checkpoint", "sometimes", "except_last");
+  expect_refused("schedule", "2f2b", "gpipe or 1f1b");
+  expect_refused("json", "/proc/table.json", "nothing can be written there");
+}
+
+TEST_F(FlagsTest, InRange) {
+  EXPECT_EQ(in_range("workers", 5, 1, 5), 5);
+  EXPECT_THAT([] { in_range("workers", 100000, 1, 256); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("--workers=100000"), HasSubstr("from 1 to 256"))));
+}
+
+TEST_F(FlagsTest, DevicesOfAVariant) {
+  CommonFlags flags;
+  EXPECT_EQ(to_text(choose_devices(flags, "pipeline-2", 2)), "cpu,cpu");
+  flags.devices = {c10::Device("cuda:0"), c10::Device("cuda:1"), c10::Device("cuda:2")};
+  EXPECT_EQ(to_text(choose_devices(flags, "pipeline-2", 2)), "cuda:0,cuda:1");
+  EXPECT_THAT([&] { choose_devices(flags, "pipeline-8", 8); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("pipeline-8 needs 8 devices, and there are 3"),
+                        HasSubstr("several times in --devices"))));
+  EXPECT_THROW(choose_devices(flags, "dataparallel-1k", 8, /*or_fewer=*/true),
+               std::invalid_argument)
+      << "not given by hand";
+  flags.devices_given = true;
+  EXPECT_EQ(choose_devices(flags, "dataparallel-1k", 8, /*or_fewer=*/true).size(), 3u);
+  flags.devices.resize(1, c10::Device(c10::kCPU));
+  EXPECT_THAT([&] { choose_devices(flags, "pipeline-2", 2); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("there is 1 (cuda:0)")));
+  EXPECT_EQ(count_devices(flags.devices), "1 x cuda");
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,123 @@
+#include "experiments/common/program.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "experiments/common/command_line.h"
+#include "experiments/common/files.h"
+#include "experiments/common/interrupt.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr int kErrorExitCode = 1;
+constexpr int kUsageExitCode = 2;
+// Of the table, and at most on a terminal that has more.
+constexpr std::size_t kColumns = 80;
+constexpr std::size_t kMostColumns = 120;
+
+std::size_t table_columns() {
+  const ProgressOptions terminal = terminal_options(STDOUT_FILENO);
+  if (!terminal.terminal) return kColumns;
+  return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
+}
+
+// What an exception says, without the C++ backtrace that LibTorch puts behind.
+std::string message_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+}
+
+void run_variant(const Variant& variant, const RunContext& context, Outcome& outcome) {
+  try {
+    variant.run(outcome, context);
+  } catch (const std::exception& error) {
+    const std::string message = message_of(error);
+    std::cerr << "error: " << variant.name << ": " << message << std::endl;
+    outcome.origin = Origin::kFailed;
+    outcome.note = "failed: " + message + (outcome.note.empty() ? "" : "; " + outcome.note);
+  }
+}
+
+Report report_of(const Plan& plan, const std::map<std::string, Outcome>& outcomes) {
+  Report report(plan.table, outcomes);
+  for (const std::string& remark : plan.remarks) report.add_remark(remark);
+  const unsigned cores = std::thread::hardware_concurrency();
+  report.add_remark(describe_build() + "; " + std::to_string(cores) +
+                    (cores == 1 ? " core" : " cores"));
+  if (!is_optimized()) report.add_remark("Built without -c opt: the speeds mean nothing.");
+  return report;
+}
+
+int run_plan(const Plan& plan) {
+  InterruptScope interrupt;
+  RunContext context;
+  context.out = &std::cout;
+  context.progress = &std::cerr;
+  context.progress_options = terminal_options(STDERR_FILENO);
+  context.interrupted = [&interrupt] { return interrupt.requested(); };
+
+  std::map<std::string, Outcome> outcomes;
+  std::string unwritten;
+  bool failed = false;
+  for (const Variant& variant : plan.variants) {
+    Outcome& outcome = outcomes[variant.name];
+    if (!variant.refusal.empty()) {
+      outcome.note = variant.refusal;
+    } else if (interrupt.requested()) {
+      outcome.note = "stopped before it began";
+    } else {
+      run_variant(variant, context, outcome);
+      failed = failed || outcome.origin == Origin::kFailed;
+    }
+    if (plan.json.empty()) continue;
+    try {
+      write_file_atomically(plan.json, report_of(plan, outcomes).to_json());
+      unwritten.clear();
+    } catch (const std::runtime_error& error) {
+      unwritten = error.what();
+    }
+  }
+
+  std::cout << "\n" << report_of(plan, outcomes).to_text(table_columns()) << std::flush;
+  if (!unwritten.empty()) {
+    std::cerr << "error: " << unwritten << std::endl;
+  } else if (!plan.json.empty()) {
+    std::cout << "written: " << plan.json << std::endl;
+  }
+  if (interrupt.requested()) {
+    if (!plan.when_stopped.empty()) std::cout << plan.when_stopped << std::endl;
+    return kInterruptedExitCode;
+  }
+  return failed || !unwritten.empty() ? kErrorExitCode : 0;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv, const std::string& usage,
+                const std::function<Plan()>& prepare) {
+  const auto refuse = [](const std::exception& error, int code) {
+    std::cerr << "error: " << message_of(error) << std::endl;
+    return code;
+  };
+  try {
+    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) return 0;
+    return run_plan(prepare());
+  } catch (const std::invalid_argument& error) {
+    return refuse(error, kUsageExitCode);
+  } catch (const c10::ValueError& error) {
+    return refuse(error, kUsageExitCode);
+  } catch (const std::exception& error) {
+    return refuse(error, kErrorExitCode);
+  }
+}
+
+}  // namespace gpipe::experiments

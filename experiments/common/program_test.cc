@@ -1,0 +1,144 @@
+#include "experiments/common/program.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  ProgramTest() : cout_(std::cout.rdbuf(out_.rdbuf())), cerr_(std::cerr.rdbuf(err_.rdbuf())) {
+    plan_.table.title = "Speed";
+    plan_.table.columns = {{"rate", "images/s", {"them"}}};
+    for (const char* name : {"first", "second", "third"}) {
+      plan_.table.rows.push_back({name, {}, ""});
+    }
+    plan_.json = ::testing::TempDir() + "/" +
+                 ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
+  }
+  ~ProgramTest() override {
+    std::cout.rdbuf(cout_);
+    std::cerr.rdbuf(cerr_);
+  }
+
+  int run(std::vector<const char*> arguments = {}) {
+    arguments.insert(arguments.begin(), "program");
+    return run_program(static_cast<int>(arguments.size()), arguments.data(), "Measures.",
+                       [this] { return plan_; });
+  }
+  void add(const std::string& name, double rate, std::function<void()> after = nullptr) {
+    plan_.variants.push_back({name, "", [rate, after](Outcome& outcome, const RunContext&) {
+                                outcome.note = "tiny";
+                                outcome.figures["rate"] = rate;
+                                if (after) after();
+                                outcome.origin = Origin::kMeasured;
+                              }});
+  }
+  Json json() const {
+    std::ifstream file(plan_.json);
+    return Json::parse(file);
+  }
+
+  std::ostringstream out_, err_;
+  Plan plan_;
+
+ private:
+  std::streambuf* cout_;
+  std::streambuf* cerr_;
+};
+
+TEST_F(ProgramTest, PrintsAndWritesTheTable) {
+  add("first", 1);
+  add("third", 3);
+  plan_.variants.push_back({"second", "needs 8 devices", nullptr});
+  plan_.remarks = {"a remark"};
+  EXPECT_EQ(run(), 0);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   1.00"),
+                                HasSubstr("second: needs 8 devices"), HasSubstr("a remark"),
+                                HasSubstr("LibTorch"), HasSubstr("written: " + plan_.json)));
+  EXPECT_EQ(json()["rows"][2]["figures"]["rate"]["ours"], 3.0);
+  EXPECT_THAT(err_.str(), IsEmpty());
+}
+
+TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
+  add("first", 1, [] { throw std::runtime_error("out of memory"); });
+  add("second", 2, [] { TORCH_CHECK(false, "no such kernel"); });
+  add("third", 3);
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       failed     1.00"),
+                                HasSubstr("first: failed: out of memory; tiny"),
+                                HasSubstr("third       measured   3.00")));
+  EXPECT_THAT(err_.str(),
+              AllOf(HasSubstr("error: first: out of memory"),
+                    HasSubstr("error: second: no such kernel"), Not(HasSubstr("frame #"))));
+  EXPECT_EQ(json()["rows"][0]["origin"], "failed");
+}
+
+TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
+  plan_.variants.push_back({"first", "", [](Outcome& outcome, const RunContext& context) {
+                              EXPECT_FALSE(context.interrupted());
+                              std::raise(SIGINT);
+                              EXPECT_TRUE(context.interrupted());
+                              outcome.origin = Origin::kInterrupted;
+                              outcome.figures["rate"] = 1;
+                            }});
+  add("second", 2);
+  plan_.when_stopped = "--resume goes on";
+  EXPECT_EQ(run(), 130);
+  EXPECT_THAT(out_.str(),
+              AllOf(HasSubstr("first       interrupted   1.00"),
+                    HasSubstr("second: stopped before it began"), HasSubstr("--resume goes on")));
+  EXPECT_EQ(json()["rows"][0]["origin"], "interrupted");
+}
+
+TEST_F(ProgramTest, TheTableIsPrintedAlsoWhereTheJsonCannotBeWritten) {
+  add("first", 1);
+  plan_.json = "/proc/nowhere/table.json";
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("first       measured   1.00"));
+  EXPECT_THAT(err_.str(), HasSubstr("/proc/nowhere"));
+}
+
+// What earlier variants gave is on disk before a later one takes the process down.
+TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  add("first", 1);
+  plan_.variants.push_back({"second", "", [](Outcome&, const RunContext&) { std::_Exit(77); }});
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(77), "");
+  EXPECT_EQ(json()["rows"][0]["origin"], "measured");
+}
+
+TEST_F(ProgramTest, WrongUsageEndsWith2AndErrorsWith1) {
+  const auto ends_with = [](const std::function<Plan()>& prepare) {
+    const char* const argv[] = {"program"};
+    return run_program(1, argv, "Measures.", prepare);
+  };
+  EXPECT_EQ(run({"--no-such-flag"}), 2);
+  EXPECT_EQ(ends_with([]() -> Plan { throw std::invalid_argument("--scale=tiny"); }), 2);
+  EXPECT_EQ(ends_with([]() -> Plan { TORCH_CHECK_VALUE(false, "--devices=gpu"); }), 2);
+  EXPECT_EQ(ends_with([]() -> Plan { throw std::runtime_error("a damaged file"); }), 1);
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr("error: --scale=tiny"), HasSubstr("--devices=gpu"),
+                                HasSubstr("a damaged file")));
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("Measures."));
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,95 @@
+#include "experiments/common/speed_run.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <stdexcept>
+
+#include "absl/strings/str_format.h"
+#include "experiments/common/statistics.h"
+#include "experiments/common/stopwatch.h"
+
+namespace gpipe::experiments {
+namespace {
+
+// One epoch; the seconds it took, or nothing if the user stopped it.
+std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer,
+                            const at::Tensor& input, const at::Tensor& target,
+                            const std::string& label, int64_t samples, const RunContext& context) {
+  std::optional<Progress> bar;
+  if (context.progress != nullptr) {
+    bar.emplace(*context.progress, label, samples, context.progress_options);
+  }
+  const Stopwatch stopwatch(trainer.input_device());
+  const int64_t batch = input.size(0);
+  for (int64_t done = 0; done < samples;) {
+    const int64_t rows = std::min(batch, samples - done);
+    trainer.step(input.narrow(0, 0, rows), target.narrow(0, 0, rows));
+    optimizer.step();
+    done += rows;
+    if (bar) bar->update(done);
+    if (context.interrupted && context.interrupted()) return std::nullopt;
+  }
+  return stopwatch.seconds();
+}
+
+}  // namespace
+
+std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants) {
+  std::vector<VariantName> names;
+  for (const SpeedVariant& variant : variants) {
+    names.push_back({variant.name, !variant.balance.empty()});
+  }
+  return names;
+}
+
+const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
+                                 const std::string& name) {
+  for (const SpeedVariant& variant : variants) {
+    if (variant.name == name) return variant;
+  }
+  throw std::invalid_argument("there is no variant " + name);
+}
+
+void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
+               const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
+               Outcome& outcome) {
+  if (options.samples < 1 || input.size(0) < 1) {
+    throw std::invalid_argument(options.title + ": an epoch without a sample has no speed");
+  }
+  const std::string what = outcome.note;
+  const auto skip = static_cast<std::size_t>(std::max<int64_t>(options.skip_epochs, 0));
+  std::vector<double> throughputs;
+  std::vector<double> seconds;
+  trainer.module().train();
+  for (int64_t number = 1; number <= options.epochs; ++number) {
+    const std::optional<double> taken =
+        epoch(trainer, optimizer, input, target,
+              absl::StrFormat("%s %d/%d", options.title, number, options.epochs), options.samples,
+              context);
+    if (!taken) {
+      outcome.origin = Origin::kInterrupted;
+      outcome.note =
+          absl::StrFormat("stopped after epoch %d of %d; %s", number - 1, options.epochs, what);
+      return;
+    }
+    seconds.push_back(*taken);
+    throughputs.push_back(static_cast<double>(options.samples) / *taken);
+    outcome.epochs.push_back({{"seconds", *taken}, {"throughput", throughputs.back()}});
+    outcome.figures["throughput"] = mean_after(throughputs, skip);
+    if (context.out != nullptr) {
+      *context.out << absl::StrFormat("%d/%d epoch | %.3f samples/sec, %.3f sec/epoch\n", number,
+                                      options.epochs, throughputs.back(), *taken)
+                   << std::flush;
+    }
+  }
+  outcome.origin = Origin::kMeasured;
+  if (context.out == nullptr) return;
+  const std::size_t first = skip < seconds.size() ? skip + 1 : 1;
+  *context.out << absl::StrFormat("%s, %d-%d epochs | %.3f samples/sec, %.3f sec/epoch (average)\n",
+                                  options.title, first, seconds.size(),
+                                  mean_after(throughputs, skip), mean_after(seconds, skip))
+               << std::flush;
+}
+
+}  // namespace gpipe::experiments

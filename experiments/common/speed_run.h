@@ -1,0 +1,53 @@
+// The speed experiments' procedure: whole training steps on one mini-batch that is made once.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_SPEED_RUN_H_
+#define GPIPE_EXPERIMENTS_COMMON_SPEED_RUN_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/common/program.h"
+#include "experiments/common/report.h"
+#include "experiments/common/trainer.h"
+#include "experiments/common/variants.h"
+
+namespace gpipe::experiments {
+
+// A published run.
+struct SpeedVariant {
+  std::string name;
+  int64_t batch_size = 0;
+  int64_t chunks = 1;
+  std::vector<int64_t> balance;  // empty: the plain network
+};
+
+// For make_variants().
+std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
+// Throws std::invalid_argument for an unknown name.
+const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
+                                 const std::string& name);
+
+struct SpeedOptions {
+  std::string title;
+  int64_t samples = 0;  // of an epoch
+  int64_t epochs = 1;
+  int64_t skip_epochs = 1;  // that the averages leave out, if others remain
+};
+
+// Trains for some epochs, each of samples / batch steps and a shorter one for the rest, on the same
+// `input` [batch, ...] and `target`, and takes each epoch's time between two synchronizations of
+// the input's device (torchgpipe's procedure, benchmarks/*-speed). Puts "throughput" (samples per
+// second; the mean of the epochs') into the outcome after each epoch, and the epochs themselves,
+// with kMeasured or, stopped by the user, kInterrupted. Throws what the trainer throws;
+// std::invalid_argument for fewer samples than a step takes.
+void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
+               const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
+               Outcome& outcome);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_SPEED_RUN_H_

@@ -1,0 +1,111 @@
+#include "experiments/common/speed_run.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Notes what it is given.
+class Recorder : public Trainer {
+ public:
+  double step(const at::Tensor& input, const at::Tensor& target) override {
+    EXPECT_EQ(input.size(0), target.size(0));
+    sizes.push_back(input.size(0));
+    if (static_cast<int>(sizes.size()) == fail_at) throw std::runtime_error("out of memory");
+    return 0;
+  }
+  at::Tensor predict(const at::Tensor& input) override { return input; }
+  torch::nn::Module& module() override { return *model_; }
+  c10::Device input_device() const override { return c10::kCPU; }
+  c10::Device target_device() const override { return c10::kCPU; }
+
+  std::vector<int64_t> sizes;
+  int fail_at = -1;
+
+ private:
+  torch::nn::Linear model_{2, 2};
+};
+
+class SpeedRunTest : public ::testing::Test {
+ protected:
+  void run(int64_t samples, int64_t epochs) {
+    torch::optim::SGD optimizer(trainer_.module().parameters(), torch::optim::SGDOptions(0.1));
+    SpeedOptions options;
+    options.title = "pipeline-2";
+    options.samples = samples;
+    options.epochs = epochs;
+    outcome_.note = "tiny";
+    run_speed(trainer_, optimizer, at::ones({4, 2}), at::ones({4}), options, context_, outcome_);
+  }
+
+  Recorder trainer_;
+  RunContext context_;
+  Outcome outcome_;
+};
+
+TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
+  std::ostringstream out;
+  context_.out = &out;
+  trainer_.module().eval();
+  run(10, 2);
+  EXPECT_THAT(trainer_.sizes, ElementsAre(4, 4, 2, 4, 4, 2));
+  EXPECT_TRUE(trainer_.module().is_training());
+  EXPECT_EQ(outcome_.origin, Origin::kMeasured);
+  EXPECT_EQ(outcome_.epochs.size(), 2u);
+  // The first epoch is left out.
+  EXPECT_EQ(outcome_.figures.at("throughput"), outcome_.epochs[1]["throughput"].get<double>());
+  EXPECT_DOUBLE_EQ(outcome_.epochs[0]["throughput"].get<double>(),
+                   10 / outcome_.epochs[0]["seconds"].get<double>());
+  EXPECT_THAT(out.str(), HasSubstr("pipeline-2, 2-2 epochs | "));
+  EXPECT_EQ(outcome_.note, "tiny");
+}
+
+TEST_F(SpeedRunTest, AnEpochSmallerThanABatch) {
+  run(3, 1);
+  EXPECT_THAT(trainer_.sizes, ElementsAre(3));
+  EXPECT_EQ(outcome_.origin, Origin::kMeasured);
+}
+
+TEST_F(SpeedRunTest, StoppedAfterAStepKeepsTheEpochsBefore) {
+  context_.interrupted = [this] { return trainer_.sizes.size() == 5; };
+  run(10, 3);
+  EXPECT_EQ(trainer_.sizes.size(), 5u);
+  EXPECT_EQ(outcome_.origin, Origin::kInterrupted);
+  EXPECT_EQ(outcome_.note, "stopped after epoch 1 of 3; tiny");
+  EXPECT_EQ(outcome_.epochs.size(), 1u);
+  EXPECT_EQ(outcome_.figures.count("throughput"), 1u);
+}
+
+TEST_F(SpeedRunTest, AnErrorKeepsTheEpochsBefore) {
+  trainer_.fail_at = 5;
+  EXPECT_THROW(run(10, 3), std::runtime_error);
+  EXPECT_EQ(outcome_.figures.count("throughput"), 1u);
+  EXPECT_EQ(outcome_.epochs.size(), 1u);
+}
+
+TEST(SpeedVariants, NamesAndBack) {
+  const std::vector<SpeedVariant> variants = {{"baseline", 8, 1, {}},
+                                              {"pipeline-2", 16, 4, {1, 2}}};
+  const std::vector<VariantName> names = names_of(variants);
+  ASSERT_EQ(names.size(), 2u);
+  EXPECT_FALSE(names[0].pipeline);
+  EXPECT_TRUE(names[1].pipeline);
+  EXPECT_EQ(find_variant(variants, names[1].name).batch_size, 16);
+  EXPECT_THROW(find_variant(variants, "pipeline-4"), std::invalid_argument);
+}
+
+TEST_F(SpeedRunTest, NoSamples) { EXPECT_THROW(run(0, 1), std::invalid_argument); }
+
+}  // namespace
+}  // namespace gpipe::experiments

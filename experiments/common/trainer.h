@@ -1,0 +1,64 @@
+// The three ways to train one network, behind one face.
+
+#ifndef GPIPE_EXPERIMENTS_COMMON_TRAINER_H_
+#define GPIPE_EXPERIMENTS_COMMON_TRAINER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe::experiments {
+
+// What is trained.
+struct Task {
+  // The network. Called once; for data parallelism once for each device: the same structure then.
+  std::function<torch::nn::Sequential()> make_model;
+  // The mean loss of a mini-batch or of a part of it: a scalar.
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
+};
+
+// To be used by one thread at a time.
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+
+  // One mini-batch (float [n, ...], its targets [n, ...], on any device): replaces the gradients of
+  // the parameters and returns the mean loss.
+  virtual double step(const at::Tensor& input, const at::Tensor& target) = 0;
+
+  // The network's output for an input, without a graph, on the device of the last layer. In the
+  // mode, training or evaluation, that `module` is in.
+  virtual at::Tensor predict(const at::Tensor& input) = 0;
+
+  // Whose parameters are trained, under the names of the bare network.
+  virtual torch::nn::Module& module() = 0;
+
+  // Where inputs and targets are wanted, and the device to wait for when time is taken.
+  virtual c10::Device input_device() const = 0;
+  virtual c10::Device target_device() const = 0;
+};
+
+std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device);
+
+// See data_parallel.h.
+std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
+                                                    const std::vector<c10::Device>& devices);
+
+// "gpipe" or "1f1b". Throws std::invalid_argument for another name, with `flag`.
+ScheduleGenerator parse_schedule(const std::string& flag, const std::string& name);
+
+// Throws what GPipe throws, for a balance that does not fit the network for instance.
+std::unique_ptr<Trainer> make_pipeline_trainer(const Task& task, const GPipeOptions& options,
+                                               const ScheduleGenerator& schedule);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_TRAINER_H_

@@ -1,0 +1,47 @@
+#include "experiments/common/variants.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "experiments/common/suggestion.h"
+
+namespace gpipe::experiments {
+
+std::vector<Variant> make_variants(
+    const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
+    const std::function<Variant(const CommonFlags& flags, const std::string& name)>& make) {
+  std::vector<std::string> names;
+  for (const VariantName& variant : known) names.push_back(variant.name);
+  const bool named = !flags.experiment.empty();
+  const std::vector<std::string> asked =
+      select_names("--experiment", named ? flags.experiment : defaults, names);
+  std::vector<Variant> variants;
+  std::string refusal;
+  bool fits = false;
+  for (const auto& [name, pipeline] : known) {
+    if (std::find(asked.begin(), asked.end(), name) == asked.end()) continue;
+    if (named && !pipeline && flags.for_pipelines()) {
+      throw std::invalid_argument("--chunks and --balance are for pipelines, not for " + name);
+    }
+    CommonFlags own = flags;
+    if (!pipeline) {
+      own.chunks = 0;
+      own.balance.clear();
+    }
+    try {
+      variants.push_back(make(own, name));
+      fits = fits || pipeline || !flags.for_pipelines();
+    } catch (const std::invalid_argument& error) {
+      if (named) throw;
+      if (refusal.empty()) refusal = error.what();
+      variants.push_back({name, error.what(), nullptr});
+    }
+  }
+  if (!fits) {
+    throw std::invalid_argument(
+        refusal.empty() ? "--chunks and --balance are for pipelines, and none is run" : refusal);
+  }
+  return variants;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,84 @@
+#include "experiments/common/variants.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+const std::vector<VariantName> kKnown = {{"plain", false}, {"pipeline-2", true}, {"deep", true}};
+
+// A balance of two fits pipeline-2 alone; there are devices for all but "deep".
+Variant make(const CommonFlags& flags, const std::string& name) {
+  if (name == "plain") {
+    EXPECT_FALSE(flags.for_pipelines());
+  } else if (!flags.balance.empty() && (flags.balance.size() != 2 || name == "deep")) {
+    throw std::invalid_argument("--balance does not fit " + name);
+  }
+  return {name, "", [](Outcome&, const RunContext&) {}};
+}
+
+std::vector<Variant> made(const CommonFlags& flags, const std::string& defaults = "all") {
+  return make_variants(flags, defaults, kKnown, make);
+}
+
+std::vector<std::string> names(const std::vector<Variant>& variants) {
+  std::vector<std::string> names;
+  for (const Variant& variant : variants) names.push_back(variant.name);
+  return names;
+}
+
+TEST(MakeVariants, NamedOrDefault) {
+  CommonFlags flags;
+  EXPECT_THAT(names(made(flags)), ElementsAre("plain", "pipeline-2", "deep"));
+  EXPECT_THAT(names(made(flags, "plain,deep")), ElementsAre("plain", "deep"));
+  flags.experiment = "deep,plain,deep";
+  EXPECT_THAT(names(made(flags)), ElementsAre("plain", "deep"));
+  flags.experiment = "depp";
+  EXPECT_THAT([&] { made(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
+}
+
+TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {
+  CommonFlags flags;
+  flags.balance = {1, 2};
+  const std::vector<Variant> variants = made(flags);
+  ASSERT_EQ(variants.size(), 3u);
+  EXPECT_THAT(variants[0].refusal, IsEmpty());
+  EXPECT_THAT(variants[1].refusal, IsEmpty());
+  EXPECT_EQ(variants[2].refusal, "--balance does not fit deep");
+}
+
+TEST(MakeVariants, ANamedOneMustFit) {
+  CommonFlags flags;
+  flags.balance = {1, 2};
+  flags.experiment = "deep";
+  EXPECT_THAT([&] { made(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("does not fit deep")));
+  flags.experiment = "plain";
+  EXPECT_THAT([&] { made(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("for pipelines, not for plain")));
+}
+
+TEST(MakeVariants, AFlagThatFitsNoneIsAnErrorThoughOthersCouldRun) {
+  CommonFlags flags;
+  flags.balance = {1, 2, 3};
+  EXPECT_THAT([&] { made(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("does not fit pipeline-2")));
+  flags.balance = {};
+  flags.chunks = 4;
+  EXPECT_THAT([&] { made(flags, "plain"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,268 @@
+#include "experiments/resnet101_accuracy/run_experiment.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "experiments/common/devices.h"
+#include "experiments/common/statistics.h"
+#include "experiments/common/trainer.h"
+#include "experiments/common/training_run.h"
+#include "experiments/data/loader.h"
+#include "experiments/resnet101_accuracy/source.h"
+#include "models/resnet.h"
+
+namespace gpipe::experiments {
+namespace {
+
+// Only memory and speed depend on it.
+constexpr int64_t kValidationBatch = 250;
+constexpr double kPercent = 100;
+
+// An experiment with all that is known before it is run.
+struct Ready {
+  AccuracyFlags flags;
+  Settings settings;
+  Source source;
+  std::vector<c10::Device> devices;
+  std::string state;  // the file in which it is saved; empty: it is not
+
+  const std::string& name() const { return settings.published.name; }
+  Way way() const { return settings.published.way; }
+  int64_t steps_per_epoch() const { return source.train->size() / settings.batch_size; }
+};
+
+at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& labels) {
+  return at::cross_entropy_loss(scores, labels);
+}
+
+std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
+  const Settings& settings = ready.settings;
+  const Dataset& data = *ready.source.train;
+  const auto options = models::ResNetOptions(settings.network.blocks)
+                           .num_classes(data.num_classes())
+                           .base_planes(settings.network.base_planes)
+                           .in_channels(data.shape().channels)
+                           .inplace(ready.way() != Way::kPipeline);
+  const uint64_t seed = ready.flags.common.seed;
+  Task task;
+  task.make_model = [options, seed] {
+    at::manual_seed(seed);
+    return models::resnet(options);
+  };
+  task.loss = loss_of;
+  switch (ready.way()) {
+    case Way::kNaive:
+      return make_naive_trainer(task, ready.devices.front());
+    case Way::kDataParallel:
+      return make_data_parallel_trainer(task, ready.devices);
+    case Way::kPipeline:
+      return make_pipeline_trainer(task,
+                                   GPipeOptions(settings.balance)
+                                       .devices(ready.devices)
+                                       .chunks(settings.chunks)
+                                       .checkpoint(ready.flags.common.checkpoint),
+                                   parse_schedule("--schedule", ready.flags.common.schedule));
+  }
+  throw std::logic_error("unknown way");
+}
+
+// What a resumed run must share with the one before.
+std::map<std::string, std::string> config_of(const Ready& ready) {
+  const Settings& settings = ready.settings;
+  std::map<std::string, std::string> config = {
+      {"experiment", ready.name()},
+      {"network", settings.network.name()},
+      {"data", ready.source.train->describe()},
+      {"batch_size", std::to_string(settings.batch_size)},
+      {"seed", std::to_string(ready.flags.common.seed)},
+      {"weight_decay", std::to_string(settings.weight_decay)}};
+  // Batch norm sees micro-batches or replicas' shares.
+  if (ready.way() == Way::kPipeline) config["chunks"] = std::to_string(settings.chunks);
+  if (ready.way() == Way::kDataParallel) config["replicas"] = std::to_string(ready.devices.size());
+  return config;
+}
+
+std::string describe(const Ready& ready) {
+  const Settings& settings = ready.settings;
+  std::string text = settings.network.name() + ", " + ready.source.train->describe() +
+                     absl::StrFormat(", batch %d", settings.batch_size);
+  if (ready.way() == Way::kPipeline) {
+    text += describe_pipeline(ready.flags.common, settings.chunks, settings.balance);
+  }
+  return text + absl::StrFormat(", %d epochs, ", settings.epochs) + count_devices(ready.devices);
+}
+
+Json settings_of(const Ready& ready) {
+  const Settings& settings = ready.settings;
+  Json json = {{"network", settings.network.name()}, {"data", ready.source.train->describe()},
+               {"batch_size", settings.batch_size},  {"epochs", settings.epochs},
+               {"devices", to_text(ready.devices)},  {"scale", to_text(ready.flags.common.scale)},
+               {"seed", ready.flags.common.seed}};
+  if (ready.way() == Way::kPipeline) {
+    add_pipeline(ready.flags.common, settings.chunks, settings.balance, json);
+  }
+  return json;
+}
+
+std::pair<LoaderOptions, LoaderOptions> loading(const Ready& ready) {
+  LoaderOptions train;
+  train.batch_size = ready.settings.batch_size;
+  train.shuffle = true;
+  train.drop_last = true;
+  train.workers = ready.flags.workers;
+  train.seed = ready.flags.common.seed;
+  train.replace_unreadable = true;
+  train.pinned = ready.devices.front().is_cuda();
+  LoaderOptions validation = train;
+  validation.batch_size = kValidationBatch;
+  validation.shuffle = false;
+  validation.drop_last = false;
+  validation.replace_unreadable = false;
+  return {train, validation};
+}
+
+void warn_of_unreadable(const Loader& loader, const char* what) {
+  if (loader.unreadable() == 0) return;
+  std::cerr << "warning: " << loader.unreadable() << " of the images for " << what << "\n";
+  for (const std::string& example : loader.unreadable_examples()) {
+    std::cerr << "  " << example << "\n";
+  }
+}
+
+// The outcome of the epochs so far.
+void note_epochs(const std::vector<EpochResult>& epochs, std::size_t skip, Outcome& outcome) {
+  std::vector<double> throughputs;
+  outcome.epochs = Json::array();
+  for (const EpochResult& epoch : epochs) {
+    throughputs.push_back(epoch.throughput);
+    outcome.epochs.push_back({{"lr", epoch.lr},
+                              {"train_loss", epoch.train_loss},
+                              {"seconds", epoch.seconds},
+                              {"throughput", epoch.throughput},
+                              {"valid_loss", epoch.valid_loss},
+                              {"top1_error_percent", kPercent * (1 - epoch.accuracy)}});
+  }
+  outcome.figures["top1_error_percent"] = kPercent * (1 - epochs.back().accuracy);
+  outcome.figures["throughput"] = mean_after(throughputs, skip);
+}
+
+void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std::ostream& out) {
+  const auto skip = static_cast<std::size_t>(ready.flags.common.skip_epochs);
+  std::vector<double> throughputs;
+  std::vector<double> seconds;
+  for (const EpochResult& epoch : epochs) {
+    throughputs.push_back(epoch.throughput);
+    seconds.push_back(epoch.seconds);
+  }
+  out << absl::StrFormat(
+             "%s, %d %s, %d batch, %d-%d epochs | valid accuracy: %.4f | "
+             "%.3f samples/sec, %.3f sec/epoch (average)\n",
+             ready.name(), ready.devices.size(), ready.devices.size() == 1 ? "device" : "devices",
+             ready.settings.batch_size, skip < epochs.size() ? skip + 1 : 1, epochs.size(),
+             epochs.back().accuracy, mean_after(throughputs, skip), mean_after(seconds, skip))
+      << std::flush;
+}
+
+// Everything but what is to be done after an epoch.
+TrainingOptions training_options(const Ready& ready) {
+  const Settings& settings = ready.settings;
+  TrainingOptions options;
+  options.title = ready.name();
+  options.epochs = settings.epochs;
+  options.lr = [settings, steps = ready.steps_per_epoch()](int64_t step, int64_t epochs) {
+    LrSchedule schedule;
+    schedule.batch_size = settings.batch_size;
+    schedule.steps_per_epoch = steps;
+    schedule.epochs = epochs;
+    schedule.reference_batch = settings.reference_batch;
+    schedule.decay = settings.decay;
+    return schedule.at(step);
+  };
+  options.weight_decay = settings.weight_decay;
+  options.loss = loss_of;
+  options.state = ready.state;
+  options.resume = ready.flags.resume;
+  options.config = config_of(ready);
+  return options;
+}
+
+void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) {
+  const auto [train_loading, validation_loading] = loading(ready);
+  Loader train(ready.source.train, train_loading);
+  Loader validation(ready.source.validation, validation_loading);
+  const std::unique_ptr<Trainer> trainer = make_trainer(ready);
+
+  const std::string description = describe(ready);
+  outcome.note = description;
+  outcome.settings = settings_of(ready);
+  TrainingOptions options = training_options(ready);
+  options.on_epoch = [&](const std::vector<EpochResult>& epochs) {
+    note_epochs(epochs, static_cast<std::size_t>(ready.flags.common.skip_epochs), outcome);
+  };
+
+  *context.out << "\n" << ready.name() << ": " << description << std::endl;
+  const TrainingResult result = run_training(*trainer, train, validation, options, context);
+  warn_of_unreadable(train, "training could not be read; others took their place");
+  warn_of_unreadable(validation, "validation could not be read; they count neither way");
+  outcome.settings["unreadable_images"] = result.unreadable;
+  outcome.origin = result.interrupted ? Origin::kInterrupted : Origin::kMeasured;
+  if (result.interrupted) {
+    outcome.note = absl::StrFormat("stopped after epoch %d of %d; %s", result.epochs.size(),
+                                   ready.settings.epochs, description);
+  }
+  if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
+}
+
+}  // namespace
+
+Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
+  Overrides overrides;
+  overrides.epochs = flags.common.epochs;
+  overrides.batch_size = flags.common.batch_size;
+  overrides.chunks = flags.common.chunks;
+  overrides.balance = flags.common.balance;
+  overrides.limit_train = flags.limit_train;
+  return settle(experiment, flags.common.scale, overrides);
+}
+
+Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
+                     const Source& source) {
+  const auto ready = std::make_shared<Ready>();
+  ready->flags = flags;
+  ready->settings = settle(flags, experiment);
+  ready->source = source;
+  const int64_t needed = experiment.way == Way::kPipeline
+                             ? static_cast<int64_t>(ready->settings.balance.size())
+                             : experiment.devices;
+  // Data parallelism runs on any number of devices.
+  ready->devices = choose_devices(flags.common, experiment.name, needed,
+                                  /*or_fewer=*/experiment.way == Way::kDataParallel);
+  if (ready->steps_per_epoch() == 0) {
+    throw std::invalid_argument(absl::StrFormat("--batch_size=%d: %s", ready->settings.batch_size,
+                                                source.train->describe()) +
+                                " gives not one batch of training");
+  }
+  if (!flags.state_folder.empty()) {
+    ready->state = flags.state_folder + "/" + experiment.name + ".checkpoint";
+    if (!flags.resume && !flags.overwrite && std::filesystem::exists(ready->state)) {
+      throw std::invalid_argument(ready->state +
+                                  " is of an earlier run: --resume goes on with it, --overwrite "
+                                  "begins anew, another --checkpoint_dir keeps both");
+    }
+    check_resumable(training_options(*ready), ready->steps_per_epoch());
+  }
+  return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {
+            run_ready(*ready, outcome, context);
+          }};
+}
+
+}  // namespace gpipe::experiments

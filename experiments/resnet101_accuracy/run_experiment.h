@@ -1,0 +1,38 @@
+// One experiment of the table: what it is to be, and running it.
+
+#ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
+#define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/common/flags.h"
+#include "experiments/common/program.h"
+#include "experiments/common/report.h"
+#include "experiments/resnet101_accuracy/settings.h"
+#include "experiments/resnet101_accuracy/source.h"
+
+namespace gpipe::experiments {
+
+struct AccuracyFlags {
+  CommonFlags common;
+  int64_t limit_train = 0;
+  int64_t workers = 1;
+  std::string state_folder;  // empty: nothing is saved
+  bool resume = false;
+  bool overwrite = false;
+};
+
+// What is run of the experiment under the flags. Throws std::invalid_argument where they do not
+// fit.
+Settings settle(const AccuracyFlags& flags, const Experiment& experiment);
+
+// The experiment on `source`, with everything settled that can be. Throws std::invalid_argument or
+// c10::ValueError where the flags do not fit it, or a saved run does not fit or would be lost.
+Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
+                     const Source& source);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_

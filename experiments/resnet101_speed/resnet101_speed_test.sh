@@ -1,0 +1,67 @@
+#!/bin/bash
+# The program from outside: mistakes, the table, the JSON, Ctrl-C.
+#   resnet101_speed_test.sh PROGRAM
+set -u
+program=$1
+work=${TEST_TMPDIR:-$(mktemp -d)}
+unset BUILD_WORKING_DIRECTORY
+# Tests run beside each other: threads that spin for a core they do not get would cost minutes.
+export OMP_NUM_THREADS=1
+tiny=(--batch_size=8 --samples=20)
+
+fail() {
+  echo "FAILED: $*"
+  for log in "$work"/*.log; do echo "--- $log"; cat "$log"; done
+  exit 1
+}
+
+# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
+expect_mistake() {
+  local text=$1
+  shift
+  "$program" "$@" >"$work/mistake.log" 2>&1
+  [ $? -eq 2 ] || fail "exit code for $*"
+  grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
+  if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
+}
+expect_mistake "did you mean pipeline-2?" --experiment=baseline,pipline-2
+expect_mistake "did you mean --batch_size?" --batch-size=8
+expect_mistake "sums up to 50, but" --balance=20,30
+expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
+expect_mistake "not for baseline" --experiment=baseline --chunks=4
+expect_mistake "nothing can be written" --json="$work"
+
+"$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
+for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
+  grep -q "^$row  *measured " "$work/all.log" || fail "no measured row $row"
+done
+grep -q "^pipeline-8 .* 411.662 .* 4.294 .* 2.89" "$work/all.log" || fail "no published figures"
+sed -n '/^ResNet-101 speed/,/^LibTorch/p' "$work/all.log" >"$work/table.txt"
+awk 'length > 80' "$work/table.txt" | grep -q . && fail "a line of the table is too long"
+python3 - "$work/table.json" <<'END' || fail "the JSON"
+import json, sys
+rows = {row["experiment"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+figures = rows["pipeline-2"]["figures"]
+assert figures["throughput"]["ours"] > 0 and figures["throughput"]["published"]["torchgpipe"] == 135.539
+assert abs(figures["speed_up"]["ours"] * rows["baseline"]["figures"]["throughput"]["ours"]
+           - figures["throughput"]["ours"]) < 1e-6 * figures["throughput"]["ours"]
+assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and len(rows["baseline"]["epochs"]) == 2
+END
+
+# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
+set -m
+"$program" --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json" \
+  >"$work/stopped.log" 2>&1 &
+pid=$!
+set +m
+for _ in $(seq 1200); do
+  grep -q "2/100000 epoch" "$work/stopped.log" && break
+  sleep 0.05
+done
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+grep -q "^baseline  *interrupted " "$work/stopped.log" || fail "the row does not say that it was interrupted"
+grep -q "pipeline-2: stopped before it began" "$work/stopped.log" || fail "what was not begun is not said"
+grep -q '"origin": "interrupted"' "$work/stopped.json" || fail "no JSON after Ctrl-C"
+echo PASSED
