@@ -68,7 +68,7 @@ struct DeviceKind {
   int64_t (*count)();
   void (*slow_work)(c10::Device device);
   std::shared_ptr<void> (*hold_stream)(c10::Device device) = nullptr;  // null: slow_work
-  void (*allow_host_waits)(bool allowed) = nullptr;  // null: always
+  void (*allow_host_waits)(bool allowed) = nullptr;                    // null: always
 };
 
 // For static initializers of what such a program links. `name` is the value of GPIPE_TEST_DEVICE.

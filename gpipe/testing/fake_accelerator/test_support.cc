@@ -33,9 +33,8 @@ void allow_host_waits(bool allowed) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  register_device_kind(
-      "fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work, &hold_stream,
-               &allow_host_waits});
+  register_device_kind("fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work,
+                                &hold_stream, &allow_host_waits});
   ::testing::UnitTest::GetInstance()->listeners().Append(
       new Verdict(runtime()));  // GoogleTest owns it
   return true;
