@@ -28,7 +28,7 @@
 #include "models/resnet.h"
 
 ABSL_FLAG(int64_t, samples, 0,
-          "Images of an epoch. Default: the scale's (smoke 512, small 2048, full 50000).");
+          "Images of an epoch. Default: the scale's (smoke 1024, small 4096, full 50000).");
 
 namespace gpipe::experiments {
 namespace {
@@ -46,8 +46,7 @@ constexpr char kUsage[] =
 constexpr int64_t kClasses = 1000;
 constexpr double kLearningRate = 0.1;
 
-// What is run. At the smaller scales a micro-batch has kSmallMicroBatch images, or those of the
-// published one if they are fewer.
+// What is run.
 struct Settings {
   std::string name;
   ScaledResNet network;
@@ -59,7 +58,8 @@ struct Settings {
   std::vector<c10::Device> devices;
 };
 
-constexpr int64_t kSmallMicroBatch = 16;
+// At the smaller scales: images of a micro-batch, and the most micro-batches of a mini-batch.
+constexpr int64_t kSmallMicroBatch = 32;
 constexpr int64_t kSmallChunks = 16;
 
 Settings settle(const CommonFlags& flags, const std::string& name) {
@@ -73,7 +73,7 @@ Settings settle(const CommonFlags& flags, const std::string& name) {
   if (flags.scale != Scale::kFull) {
     settings.chunks = std::min(published.chunks, kSmallChunks);
     settings.batch_size = settings.chunks * kSmallMicroBatch;
-    settings.samples = flags.scale == Scale::kSmoke ? 512 : 2048;
+    settings.samples = flags.scale == Scale::kSmoke ? 1024 : 4096;
     settings.epochs = flags.scale == Scale::kSmoke ? 3 : 5;
   }
   if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
