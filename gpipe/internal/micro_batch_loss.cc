@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 #include <new>
 #include <numeric>
@@ -12,9 +11,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "gpipe/internal/boundary.h"
 #include "gpipe/internal/bridge.h"
 #include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/packet.h"
 
 namespace gpipe::internal {
 namespace {
@@ -101,9 +100,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   Tensors targets = with_undefined_tensors_behind(targets_[i]);
   targets_[i].clear();
   for (size_t k = 0; k < targets.size(); ++k) {
-    if (!target_wants_[k]) continue;
-    if (!result.targets) result.targets = std::make_shared<Boundary>();
-    result.targets->attach(targets[k]);
+    result.targets.add(0, targets[k], target_wants_[k]);
   }
   try {
     result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
@@ -141,12 +138,9 @@ double MicroBatchLoss::total() const {
 }
 
 at::Tensor MicroBatchLoss::target_gradient(const Pass& pass, size_t k) const {
-  // Its place among the targets that want a gradient.
-  const auto place =
-      static_cast<size_t>(std::count(target_wants_.begin(), target_wants_.begin() + k, true));
   Tensors pieces;
-  for (const Tensors& gradients : pass.target_gradients) {
-    pieces.push_back(place < gradients.size() ? gradients[place] : at::Tensor());
+  for (const Packet& packet : pass.target_gradients) {
+    pieces.push_back(k < packet.items.size() ? packet.items[k].tensor : at::Tensor());
   }
   return joined_gradients(pieces, sizes_);
 }

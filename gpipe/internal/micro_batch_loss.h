@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/internal/cell.h"
 #include "gpipe/internal/pipeline.h"
-#include "gpipe/internal/stage.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {

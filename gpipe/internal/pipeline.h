@@ -20,6 +20,7 @@
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/cell.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/leaf_sums.h"
 #include "gpipe/internal/model_state.h"
@@ -65,11 +66,11 @@ struct Pass {
   // Cuts out micro-batch i of the outputs' gradients; empty in a step. Called by the workers of the
   // last stage, so that the cutting overlaps with the other stages' work.
   std::function<Packet(int64_t micro_batch)> output_gradient_of;
-  std::vector<Packet> outputs;                            // [micro-batch], of the last stage
-  std::vector<Packet> input_gradients;                    // [micro-batch], after a backward half
-  std::vector<std::vector<at::Tensor>> target_gradients;  // the same, after a step
-  std::vector<StatisticsLog> statistics;                  // [stage]
-  std::vector<LeafSums> leaf_sums;                        // [micro-batch]
+  std::vector<Packet> outputs;            // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;    // [micro-batch], after a backward half
+  std::vector<Packet> target_gradients;   // the same, after a step
+  std::vector<StatisticsLog> statistics;  // [stage]
+  std::vector<LeafSums> leaf_sums;        // [micro-batch]
   CellLoss loss;
   bool keep_outputs = true;
   bool keep_graph = false;           // the backward half may run once more
