@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
@@ -23,6 +24,7 @@
 #include "gpipe/internal/cell.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/leaf_sums.h"
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/stage.h"
@@ -40,25 +42,26 @@ namespace gpipe::internal {
 
 // One mini-batch on its way through the pipeline: made by a forward, used up by its backward.
 struct Pass {
-  explicit Pass(int64_t stages, int64_t micro_batches)
-      : cells(stages),
-        outputs(micro_batches),
-        input_gradients(micro_batches),
-        target_gradients(micro_batches),
+  Pass(int64_t stages, MiniBatch cut)
+      : mini_batch(std::move(cut)),
+        cells(stages),
+        outputs(micro_batches()),
+        input_gradients(micro_batches()),
+        target_gradients(micro_batches()),
         statistics(stages),
-        leaf_sums(micro_batches) {
-    for (std::vector<Cell>& row : cells) row.resize(micro_batches);
+        leaf_sums(micro_batches()) {
+    for (std::vector<Cell>& row : cells) row.resize(micro_batches());
   }
 
-  int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
+  int64_t micro_batches() const { return mini_batch.micro_batches(); }
 
   // Why there is nothing to run a backward on any more.
   enum class Used : uint8_t { kNo, kByBackward, kByFailure };
 
+  MiniBatch mini_batch;
   CellPlan plan;
   CallerState forward_state;
   CallerInputs inputs;
-  std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
   // Where the stages compute: on what was current where the forward was called, as autograd does.
   // One for each device of an accelerator.
