@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <numeric>
 #include <ostream>
 #include <utility>
 
@@ -17,8 +16,8 @@
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/devices.h"
 #include "gpipe/internal/draws.h"
-#include "gpipe/internal/micro_batch.h"
 #include "gpipe/internal/micro_batch_loss.h"
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_checks.h"
 #include "gpipe/internal/pipeline.h"
 #include "gpipe/internal/value.h"
@@ -150,10 +149,7 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  const std::vector<int64_t> sizes = internal::micro_batch_sizes(rows, chunks_);
-  const int64_t micro_batches = static_cast<int64_t>(sizes.size());
-  auto pass = std::make_shared<Pass>(pipeline_->stages(), micro_batches);
-  pass->sizes = sizes;
+  auto pass = std::make_shared<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_));
   pass->plan.step_seed = internal::draw_step_seed();
   pass->plan.record = record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
@@ -175,7 +171,7 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
     item.needs_grad = record && input.defined() && input.requires_grad();
     whole.items.push_back(std::move(item));
   }
-  pass->inputs = internal::CallerInputs(std::move(whole), sizes, record);
+  pass->inputs = internal::CallerInputs(std::move(whole), pass->mini_batch, record);
   return pass;
 }
 
@@ -197,7 +193,7 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   const bool record = c10::GradMode::is_enabled();
   std::shared_ptr<Pass> pass = prepare(inputs, record);
   pipeline->run_forward(*pass);
-  Tensors outputs = internal::gather(pass->outputs, pass->sizes);
+  Tensors outputs = pass->mini_batch.join(pass->outputs);
   if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
   bool any = false;
@@ -223,9 +219,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
       "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
       "forward for evaluation");
   std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
-  const std::vector<int64_t>& sizes = pass->sizes;
-  const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  MicroBatchLoss losses(targets, rows, devices_.back(), *pass, loss_fn, options);
+  const internal::MiniBatch& mini_batch = pass->mini_batch;
+  MicroBatchLoss losses(targets, devices_.back(), mini_batch, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
   pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };
   pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
@@ -233,17 +228,17 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
-  auto send_on = [&](const Tensors& tensors, auto gradient_of) {
+  auto send_on = [&](const Tensors& tensors, const std::vector<Packet>& pieces) {
     for (size_t k = 0; k < tensors.size(); ++k) {
       if (!tensors[k].defined() || !tensors[k].requires_grad()) continue;
-      at::Tensor gradient = gradient_of(k);
+      at::Tensor gradient = mini_batch.join_gradients(pieces, k);
       if (!gradient.defined()) continue;
       roots.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
       gradients.push_back(std::move(gradient));
     }
   };
-  send_on(targets, [&](size_t k) { return losses.target_gradient(*pass, k); });
-  send_on(inputs, [&](size_t k) { return internal::input_gradient(*pass, k); });
+  send_on(targets, pass->target_gradients);
+  send_on(inputs, pass->input_gradients);
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
                                                           /*create_graph=*/false,
@@ -253,7 +248,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   StepResult result;
   result.loss = losses.total();
   pipeline->check_late();
-  if (options.keep_outputs()) result.outputs = internal::gather(pass->outputs, sizes);
+  if (options.keep_outputs()) result.outputs = mini_batch.join(pass->outputs);
   return result;
 }
 

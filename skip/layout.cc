@@ -7,6 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "absl/strings/str_join.h"
 #include "skip/skippable.h"
 
 namespace gpipe::skip {
@@ -14,12 +15,6 @@ namespace {
 
 auto order(const SkipEdge& edge) {
   return std::tie(edge.target_partition, edge.source_partition, edge.key);
-}
-
-std::string list(const std::vector<int64_t>& values) {
-  std::string text;
-  for (int64_t value : values) text += (text.empty() ? "" : ", ") + std::to_string(value);
-  return "{" + text + "}";
 }
 
 }  // namespace
@@ -31,19 +26,19 @@ bool operator==(const SkipEdge& a, const SkipEdge& b) {
 
 Layout Layout::inspect(const torch::nn::Sequential& module, const std::vector<int64_t>& balance) {
   verify_skippables(module);
+  const auto text = [&] { return "{" + absl::StrJoin(balance, ", ") + "}"; };
   const auto layers = static_cast<int64_t>(module->size());
   std::vector<int32_t> partition_of;
   for (size_t partition = 0; partition < balance.size(); ++partition) {
     TORCH_CHECK_VALUE(balance[partition] > 0, "every block of the balance must have at least one ",
-                      "layer, but block ", partition, " of ", list(balance), " has ",
-                      balance[partition]);
+                      "layer, but block ", partition, " of ", text(), " has ", balance[partition]);
     TORCH_CHECK_VALUE(balance[partition] <= layers - static_cast<int64_t>(partition_of.size()),
-                      "the balance ", list(balance), " has more layers than the model (", layers,
+                      "the balance ", text(), " has more layers than the model (", layers,
                       "): let it sum up to that");
     partition_of.insert(partition_of.end(), balance[partition], static_cast<int32_t>(partition));
   }
-  TORCH_CHECK_VALUE(static_cast<int64_t>(partition_of.size()) == layers, "the balance ",
-                    list(balance), " has ", partition_of.size(), " layers and the model ", layers,
+  TORCH_CHECK_VALUE(static_cast<int64_t>(partition_of.size()) == layers, "the balance ", text(),
+                    " has ", partition_of.size(), " layers and the model ", layers,
                     ": let it sum up to that");
 
   std::unordered_map<Key, int32_t> source_of;

@@ -1,9 +1,7 @@
 #include "gpipe/internal/bridge.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
@@ -16,7 +14,8 @@
 #include <utility>
 
 #include "gpipe/internal/local_backward.h"
-#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/packet.h"
 #include "gpipe/internal/pipeline.h"
 
 namespace gpipe::internal {
@@ -97,22 +96,14 @@ class InputNode : public Node {
 
     const variable_list gradients = gradients_in(inputs[0]);
     pass->output_gradient_of = [&](int64_t i) {
-      Packet packet;
-      for (const at::Tensor& gradient : gradients) {
-        Item item;
-        if (gradient.defined()) {
-          const bool whole = pass->micro_batches() == 1;
-          item.tensor = whole ? gradient : rows_of(gradient, i * pass->sizes[0], pass->sizes[i]);
-        }
-        packet.items.push_back(std::move(item));
-      }
-      return packet;
+      return pass->mini_batch.cut_gradients(gradients, i);
     };
     pipeline->run_backward(*pass);
 
     variable_list result(num_outputs());
     for (size_t k = 0; k < own; ++k) {
-      if (task_should_compute_output(k)) result[k] = input_gradient(*pass, k);
+      if (!task_should_compute_output(k)) continue;
+      result[k] = pass->mini_batch.join_gradients(pass->input_gradients, k);
     }
     if (!all) {
       for (size_t k = own; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
@@ -197,30 +188,6 @@ std::shared_ptr<T> make_node(Arguments&&... arguments) {
 }
 
 }  // namespace
-
-at::Tensor joined_gradients(const std::vector<at::Tensor>& pieces,
-                            const std::vector<int64_t>& sizes) {
-  const auto defined = std::find_if(pieces.begin(), pieces.end(),
-                                    [](const at::Tensor& piece) { return piece.defined(); });
-  if (defined == pieces.end()) return {};
-  if (pieces.size() == 1) return *defined;
-  std::vector<at::Tensor> all = pieces;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].defined()) continue;
-    std::vector<int64_t> shape = defined->sizes().vec();
-    shape[0] = sizes[i];
-    all[i] = at::zeros(shape, defined->options());
-  }
-  return at::cat(all, 0);
-}
-
-at::Tensor input_gradient(const Pass& pass, size_t input) {
-  std::vector<at::Tensor> pieces;
-  for (const Packet& packet : pass.input_gradients) {
-    pieces.push_back(input < packet.items.size() ? packet.items[input].tensor : at::Tensor());
-  }
-  return joined_gradients(pieces, pass.sizes);
-}
 
 void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,

@@ -29,14 +29,6 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pa
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad);
 
-// The gradient of a tensor that was cut into micro-batches of `sizes` rows, from those of its
-// pieces: undefined if all of them are, zero where some are.
-at::Tensor joined_gradients(const std::vector<at::Tensor>& pieces,
-                            const std::vector<int64_t>& sizes);
-
-// After a backward half: that of the pipeline's input number `input`.
-at::Tensor input_gradient(const Pass& pass, size_t input);
-
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_BRIDGE_H_

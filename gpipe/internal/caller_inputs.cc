@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/micro_batch.h"
 
 namespace gpipe::internal {
 
-CallerInputs::CallerInputs(Packet whole, const std::vector<int64_t>& sizes, bool record)
-    : whole_(std::move(whole)), sizes_(sizes), record_(record) {
+CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record)
+    : whole_(std::move(whole)), mini_batch_(std::move(mini_batch)), record_(record) {
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const at::Tensor& tensor = whole_.items[k].tensor;
     memory_of_.push_back(-1);
@@ -20,7 +19,9 @@ CallerInputs::CallerInputs(Packet whole, const std::vector<int64_t>& sizes, bool
     if (memory_of_[k] >= 0) continue;
     memory_of_[k] = static_cast<int>(memories_.size());
     Memory memory{storage, k, tensor.unsafeGetTensorImpl()->version_counter(), 0, {}};
-    for (size_t i = 0; i < sizes_.size(); ++i) memory.of_micro_batches.emplace_back(/*version=*/0);
+    for (int64_t i = 0; i < mini_batch_.micro_batches(); ++i) {
+      memory.of_micro_batches.emplace_back(/*version=*/0);
+    }
     memories_.push_back(std::move(memory));
   }
 }
@@ -37,7 +38,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
       packet.items.push_back(packet.items[same]);
       continue;
     }
-    at::Tensor rows = rows_of(item.tensor, i * sizes_[0], sizes_[i]);
+    at::Tensor rows = mini_batch_.cut(item.tensor, i);
     if (memory_of_[k] >= 0) {
       rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
     }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/packet.h"
 
 namespace gpipe::internal {
@@ -23,9 +24,8 @@ namespace gpipe::internal {
 class CallerInputs {
  public:
   CallerInputs() = default;
-  // `whole`: the inputs as given; `sizes`: rows of each micro-batch; `record`: gradients will be
-  // asked for.
-  CallerInputs(Packet whole, const std::vector<int64_t>& sizes, bool record);
+  // `whole`: the inputs as given; `record`: gradients will be asked for.
+  CallerInputs(Packet whole, MiniBatch mini_batch, bool record);
 
   Packet micro_batch(int64_t i) const;
 
@@ -47,7 +47,7 @@ class CallerInputs {
   };
 
   Packet whole_;
-  std::vector<int64_t> sizes_;
+  MiniBatch mini_batch_;
   bool record_ = false;
   std::vector<int> memory_of_;  // [input]; -1: it keeps no versions
   std::vector<Memory> memories_;

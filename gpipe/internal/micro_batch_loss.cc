@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 #include <new>
 #include <numeric>
@@ -12,9 +11,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "gpipe/internal/boundary.h"
-#include "gpipe/internal/bridge.h"
-#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/mini_batch.h"
 
 namespace gpipe::internal {
 namespace {
@@ -66,44 +63,45 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
 
 }  // namespace
 
-MicroBatchLoss::MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device device,
-                               const Pass& pass, const LossFn& loss_fn, const StepOptions& options)
+MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device,
+                               const MiniBatch& mini_batch, const LossFn& loss_fn,
+                               const StepOptions& options)
     : loss_fn_(loss_fn),
       keep_outputs_(options.keep_outputs()),
-      sizes_(pass.sizes),
-      targets_(pass.sizes.size()),
-      losses_(pass.sizes.size()) {
+      mini_batch_(mini_batch),
+      targets_(mini_batch.micro_batches()),
+      losses_(mini_batch.micro_batches()) {
   if (!targets.empty()) {
     const int64_t target_rows = batch_size(targets, "target");
-    TORCH_CHECK_VALUE(target_rows == rows, "the targets have ", target_rows,
-                      " rows in dimension 0, but the inputs have ", rows);
+    TORCH_CHECK_VALUE(target_rows == mini_batch.rows(), "the targets have ", target_rows,
+                      " rows in dimension 0, but the inputs have ", mini_batch.rows());
     for (size_t k = 0; k < targets.size(); ++k) {
       TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
                         " is on ", targets[k].device(), ", but the last partition is on ", device,
                         "; move it there with .to()");
       target_wants_.push_back(targets[k].defined() && targets[k].requires_grad());
     }
-    targets_ = scatter(targets, sizes_);
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      targets_[i] = mini_batch.cut(targets, static_cast<int64_t>(i));
+    }
   }
-  weights_ = weights_of(targets_, sizes_, options);
+  weights_ = weights_of(targets_, mini_batch.sizes(), options);
 }
 
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   for (size_t n = 0; n < outputs.size(); ++n) {
     // Now, before any gradient is added to what the caller has.
     if (keep_outputs_) {
-      check_joinable(outputs[n], n, sizes_, i);
+      mini_batch_.check_joinable(outputs[n], n, i);
     } else {
-      check_rows(outputs[n], n, sizes_, i);
+      mini_batch_.check_rows(outputs[n], n, i);
     }
   }
   LossResult result;
   Tensors targets = with_undefined_tensors_behind(targets_[i]);
   targets_[i].clear();
   for (size_t k = 0; k < targets.size(); ++k) {
-    if (!target_wants_[k]) continue;
-    if (!result.targets) result.targets = std::make_shared<Boundary>();
-    result.targets->attach(targets[k]);
+    result.targets.add(0, targets[k], target_wants_[k]);
   }
   try {
     result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
@@ -138,17 +136,6 @@ double MicroBatchLoss::total() const {
     if (weights_[i] > 0) total += weights_[i] * losses_[i].item<double>();
   }
   return total;
-}
-
-at::Tensor MicroBatchLoss::target_gradient(const Pass& pass, size_t k) const {
-  // Its place among the targets that want a gradient.
-  const auto place =
-      static_cast<size_t>(std::count(target_wants_.begin(), target_wants_.begin() + k, true));
-  Tensors pieces;
-  for (const Tensors& gradients : pass.target_gradients) {
-    pieces.push_back(place < gradients.size() ? gradients[place] : at::Tensor());
-  }
-  return joined_gradients(pieces, sizes_);
 }
 
 }  // namespace gpipe::internal

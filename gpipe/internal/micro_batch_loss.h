@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpipe/internal/pipeline.h"
-#include "gpipe/internal/stage.h"
+#include "gpipe/internal/cell.h"
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {
@@ -19,23 +19,22 @@ namespace gpipe::internal {
 // What is given to the constructor must outlive it.
 class MicroBatchLoss {
  public:
-  // Cuts the targets. Throws c10::ValueError for targets that do not fit `rows` or `device`, and
-  // for weights that are negative, not finite, all zero, or given for a sum.
-  MicroBatchLoss(const Tensors& targets, int64_t rows, c10::Device device, const Pass& pass,
+  // Cuts the targets. Throws c10::ValueError for targets that do not fit `mini_batch` or `device`,
+  // and for weights that are negative, not finite, all zero, or given for a sum.
+  MicroBatchLoss(const Tensors& targets, c10::Device device, const MiniBatch& mini_batch,
                  const LossFn& loss_fn, const StepOptions& options);
 
   // The loss of micro-batch i. Throws c10::ValueError if it is no real number or wants no gradient,
   // and for outputs that do not have the micro-batch's rows.
   LossResult operator()(int64_t i, const Tensors& outputs);
 
-  // After the run: the loss of the mini-batch, and the gradient of target number k.
+  // After the run: the loss of the mini-batch.
   double total() const;
-  at::Tensor target_gradient(const Pass& pass, size_t k) const;
 
  private:
   const LossFn& loss_fn_;
   const bool keep_outputs_;
-  const std::vector<int64_t> sizes_;
+  const MiniBatch& mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] a gradient
   std::vector<double> weights_;     // [micro-batch] of its loss in that of the mini-batch

@@ -192,8 +192,8 @@ void Pipeline::check_unchanged(Pass& pass) {
   const std::optional<size_t> changed = pass.inputs.changed_by_caller();
   std::vector<bool> recomputing;
   for (const std::vector<Cell>& row : pass.cells) {
-    recomputing.push_back(
-        std::any_of(row.begin(), row.end(), [](const Cell& cell) { return cell.checkpointed; }));
+    recomputing.push_back(std::any_of(row.begin(), row.end(),
+                                      [](const Cell& cell) { return cell.recompute.has_value(); }));
   }
   TORCH_CHECK(
       !changed || !recomputing.front(), "input ", changed.value_or(0),
@@ -382,11 +382,8 @@ void Pipeline::handle(Pass& pass, const Action& action, std::vector<Packet>& rec
     task.on_caller = pool_->is_inline();
     task.leaf_sums = &pass.leaf_sums[i];
     task.first_on_device = &first_on_device_;
+    task.target_gradients = &pass.target_gradients[i];
     std::vector<Packet> results = stage.backward(pass.plan, i, std::move(gradients), cell, task);
-    if (cell.loss.targets) {
-      pass.target_gradients[i] = std::move(cell.loss.targets->gradients());
-      cell.loss.targets.reset();
-    }
     if (task.part == BackwardPart::kWeights) return;
     if (first) {
       pass.input_gradients[i] = results.empty() ? Packet() : std::move(results[0]);

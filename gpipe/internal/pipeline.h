@@ -14,14 +14,17 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/cell.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/leaf_sums.h"
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/stage.h"
@@ -39,25 +42,26 @@ namespace gpipe::internal {
 
 // One mini-batch on its way through the pipeline: made by a forward, used up by its backward.
 struct Pass {
-  explicit Pass(int64_t stages, int64_t micro_batches)
-      : cells(stages),
-        outputs(micro_batches),
-        input_gradients(micro_batches),
-        target_gradients(micro_batches),
+  Pass(int64_t stages, MiniBatch cut)
+      : mini_batch(std::move(cut)),
+        cells(stages),
+        outputs(micro_batches()),
+        input_gradients(micro_batches()),
+        target_gradients(micro_batches()),
         statistics(stages),
-        leaf_sums(micro_batches) {
-    for (std::vector<Cell>& row : cells) row.resize(micro_batches);
+        leaf_sums(micro_batches()) {
+    for (std::vector<Cell>& row : cells) row.resize(micro_batches());
   }
 
-  int64_t micro_batches() const { return static_cast<int64_t>(sizes.size()); }
+  int64_t micro_batches() const { return mini_batch.micro_batches(); }
 
   // Why there is nothing to run a backward on any more.
   enum class Used : uint8_t { kNo, kByBackward, kByFailure };
 
+  MiniBatch mini_batch;
   CellPlan plan;
   CallerState forward_state;
   CallerInputs inputs;
-  std::vector<int64_t> sizes;            // rows per micro-batch
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
   // Where the stages compute: on what was current where the forward was called, as autograd does.
   // One for each device of an accelerator.
@@ -65,11 +69,11 @@ struct Pass {
   // Cuts out micro-batch i of the outputs' gradients; empty in a step. Called by the workers of the
   // last stage, so that the cutting overlaps with the other stages' work.
   std::function<Packet(int64_t micro_batch)> output_gradient_of;
-  std::vector<Packet> outputs;                            // [micro-batch], of the last stage
-  std::vector<Packet> input_gradients;                    // [micro-batch], after a backward half
-  std::vector<std::vector<at::Tensor>> target_gradients;  // the same, after a step
-  std::vector<StatisticsLog> statistics;                  // [stage]
-  std::vector<LeafSums> leaf_sums;                        // [micro-batch]
+  std::vector<Packet> outputs;            // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;    // [micro-batch], after a backward half
+  std::vector<Packet> target_gradients;   // the same, after a step
+  std::vector<StatisticsLog> statistics;  // [stage]
+  std::vector<LeafSums> leaf_sums;        // [micro-batch]
   CellLoss loss;
   bool keep_outputs = true;
   bool keep_graph = false;           // the backward half may run once more

@@ -1,29 +1,25 @@
 #include "gpipe/internal/stage.h"
 
-#include <ATen/SequenceNumber.h>
-#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/leaving_copies.h"
-#include "gpipe/internal/read_only_inputs.h"
+#include "gpipe/internal/local_backward.h"
+#include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
 namespace {
 
 using torch::autograd::Edge;
-using torch::autograd::edge_list;
 using torch::autograd::Node;
-using torch::autograd::variable_list;
 
 // Whether a gradient may ever flow through the tensor in this run.
 bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
@@ -37,22 +33,20 @@ bool checkpoints(const CellPlan& plan, int64_t stage, int64_t micro_batch) {
          (mode == Checkpoint::kExceptLast && !(*plan.follows_at_once)[stage][micro_batch]);
 }
 
-Edge edge_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.requires_grad()) return {};
-  return torch::autograd::impl::gradient_edge(tensor);
+std::vector<Packet> packet_of(at::Tensor tensor) {
+  std::vector<Packet> packets(1);
+  packets[0].items.emplace_back();
+  packets[0].items[0].tensor = std::move(tensor);
+  return packets;
 }
 
-// The gradients of what the graph's inputs stand for, packet by packet.
-Packet gradients_of(const c10::SmallVector<int, 2>& sinks, const std::shared_ptr<Boundary>& from) {
-  Packet packet;
-  for (int sink : sinks) {
-    Item item;
-    if (sink >= 0 && !from->gradients().empty()) {
-      item.tensor = std::move(from->gradients()[sink]);
+bool any_needs_grad(const std::vector<Packet>& packets) {
+  for (const Packet& packet : packets) {
+    for (const Item& item : packet.items) {
+      if (item.needs_grad) return true;
     }
-    packet.items.push_back(std::move(item));
   }
-  return packet;
+  return false;
 }
 
 bool any_defined(const std::vector<Packet>& gradients) {
@@ -81,41 +75,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
   Result result;
   CellGraph& graph = result.graph;
   ReadOnlyInputs read_only;
-  std::vector<std::vector<at::Tensor>> tensors(inputs.size());
-  graph.sinks.resize(inputs.size());
-  // What arrived several times as the same tensor is one tensor here, too.
-  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    tensors[k].reserve(inputs[k].items.size());
-    for (Item& item : inputs[k].items) {
-      int sink = -1;
-      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
-      const auto twin = std::find_if(known.begin(), known.end(),
-                                     [&](const auto& entry) { return entry.first == impl; });
-      if (item.tensor.defined() && twin != known.end()) {
-        tensors[k].push_back(twin->second);
-      } else {
-        tensors[k].push_back(detached_alias(item.tensor));
-        const at::Tensor& alias = tensors[k].back();
-        if (item.tensor.defined()) known.emplace_back(impl, alias);
-        if (item.read_only && (differentiable(plan, alias) || !device_.is_cpu())) {
-          read_only.watch(alias);
-        }
-        if (plan.record && item.needs_grad) {
-          if (!graph.boundary) graph.boundary = std::make_shared<Boundary>();
-          sink = static_cast<int>(graph.boundary->attach(alias));
-        }
-      }
-      if (item.read_only && storage_of(item.tensor) != nullptr) {
-        result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
-      }
-      if (item.shared && storage_of(item.tensor) != nullptr) {
-        result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
-      }
-      graph.sinks[k].push_back(sink);
-    }
-  }
-  known.clear();
+  std::vector<std::vector<at::Tensor>> tensors = attach(plan, inputs, result, read_only);
   if (!keep_inputs) {
     for (Packet& packet : inputs) {
       for (Item& item : packet.items) item.tensor = at::Tensor();
@@ -127,43 +87,76 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
     tracker.stash(routes_.incoming[k], std::move(tensors[k + 1][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
-  DrawsScope draws_scope(&draws_, plan.record ? &graph.draws : nullptr);
+  DrawsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // a layer's input is to be freed when the layer is done with it
-  graph.thread = at::RecordFunction::currentThreadId();
-  graph.begin = at::sequence_number::peek();
+  graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
-    Layer& layer = layers_[position];
-    running_layer_ = static_cast<int64_t>(position);
-    draws_.enter(plan.step_seed, micro_batch, layer.index);
-    RunningStatisticsScope::enter_layer(layer.index);
-    if (layer.skips.empty()) {
-      value = layer.module.any_forward(std::move(value));
-    } else {
-      skip::CallScope call(layer.skips);
-      value = layer.module.any_forward(std::move(value));
-      call.finish();
-    }
+    draws_.enter(plan.step_seed, micro_batch, layers_[position].index);
+    value = run_layer(static_cast<int64_t>(position), std::move(value));
     if (keep_inputs) check_kept(inputs, "while it is checkpointed");
     read_only.check([this] { return current_layer(); });
-    if (plan.record) graph.layer_ends.push_back(at::sequence_number::peek());
+    if (plan.record) graph.end_layer();
   }
   result.activation = from_any(std::move(value));
   result.skips.reserve(routes_.outgoing.size());
   for (const skip::Key& key : routes_.outgoing) result.skips.push_back(tracker.pop(key));
   tracker_scope.reset();
+  if (plan.record) add_outputs(result);
+  return result;
+}
 
-  if (plan.record) {
-    graph.outputs.resize(1 + result.skips.size());
-    for (const at::Tensor& tensor : result.activation.tensors) {
-      graph.outputs[0].push_back(edge_of(tensor));
-    }
-    for (size_t k = 0; k < result.skips.size(); ++k) {
-      graph.outputs[k + 1].push_back(edge_of(result.skips[k]));
+std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
+                                                   const std::vector<Packet>& inputs,
+                                                   Result& result,
+                                                   ReadOnlyInputs& read_only) const {
+  std::vector<std::vector<at::Tensor>> tensors(inputs.size());
+  // What arrived several times as the same tensor is one tensor here, too.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    tensors[k].reserve(inputs[k].items.size());
+    for (const Item& item : inputs[k].items) {
+      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
+      const auto twin = std::find_if(known.begin(), known.end(),
+                                     [&](const auto& entry) { return entry.first == impl; });
+      const bool fresh = !item.tensor.defined() || twin == known.end();
+      tensors[k].push_back(fresh ? detached_alias(item.tensor) : twin->second);
+      const at::Tensor& alias = tensors[k].back();
+      if (fresh && item.tensor.defined()) known.emplace_back(impl, alias);
+      if (fresh && item.read_only && (differentiable(plan, alias) || !device_.is_cpu())) {
+        read_only.watch(alias);
+      }
+      result.graph.inputs().add(k, alias, fresh && plan.record && item.needs_grad);
+      if (storage_of(item.tensor) == nullptr) continue;
+      if (item.read_only) result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
+      if (item.shared) result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
     }
   }
-  return result;
+  return tensors;
+}
+
+torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value) {
+  Layer& layer = layers_[position];
+  running_layer_ = position;
+  RunningStatisticsScope::enter_layer(layer.index);
+  if (layer.skips.empty()) return layer.module.any_forward(std::move(value));
+  skip::CallScope call(layer.skips);
+  value = layer.module.any_forward(std::move(value));
+  call.finish();
+  return value;
+}
+
+void Stage::add_outputs(Result& result) const {
+  for (int k : routes_.gradient_order) {
+    if (k > 0) {
+      result.graph.add_output(k, 0, result.skips[k - 1]);
+      continue;
+    }
+    for (size_t n = 0; n < result.activation.tensors.size(); ++n) {
+      result.graph.add_output(0, n, result.activation.tensors[n]);
+    }
+  }
 }
 
 void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const {
@@ -267,28 +260,28 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
 
 void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
                      const Packet& handed_over, Cell& cell) {
-  if (cell.checkpointed) {
+  CellGraph graph;
+  if (cell.recompute) {
+    // The layers' graph is to be freed here, so the loss is cut off from it.
     for (size_t n = 0; n < outputs.tensors.size(); ++n) {
       outputs.tensors[n] = detached_alias(outputs.tensors[n]);
-      int sink = -1;
-      if (handed_over.items[n].needs_grad) {
-        if (!cell.loss.outputs) cell.loss.outputs = std::make_shared<Boundary>();
-        sink = static_cast<int>(cell.loss.outputs->attach(outputs.tensors[n]));
-      }
-      cell.loss.sinks.push_back(sink);
+      graph.inputs().add(0, outputs.tensors[n], handed_over.items[n].needs_grad);
     }
   }
+  graph.begin_loss(layers_.size());
   // The loss may draw random numbers, too: it counts as the layer behind the last.
-  cell.loss.begin = at::sequence_number::peek();
   draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
-  DrawsScope draws_scope(&draws_, cell.checkpointed ? &cell.loss.draws : &cell.graph.draws);
+  DrawsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
   LossResult scalar = loss(micro_batch, outputs.tensors);
-  cell.loss.edge = edge_of(scalar.loss);
-  cell.loss.seed = std::move(scalar.seed);
-  cell.loss.targets = std::move(scalar.targets);
-  // The outputs' own edges are no roots any more; the loss is the only one.
-  if (!cell.checkpointed && !cell.graph.outputs.empty()) cell.graph.outputs[0].clear();
+  graph.add_output(0, 0, scalar.loss);
+  graph.targets() = std::move(scalar.targets);
+  cell.seed = std::move(scalar.seed);
+  if (cell.recompute) {
+    cell.loss = std::make_unique<CellGraph>(std::move(graph));
+  } else {
+    cell.graph.append_loss(std::move(graph));
+  }
 }
 
 std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
@@ -312,49 +305,41 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
     result = run(plan, micro_batch, inputs, /*keep_inputs=*/recomputes);
   }
   std::vector<Packet> outputs = hand_over(plan, result);
-  for (const Packet& packet : outputs) {
-    for (const Item& item : packet.items) {
-      cell.checkpointed = cell.checkpointed || (recomputes && item.needs_grad);
-    }
-  }
-  if (cell.checkpointed) {
-    cell.fingerprints = fingerprints_of(result);
-    cell.inputs = std::move(inputs);
+  if (recomputes && any_needs_grad(outputs)) {
+    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result)};
     result.graph = CellGraph();
-    if (!loss) {
-      result = Result();
-    } else {
-      for (at::Tensor& tensor : result.activation.tensors) tensor = detached_alias(tensor);
-    }
   } else {
     inputs.clear();
     cell.graph = std::move(result.graph);
   }
-  if (loss) {
-    run_loss(plan, micro_batch, loss, std::move(result.activation), outputs[0], cell);
-  }
+  if (loss) run_loss(plan, micro_batch, loss, std::move(result.activation), outputs[0], cell);
   return outputs;
 }
 
-CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell::Recompute& kept,
                            const BackwardTask& task) {
-  check_kept(cell.inputs, "between its forward and its recompute");
+  check_kept(kept.inputs, "between its forward and its recompute");
   plan.model.check_parameters(index_);
   std::vector<Packet> copy;
-  if (task.keep) copy = cell.inputs;
+  if (task.keep) copy = kept.inputs;
   CallerStateScope state(*plan.forward_state);
   AutocastCacheOff no_cache;
   OperatorModeScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
-  Result result = run(plan, micro_batch, task.keep ? copy : cell.inputs, /*keep_inputs=*/false);
-  const std::vector<Fingerprint> fingerprints = fingerprints_of(result);
-  bool same = fingerprints.size() == cell.fingerprints.size();
+  Result result = run(plan, micro_batch, task.keep ? copy : kept.inputs, /*keep_inputs=*/false);
+  check_recomputed(fingerprints_of(result), kept.fingerprints, task);
+  return std::move(result.graph);
+}
+
+void Stage::check_recomputed(const std::vector<Fingerprint>& now,
+                             const std::vector<Fingerprint>& in_forward, const BackwardTask& task) {
+  bool same = now.size() == in_forward.size();
   at::Tensor differs;
-  for (size_t k = 0; same && k < fingerprints.size(); ++k) {
-    same = fingerprints[k].matches(cell.fingerprints[k]);
-    const at::Tensor differs_here = fingerprints[k].differs(cell.fingerprints[k]);
+  for (size_t k = 0; same && k < now.size(); ++k) {
+    same = now[k].matches(in_forward[k]);
+    const at::Tensor differs_here = now[k].differs(in_forward[k]);
     if (!differs_here.defined()) continue;
     // A layer may have moved what it returned to another device.
     const bool first = !differs.defined() || differs.device() != differs_here.device();
@@ -364,7 +349,6 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell
   if (differs.defined()) task.late_checks->add(index_, differs, *task.transfers);
   running_layer_ = -1;
   if (!same) refuse_recompute(index_, "");
-  return std::move(result.graph);
 }
 
 std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
@@ -375,15 +359,6 @@ std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
   for (const at::Tensor& tensor : result.activation.tensors) add(tensor);
   for (const at::Tensor& tensor : result.skips) add(tensor);
   return fingerprints;
-}
-
-int64_t Stage::layer_of(const CellGraph& graph, uint64_t sequence_nr) const {
-  if (sequence_nr < graph.begin) return -1;
-  size_t position = 0;
-  while (position < graph.layer_ends.size() && sequence_nr >= graph.layer_ends[position]) {
-    ++position;
-  }
-  return static_cast<int64_t>(position);
 }
 
 int64_t Stage::owner_of(const CellPlan& plan, const BackwardTask& task,
@@ -400,91 +375,96 @@ int64_t Stage::owner_of(const CellPlan& plan, const BackwardTask& task,
   return owner;
 }
 
-std::function<at::Tensor*(const std::shared_ptr<Node>&, const at::Tensor&)> Stage::sum_of(
-    const CellPlan& plan, const BackwardTask& task, LeafSums& captured) {
-  return [this, &plan, &task, &captured](const std::shared_ptr<Node>& accumulator,
-                                         const at::Tensor& leaf) -> at::Tensor* {
+// One backward of one cell, for what its graph meets on its way: leaves, and others' graphs.
+struct Stage::Backward {
+  Stage& stage;
+  const CellPlan& plan;
+  const int64_t micro_batch;
+  const BackwardTask& task;
+  Roots roots;        // what others have left for leaves that this stage accumulates
+  LeafSums captured;  // what the caller asked for; others' terms come first
+
+  // The functions capture one pointer each and need no memory of their own.
+  GraphTask graph_task() {
+    GraphTask result;
+    result.part = task.part;
+    result.keep = task.keep;
+    result.draws = {&stage.draws_, plan.step_seed, micro_batch, stage.layers_.front().index};
+    result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
+      return sum_of(accumulator, leaf);
+    };
+    result.enter_foreign = [this](const Node& node, uint64_t thread) {
+      enter_foreign(node, thread);
+    };
+    result.target_gradients = task.target_gradients;
+    return result;
+  }
+
+  void take(LeafSums& sums) {
+    sums.take(stage.index_, [this](LeafSums::Entry entry) {
+      if (task.captured != nullptr) {
+        *captured.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
+      } else {
+        roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+      }
+    });
+  }
+
+  // Through the graph of a loss that hangs on detached outputs. Returns their gradients.
+  std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
+    LeafSums leaves;
+    GraphTask of_loss = graph_task();
+    of_loss.part = BackwardPart::kWhole;
+    // What the layers use, too, gets its gradient together with theirs.
+    of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
+      return leaves.sum_of(accumulator, stage.index_);
+    };
+    gradients =
+        loss.backward(std::move(gradients), Roots(), std::move(of_loss), stage.running_layer_);
+    take(leaves);
+    return gradients;
+  }
+
+  // Leaves' gradients that the caller named, terms of other stages included, are captured.
+  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
     if (task.captured != nullptr) {
       const auto& leaves = task.captured->leaves;
       if (std::find(leaves.begin(), leaves.end(), accumulator.get()) == leaves.end()) {
-        TORCH_CHECK(!task.captured->asked.contains(accumulator.get()), current_layer(),
+        TORCH_CHECK(!task.captured->asked.contains(accumulator.get()), stage.current_layer(),
                     " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
                     "asked for, but that no layer has registered; register it "
                     "(register_parameter), or use backward() without a list");
         return LocalBackwardOptions::discarded();
       }
     }
-    const int64_t owner = owner_of(plan, task, leaf);
-    if (owner != index_) return task.leaf_sums->sum_of(accumulator, owner);
-    return task.captured == nullptr ? nullptr : captured.sum_of(accumulator, index_);
-  };
-}
+    const int64_t owner = stage.owner_of(plan, task, leaf);
+    if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
+    return task.captured == nullptr ? nullptr : captured.sum_of(accumulator, stage.index_);
+  }
 
-LocalBackwardOptions Stage::options_for(const CellPlan& plan, int64_t micro_batch,
-                                        const BackwardTask& task, const CellGraph& graph,
-                                        uint64_t& running) {
-  LocalBackwardOptions options;
-  options.keep_graph = task.keep;
-  options.running = &running;
-  options.own = LocalBackwardOptions::Range{graph.thread, graph.begin};
-  options.enter_foreign = [this, &plan, &task, &graph](const Node& node) {
+  void enter_foreign(const Node& node, uint64_t thread) const {
     // Made by the pipeline: on a worker, or during this call on its thread.
     const bool hidden = task.on_caller
                             ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
-                            : node.thread_id() == graph.thread;
-    TORCH_CHECK(!hidden, current_layer(),
+                            : node.thread_id() == thread;
+    TORCH_CHECK(!hidden, stage.current_layer(),
                 " uses a tensor of another micro-batch, or of a forward that is recomputed, that "
                 "came by a way that the pipeline does not see (a member of a layer, say); hand it "
                 "on as one of the values between layers, stash and pop it (skip/skippable.h), "
                 "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
-    task.foreign->enter(node, index_);
-  };
-  options.before_users_code = [this, &plan, &graph, micro_batch, leaves = uint64_t{0}](
-                                  const Node& node, uint64_t next) mutable {
-    const uint64_t number = node.sequence_nr();
-    if (is_custom_function(node)) {
-      for (const DrawRecord& record : graph.draws) {
-        // The function's forward drew after its node was made and before the next one.
-        if (record.sequence_nr <= number || record.sequence_nr > next) continue;
-        draws_.repeat(plan.step_seed, micro_batch, record);
-        return;
-      }
-    }
-    const int64_t position = std::max<int64_t>(layer_of(graph, number), 0);
-    const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
-    const int64_t layer = position <= last ? layers_[position].index : layers_[last].index + 1;
-    const uint64_t start =
-        position == 0 ? graph.begin : std::max(graph.begin, graph.layer_ends[position - 1]);
-    // Accumulators have no number among the nodes; they run in one order in every schedule.
-    const bool is_leaf = number == std::numeric_limits<uint64_t>::max();
-    draws_.enter_backward(plan.step_seed, micro_batch, layer,
-                          is_leaf          ? ~leaves++
-                          : number < start ? 0
-                                           : number - start + 1);
-  };
-  return options;
-}
+    task.foreign->enter(node, stage.index_);
+  }
 
-Packet Stage::backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
-                            const BackwardTask& task, LeafSums& leaves) {
-  running_layer_ = static_cast<int64_t>(layers_.size());
-  uint64_t running = 0;
-  CellGraph graph;  // of the loss alone: whatever runs belongs to what follows the layers
-  graph.thread = at::RecordFunction::currentThreadId();
-  graph.begin = cell.loss.begin;
-  graph.draws = std::move(cell.loss.draws);
-  graph.layer_ends.assign(layers_.size(), 0);
-  LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
-  options.boundaries = {cell.loss.outputs.get(), cell.loss.targets.get()};
-  // What the layers use, too, gets its gradient together with theirs.
-  options.sum_of = [&](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
-    return leaves.sum_of(accumulator, index_);
-  };
-  variable_list seeds = {cell.loss.seed};
-  run_local_backward({cell.loss.edge}, seeds, options);
-  cell.loss.draws = std::move(graph.draws);
-  return gradients_of(cell.loss.sinks, cell.loss.outputs);
-}
+  void hand_captured() {
+    captured.take(stage.index_, [this](LeafSums::Entry entry) {
+      const auto& leaves = task.captured->leaves;
+      const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
+      at::Tensor& sum = task.captured->sums[place - leaves.begin()];
+      c10::NoGradGuard no_grad;
+      sum = sum.defined() ? sum + entry.sum : entry.sum;
+    });
+  }
+};
 
 std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
@@ -494,129 +474,28 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   DrawsScope draws_scope(&draws_, nullptr);
   std::optional<DrawsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
-  if (task.part == BackwardPart::kWeights) return backward_weights(plan, micro_batch, cell, task);
 
-  edge_list roots;
-  variable_list seeds;
-  auto add_root = [&](const Edge& edge, at::Tensor gradient) {
-    roots.push_back(edge);
-    seeds.push_back(std::move(gradient));
-  };
-  LeafSums captured;
-  auto add_leaf = [&](LeafSums::Entry entry) {
-    if (task.captured != nullptr) {
-      *captured.sum_of(entry.accumulator, index_) = std::move(entry.sum);
-    } else {
-      add_root(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
-    }
-  };
-  task.leaf_sums->take(index_, add_leaf);
-
-  const bool counts = cell.loss.edge.is_valid() && cell.loss.seed.defined();
-  if (counts && cell.checkpointed) {
-    LeafSums leaves;
-    gradients.resize(1);
-    gradients[0] = backward_loss(plan, micro_batch, cell, task, leaves);
-    leaves.take(index_, add_leaf);
-  } else if (counts) {
-    add_root(cell.loss.edge, cell.loss.seed);
-  }
-
-  CellGraph recomputed;
-  // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
-  if (cell.checkpointed && any_defined(gradients)) {
-    recomputed = recompute(plan, micro_batch, cell, task);
-  }
-  CellGraph& graph = cell.checkpointed ? recomputed : cell.graph;
-  for (int k : routes_.gradient_order) {
-    if (static_cast<size_t>(k) >= graph.outputs.size() ||
-        static_cast<size_t>(k) >= gradients.size()) {
-      continue;
-    }
-    for (size_t n = 0; n < graph.outputs[k].size() && n < gradients[k].items.size(); ++n) {
-      at::Tensor& gradient = gradients[k].items[n].tensor;
-      const Edge& edge = graph.outputs[k][n];
-      if (!edge.is_valid() || !gradient.defined()) continue;
-      // A layer may have moved what it returned to another device.
-      const auto& wanted = edge.function->input_metadata(edge.input_nr);
-      if (!wanted.was_default_constructed() && wanted.device() != gradient.device()) {
-        c10::NoGradGuard no_grad;
-        gradient = gradient.to(wanted.device());
-      }
-      add_root(edge, std::move(gradient));
+  Backward backward{*this, plan, micro_batch, task, {}, {}};
+  if (task.part != BackwardPart::kWeights) {
+    backward.take(*task.leaf_sums);
+    if (cell.seed.defined()) gradients = packet_of(cell.seed);
+    if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
+    // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
+    if (cell.recompute && any_defined(gradients)) {
+      cell.graph = recompute(plan, micro_batch, *cell.recompute, task);
     }
   }
-  gradients.clear();
-
-  uint64_t running = 0;
-  LocalBackwardOptions options = options_for(plan, micro_batch, task, graph, running);
-  options.boundaries = {graph.boundary.get(), cell.loss.targets.get()};
-  options.sum_of = sum_of(plan, task, captured);
-  const bool with_loss = counts && !cell.checkpointed;
-  WeightBackward weights;
-  run_attributed(graph, with_loss, running, [&] {
-    if (task.part == BackwardPart::kInputs) {
-      weights = run_input_backward(roots, seeds, options);
-    } else {
-      run_local_backward(roots, seeds, options);
-    }
-  });
-  captured.take(index_, [&](LeafSums::Entry entry) {
-    const auto& leaves = task.captured->leaves;
-    const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
-    at::Tensor& sum = task.captured->sums[place - leaves.begin()];
-    c10::NoGradGuard no_grad;
-    sum = sum.defined() ? sum + entry.sum : entry.sum;
-  });
-
-  const size_t inputs = cell.checkpointed ? cell.inputs.size() : graph.sinks.size();
-  std::vector<Packet> result(inputs);
-  for (size_t k = 0; k < graph.sinks.size(); ++k) {
-    result[k] = gradients_of(graph.sinks[k], graph.boundary);
-    for (Item& item : result[k].items) {
-      // A stage before may change what it is given (a hook does, perhaps), and this half is not
-      // over: see docs/design/pipeline.md on memory.
-      if (storage_of(item.tensor) == nullptr || !weights.holds(storage_of(item.tensor))) continue;
-      item.tensor = copy_in_layout(item.tensor);
-    }
-  }
+  std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
+                                                   backward.graph_task(), running_layer_);
+  backward.hand_captured();
   if (!task.keep) {
-    Cell rest;
-    rest.loss.targets = std::move(cell.loss.targets);
-    if (!weights.empty()) {
-      rest.weights = std::move(weights);
-      rest.with_loss = with_loss;
-      rest.graph = std::move(graph);
-      rest.graph.boundary.reset();
-      rest.graph.outputs.clear();
-    }
-    cell = std::move(rest);
+    cell.recompute.reset();
+    cell.loss.reset();
+    cell.seed.reset();
+  } else if (cell.recompute) {
+    cell.graph = CellGraph();  // made again next time
   }
   return result;
-}
-
-std::vector<Packet> Stage::backward_weights(const CellPlan& plan, int64_t micro_batch, Cell& cell,
-                                            const BackwardTask& task) {
-  uint64_t running = 0;
-  LocalBackwardOptions options = options_for(plan, micro_batch, task, cell.graph, running);
-  LeafSums none;  // others' leaves have had theirs, and nothing is captured
-  options.sum_of = sum_of(plan, task, none);
-  run_attributed(cell.graph, cell.with_loss, running, [&] { cell.weights.run(options); });
-  cell = Cell();
-  return {};
-}
-
-void Stage::run_attributed(const CellGraph& graph, bool with_loss, const uint64_t& running,
-                           const std::function<void()>& backward) {
-  const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
-  running_layer_ = last + (with_loss ? 1 : 0);
-  try {
-    backward();
-  } catch (...) {
-    const int64_t position = running == 0 ? -1 : layer_of(graph, running);
-    if (position <= running_layer_) running_layer_ = position;
-    throw;
-  }
 }
 
 }  // namespace gpipe::internal

@@ -2,17 +2,16 @@
 // micro-batch on its own.
 //
 // A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors that end
-// in a Boundary, outputs leave detached. Nothing is hidden from autograd and no graph spans stages;
-// the order of cells is the schedule's alone.
+// in Sinks, outputs leave detached. Nothing is hidden from autograd and no graph spans stages; the
+// order of cells is the schedule's alone. What a cell keeps, and how its graph runs backward, is
+// cell.h's; here its layers run.
 #ifndef GPIPE_INTERNAL_STAGE_H_
 #define GPIPE_INTERNAL_STAGE_H_
 
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,8 +19,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch_norm.h"
-#include "gpipe/internal/boundary.h"
 #include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/cell.h"
 #include "gpipe/internal/draws.h"
 #include "gpipe/internal/fingerprint.h"
 #include "gpipe/internal/foreign_nodes.h"
@@ -29,10 +28,9 @@
 #include "gpipe/internal/layer.h"
 #include "gpipe/internal/leaf_sums.h"
 #include "gpipe/internal/leaving_copies.h"
-#include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/model_state.h"
-#include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/packet.h"
+#include "gpipe/internal/read_only_inputs.h"
 #include "gpipe/internal/value.h"
 #include "skip/tracker.h"
 
@@ -53,60 +51,6 @@ struct CellPlan {
   uint64_t thread = 0;
   uint64_t begin = 0;
 };
-
-// The graph that a cell's forward, or its recompute, leaves behind for its backward.
-struct CellGraph {
-  using Edges = c10::SmallVector<torch::autograd::Edge, 2>;
-  std::shared_ptr<Boundary> boundary;           // null: no input wants a gradient
-  std::vector<c10::SmallVector<int, 2>> sinks;  // [input][item] index in the boundary, or -1
-  std::vector<Edges> outputs;                   // [output][item], invalid where none
-  // Nodes made in layer k have sequence numbers below layer_ends[k] and not below the one before,
-  // or those of the first layer not below `begin`; all of them are made on `thread`.
-  uint64_t thread = 0;
-  uint64_t begin = 0;
-  c10::SmallVector<uint64_t, 8> layer_ends;
-  std::vector<DrawRecord> draws;
-};
-
-// The loss of a cell in the last stage.
-struct LossGraph {
-  torch::autograd::Edge edge;  // invalid: no loss here
-  at::Tensor seed;             // of its gradient; undefined: this micro-batch does not count
-  // Where the cell is checkpointed the loss hangs on detached outputs, whose gradients end here.
-  std::shared_ptr<Boundary> outputs;
-  c10::SmallVector<int, 2> sinks;     // [output] index in that boundary, or -1
-  std::shared_ptr<Boundary> targets;  // null: no target wants a gradient
-  uint64_t begin = 0;                 // its nodes' sequence numbers
-  std::vector<DrawRecord> draws;      // where the cell is checkpointed
-};
-
-// What a cell keeps between its forward and its backward.
-struct Cell {
-  bool checkpointed = false;
-  CellGraph graph;                        // not checkpointed
-  std::vector<Packet> inputs;             // checkpointed
-  std::vector<Fingerprint> fingerprints;  // checkpointed: of the outputs that want a gradient
-  LossGraph loss;
-  // Between the halves of a split backward; `graph` then tells of the nodes that are left.
-  WeightBackward weights;
-  bool with_loss = false;  // these nodes are the loss's, too
-};
-
-// Which part of a cell's backward is run.
-enum class BackwardPart : uint8_t {
-  kWhole,
-  kInputs,   // what the stages before wait for; a recompute, if there is one, is here
-  kWeights,  // the rest
-};
-
-// Turns the last stage's outputs for a micro-batch into its loss (a scalar that wants a gradient),
-// and the gradient to start its backward with.
-struct LossResult {
-  at::Tensor loss;
-  at::Tensor seed;
-  std::shared_ptr<Boundary> targets;  // behind the targets that want a gradient
-};
-using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector<at::Tensor>&)>;
 
 // What torch::autograd::grad, or a backward with a list of inputs, wants: gradients of these leaves
 // are collected here, and every .grad stays as it is. Each sum is written by the stage that owns
@@ -139,6 +83,8 @@ struct BackwardTask {
   // [stage] the first stage on the same device.
   const std::vector<int64_t>* first_on_device = nullptr;
   bool on_caller = false;  // the cell runs on the calling thread
+  // Gets the gradients of the targets of the cell's loss, if some are wanted.
+  Packet* target_gradients = nullptr;
 };
 
 // Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
@@ -179,42 +125,34 @@ class Stage {
     WeakStorages read_only;
     WeakStorages shared;
   };
+  struct Backward;
 
-  // Runs the layers, with the inputs attached to a boundary where they want a gradient.
+  // Runs the layers, with the inputs attached to the graph where they want a gradient.
   // `keep_inputs`, for a checkpointed cell: they stay and are checked after each layer; otherwise
   // they are consumed, so that an input is freed as soon as the layers are done with it.
   Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
              bool keep_inputs);
-  CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell& cell,
+  // The inputs as the layers get them: [input][tensor].
+  std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
+                                              const std::vector<Packet>& inputs, Result& result,
+                                              ReadOnlyInputs& read_only) const;
+  torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
+  void add_outputs(Result& result) const;
+  CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell::Recompute& kept,
                       const BackwardTask& task);
   // The packets to send, with no graph behind them.
   std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
   at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
   void run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // Leaves' gradients that the caller named, terms of other stages included, go to task.captured.
-  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
-  sum_of(const CellPlan& plan, const BackwardTask& task, LeafSums& captured);
   // The stage that accumulates the leaf's gradient.
   int64_t owner_of(const CellPlan& plan, const BackwardTask& task, const at::Tensor& leaf) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
-  std::vector<Packet> backward_weights(const CellPlan& plan, int64_t micro_batch, Cell& cell,
-                                       const BackwardTask& task);
-  // Runs `backward` and finds out, if it fails, which layer has.
-  void run_attributed(const CellGraph& graph, bool with_loss, const uint64_t& running,
-                      const std::function<void()>& backward);
-  // Runs the loss's own graph, where the cell is checkpointed. Returns the outputs' gradients.
-  Packet backward_loss(const CellPlan& plan, int64_t micro_batch, Cell& cell,
-                       const BackwardTask& task, LeafSums& leaves);
-  LocalBackwardOptions options_for(const CellPlan& plan, int64_t micro_batch,
-                                   const BackwardTask& task, const CellGraph& graph,
-                                   uint64_t& running);
 
   void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
   void check_kept(const std::vector<Packet>& inputs, const char* when) const;
-  // The position of the layer that made the node; -1 for one made before; behind the last layer for
-  // the loss.
-  int64_t layer_of(const CellGraph& graph, uint64_t sequence_nr) const;
+  void check_recomputed(const std::vector<Fingerprint>& now,
+                        const std::vector<Fingerprint>& in_forward, const BackwardTask& task);
 
   int64_t index_;
   c10::Device device_;

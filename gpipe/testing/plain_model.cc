@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "gpipe/internal/draws.h"
-#include "gpipe/internal/micro_batch.h"
+#include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/value.h"
 #include "skip/tracker.h"
@@ -34,6 +34,10 @@ std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& siz
 }
 
 // The same, each piece a leaf of its own for a backward of its own.
+std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
+  return internal::MiniBatch(internal::batch_size(inputs, "input"), chunks).sizes();
+}
+
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {
@@ -152,7 +156,7 @@ void PlainModel::unshare_gradients() {
 StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                             BackwardOrder order) {
   const int64_t rows = internal::batch_size(inputs, "input");
-  const auto sizes = internal::micro_batch_sizes(rows, chunks_);
+  const std::vector<int64_t> sizes = internal::MiniBatch(rows, chunks_).sizes();
   const auto micro_targets = cut(targets, sizes);
   const std::vector<Tensors> leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs = run(leaves);
@@ -179,7 +183,7 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
 StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& targets,
                                         const LossFn& loss_fn,
                                         std::optional<at::ScalarType> autocast) {
-  const auto sizes = internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_);
+  const std::vector<int64_t> sizes = sizes_of(inputs, chunks_);
   const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs;
   {
@@ -223,8 +227,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
 }
 
 Tensors PlainModel::forward(const Tensors& inputs) {
-  return join(run(
-      cut(inputs, internal::micro_batch_sizes(internal::batch_size(inputs, "input"), chunks_))));
+  return join(run(cut(inputs, sizes_of(inputs, chunks_))));
 }
 
 }  // namespace gpipe::testing

@@ -1,0 +1,211 @@
+#include "gpipe/internal/cell.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "gpipe/internal/alias.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+// The sequence number of accumulators, which have no place among the nodes.
+constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
+
+// A layer may have moved what it returned to another device.
+at::Tensor where_wanted(at::Tensor gradient, const Edge& edge) {
+  const auto& wanted = edge.function->input_metadata(edge.input_nr);
+  if (wanted.was_default_constructed() || wanted.device() == gradient.device()) return gradient;
+  c10::NoGradGuard no_grad;
+  return gradient.to(wanted.device());
+}
+
+}  // namespace
+
+void Sinks::add(size_t packet, const at::Tensor& tensor, bool wanted) {
+  if (places_.size() <= packet) places_.resize(packet + 1);
+  int place = -1;
+  if (wanted) {
+    if (!boundary_) boundary_ = std::make_shared<Boundary>();
+    place = static_cast<int>(boundary_->attach(tensor));
+  }
+  places_[packet].push_back(place);
+}
+
+std::vector<Packet> Sinks::take() {
+  std::vector<Packet> packets(places_.size());
+  for (size_t k = 0; k < places_.size(); ++k) {
+    for (int place : places_[k]) {
+      Item item;
+      if (place >= 0 && !boundary_->gradients().empty()) {
+        item.tensor = std::move(boundary_->gradients()[place]);
+      }
+      packets[k].items.push_back(std::move(item));
+    }
+  }
+  return packets;
+}
+
+// Lets users' code in a backward draw numbers that depend on what is computed alone.
+struct CellGraph::UsersCode {
+  const CellGraph& graph;
+  const CellDraws& from;
+  uint64_t leaves = 0;  // that have run
+
+  // Before `node` runs; `next` as in LocalBackwardOptions.
+  void enter(const Node& node, uint64_t next) {
+    if (is_custom_function(node) && repeat_forward(node, next)) return;
+    const uint64_t number = node.sequence_nr();
+    if (number == kNoNumber) {
+      // They run in one order in every schedule.
+      return enter(static_cast<int64_t>(graph.layer_ends_.size()), ~leaves++);
+    }
+    if (number < graph.begin_) return enter(0, 0);
+    const int64_t layer = graph.layer_of(number);
+    enter(layer, number - graph.start_of(layer) + 1);
+  }
+
+  // A function that drew in its forward may compute it once more.
+  bool repeat_forward(const Node& node, uint64_t next) {
+    for (const DrawRecord& record : graph.draws_) {
+      // The function's forward drew after its node was made and before the next one.
+      if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
+      from.draws->repeat(from.step_seed, from.micro_batch, record);
+      return true;
+    }
+    return false;
+  }
+
+  void enter(int64_t layer, uint64_t node) {
+    from.draws->enter_backward(from.step_seed, from.micro_batch, from.first_layer + layer, node);
+  }
+};
+
+void CellGraph::begin() {
+  thread_ = at::RecordFunction::currentThreadId();
+  begin_ = at::sequence_number::peek();
+}
+
+void CellGraph::begin_loss(size_t layers) {
+  begin();
+  layer_ends_.assign(layers, 0);  // all numbers are behind
+  has_layers_ = false;
+  has_loss_ = true;
+}
+
+void CellGraph::add_output(size_t packet, size_t item, const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.requires_grad()) return;
+  outputs_.push_back({static_cast<uint32_t>(packet), static_cast<uint32_t>(item),
+                      torch::autograd::impl::gradient_edge(tensor)});
+}
+
+void CellGraph::append_loss(CellGraph loss) {
+  has_loss_ = true;
+  targets_ = std::move(loss.targets_);
+  outputs_ = std::move(loss.outputs_);
+  draws_.insert(draws_.end(), loss.draws_.begin(), loss.draws_.end());
+}
+
+std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
+                                        int64_t& layer) {
+  add_roots(std::move(gradients), roots);
+  uint64_t running = kNoNumber;
+  UsersCode users_code{*this, task.draws};
+  LocalBackwardOptions options;
+  options.keep_graph = task.keep;
+  options.running = &running;
+  options.boundaries = {inputs_.boundary(), targets_.boundary()};
+  options.own = LocalBackwardOptions::Range{thread_, begin_};
+  options.sum_of = std::move(task.sum_of);
+  if (task.enter_foreign) {
+    options.enter_foreign = [this, &task](const Node& node) { task.enter_foreign(node, thread_); };
+  }
+  // One pointer, so that the function needs no memory of its own.
+  options.before_users_code = [&users_code](const Node& node, uint64_t next) {
+    users_code.enter(node, next);
+  };
+  layer = last_layer();
+  try {
+    run(std::move(roots), task.part, options);
+  } catch (...) {
+    // Nodes from outside have numbers of their own.
+    layer = running == kNoNumber ? before_layers() : std::min(layer, layer_of(running));
+    throw;
+  }
+  std::vector<Packet> result;
+  if (task.part != BackwardPart::kWeights) result = take_input_gradients();
+  if (targets_.boundary() != nullptr && task.target_gradients != nullptr) {
+    *task.target_gradients = std::move(targets_.take()[0]);
+  }
+  if (!task.keep) release(task.part);
+  return result;
+}
+
+void CellGraph::add_roots(std::vector<Packet> gradients, Roots& roots) {
+  for (const Output& output : outputs_) {
+    if (output.packet >= gradients.size()) continue;
+    c10::SmallVector<Item, 2>& items = gradients[output.packet].items;
+    if (output.item >= items.size() || !items[output.item].tensor.defined()) continue;
+    roots.add(output.edge, where_wanted(std::move(items[output.item].tensor), output.edge));
+  }
+}
+
+void CellGraph::run(Roots roots, BackwardPart part, const LocalBackwardOptions& options) {
+  switch (part) {
+    case BackwardPart::kWhole:
+      return run_local_backward(roots.edges, roots.gradients, options);
+    case BackwardPart::kInputs:
+      weights_ = run_input_backward(roots.edges, roots.gradients, options);
+      return;
+    case BackwardPart::kWeights:
+      return weights_.run(options);
+  }
+}
+
+std::vector<Packet> CellGraph::take_input_gradients() {
+  std::vector<Packet> packets = inputs_.take();
+  if (weights_.empty()) return packets;
+  for (Packet& packet : packets) {
+    for (Item& item : packet.items) {
+      // A stage before may change what it is given (a hook does, perhaps), and this half is not
+      // over: see docs/design/pipeline.md on memory.
+      const c10::StorageImpl* storage = storage_of(item.tensor);
+      if (storage != nullptr && weights_.holds(storage)) item.tensor = copy_in_layout(item.tensor);
+    }
+  }
+  return packets;
+}
+
+void CellGraph::release(BackwardPart part) {
+  if (part != BackwardPart::kInputs || weights_.empty()) {
+    *this = CellGraph();
+    return;
+  }
+  inputs_ = Sinks();
+  targets_ = Sinks();
+  outputs_.clear();
+}
+
+int64_t CellGraph::last_layer() const {
+  return static_cast<int64_t>(layer_ends_.size()) - (has_loss_ ? 0 : 1);
+}
+
+int64_t CellGraph::before_layers() const { return has_layers_ ? -1 : last_layer(); }
+
+int64_t CellGraph::layer_of(uint64_t sequence_nr) const {
+  if (sequence_nr < begin_) return before_layers();
+  return std::upper_bound(layer_ends_.begin(), layer_ends_.end(), sequence_nr) -
+         layer_ends_.begin();
+}
+
+uint64_t CellGraph::start_of(int64_t layer) const {
+  return layer == 0 ? begin_ : std::max(begin_, layer_ends_[layer - 1]);
+}
+
+}  // namespace gpipe::internal
