@@ -17,7 +17,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch_norm.h"
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/interception.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
@@ -260,7 +260,7 @@ TEST(DeferredBatchNorm, WhatIsGatheredBelongsToNoGraph) {
     const torch::Tensor x = torch::randn({8, 3}).requires_grad_() * 2;
     graph = x.grad_fn();
     const internal::TrackedStatistics tracked(/*stages=*/1);
-    internal::OperatorModeScope mode;
+    internal::InterceptionScope mode;
     internal::RunningStatisticsScope scope(internal::RunningStatistics::kDefer, tracked, &log[0],
                                            /*micro_batch=*/0);
     torch::batch_norm(x, {}, {}, running_mean, running_var, true, 0.1, 1e-5, false);

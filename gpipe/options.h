@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
-#include "gpipe/runtime/trace.h"
+#include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
@@ -113,7 +113,7 @@ struct StepOptions {
   // Default: false.
   TORCH_ARG(bool, keep_outputs) = false;
 
-  // Is told of each action's begin and end (see gpipe/runtime/trace.h).
+  // Is told of each action's begin and end (see gpipe/runtime/observer.h).
   // Default: none.
   TORCH_ARG(Observer, on_event) = nullptr;
 

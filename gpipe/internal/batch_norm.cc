@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/interception.h"
 
 namespace gpipe::internal {
 namespace {
@@ -30,10 +30,6 @@ constexpr int64_t kShared = -1;
 constexpr char kCounterName[] = "num_batches_tracked";
 
 thread_local RunningStatisticsScope* current_scope = nullptr;
-
-c10::DispatchKeySet behind_mode(c10::DispatchKeySet keys) {
-  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode);
-}
 
 at::Tensor tensor_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -129,18 +125,18 @@ class UpdateKernel : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-    OperatorModePause pause;
+    InterceptionPause pause;
     c10::IValue* const values = stack->data() + (stack->size() - arity_);
     RunningStatisticsScope* const scope = RunningStatisticsScope::current();
     if (scope == nullptr || (training_ && !values[*training_].toBool())) {
-      return op.redispatchBoxed(behind_mode(keys), stack);
+      return op.redispatchBoxed(after_interception(keys), stack);
     }
     StatisticsLog::Statistics statistics;
     statistics.running_mean = tensor_of(values[*mean_]);
     statistics.running_var = tensor_of(values[*variance_]);
     if ((!statistics.running_mean.defined() && !statistics.running_var.defined()) ||
         !scope->takes_update(statistics.running_mean, statistics.running_var)) {
-      return op.redispatchBoxed(behind_mode(keys), stack);
+      return op.redispatchBoxed(after_interception(keys), stack);
     }
     const at::Tensor input = values[*input_].toTensor();
     statistics.momentum = values[*momentum_].toDouble();
@@ -148,7 +144,7 @@ class UpdateKernel : public c10::OperatorKernel {
       const at::Tensor running = tensor_of(values[k]);
       if (running.defined()) values[k] = at::zeros_like(running);
     }
-    op.redispatchBoxed(behind_mode(keys), stack);
+    op.redispatchBoxed(after_interception(keys), stack);
     if (scope->policy() == RunningStatistics::kKeep) return;
     if (input.numel() == 0) {
       // Nothing to learn from; a counter that was raised before it still counts.
@@ -178,13 +174,22 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("aten::add_", "Scalar")
           .typed<at::Tensor&(at::Tensor&, const at::Scalar&, const at::Scalar&)>();
-  return op.redispatch(behind_mode(keys), self, other, alpha);
+  return op.redispatch(after_interception(keys), self, other, alpha);
 }
 
 // In double, rounded once.
 at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
+
+const Interceptor interceptor([](torch::Library& aten) {
+  for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
+    std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op.schema());
+    if (kernel == nullptr) return;
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  });
+  aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
+});
 
 }  // namespace
 
@@ -389,21 +394,6 @@ bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
 
 void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {
   log_->update(place_, std::move(statistics));
-}
-
-void register_running_statistics_kernels(torch::Library& aten) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op->schema());
-    if (kernel == nullptr) continue;
-    std::string full_name = name.name.substr(6);
-    if (!name.overload_name.empty()) full_name += "." + name.overload_name;
-    aten.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
-  }
-  aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
 }
 
 }  // namespace gpipe::internal

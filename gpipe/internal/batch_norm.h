@@ -31,10 +31,6 @@
 
 #include "absl/container/flat_hash_map.h"
 
-namespace torch {
-class Library;
-}  // namespace torch
-
 namespace gpipe::internal {
 
 // The running statistics and counters in a model's modules as they are now. Made anew for each run,
@@ -125,7 +121,7 @@ enum class RunningStatistics : uint8_t {
   kDefer,   // by the log, once per mini-batch
 };
 
-// Governs, on this thread and under an OperatorModeScope, the norms called while it lives.
+// Governs, on this thread and under an InterceptionScope, the norms called while it lives.
 class RunningStatisticsScope {
  public:
   // `log` may be null with kKeep.
@@ -154,9 +150,6 @@ class RunningStatisticsScope {
   StatisticsLog::Place place_;
   RunningStatisticsScope* former_;
 };
-
-// For operator_mode.cc.
-void register_running_statistics_kernels(torch::Library& aten);
 
 }  // namespace gpipe::internal
 

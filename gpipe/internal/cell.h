@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "gpipe/internal/boundary.h"
-#include "gpipe/internal/draws.h"
 #include "gpipe/internal/fingerprint.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/packet.h"
+#include "gpipe/internal/random_streams.h"
 
 namespace gpipe::internal {
 
@@ -65,7 +65,7 @@ struct Roots {
 
 // Where users' code in a cell's backward, hooks and custom functions, draws random numbers.
 struct CellDraws {
-  Draws* draws = nullptr;
+  RandomStreams* draws = nullptr;
   uint64_t step_seed = 0;
   int64_t micro_batch = 0;
   int64_t first_layer = 0;  // the number in the model of the stage's first layer
@@ -102,7 +102,7 @@ class CellGraph {
   // Item `item` of packet `packet` of the outputs. Their gradients are added up in the order of the
   // calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
-  // The draws of functions that may repeat them in their backward: see DrawsScope.
+  // The draws of functions that may repeat them in their backward: see RandomStreamsScope.
   std::vector<DrawRecord>& draws() { return draws_; }
 
   // Puts behind this graph that of a loss, which was made on its outputs as they are, with no sinks

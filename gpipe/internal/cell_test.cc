@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/interception.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -39,7 +39,7 @@ std::vector<Packet> packets_of(const std::vector<at::Tensor>& tensors) {
 // A backward of the graph, with what it needs.
 struct Backward {
   GraphTask task;
-  Draws draws;
+  RandomStreams draws;
   Roots roots;
   int64_t layer = 100;
   Packet target_gradients;
@@ -393,7 +393,8 @@ TEST(CellGraphOfALoss, IsBlamedForAllThatRunsForItAlone) {
 
 // --- draws
 
-// Draws a mask under no_grad, as a custom function's forward does, and once more in its backward.
+// RandomStreams a mask under no_grad, as a custom function's forward does, and once more in its
+// backward.
 struct DrawsTwice : torch::autograd::Function<DrawsTwice> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) {
     return x * torch::rand_like(x);
@@ -406,16 +407,16 @@ struct DrawsTwice : torch::autograd::Function<DrawsTwice> {
 // Input gradient and output of a cell whose layers draw.
 std::pair<at::Tensor, at::Tensor> draw(const LayerFn& layer,
                                        const std::vector<BackwardPart>& parts) {
-  OperatorModeScope mode;
+  InterceptionScope mode;
   Backward backward;
   CellGraph graph;
   at::Tensor output;
   {
-    DrawsScope scope(&backward.draws, &graph.draws());
+    RandomStreamsScope scope(&backward.draws, &graph.draws());
     backward.draws.enter(/*step_seed=*/7, /*micro_batch=*/2, /*layer=*/3);
     output = run_layers(graph, input_of(graph, torch::ones({6})), {layer}).detach();
   }
-  DrawsScope scope(&backward.draws, nullptr);
+  RandomStreamsScope scope(&backward.draws, nullptr);
   at::Tensor input;
   for (BackwardPart part : parts) {
     std::vector<Packet> inputs = backward(graph, {torch::ones({6})}, part);

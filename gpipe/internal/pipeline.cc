@@ -13,7 +13,7 @@
 
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/interception.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
 
@@ -64,7 +64,7 @@ std::vector<std::vector<bool>> backwards_that_follow_at_once(const Schedule& sch
 
 // The key is switched on where a pipeline's cells run, and autograd takes it along to the threads
 // on which it runs their graphs.
-bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kOperatorMode); }
+bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 std::string FailurePlace::to_text() const {
   const std::string what = action.kind == ActionKind::kForward          ? "forward"
@@ -259,7 +259,7 @@ void Pipeline::run(Pass& pass, const Compiled& compiled, const Observer& observe
           std::optional<CallerStateScope> state;
           if (!on_caller) state.emplace(caller_state);
           AutocastCacheOff no_cache;
-          OperatorModeScope mode;
+          InterceptionScope mode;
           const int32_t stage = program.workers[worker].front().action.stage;
           StreamScope streams(pass.streams, stages_[stage].device());
           steps();

@@ -10,9 +10,9 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/interception.h"
 #include "gpipe/internal/leaving_copies.h"
 #include "gpipe/internal/local_backward.h"
-#include "gpipe/internal/operator_mode.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -87,7 +87,7 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
     tracker.stash(routes_.incoming[k], std::move(tensors[k + 1][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
-  DrawsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
+  RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // a layer's input is to be freed when the layer is done with it
@@ -271,7 +271,7 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& 
   graph.begin_loss(layers_.size());
   // The loss may draw random numbers, too: it counts as the layer behind the last.
   draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
-  DrawsScope draws_scope(&draws_, &graph.draws());
+  RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
   LossResult scalar = loss(micro_batch, outputs.tensors);
   graph.add_output(0, 0, scalar.loss);
@@ -324,7 +324,7 @@ CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell::Reco
   if (task.keep) copy = kept.inputs;
   CallerStateScope state(*plan.forward_state);
   AutocastCacheOff no_cache;
-  OperatorModeScope mode;
+  InterceptionScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
@@ -471,8 +471,8 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
   running_layer_ = -1;
-  DrawsScope draws_scope(&draws_, nullptr);
-  std::optional<DrawsOfAutogradScope> draws_of_autograd;
+  RandomStreamsScope draws_scope(&draws_, nullptr);
+  std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
 
   Backward backward{*this, plan, micro_batch, task, {}, {}};

@@ -21,7 +21,6 @@
 #include "gpipe/internal/batch_norm.h"
 #include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/cell.h"
-#include "gpipe/internal/draws.h"
 #include "gpipe/internal/fingerprint.h"
 #include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/late_checks.h"
@@ -30,6 +29,7 @@
 #include "gpipe/internal/leaving_copies.h"
 #include "gpipe/internal/model_state.h"
 #include "gpipe/internal/packet.h"
+#include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/read_only_inputs.h"
 #include "gpipe/internal/value.h"
 #include "skip/tracker.h"
@@ -88,7 +88,7 @@ struct BackwardTask {
 };
 
 // Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
-// under an OperatorModeScope, on the stage's device and stream.
+// under an InterceptionScope, on the stage's device and stream.
 class Stage {
  public:
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes);
@@ -158,7 +158,7 @@ class Stage {
   c10::Device device_;
   std::vector<Layer> layers_;
   StageRoutes routes_;
-  Draws draws_;
+  RandomStreams draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
   // Memory of outputs handed over in this call, and its version then: a layer that reuses it would
   // change what is on its way. Weak, so that no other memory gets the same address.

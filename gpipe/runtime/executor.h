@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/exchange.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/first_error.h"
-#include "gpipe/runtime/trace.h"
+#include "gpipe/runtime/mailboxes.h"
+#include "gpipe/runtime/observer.h"
 #include "gpipe/runtime/worker_pool.h"
 #include "gpipe/schedule/program.h"
 
@@ -40,7 +40,7 @@ void execute(
     WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
     const Observer& observer = nullptr,
     const std::function<void(int64_t worker, const std::function<void()>&)>& around = nullptr) {
-  Exchange<Payload> exchange(program.slots);
+  Mailboxes<Payload> mailboxes(program.slots);
   FirstError error;
   auto run_steps = [&](int64_t worker) {
     std::vector<Payload> received;
@@ -54,10 +54,10 @@ void execute(
       received.clear();
       received.resize(step.receives.size());
       for (size_t i = 0; i < step.receives.size(); ++i) {
-        if (!exchange.take(static_cast<int32_t>(worker), step.receives[i], &received[i])) return;
+        if (!mailboxes.take(static_cast<int32_t>(worker), step.receives[i], &received[i])) return;
       }
       // A worker whose inputs are all there would not notice a cancelled run in take().
-      if (exchange.cancelled()) return;
+      if (mailboxes.cancelled()) return;
       stay_if_exiting();
       sent.clear();
       sent.resize(step.sends.size());
@@ -65,7 +65,7 @@ void execute(
       handler(step.action, received, sent);
       observe(Event::Edge::kEnd, step.action);
       for (size_t i = 0; i < step.sends.size(); ++i) {
-        exchange.put(step.sends[i].worker, step.sends[i].slot, std::move(sent[i]));
+        mailboxes.put(step.sends[i].worker, step.sends[i].slot, std::move(sent[i]));
       }
     }
   };
@@ -81,7 +81,7 @@ void execute(
       }
     } catch (...) {
       error.set(std::current_exception());
-      exchange.cancel();
+      mailboxes.cancel();
     }
   });
   error.rethrow();

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/internal/draws.h"
+#include "gpipe/internal/interception.h"
 #include "gpipe/internal/mini_batch.h"
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/value.h"
 #include "skip/tracker.h"
 
@@ -124,9 +124,9 @@ PlainModel::PlainModel(torch::nn::Sequential model, int64_t chunks)
 
 std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) {
   const uint64_t seed = internal::draw_step_seed();
-  internal::OperatorModeScope mode;
-  internal::Draws draws;
-  internal::DrawsScope draws_scope(&draws);
+  internal::InterceptionScope mode;
+  internal::RandomStreams draws;
+  internal::RandomStreamsScope draws_scope(&draws);
   std::vector<Tensors> outputs;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     skip::Scope skips;

@@ -312,7 +312,7 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
 
 void run_on_stream(const c10::OperatorHandle& op, Stack* stack, const CpuKernel& kernel) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  // The pipeline intercepts operators by this key (operator_mode.h). It has seen this one.
+  // The pipeline intercepts operators by this key (interception.h). It has seen this one.
   const c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const size_t base = stack->size() - op.schema().arguments().size();
   Call call(op, Stack(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end()));

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/exchange.h"
+#include "gpipe/runtime/mailboxes.h"
 
 #include <gtest/gtest.h>
 
@@ -11,31 +11,31 @@
 namespace gpipe::internal {
 namespace {
 
-TEST(Exchange, GivesWhatWasPut) {
-  Exchange<std::string> exchange({1, 2});
-  exchange.put(1, 1, "b");
-  exchange.put(1, 0, "a");
-  exchange.put(0, 0, "c");
+TEST(Mailboxes, GivesWhatWasPut) {
+  Mailboxes<std::string> mailboxes({1, 2});
+  mailboxes.put(1, 1, "b");
+  mailboxes.put(1, 0, "a");
+  mailboxes.put(0, 0, "c");
   std::string text;
-  ASSERT_TRUE(exchange.take(1, 0, &text));
+  ASSERT_TRUE(mailboxes.take(1, 0, &text));
   EXPECT_EQ(text, "a");
-  ASSERT_TRUE(exchange.take(1, 1, &text));
+  ASSERT_TRUE(mailboxes.take(1, 1, &text));
   EXPECT_EQ(text, "b");
-  ASSERT_TRUE(exchange.take(0, 0, &text));
+  ASSERT_TRUE(mailboxes.take(0, 0, &text));
   EXPECT_EQ(text, "c");
 }
 
-TEST(Exchange, TakeEmptiesTheSlot) {
-  Exchange<std::shared_ptr<int>> exchange({1});
+TEST(Mailboxes, TakeEmptiesTheSlot) {
+  Mailboxes<std::shared_ptr<int>> mailboxes({1});
   auto value = std::make_shared<int>(1);
-  exchange.put(0, 0, value);
+  mailboxes.put(0, 0, value);
   std::shared_ptr<int> taken;
-  ASSERT_TRUE(exchange.take(0, 0, &taken));
+  ASSERT_TRUE(mailboxes.take(0, 0, &taken));
   EXPECT_EQ(value.use_count(), 2);
 }
 
 // Also where moving copies.
-TEST(Exchange, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
+TEST(Mailboxes, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
   struct Copied {
     Copied() = default;
     explicit Copied(std::shared_ptr<int> v) : value(std::move(v)) {}
@@ -43,58 +43,58 @@ TEST(Exchange, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
     Copied& operator=(const Copied&) = default;
     std::shared_ptr<int> value;
   };
-  Exchange<Copied> exchange({1});
+  Mailboxes<Copied> mailboxes({1});
   auto value = std::make_shared<int>(1);
-  exchange.put(0, 0, Copied(value));
+  mailboxes.put(0, 0, Copied(value));
   Copied taken;
-  ASSERT_TRUE(exchange.take(0, 0, &taken));
+  ASSERT_TRUE(mailboxes.take(0, 0, &taken));
   EXPECT_EQ(value.use_count(), 2);
 }
 
-TEST(Exchange, TakeWaits) {
+TEST(Mailboxes, TakeWaits) {
   for (int round = 0; round < 200; ++round) {
-    Exchange<int> exchange({1, 1});
+    Mailboxes<int> mailboxes({1, 1});
     std::thread other([&] {
       int value = 0;
-      if (exchange.take(1, 0, &value)) exchange.put(0, 0, value + 1);
+      if (mailboxes.take(1, 0, &value)) mailboxes.put(0, 0, value + 1);
     });
-    exchange.put(1, 0, round);
+    mailboxes.put(1, 0, round);
     int value = 0;
-    EXPECT_TRUE(exchange.take(0, 0, &value));
+    EXPECT_TRUE(mailboxes.take(0, 0, &value));
     EXPECT_EQ(value, round + 1);
     other.join();
   }
 }
 
-TEST(Exchange, CancelWakesWhoWaits) {
+TEST(Mailboxes, CancelWakesWhoWaits) {
   for (int round = 0; round < 200; ++round) {
-    Exchange<int> exchange({1, 1});
+    Mailboxes<int> mailboxes({1, 1});
     bool taken[2] = {true, true};
     std::thread a([&] {
       int v;
-      taken[0] = exchange.take(0, 0, &v);
+      taken[0] = mailboxes.take(0, 0, &v);
     });
     std::thread b([&] {
       int v;
-      taken[1] = exchange.take(1, 0, &v);
+      taken[1] = mailboxes.take(1, 0, &v);
     });
     // Mostly before they come, sometimes when they sleep already.
     if (round % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    exchange.cancel();
+    mailboxes.cancel();
     a.join();
     b.join();
     EXPECT_FALSE(taken[0]);
     EXPECT_FALSE(taken[1]);
-    EXPECT_TRUE(exchange.cancelled());
+    EXPECT_TRUE(mailboxes.cancelled());
   }
 }
 
-TEST(Exchange, ReleasesWhatNobodyTook) {
+TEST(Mailboxes, ReleasesWhatNobodyTook) {
   auto value = std::make_shared<int>(1);
   {
-    Exchange<std::shared_ptr<int>> exchange({2});
-    exchange.put(0, 1, value);
-    exchange.cancel();
+    Mailboxes<std::shared_ptr<int>> mailboxes({2});
+    mailboxes.put(0, 1, value);
+    mailboxes.cancel();
     EXPECT_EQ(value.use_count(), 2);
   }
   EXPECT_EQ(value.use_count(), 1);

@@ -1,6 +1,6 @@
 // What an observer is told of a running pipeline: each action's begin and end.
-#ifndef GPIPE_RUNTIME_TRACE_H_
-#define GPIPE_RUNTIME_TRACE_H_
+#ifndef GPIPE_RUNTIME_OBSERVER_H_
+#define GPIPE_RUNTIME_OBSERVER_H_
 
 #include <chrono>
 #include <cstdint>
@@ -26,4 +26,4 @@ using Observer = std::function<void(const Event&)>;
 
 }  // namespace gpipe
 
-#endif  // GPIPE_RUNTIME_TRACE_H_
+#endif  // GPIPE_RUNTIME_OBSERVER_H_

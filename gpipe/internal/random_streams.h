@@ -1,12 +1,12 @@
-// Draws: random numbers that depend on what is computed, not on when and where.
+// RandomStreams: random numbers that depend on what is computed, not on when and where.
 //
 // LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline every random operator that was given no generator gets one that is seeded from (step,
 // micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
 // threads, balance, schedule or checkpoint mode.
-#ifndef GPIPE_INTERNAL_DRAWS_H_
-#define GPIPE_INTERNAL_DRAWS_H_
+#ifndef GPIPE_INTERNAL_RANDOM_STREAMS_H_
+#define GPIPE_INTERNAL_RANDOM_STREAMS_H_
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
@@ -15,10 +15,6 @@
 #include <cstdint>
 #include <utility>
 #include <vector>
-
-namespace torch {
-class Library;
-}  // namespace torch
 
 namespace gpipe::internal {
 
@@ -33,7 +29,7 @@ struct DrawRecord {
 //
 // Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
 // of the draw within the layer's forward, or within the backward of one of its nodes).
-class Draws {
+class RandomStreams {
  public:
   // From here on, draws are those of this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
@@ -50,10 +46,10 @@ class Draws {
   const at::Generator& generator(c10::Device device);
 
   // The one in force on this thread, or null.
-  static Draws* current();
+  static RandomStreams* current();
 
  private:
-  friend class DrawsScope;
+  friend class RandomStreamsScope;
 
   struct Entry {
     c10::Device device;
@@ -71,27 +67,27 @@ class Draws {
   std::vector<Entry> entries_;
 };
 
-// Puts `draws` in force on this thread (under an OperatorModeScope), and restores the former on
-// exit. Draws under no_grad, as a custom function's forward makes them, are noted in `log` unless
-// it is null.
-class DrawsScope {
+// Puts `draws` in force on this thread (under an InterceptionScope), and restores the former on
+// exit. RandomStreams under no_grad, as a custom function's forward makes them, are noted in `log`
+// unless it is null.
+class RandomStreamsScope {
  public:
-  explicit DrawsScope(Draws* draws, std::vector<DrawRecord>* log = nullptr);
-  ~DrawsScope();
-  DrawsScope(const DrawsScope&) = delete;
-  DrawsScope& operator=(const DrawsScope&) = delete;
+  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr);
+  ~RandomStreamsScope();
+  RandomStreamsScope(const RandomStreamsScope&) = delete;
+  RandomStreamsScope& operator=(const RandomStreamsScope&) = delete;
 
  private:
-  Draws* draws_;
-  Draws* former_;
+  RandomStreams* draws_;
+  RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
 };
 
 // While it lives, threads of autograd's own that run a node on this thread's behalf, as for nodes
 // on accelerators, draw from `draws`, too. This thread waits meanwhile.
-class DrawsOfAutogradScope {
+class RandomStreamsOfAutogradScope {
  public:
-  explicit DrawsOfAutogradScope(Draws* draws);
+  explicit RandomStreamsOfAutogradScope(RandomStreams* draws);
 
  private:
   c10::DebugInfoGuard guard_;
@@ -100,9 +96,6 @@ class DrawsOfAutogradScope {
 // A step's seed, drawn from the process's CPU generator, so that torch::manual_seed governs it.
 uint64_t draw_step_seed();
 
-// For operator_mode.cc.
-void register_random_kernels(torch::Library& aten);
-
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_DRAWS_H_
+#endif  // GPIPE_INTERNAL_RANDOM_STREAMS_H_

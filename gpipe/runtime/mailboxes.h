@@ -1,10 +1,10 @@
-// Exchange: the mailboxes of one run, one per worker, through which values travel between workers.
+// Mailboxes: one for each worker of a run, through which values travel between workers.
 //
 // A slot is filled once and emptied once in a run; slots are numbered by the compiled program
 // (gpipe/schedule/program.h). This is the in-process transport: sending is a move, and a worker
 // that finds its value there never enters the kernel.
-#ifndef GPIPE_RUNTIME_EXCHANGE_H_
-#define GPIPE_RUNTIME_EXCHANGE_H_
+#ifndef GPIPE_RUNTIME_MAILBOXES_H_
+#define GPIPE_RUNTIME_MAILBOXES_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -22,14 +22,14 @@ namespace gpipe::internal {
 // Memory ordering: what a thread did before put() is visible to the thread whose take() got it.
 //
 // Example:
-//   Exchange<std::string> exchange({1, 1});  // two workers, one slot each
-//   exchange.put(1, 0, "hello");             // on worker 0
+//   Mailboxes<std::string> mailboxes({1, 1});  // two workers, one slot each
+//   mailboxes.put(1, 0, "hello");             // on worker 0
 //   std::string text;
-//   if (exchange.take(1, 0, &text)) use(text);  // on worker 1
+//   if (mailboxes.take(1, 0, &text)) use(text);  // on worker 1
 template <typename Payload>
-class Exchange {
+class Mailboxes {
  public:
-  explicit Exchange(const std::vector<int32_t>& slots_per_worker) {
+  explicit Mailboxes(const std::vector<int32_t>& slots_per_worker) {
     boxes_.reserve(slots_per_worker.size());
     for (int32_t slots : slots_per_worker) boxes_.push_back(std::make_unique<Box>(slots));
   }
@@ -106,4 +106,4 @@ class Exchange {
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_RUNTIME_EXCHANGE_H_
+#endif  // GPIPE_RUNTIME_MAILBOXES_H_

@@ -1,4 +1,4 @@
-#include "gpipe/internal/draws.h"
+#include "gpipe/internal/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -8,22 +8,23 @@
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
-#include "gpipe/internal/operator_mode.h"
+#include "gpipe/internal/interception.h"
 
 namespace gpipe::internal {
 namespace {
 
-thread_local Draws* current_draws = nullptr;
+thread_local RandomStreams* current_draws = nullptr;
 
 // Of the thread-local state, autograd takes along what LibTorch knows. The kinds are LibTorch's;
 // this one it leaves to whoever needs it.
-constexpr c10::DebugInfoKind kDrawsInfo = c10::DebugInfoKind::TEST_INFO_2;
-struct DrawsInfo : c10::DebugInfoBase {
-  explicit DrawsInfo(Draws* draws) : draws(draws) {}
-  Draws* draws;
+constexpr c10::DebugInfoKind kRandomStreamsInfo = c10::DebugInfoKind::TEST_INFO_2;
+struct RandomStreamsInfo : c10::DebugInfoBase {
+  explicit RandomStreamsInfo(RandomStreams* draws) : draws(draws) {}
+  RandomStreams* draws;
 };
 
 // SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbouring inputs give unrelated seeds.
@@ -62,8 +63,8 @@ bool has_generators(c10::Device device) {
 // In place of every operator that has an argument `generator`: fills it in where it is absent.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
-  OperatorModePause pause;
-  if (Draws* draws = Draws::current()) {
+  InterceptionPause pause;
+  if (RandomStreams* draws = RandomStreams::current()) {
     const std::vector<c10::Argument>& schema = op.schema().arguments();
     const size_t base = stack->size() - schema.size();
     for (size_t i = 0; i < schema.size(); ++i) {
@@ -74,50 +75,63 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       if (has_generators(device)) value = c10::IValue(draws->generator(device));
     }
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode),
-                     stack);
+  op.redispatchBoxed(after_interception(keys), stack);
 }
 
 // The fused dropout of GPUs takes no generator. Its unfused form does.
 std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, const at::Tensor& input,
                                                   double p, std::optional<bool> train) {
-  OperatorModePause pause;
-  Draws* draws = Draws::current();
+  InterceptionPause pause;
+  RandomStreams* draws = RandomStreams::current();
   if (draws == nullptr || !train.value_or(true) || p <= 0 || p >= 1 ||
       !has_generators(input.device())) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("aten::native_dropout", "")
                                .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, double,
                                                                          std::optional<bool>)>();
-    return op.redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kOperatorMode),
-                         input, p, train);
+    return op.redispatch(after_interception(keys), input, p, train);
   }
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool).requires_grad(false));
   mask.bernoulli_(1 - p, draws->generator(input.device()));
   return {input.mul(mask).mul(1 / (1 - p)), mask};
 }
 
+bool has_generator(const c10::FunctionSchema& schema) {
+  const std::vector<c10::Argument>& arguments = schema.arguments();
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const c10::Argument& argument) { return argument.name() == "generator"; });
+}
+
+const Interceptor interceptor([](torch::Library& aten) {
+  for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
+    if (!has_generator(op.schema())) return;
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+  });
+  aten.impl("native_dropout", torch::CppFunction(native_dropout));
+});
+
 }  // namespace
 
-void Draws::enter(const Place& place) {
+void RandomStreams::enter(const Place& place) {
   place_ = place;
   number_ = 0;
 }
 
-void Draws::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
+void RandomStreams::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
   enter({seed_of(step_seed, micro_batch, layer), layer});
 }
 
-void Draws::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node) {
+void RandomStreams::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer,
+                                   uint64_t node) {
   enter({mix(~seed_of(step_seed, micro_batch, layer) ^ mix(node)), layer});
 }
 
-void Draws::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {
+void RandomStreams::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {
   enter(step_seed, micro_batch, record.layer);
   number_ = record.number;
 }
 
-const at::Generator& Draws::generator(c10::Device device) {
+const at::Generator& RandomStreams::generator(c10::Device device) {
   if (log_ != nullptr && !c10::GradMode::is_enabled()) {
     log_->push_back({at::sequence_number::peek(), place_.layer, number_});
   }
@@ -136,22 +150,23 @@ const at::Generator& Draws::generator(c10::Device device) {
   return found->generator;
 }
 
-Draws* Draws::current() {
+RandomStreams* RandomStreams::current() {
   if (current_draws != nullptr) return current_draws;
-  const auto* info = static_cast<DrawsInfo*>(c10::ThreadLocalDebugInfo::get(kDrawsInfo));
+  const auto* info =
+      static_cast<RandomStreamsInfo*>(c10::ThreadLocalDebugInfo::get(kRandomStreamsInfo));
   return info == nullptr ? nullptr : info->draws;
 }
 
-DrawsOfAutogradScope::DrawsOfAutogradScope(Draws* draws)
-    : guard_(kDrawsInfo, std::make_shared<DrawsInfo>(draws)) {}
+RandomStreamsOfAutogradScope::RandomStreamsOfAutogradScope(RandomStreams* draws)
+    : guard_(kRandomStreamsInfo, std::make_shared<RandomStreamsInfo>(draws)) {}
 
-DrawsScope::DrawsScope(Draws* draws, std::vector<DrawRecord>* log)
+RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log)
     : draws_(draws), former_(current_draws), former_log_(draws->log_) {
   draws_->log_ = log;
   current_draws = draws;
 }
 
-DrawsScope::~DrawsScope() {
+RandomStreamsScope::~RandomStreamsScope() {
   current_draws = former_;
   draws_->log_ = former_log_;
 }
@@ -160,24 +175,6 @@ uint64_t draw_step_seed() {
   auto generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(generator.mutex());
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-}
-
-void register_random_kernels(torch::Library& aten) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    bool random = false;
-    for (const c10::Argument& argument : op->schema().arguments()) {
-      random = random || argument.name() == "generator";
-    }
-    if (!random) continue;
-    std::string full_name = name.name.substr(6);
-    if (!name.overload_name.empty()) full_name += "." + name.overload_name;
-    aten.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&with_generator>());
-  }
-  aten.impl("native_dropout", torch::CppFunction(native_dropout));
 }
 
 }  // namespace gpipe::internal
