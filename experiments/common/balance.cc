@@ -28,7 +28,7 @@ std::vector<int64_t> parse_balance(const std::string& text) {
     int64_t layers = 0;
     if (!absl::SimpleAtoi(item, &layers) || layers <= 0) {
       throw std::invalid_argument("--balance=" + text +
-                                  ": give the layers of each partition, such as 20,31");
+                                  ": give the layers of each partition, at least 1, such as 20,31");
     }
     balance.push_back(layers);
   }
@@ -64,6 +64,11 @@ std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
                                     const std::vector<int64_t>& published,
                                     const std::string& network, int64_t layers) {
   if (given.empty()) return scale_balance(published, layers);
+  if (given.size() != published.size()) {
+    throw std::invalid_argument("--balance=" + to_text(given) + " is for " +
+                                std::to_string(given.size()) + " partitions, not for " +
+                                std::to_string(published.size()));
+  }
   if (sum(given) != layers) {
     throw std::invalid_argument("--balance=" + to_text(given) + " sums up to " +
                                 std::to_string(sum(given)) + ", but " + network + " has " +

@@ -20,7 +20,8 @@ std::string to_text(const std::vector<int64_t>& numbers);
 std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers);
 
 // `given`, the value of --balance, or, if that is empty, `published` in proportion. Throws
-// std::invalid_argument if `given` does not sum up to the network's layers.
+// std::invalid_argument if `given` does not sum up to the network's layers, or has not as many
+// partitions: the figures would stand beside those of another row.
 std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
                                     const std::vector<int64_t>& published,
                                     const std::string& network, int64_t layers);

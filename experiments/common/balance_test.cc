@@ -37,6 +37,11 @@ TEST(ScaleBalance, KeepsTheShares) {
 }
 
 TEST(ChooseBalance, TheGivenOneMustFit) {
+  EXPECT_THAT(
+      [] {
+        choose_balance({12, 12, 13}, {140, 230}, "net", 37);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("is for 3 partitions, not for 2")));
   EXPECT_THAT(choose_balance({}, {140, 230}, "net", 37), ElementsAre(14, 23));
   EXPECT_THAT(choose_balance({30, 7}, {140, 230}, "net", 37), ElementsAre(30, 7));
   EXPECT_THAT(

@@ -53,7 +53,9 @@ void print_help(std::ostream& out, const std::string& usage) {
   for (const auto& [name, flag] : own_flags()) {
     const std::string value = flag->DefaultValue();
     out << "  --" << name;
-    if (!value.empty()) out << "  (" << value << ")";
+    // Where it stands for something else the text says so.
+    const bool told = absl::StrContains(flag->Help(), "Default:");
+    if (!value.empty() && !told) out << "  (" << value << ")";
     out << "\n";
     print_wrapped(out, flag->Help(), 6);
   }
@@ -71,6 +73,7 @@ std::string suggestion(const std::string& name) {
 bool strip_dashes(std::string& argument) {
   for (const std::string dash : {"--", "-"}) {
     if (argument.rfind(dash, 0) != 0 || argument.size() == dash.size()) continue;
+    if (argument == "--") return false;
     argument.erase(0, dash.size());
     return true;
   }
@@ -89,10 +92,16 @@ bool strip_dashes(std::string& argument) {
 }
 
 void set(absl::CommandLineFlag& flag, const std::string& value) {
+  const std::string given = "--" + std::string(flag.Name()) + "=" + value;
+  // An empty shell variable, mostly. Whoever wants the default leaves the flag away.
+  if (value.empty()) throw std::invalid_argument(given + " has no value");
   std::string error;
   if (flag.ParseFrom(value, &error)) return;
-  throw std::invalid_argument("--" + std::string(flag.Name()) + "=" + value +
-                              " is no value of this flag" + (error.empty() ? "" : ": " + error));
+  throw std::invalid_argument(given + ": give " +
+                              (flag.IsOfType<int64_t>()    ? "a whole number"
+                               : flag.IsOfType<uint64_t>() ? "a whole number from 0 on"
+                               : flag.IsOfType<bool>()     ? "true or false"
+                                                           : "another value: " + error));
 }
 
 }  // namespace
@@ -104,11 +113,11 @@ Request read_command_line(int argc, const char* const* argv, const std::string& 
     const std::string argument = argv[i];
     std::string name = argument;
     if (!strip_dashes(name)) refuse_word(argument);
-    if (name == "help" || name == "h") {
+    if (name == "help" || name == "h" || name.rfind("help=", 0) == 0) {
       print_help(out, usage);
       return Request::kNothing;
     }
-    if (name == "version") {
+    if (name == "version" || name == "v") {
       out << "GPipe for C++, no release yet; " << describe_build() << "\n";
       return Request::kNothing;
     }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -26,8 +28,8 @@ std::vector<c10::Device> parse_devices(const std::string& text, int64_t cuda_dev
     }
     return devices;
   }
-  std::stringstream list(text + ",");
-  for (std::string name; std::getline(list, name, ',');) {
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::string name(absl::StripAsciiWhitespace(part));
     std::string number;
     if (is_number(name)) number = name;
     if (name.rfind("cuda:", 0) == 0) number = name.substr(5);

@@ -13,6 +13,7 @@ TEST(ParseDevices, Lists) {
   EXPECT_EQ(to_text(parse_devices("cuda:1,cuda:0,cuda:1", 2)), "cuda:1,cuda:0,cuda:1");
   EXPECT_EQ(to_text(parse_devices("0,1,cpu", 2)), "cuda:0,cuda:1,cpu");
   EXPECT_EQ(to_text(parse_devices("cuda", 1)), "cuda:0");
+  EXPECT_EQ(to_text(parse_devices("cpu, cpu", 1)), "cpu,cpu");
 }
 
 TEST(ParseDevices, EmptyIsEveryCudaDevice) {

@@ -21,17 +21,42 @@ void create_folder_of(const std::filesystem::path& file) {
   }
 }
 
-// Writes and closes; on failure the file is removed.
-void write_file(const std::string& path, const std::string& text) {
+// Writes and closes.
+void write(const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();  // only now all of it has been handed to the system
-  if (file) return;
-  const std::string reason = std::strerror(errno);
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  throw std::runtime_error("cannot write " + path + ": " + reason);
+  if (!file) throw std::runtime_error(std::strerror(errno));
+}
+
+// Where a file is to be made: behind symbolic links, so that they stay.
+std::filesystem::path target_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  return error ? std::filesystem::path(path) : target;
+}
+
+// Whether it is there and is neither a file nor a folder, so that no file may take its place.
+bool is_special(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
+// Makes `text` a file beside `target`, which is then to be renamed or removed. Returns its path.
+std::string write_beside(const std::filesystem::path& target, const std::string& text) {
+  create_folder_of(target);
+  const std::string temporary = target.string() + ".part";
+  try {
+    write(temporary, text);
+  } catch (const std::runtime_error&) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+  return temporary;
 }
 
 }  // namespace
@@ -43,35 +68,38 @@ std::string user_path(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {
-  create_folder_of(path);
-  const std::string temporary = path + ".part";
-  write_file(temporary, text);
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (!error) return;
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);
-  throw std::runtime_error("cannot write " + path + ": " + error.message());
+  const std::filesystem::path target = target_of(path);
+  try {
+    if (is_special(path)) return write(path, text);
+    const std::string temporary = write_beside(target, text);
+    std::error_code error;
+    std::filesystem::rename(temporary, target, error);
+    if (!error) return;
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw std::runtime_error(error.message());
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error("cannot write " + path + ": " + error.what());
+  }
 }
 
 void check_writable_file(const std::string& flag, const std::string& path) {
   try {
-    if (std::filesystem::is_directory(path)) throw std::runtime_error("it is a folder");
-    create_folder_of(path);
-    const std::string temporary = path + ".part";
-    write_file(temporary, "");
-    std::filesystem::remove(temporary);
+    if (is_special(path)) return;
+    const std::filesystem::path target = target_of(path);
+    if (std::filesystem::is_directory(target)) throw std::runtime_error("it is a folder");
+    std::filesystem::remove(write_beside(target, ""));
   } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(flag + "=" + path +
-                                ": nothing can be written there: " + error.what());
+    throw std::invalid_argument(flag + "=" + path + " cannot be written: " + error.what());
   }
 }
 
 void check_writable_folder(const std::string& flag, const std::string& path) {
   try {
-    check_writable_file(flag, (std::filesystem::path(path) / ".write_test").string());
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(flag + "=" + path + ": " + error.what());
+    std::filesystem::remove(write_beside(target_of(path) / "write_test", ""));
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(flag + "=" + path +
+                                ": no files can be written there: " + error.what());
   }
 }
 

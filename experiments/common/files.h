@@ -13,13 +13,14 @@ namespace gpipe::experiments {
 std::string user_path(const std::string& path);
 
 // Replaces the file at `path` by `text` as a whole: a reader, or a crash in the middle, sees the
-// old or the new file, never half of one. Creates missing folders. Throws std::runtime_error that
-// names the path and the reason (a full disk, for one), with the old file unchanged and nothing
-// left behind.
+// old or the new file, never half of one. Behind a symbolic link the file that it leads to is
+// replaced. What is no file (/dev/stdout, a pipe) is written to as it is. Creates missing folders.
+// Throws std::runtime_error that names the path and the reason (a full disk, for one), with the old
+// file unchanged and nothing left behind.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// Finds out before the work whether write_file_atomically() can write the file, or files in the
-// folder, later; creates missing folders. Throw std::invalid_argument with `flag`, the path and the
+// Find out before the work whether write_file_atomically() can write the file, or files in the
+// folder, later; create missing folders. Throw std::invalid_argument with `flag`, the path and the
 // reason.
 void check_writable_file(const std::string& flag, const std::string& path);
 void check_writable_folder(const std::string& flag, const std::string& path);

@@ -1,6 +1,7 @@
 #include "experiments/common/files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 namespace gpipe::experiments {
 namespace {
@@ -47,6 +49,29 @@ TEST(WriteFileAtomically, SaysWhatCannotBeWritten) {
   } catch (const std::runtime_error& error) {
     EXPECT_NE(std::string(error.what()).find("plain_file"), std::string::npos) << error.what();
   }
+}
+
+TEST(WriteFileAtomically, LinksStayAndWhatIsNoFileIsWrittenTo) {
+  const std::string folder = testing::TempDir() + "/links";
+  write_file_atomically(folder + "/real.txt", "old");
+  std::filesystem::create_symlink("real.txt", folder + "/link.txt");
+  write_file_atomically(folder + "/link.txt", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link.txt"));
+  EXPECT_EQ(read(folder + "/real.txt"), "new");
+
+  ASSERT_EQ(mkfifo((folder + "/pipe").c_str(), 0600), 0);
+  check_writable_file("--json", folder + "/pipe");
+  std::string got;
+  std::thread reader([&] { got = read(folder + "/pipe"); });
+  write_file_atomically(folder + "/pipe", "through");
+  reader.join();
+  EXPECT_EQ(got, "through");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder + "/pipe"));
+
+  check_writable_file("--json", "/dev/null");
+  write_file_atomically("/dev/null", "nothing");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_THROW(write_file_atomically("/dev/full", "much"), std::runtime_error);
 }
 
 // /dev/full fails when the file is closed, as a full disk may.

@@ -1,5 +1,6 @@
 #include "experiments/common/flags.h"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
@@ -10,8 +11,8 @@
 #include "experiments/common/trainer.h"
 
 ABSL_FLAG(std::string, experiment, "",
-          "What to run, separated by commas: names of the table's rows, or all. Default: all, but "
-          "for what the introduction above says of a scale.");
+          "What to run: names of the experiments above, separated by commas, or all. Default: all, "
+          "unless the introduction above says otherwise.");
 ABSL_FLAG(std::string, scale, "smoke",
           "full: the published network, batch sizes and epochs; small: some minutes for each "
           "experiment; smoke: a minute or less for each.");
@@ -33,7 +34,7 @@ ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
           "never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn: parameters, the order of samples, ...");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
 
 namespace gpipe::experiments {
@@ -79,12 +80,12 @@ CommonFlags read_common_flags() {
 }
 
 std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
-                                        int64_t needed, bool or_fewer) {
+                                        int64_t needed, bool any_number) {
   const auto count = static_cast<std::size_t>(needed);
   std::vector<c10::Device> devices = flags.devices;
   if (devices.empty()) return std::vector<c10::Device>(count, c10::Device(c10::kCPU));
+  if (any_number && flags.devices_given) return devices;
   if (devices.size() < count) {
-    if (or_fewer && flags.devices_given) return devices;
     throw std::invalid_argument(variant + " needs " + std::to_string(needed) +
                                 " devices, and there " + (devices.size() == 1 ? "is " : "are ") +
                                 std::to_string(devices.size()) + " (" + to_text(devices) +
@@ -92,6 +93,15 @@ std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::str
   }
   devices.resize(count, c10::Device(c10::kCPU));
   return devices;
+}
+
+int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size) {
+  if (flags.chunks > batch_size) {
+    throw std::invalid_argument("--chunks=" + std::to_string(flags.chunks) + ": a mini-batch of " +
+                                std::to_string(batch_size) +
+                                " cannot be cut into more micro-batches than samples");
+  }
+  return flags.chunks > 0 ? flags.chunks : std::min(published, batch_size);
 }
 
 std::string count_devices(const std::vector<c10::Device>& devices) {
@@ -111,6 +121,13 @@ void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<in
   settings["balance"] = balance;
   settings["checkpoint"] = flags.checkpoint_name;
   settings["schedule"] = flags.schedule;
+}
+
+void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings) {
+  settings["scale"] = to_text(flags.scale);
+  settings["devices"] = to_text(devices);
+  settings["seed"] = flags.seed;
+  settings["skip_epochs"] = flags.skip_epochs;
 }
 
 }  // namespace gpipe::experiments

@@ -44,10 +44,14 @@ CommonFlags read_common_flags();
 int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most);
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
-// CPU as often as needed where there are none. With `or_fewer`, fewer ones that were given by hand
-// will do. Throws std::invalid_argument where they are too few.
+// CPU as often as needed where there are none. With `any_number`, all that were given by hand, be
+// they more or fewer. Throws std::invalid_argument where they are too few.
 std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
-                                        int64_t needed, bool or_fewer = false);
+                                        int64_t needed, bool any_number = false);
+
+// The number of micro-batches: --chunks, or `published`, but for what a mini-batch of `batch_size`
+// samples can be cut into. Throws std::invalid_argument if --chunks are more than that.
+int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size);
 
 // "2 x cpu", "1 x cuda".
 std::string count_devices(const std::vector<c10::Device>& devices);
@@ -58,6 +62,9 @@ std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
                               const std::vector<int64_t>& balance);
 void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
                   Json& settings);
+
+// What was run with, pipeline or not: scale, devices, seed, skip_epochs.
+void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings);
 
 }  // namespace gpipe::experiments
 

@@ -68,7 +68,7 @@ TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
   expect_refused("balance", "2,x", "such as 20,31");
   expect_refused("checkpoint", "sometimes", "except_last");
   expect_refused("schedule", "2f2b", "gpipe or 1f1b");
-  expect_refused("json", "/proc/table.json", "nothing can be written there");
+  expect_refused("json", "/proc/table.json", "cannot be written");
 }
 
 TEST_F(FlagsTest, InRange) {
@@ -76,6 +76,18 @@ TEST_F(FlagsTest, InRange) {
   EXPECT_THAT([] { in_range("workers", 100000, 1, 256); },
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("--workers=100000"), HasSubstr("from 1 to 256"))));
+}
+
+TEST_F(FlagsTest, ChunksOfABatch) {
+  CommonFlags flags;
+  EXPECT_EQ(choose_chunks(flags, 16, 64), 16);
+  EXPECT_EQ(choose_chunks(flags, 16, 8), 8) << "no more than samples";
+  flags.chunks = 4;
+  EXPECT_EQ(choose_chunks(flags, 16, 8), 4);
+  flags.chunks = 9;
+  EXPECT_THAT([&] { choose_chunks(flags, 16, 8); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("--chunks=9"), HasSubstr("a mini-batch of 8"))));
 }
 
 TEST_F(FlagsTest, DevicesOfAVariant) {
@@ -87,11 +99,12 @@ TEST_F(FlagsTest, DevicesOfAVariant) {
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("pipeline-8 needs 8 devices, and there are 3"),
                         HasSubstr("several times in --devices"))));
-  EXPECT_THROW(choose_devices(flags, "dataparallel-1k", 8, /*or_fewer=*/true),
+  EXPECT_THROW(choose_devices(flags, "dataparallel-1k", 8, /*any_number=*/true),
                std::invalid_argument)
       << "not given by hand";
   flags.devices_given = true;
-  EXPECT_EQ(choose_devices(flags, "dataparallel-1k", 8, /*or_fewer=*/true).size(), 3u);
+  EXPECT_EQ(choose_devices(flags, "dataparallel-1k", 8, /*any_number=*/true).size(), 3u);
+  EXPECT_EQ(choose_devices(flags, "dataparallel-256", 2, /*any_number=*/true).size(), 3u);
   flags.devices.resize(1, c10::Device(c10::kCPU));
   EXPECT_THAT([&] { choose_devices(flags, "pipeline-2", 2); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("there is 1 (cuda:0)")));

@@ -1,6 +1,10 @@
 #include "experiments/common/interrupt.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstddef>
+#include <iterator>
 #include <stdexcept>
 
 namespace gpipe::experiments {
@@ -11,7 +15,15 @@ std::atomic<bool> scope_alive{false};
 // A handler that takes a lock could deadlock with the interrupted thread.
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-void on_signal(int /*signal*/) { requested_flag.store(true); }
+void on_signal(int /*signal*/) {
+  requested_flag.store(true);
+  // A step may take minutes.
+  constexpr char kText[] = "\nstopping after this step (once more: at once)\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+}
+
+// A closed terminal is as good a reason as Ctrl-C.
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace
 
@@ -25,13 +37,17 @@ InterruptScope::InterruptScope() {
   // RESETHAND: the second signal is not ours any more. RESTART: reads and writes under way go on.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &previous_interrupt_);
-  sigaction(SIGTERM, &action, &previous_terminate_);
+  for (std::size_t k = 0; k < std::size(kSignals); ++k) {
+    sigaction(kSignals[k], nullptr, &previous_[k]);
+    // nohup's wish is kept.
+    if (previous_[k].sa_handler != SIG_IGN) sigaction(kSignals[k], &action, nullptr);
+  }
 }
 
 InterruptScope::~InterruptScope() {
-  sigaction(SIGINT, &previous_interrupt_, nullptr);
-  sigaction(SIGTERM, &previous_terminate_, nullptr);
+  for (std::size_t k = 0; k < std::size(kSignals); ++k) {
+    sigaction(kSignals[k], &previous_[k], nullptr);
+  }
   scope_alive.store(false);
 }
 

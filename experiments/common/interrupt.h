@@ -10,9 +10,9 @@ namespace gpipe::experiments {
 // Exit code of a program that SIGINT stopped, as shells report it.
 constexpr int kInterruptedExitCode = 130;
 
-// While it lives, the first SIGINT or SIGTERM only sets a flag; a second one ends the process at
-// once, as usual. At most one object may live at a time (std::logic_error). `requested()` may be
-// called from any thread.
+// While it lives, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) only sets a
+// flag and says so on stderr; a second one ends the process at once, as usual. At most one object
+// may live at a time (std::logic_error). `requested()` may be called from any thread.
 //
 //   InterruptScope interrupt;
 //   while (!interrupt.requested() && more()) step();
@@ -26,8 +26,7 @@ class InterruptScope {
   bool requested() const noexcept;
 
  private:
-  struct sigaction previous_interrupt_;
-  struct sigaction previous_terminate_;
+  struct sigaction previous_[3];
 };
 
 }  // namespace gpipe::experiments

@@ -21,6 +21,21 @@ TEST(Interrupt, TerminateCountsToo) {
   EXPECT_TRUE(interrupt.requested());
 }
 
+TEST(Interrupt, AClosedTerminalCountsUnlessItIsIgnored) {
+  {
+    InterruptScope interrupt;
+    std::raise(SIGHUP);
+    EXPECT_TRUE(interrupt.requested());
+  }
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    InterruptScope interrupt;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(interrupt.requested());
+  }
+  std::signal(SIGHUP, SIG_DFL);
+}
+
 TEST(Interrupt, ANewScopeStartsClear) {
   {
     InterruptScope interrupt;

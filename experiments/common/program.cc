@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <exception>
 #include <iostream>
@@ -88,6 +89,8 @@ int run_plan(const Plan& plan) {
   }
 
   std::cout << "\n" << report_of(plan, outcomes).to_text(table_columns()) << std::flush;
+  const bool printed = std::cout.good();
+  if (!printed) std::cerr << "error: the table cannot be written to standard output" << std::endl;
   if (!unwritten.empty()) {
     std::cerr << "error: " << unwritten << std::endl;
   } else if (!plan.json.empty()) {
@@ -97,7 +100,7 @@ int run_plan(const Plan& plan) {
     if (!plan.when_stopped.empty()) std::cout << plan.when_stopped << std::endl;
     return kInterruptedExitCode;
   }
-  return failed || !unwritten.empty() ? kErrorExitCode : 0;
+  return failed || !printed || !unwritten.empty() ? kErrorExitCode : 0;
 }
 
 }  // namespace
@@ -108,8 +111,13 @@ int run_program(int argc, const char* const* argv, const std::string& usage,
     std::cerr << "error: " << message_of(error) << std::endl;
     return code;
   };
+  // A reader that has seen enough (head) must not end hours of work: std::cout fails, and the JSON
+  // is still written.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
-    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) return 0;
+    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) {
+      return std::cout.flush() ? 0 : kErrorExitCode;
+    }
     return run_plan(prepare());
   } catch (const std::invalid_argument& error) {
     return refuse(error, kUsageExitCode);

@@ -38,7 +38,8 @@ struct Plan {
   std::string when_stopped;  // told after Ctrl-C, such as how to go on
 };
 
-// Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.
+// Exit codes: 0; 1 for an error while running, or if the table cannot be written; 2 for wrong
+// usage; 130 after Ctrl-C, SIGTERM or SIGHUP.
 //
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
 // be done, runs the variants one after another and prints the table. A variant that fails is

@@ -116,6 +116,17 @@ TEST_F(ProgramTest, TheTableIsPrintedAlsoWhereTheJsonCannotBeWritten) {
   EXPECT_THAT(err_.str(), HasSubstr("/proc/nowhere"));
 }
 
+TEST_F(ProgramTest, AClosedStandardOutputIsAnErrorAndLosesNoJson) {
+  add("first", 1);
+  out_.setstate(std::ios::badbit);
+  std::cout.setstate(std::ios::badbit);
+  EXPECT_EQ(run(), 1);
+  EXPECT_EQ(run({"--help"}), 1);
+  std::cout.clear();
+  EXPECT_THAT(err_.str(), HasSubstr("standard output"));
+  EXPECT_EQ(json()["rows"][0]["origin"], "measured");
+}
+
 // What earlier variants gave is on disk before a later one takes the process down.
 TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -5,13 +5,19 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/jit/serialization/pickle.h>
+#include <zlib.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "experiments/common/files.h"
 
 namespace gpipe::experiments {
@@ -48,18 +54,41 @@ std::string differences(const TextMap& saved, const std::map<std::string, std::s
   return text;
 }
 
-c10::impl::GenericDict read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file.is_open(), "there is no checkpoint ", path,
+// A file is this, the checksum of the rest in eight hexadecimal digits, a newline, and the rest.
+constexpr char kMagic[] = "gpipe training state ";
+constexpr std::size_t kHeader = sizeof kMagic - 1 + 8 + 1;
+
+std::string header_of(const char* bytes, std::size_t size) {
+  const uLong checksum =
+      crc32_z(crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(bytes), size);
+  return absl::StrFormat("%s%08x\n", kMagic, checksum);
+}
+
+std::string read_bytes(const std::string& path) {
+  TORCH_CHECK_VALUE(std::filesystem::exists(path), "there is no checkpoint ", path,
                     ": start without --resume, or give the folder of an earlier run");
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)),
-                                std::istreambuf_iterator<char>());
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK_VALUE(file.is_open() && !std::filesystem::is_directory(path), path,
+                    " cannot be read: ", file.is_open() ? "it is a folder" : std::strerror(errno));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+c10::impl::GenericDict read(const std::string& path) {
+  const std::string bytes = read_bytes(path);
+  const char* content = bytes.data() + kHeader;
+  // Damaged tensors would load without a word.
+  TORCH_CHECK_VALUE(bytes.size() > kHeader &&
+                        bytes.substr(0, kHeader) == header_of(content, bytes.size() - kHeader),
+                    path, " is no checkpoint of this program or is damaged");
   try {
-    c10::impl::GenericDict root = torch::jit::pickle_load(bytes).toGenericDict();
+    c10::impl::GenericDict root =
+        torch::jit::pickle_load(std::vector<char>(content, bytes.data() + bytes.size()))
+            .toGenericDict();
     TORCH_CHECK(root.at("format").toInt() == kFormat, "unknown format");
     return root;
   } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, path, " is no checkpoint of this program or is damaged: ",
+    TORCH_CHECK_VALUE(false, path, " is no checkpoint of this program: ",
                       std::string(error.what()).substr(0, 200));
   }
 }
@@ -94,8 +123,9 @@ TrainingState state_of(const std::string& path, const c10::impl::GenericDict& ro
     saved_config.insert(item.key().toStringRef(), item.value().toStringRef());
   }
   const std::string different = differences(saved_config, config);
-  TORCH_CHECK_VALUE(different.empty(), path, " belongs to another run:", different,
-                    "\nResume with the same settings, or start anew without --resume.");
+  TORCH_CHECK_VALUE(
+      different.empty(), path, " belongs to another run:", different,
+      "\nResume with the same settings, or begin anew with --overwrite, or in another folder.");
   return {root.at("epochs").toInt(), config, root.at("history").toStringRef()};
 }
 
@@ -124,7 +154,8 @@ void save_training_state(const std::string& path, const torch::nn::Module& model
   root.insert("tensors", tensors);
   root.insert("momentum", momentum);
   const std::vector<char> bytes = torch::jit::pickle_save(root);
-  write_file_atomically(path, std::string(bytes.begin(), bytes.end()));
+  write_file_atomically(
+      path, header_of(bytes.data(), bytes.size()) + std::string(bytes.begin(), bytes.end()));
 }
 
 TrainingState read_training_state(const std::string& path,

@@ -34,8 +34,8 @@ TrainingState read_training_state(const std::string& path,
 
 // Puts everything back in place and returns the state. `optimizer` must have been made from the
 // parameters of `model`. Throws c10::ValueError, with model and optimizer unchanged, if the file is
-// missing or no checkpoint, was made with another `config` (naming each difference), or has other
-// tensors than the model.
+// missing, cannot be read or is damaged, was made with another `config` (naming each difference),
+// or has other tensors than the model.
 TrainingState load_training_state(const std::string& path, torch::nn::Module& model,
                                   torch::optim::SGD& optimizer,
                                   const std::map<std::string, std::string>& config);

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -128,6 +129,18 @@ TEST_F(TrainingStateTest, MissingAndDamagedFiles) {
   save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
+  // A byte of a tensor.
+  save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
+  {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(path_) / 2));
+    file.put('\x7f').put('\x7f');
+  }
+  EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(
+                           AllOf(HasSubstr(path_), HasSubstr("cannot be read: it is a folder"))));
 }
 
 }  // namespace

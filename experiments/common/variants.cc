@@ -3,9 +3,19 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "experiments/common/balance.h"
 #include "experiments/common/suggestion.h"
 
 namespace gpipe::experiments {
+namespace {
+
+// The flags that only pipelines have.
+std::string given(const CommonFlags& flags) {
+  return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks)
+                               : "--balance=" + to_text(flags.balance);
+}
+
+}  // namespace
 
 std::vector<Variant> make_variants(
     const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
@@ -16,12 +26,12 @@ std::vector<Variant> make_variants(
   const std::vector<std::string> asked =
       select_names("--experiment", named ? flags.experiment : defaults, names);
   std::vector<Variant> variants;
-  std::string refusal;
+  std::string refusals;
   bool fits = false;
   for (const auto& [name, pipeline] : known) {
     if (std::find(asked.begin(), asked.end(), name) == asked.end()) continue;
     if (named && !pipeline && flags.for_pipelines()) {
-      throw std::invalid_argument("--chunks and --balance are for pipelines, not for " + name);
+      throw std::invalid_argument(given(flags) + " is for pipelines, not for " + name);
     }
     CommonFlags own = flags;
     if (!pipeline) {
@@ -33,13 +43,14 @@ std::vector<Variant> make_variants(
       fits = fits || pipeline || !flags.for_pipelines();
     } catch (const std::invalid_argument& error) {
       if (named) throw;
-      if (refusal.empty()) refusal = error.what();
+      refusals += "\n  " + name + ": " + error.what();
       variants.push_back({name, error.what(), nullptr});
     }
   }
   if (!fits) {
-    throw std::invalid_argument(
-        refusal.empty() ? "--chunks and --balance are for pipelines, and none is run" : refusal);
+    throw std::invalid_argument(refusals.empty()
+                                    ? given(flags) + " is for pipelines, and none is run"
+                                    : "nothing can be run:" + refusals);
   }
   return variants;
 }

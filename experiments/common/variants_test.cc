@@ -10,6 +10,7 @@
 namespace gpipe::experiments {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -65,15 +66,16 @@ TEST(MakeVariants, ANamedOneMustFit) {
   EXPECT_THAT([&] { made(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("does not fit deep")));
   flags.experiment = "plain";
-  EXPECT_THAT([&] { made(flags); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("for pipelines, not for plain")));
+  EXPECT_THAT([&] { made(flags); }, ThrowsMessage<std::invalid_argument>(HasSubstr(
+                                        "--balance=[1, 2] is for pipelines, not for plain")));
 }
 
 TEST(MakeVariants, AFlagThatFitsNoneIsAnErrorThoughOthersCouldRun) {
   CommonFlags flags;
   flags.balance = {1, 2, 3};
-  EXPECT_THAT([&] { made(flags); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("does not fit pipeline-2")));
+  EXPECT_THAT([&] { made(flags); }, ThrowsMessage<std::invalid_argument>(AllOf(
+                                        HasSubstr("pipeline-2: --balance does not fit pipeline-2"),
+                                        HasSubstr("deep: --balance does not fit deep"))));
   flags.balance = {};
   flags.chunks = 4;
   EXPECT_THAT([&] { made(flags, "plain"); },

@@ -2,6 +2,7 @@
 // prints the table beside torchgpipe's. See README.md in this folder.
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -43,8 +44,8 @@ constexpr char kUsage[] =
     "Trains ResNets plainly, with data parallelism and through a pipeline, validates\n"
     "after every epoch and prints top-1 error and throughput beside torchgpipe's\n"
     "published ones.\n\n"
-    "  bazel run -c opt //experiments/resnet101_accuracy\n"
-    "  bazel run -c opt //experiments/resnet101_accuracy -- \\\n"
+    "  tools/bazel run -c opt //experiments/resnet101_accuracy\n"
+    "  tools/bazel run -c opt //experiments/resnet101_accuracy -- \\\n"
     "    --experiment=pipeline-256 --scale=full --data=imagenet:/data/imagenet \\\n"
     "    --devices=cuda:0,cuda:1\n\n"
     "Experiments: naive-128, dataparallel-256, dataparallel-1k, pipeline-256,\n"
@@ -70,7 +71,9 @@ AccuracyFlags read_flags() {
   AccuracyFlags flags;
   flags.common = read_common_flags();
   // torchgpipe's command line says "gpipe-256" for what its table calls "pipeline-256".
-  flags.common.experiment = absl::StrReplaceAll(flags.common.experiment, {{"gpipe-", "pipeline-"}});
+  flags.common.experiment = absl::StrReplaceAll(
+      flags.common.experiment,
+      {{"gpipe-256", "pipeline-256"}, {"gpipe-1k", "pipeline-1k"}, {"gpipe-4k", "pipeline-4k"}});
   flags.limit_train =
       in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
   flags.workers = in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
@@ -84,8 +87,9 @@ AccuracyFlags read_flags() {
   flags.resume = absl::GetFlag(FLAGS_resume);
   flags.overwrite = absl::GetFlag(FLAGS_overwrite);
   if (flags.state_folder.empty()) {
-    if (flags.resume) {
-      throw std::invalid_argument("--resume needs the --checkpoint_dir of the run before");
+    if (flags.resume || flags.overwrite) {
+      throw std::invalid_argument(std::string(flags.resume ? "--resume" : "--overwrite") +
+                                  " needs the --checkpoint_dir of the run before");
     }
   } else {
     check_writable_folder("--checkpoint_dir", flags.state_folder);
@@ -115,6 +119,13 @@ Plan prepare() {
                       own.common = common;
                       return make_variant(own, find_experiment(name), source);
                     });
+  if (flags.resume &&
+      std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
+        return std::filesystem::exists(state_file(flags, variant.name));
+      })) {
+    throw std::invalid_argument("--checkpoint_dir=" + flags.state_folder +
+                                " has none of these experiments to resume");
+  }
   plan.remarks = {
       "Published: torchgpipe v0.0.5, ImageNet, ResNet-101, 90 epochs, on GPUs; reference-*: Goyal "
       "et al.",

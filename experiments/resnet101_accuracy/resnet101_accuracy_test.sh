@@ -32,7 +32,12 @@ expect_mistake "sums up to 50, but" --balance=20,30 "${tiny[@]}"
 expect_mistake "needs 8 devices" --experiment=pipeline-1k --devices=cpu,cpu "${tiny[@]}"
 expect_mistake "needs the --checkpoint_dir" --resume
 expect_mistake "from -1 to 1024" --workers=100000
-expect_mistake "nothing can be written" --checkpoint_dir=/proc/here
+expect_mistake "no files can be written there" --checkpoint_dir=/proc/here
+expect_mistake "has none of these experiments to resume" --checkpoint_dir="$work/typo" --resume
+expect_mistake "overwrite needs the --checkpoint_dir" --overwrite
+expect_mistake "checkpoint_dir= has no value" --checkpoint_dir=
+expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-256 "${tiny[@]}" --chunks=17
+expect_mistake "is for 3 partitions" --experiment=pipeline-256 --balance=20,30,1
 expect_mistake "did you mean --epochs?" --epoch=3
 "$program" --help >"$work/help.log" || fail "--help"
 grep -q -e "--checkpoint_dir" "$work/help.log" || fail "no flag in --help"
@@ -85,14 +90,18 @@ grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed
 expect_mistake "seed: saved with 0, now 1" --experiment=gpipe-256 "${tiny[@]}" --seed=1 \
   --checkpoint_dir="$work/checkpoints" --resume
 
-# An experiment that fails keeps what it reached, and the others run. (A folder stands where the file of the first
-# epoch belongs.)
-mkdir -p "$work/full/naive-128.checkpoint"
-"$program" --experiment=naive-128,pipeline-256 "${tiny[@]}" --checkpoint_dir="$work/full" --overwrite \
-  >"$work/failed.log" 2>&1
-[ $? -eq 1 ] || fail "exit code of a run that failed"
+# An experiment that fails keeps what it reached, and the others run. (A limit on files is a full disk: nothing can
+# be saved after the first epoch.)
+(
+  trap '' XFSZ
+  ulimit -f 16
+  "$program" --experiment=naive-128,pipeline-256 "${tiny[@]}" --checkpoint_dir="$work/full" 2>&1
+) | cat >"$work/failed.log"
+[ "${PIPESTATUS[0]}" -eq 1 ] || fail "exit code of a run that failed"
 grep -q "^naive-128  *failed  *[0-9]" "$work/failed.log" || fail "what was reached is lost"
-grep -q "^pipeline-256  *measured " "$work/failed.log" || fail "the rest did not go on"
+grep -q "^pipeline-256  *failed  *[0-9]" "$work/failed.log" || fail "the rest did not go on"
+grep -q "File too large" "$work/failed.log" || fail "the reason is not told"
+[ -z "$(ls "$work/full")" ] || fail "half a file stays"
 
 # Photographs, one of them damaged.
 "$write_images" "$work/images" || fail "write_images"

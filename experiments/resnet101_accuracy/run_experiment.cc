@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <iostream>
@@ -13,6 +14,7 @@
 
 #include "absl/strings/str_format.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/files.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/training_run.h"
@@ -98,15 +100,18 @@ std::string describe(const Ready& ready) {
   if (ready.way() == Way::kPipeline) {
     text += describe_pipeline(ready.flags.common, settings.chunks, settings.balance);
   }
-  return text + absl::StrFormat(", %d epochs, ", settings.epochs) + count_devices(ready.devices);
+  return text +
+         absl::StrFormat(", %d %s, ", settings.epochs, settings.epochs == 1 ? "epoch" : "epochs") +
+         count_devices(ready.devices);
 }
 
 Json settings_of(const Ready& ready) {
   const Settings& settings = ready.settings;
-  Json json = {{"network", settings.network.name()}, {"data", ready.source.train->describe()},
-               {"batch_size", settings.batch_size},  {"epochs", settings.epochs},
-               {"devices", to_text(ready.devices)},  {"scale", to_text(ready.flags.common.scale)},
-               {"seed", ready.flags.common.seed}};
+  Json json = {{"network", settings.network.name()},
+               {"data", ready.source.train->describe()},
+               {"batch_size", settings.batch_size},
+               {"epochs", settings.epochs}};
+  add_common(ready.flags.common, ready.devices, json);
   if (ready.way() == Way::kPipeline) {
     add_pipeline(ready.flags.common, settings.chunks, settings.balance, json);
   }
@@ -153,6 +158,15 @@ void note_epochs(const std::vector<EpochResult>& epochs, std::size_t skip, Outco
   }
   outcome.figures["top1_error_percent"] = kPercent * (1 - epochs.back().accuracy);
   outcome.figures["throughput"] = mean_after(throughputs, skip);
+}
+
+// "" or what is to be said of a training that went astray.
+std::string divergence(const std::vector<EpochResult>& epochs) {
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    if (std::isfinite(epochs[i].train_loss) && std::isfinite(epochs[i].valid_loss)) continue;
+    return absl::StrFormat("diverged: the loss of epoch %d is not finite; ", i + 1);
+  }
+  return "";
 }
 
 void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std::ostream& out) {
@@ -215,14 +229,22 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   warn_of_unreadable(validation, "validation could not be read; they count neither way");
   outcome.settings["unreadable_images"] = result.unreadable;
   outcome.origin = result.interrupted ? Origin::kInterrupted : Origin::kMeasured;
+  outcome.note = divergence(result.epochs) + description;
+  if (outcome.note != description) {
+    std::cerr << "warning: " << ready.name() << ": " << outcome.note << "\n";
+  }
   if (result.interrupted) {
     outcome.note = absl::StrFormat("stopped after epoch %d of %d; %s", result.epochs.size(),
-                                   ready.settings.epochs, description);
+                                   ready.settings.epochs, outcome.note);
   }
   if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
 }
 
 }  // namespace
+
+std::string state_file(const AccuracyFlags& flags, const std::string& experiment) {
+  return flags.state_folder + "/" + experiment + ".checkpoint";
+}
 
 Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
   Overrides overrides;
@@ -239,25 +261,28 @@ Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
+  choose_chunks(flags.common, 1, ready->settings.batch_size);  // refuses too many
   ready->source = source;
   const int64_t needed = experiment.way == Way::kPipeline
                              ? static_cast<int64_t>(ready->settings.balance.size())
                              : experiment.devices;
-  // Data parallelism runs on any number of devices.
+  // Data parallelism runs on as many devices as there are.
   ready->devices = choose_devices(flags.common, experiment.name, needed,
-                                  /*or_fewer=*/experiment.way == Way::kDataParallel);
+                                  /*any_number=*/experiment.way == Way::kDataParallel);
   if (ready->steps_per_epoch() == 0) {
-    throw std::invalid_argument(absl::StrFormat("--batch_size=%d: %s", ready->settings.batch_size,
-                                                source.train->describe()) +
-                                " gives not one batch of training");
+    throw std::invalid_argument(
+        absl::StrFormat("--batch_size=%d: %s", ready->settings.batch_size,
+                        source.train->describe()) +
+        " gives not one batch of training; give a smaller batch, or more images (--limit_train)");
   }
   if (!flags.state_folder.empty()) {
-    ready->state = flags.state_folder + "/" + experiment.name + ".checkpoint";
+    ready->state = state_file(flags, experiment.name);
     if (!flags.resume && !flags.overwrite && std::filesystem::exists(ready->state)) {
       throw std::invalid_argument(ready->state +
                                   " is of an earlier run: --resume goes on with it, --overwrite "
                                   "begins anew, another --checkpoint_dir keeps both");
     }
+    if (!flags.resume) check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
   return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {

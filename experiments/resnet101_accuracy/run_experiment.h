@@ -24,6 +24,9 @@ struct AccuracyFlags {
   bool overwrite = false;
 };
 
+// Where an experiment saves itself. Requires: flags.state_folder.
+std::string state_file(const AccuracyFlags& flags, const std::string& experiment);
+
 // What is run of the experiment under the flags. Throws std::invalid_argument where they do not
 // fit.
 Settings settle(const AccuracyFlags& flags, const Experiment& experiment);

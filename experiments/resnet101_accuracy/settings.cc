@@ -60,7 +60,8 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
   if (overrides.batch_size > 0) settings.batch_size = overrides.batch_size;
   if (overrides.limit_train > 0) settings.limit_train = overrides.limit_train;
   if (experiment.way != Way::kPipeline) return settings;
-  if (overrides.chunks > 0) settings.chunks = overrides.chunks;
+  settings.chunks =
+      overrides.chunks > 0 ? overrides.chunks : std::min(settings.chunks, settings.batch_size);
   settings.balance = choose_balance(overrides.balance, experiment.balance, settings.network.name(),
                                     settings.network.layers());
   return settings;

@@ -37,8 +37,8 @@ constexpr char kUsage[] =
     "Trains ResNets on one device and through pipelines of 1, 2, 4 and 8 partitions,\n"
     "on random images that are made once, and prints the images per second beside\n"
     "those that torchgpipe and Huang et al. published.\n\n"
-    "  bazel run -c opt //experiments/resnet101_speed\n"
-    "  bazel run -c opt //experiments/resnet101_speed -- --scale=full \\\n"
+    "  tools/bazel run -c opt //experiments/resnet101_speed\n"
+    "  tools/bazel run -c opt //experiments/resnet101_speed -- --scale=full \\\n"
     "    --experiment=baseline,pipeline-2 --devices=cuda:0,cuda:1\n\n"
     "Experiments: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
@@ -81,7 +81,7 @@ Settings settle(const CommonFlags& flags, const std::string& name) {
   const int64_t samples = in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
   if (samples > 0) settings.samples = samples;
   if (!published.balance.empty()) {
-    if (flags.chunks > 0) settings.chunks = flags.chunks;
+    settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
     settings.balance = choose_balance(flags.balance, published.balance, settings.network.name(),
                                       settings.network.layers());
   }
@@ -106,10 +106,8 @@ Json settings_of(const CommonFlags& flags, const Settings& settings) {
                {"batch_size", settings.batch_size},
                {"image_size", settings.network.image_size},
                {"samples", settings.samples},
-               {"epochs", settings.epochs},
-               {"skip_epochs", flags.skip_epochs},
-               {"devices", to_text(settings.devices)},
-               {"scale", to_text(flags.scale)}};
+               {"epochs", settings.epochs}};
+  add_common(flags, settings.devices, json);
   if (!settings.balance.empty()) add_pipeline(flags, settings.chunks, settings.balance, json);
   return json;
 }

@@ -29,7 +29,8 @@ expect_mistake "did you mean --batch_size?" --batch-size=8
 expect_mistake "sums up to 50, but" --balance=20,30
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
-expect_mistake "nothing can be written" --json="$work"
+expect_mistake "it is a folder" --json="$work"
+expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
 "$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
