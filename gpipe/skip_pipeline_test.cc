@@ -21,6 +21,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
@@ -153,6 +154,37 @@ TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
                               pop_layer({"skip"}), isolated(pop_layer({"skip"}), own));
       },
       torch::randn({6, 4}), Gradients::kUpToTheOrderOfSums);
+}
+
+// A layer that hands on three views of a tensor that it changes afterwards: autograd makes their
+// nodes anew when they are used next, and the order in which it does is that of the sums.
+struct StaleViewsImpl : nn::Module, skip::Skippable {
+  StaleViewsImpl()
+      : Skippable({"a", "b"}, {}), linear(register_module("linear", nn::Linear(4, 4))) {}
+  at::Tensor forward(at::Tensor x) {
+    const at::Tensor h = linear->forward(x);
+    const at::Tensor on = h.view({-1, 2, 2}), a = h.view({-1, 2, 2}), b = h.view({-1, 2, 2});
+    h.mul_(2);
+    stash("a", a);
+    stash("b", b);
+    return on;
+  }
+  nn::Linear linear;
+};
+TORCH_MODULE(StaleViews);
+
+TEST(SkipPipeline, ViewsOfATensorThatWasChangedEqualThePlainModel) {
+  testing::manual_seed(1);
+  const auto scaled = [](double by) {
+    return testing::layer<at::Tensor, at::Tensor>([by](at::Tensor x) { return x * by; });
+  };
+  expect_as_plain(
+      [&] {
+        testing::manual_seed(2);
+        return nn::Sequential(StaleViews(), scaled(1.1), pop_layer({"a"}), scaled(1.3),
+                              pop_layer({"b"}), scaled(1.7));
+      },
+      torch::randn({6, 4}));
 }
 
 TEST(SkipPipeline, APoppedTensorMayBeLeftUnused) {

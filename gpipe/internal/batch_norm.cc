@@ -182,14 +182,16 @@ at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double mo
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
 
-const Interceptor interceptor([](torch::Library& aten) {
-  for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
-    std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op.schema());
-    if (kernel == nullptr) return;
-    aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+void intercept() {
+  static const Interceptor interceptor([](torch::Library& aten) {
+    for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
+      std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op.schema());
+      if (kernel == nullptr) return;
+      aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    });
+    aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
   });
-  aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
-});
+}
 
 }  // namespace
 
@@ -366,6 +368,7 @@ RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
       log_(log),
       place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer},
       former_(current_scope) {
+  intercept();
   current_scope = this;
 }
 

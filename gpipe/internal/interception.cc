@@ -1,45 +1,36 @@
 #include "gpipe/internal/interception.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <deque>
+#include <mutex>
 #include <string>
-#include <vector>
 
 namespace gpipe::internal {
 namespace {
 
-using AddKernels = void (*)(torch::Library& aten);
-
-// A function's static variable: static initializers of other files add to it.
-std::vector<AddKernels>& interceptors() {
-  static auto* const all = new std::vector<AddKernels>;
-  return *all;
+// One more library for the key. Never unregistered: a worker may outlive static destruction.
+torch::Library& library(const char* name) {
+  static std::mutex mutex;
+  static auto* const all = new std::deque<torch::Library>;
+  std::lock_guard<std::mutex> lock(mutex);
+  all->emplace_back(torch::Library::IMPL, name, kInterceptionKey, __FILE__, __LINE__);
+  return all->back();
 }
 
-// Registered at first use rather than at start-up, when not every library that defines operators
-// need be loaded yet. Never unregistered: a worker may outlive static destruction.
-const std::vector<torch::Library>& kernels() {
-  static const auto* const registered = [] {
-    auto* libraries = new std::vector<torch::Library>;
-    libraries->emplace_back(torch::Library::IMPL, "_", kInterceptionKey, __FILE__, __LINE__);
-    libraries->back().fallback(torch::CppFunction::makeFallthrough());
-    libraries->emplace_back(torch::Library::IMPL, "aten", kInterceptionKey, __FILE__, __LINE__);
-    for (const AddKernels add : interceptors()) add(libraries->back());
-    return libraries;
+// Every operator that nobody intercepts. Once per process.
+c10::DispatchKey falling_through() {
+  [[maybe_unused]] static const bool registered = [] {
+    library("_").fallback(torch::CppFunction::makeFallthrough());
+    return true;
   }();
-  return *registered;
-}
-
-c10::DispatchKey registered_key() {
-  TORCH_INTERNAL_ASSERT(!kernels().empty());
   return kInterceptionKey;
 }
 
 }  // namespace
 
-Interceptor::Interceptor(AddKernels add) { interceptors().push_back(add); }
+Interceptor::Interceptor(void (*add)(torch::Library& aten)) { add(library("aten")); }
 
 void for_each_aten_operator(
     const std::function<void(const c10::OperatorHandle& op, const char* name)>& visit) {
@@ -55,6 +46,6 @@ void for_each_aten_operator(
   }
 }
 
-InterceptionScope::InterceptionScope() : guard_(registered_key()) {}
+InterceptionScope::InterceptionScope() : guard_(falling_through()) {}
 
 }  // namespace gpipe::internal

@@ -32,11 +32,15 @@ inline c10::DispatchKeySet after_interception(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kInterceptionKey);
 }
 
-// A unit's kernels, for a static variable of the unit. `add` is called when the first scope is
-// made: by then every library that defines operators is loaded.
+// A unit's kernels, registered from when it is made until the process ends. To be made when they
+// are first needed: by then every library that defines operators is loaded, and a pipeline in a
+// static initializer has them, too.
 //
 // Example:
-//   const Interceptor interceptor([](torch::Library& aten) { aten.impl("dropout", &my_dropout); });
+//   MyScope::MyScope() {
+//     static const Interceptor interceptor([](torch::Library& aten) { aten.impl("sgn", &my_sgn);
+//     });
+//   }
 class Interceptor {
  public:
   explicit Interceptor(void (*add)(torch::Library& aten));
@@ -46,8 +50,8 @@ class Interceptor {
 void for_each_aten_operator(
     const std::function<void(const c10::OperatorHandle& op, const char* name)>& visit);
 
-// Switches interception on for this thread; makes sure, once per process, that the kernels exist.
-// With autograd's engine a graph executed inside the scope runs inside it, too.
+// Switches interception on for this thread. With autograd's engine a graph executed inside the
+// scope runs inside it, too.
 class InterceptionScope {
  public:
   InterceptionScope();

@@ -1,5 +1,6 @@
 #include "gpipe/internal/interception.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>

@@ -102,13 +102,15 @@ bool has_generator(const c10::FunctionSchema& schema) {
                      [](const c10::Argument& argument) { return argument.name() == "generator"; });
 }
 
-const Interceptor interceptor([](torch::Library& aten) {
-  for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
-    if (!has_generator(op.schema())) return;
-    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+void intercept() {
+  static const Interceptor interceptor([](torch::Library& aten) {
+    for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
+      if (!has_generator(op.schema())) return;
+      aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+    });
+    aten.impl("native_dropout", torch::CppFunction(native_dropout));
   });
-  aten.impl("native_dropout", torch::CppFunction(native_dropout));
-});
+}
 
 }  // namespace
 
@@ -158,10 +160,13 @@ RandomStreams* RandomStreams::current() {
 }
 
 RandomStreamsOfAutogradScope::RandomStreamsOfAutogradScope(RandomStreams* draws)
-    : guard_(kRandomStreamsInfo, std::make_shared<RandomStreamsInfo>(draws)) {}
+    : guard_(kRandomStreamsInfo, std::make_shared<RandomStreamsInfo>(draws)) {
+  intercept();
+}
 
 RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log)
     : draws_(draws), former_(current_draws), former_log_(draws->log_) {
+  intercept();
   draws_->log_ = log;
   current_draws = draws;
 }

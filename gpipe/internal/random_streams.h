@@ -68,7 +68,7 @@ class RandomStreams {
 };
 
 // Puts `draws` in force on this thread (under an InterceptionScope), and restores the former on
-// exit. RandomStreams under no_grad, as a custom function's forward makes them, are noted in `log`
+// exit. Draws under no_grad, as a custom function's forward makes them, are noted in `log`
 // unless it is null.
 class RandomStreamsScope {
  public:

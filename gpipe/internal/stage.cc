@@ -148,6 +148,13 @@ torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value
 }
 
 void Stage::add_outputs(Result& result) const {
+  // A view whose base was changed since gets its node when that is asked for. The plain model's
+  // layers ask in this order, which is that of the nodes' numbers then.
+  const auto make_node = [](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
+  };
+  for (const at::Tensor& tensor : result.activation.tensors) make_node(tensor);
+  for (const at::Tensor& tensor : result.skips) make_node(tensor);
   for (int k : routes_.gradient_order) {
     if (k > 0) {
       result.graph.add_output(k, 0, result.skips[k - 1]);

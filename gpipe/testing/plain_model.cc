@@ -33,11 +33,11 @@ std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& siz
   return result;
 }
 
-// The same, each piece a leaf of its own for a backward of its own.
 std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return internal::MiniBatch(internal::batch_size(inputs, "input"), chunks).sizes();
 }
 
+// As cut(), each piece a leaf of its own for a backward of its own.
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {
