@@ -80,21 +80,26 @@ GPipeOptions on_cpu(std::vector<int64_t> balance, int64_t chunks) {
 
 // Partitions of one Linear(8, 8), 4 rows a micro-batch: what is left is the cost of a cell. Compare
 // with a rival on the same machine at the same time, torchgpipe's for example.
-void BM_Cells(benchmark::State& state) {
+// `first_call_ms`: what the first call takes longer, as it verifies and compiles the schedule.
+void cells(benchmark::State& state, int warm_up) {
   at::set_num_threads(1);
   const int64_t partitions = state.range(0);
   const int64_t micro_batches = state.range(1);
   GPipe pipe(linears(partitions, 8), on_cpu(std::vector<int64_t>(partitions, 1), micro_batches));
   const torch::Tensor input = torch::randn({4 * micro_batches, 8});
-  for (int i = 0; i < 5; ++i) pipe->forward(input).sum().backward();
+  const auto run = [&] { pipe->forward(input).sum().backward(); };
+  const double first = seconds(run);
+  for (int i = 1; i < warm_up; ++i) run();
   std::vector<double> times;
   for (auto _ : state) {
-    times.push_back(seconds([&] { pipe->forward(input).sum().backward(); }));
+    times.push_back(seconds(run));
     state.SetIterationTime(times.back());
   }
   state.counters["us_per_cell"] =
       median(times) * 1e6 / static_cast<double>(partitions * micro_batches);
+  state.counters["first_call_ms"] = (first - median(times)) * 1e3;
 }
+void BM_Cells(benchmark::State& state) { cells(state, /*warm_up=*/5); }
 BENCHMARK(BM_Cells)
     ->ArgNames({"partitions", "micro_batches"})
     ->Args({4, 32})
@@ -102,6 +107,15 @@ BENCHMARK(BM_Cells)
     ->Args({2, 32})
     ->UseManualTime()
     ->Iterations(60)
+    ->Unit(benchmark::kMillisecond);
+
+// How the cost of a cell grows.
+void BM_CellGrowth(benchmark::State& state) { cells(state, /*warm_up=*/2); }
+BENCHMARK(BM_CellGrowth)
+    ->ArgNames({"partitions", "micro_batches"})
+    ->ArgsProduct({{2, 8, 32, 64}, {32, 256, 2048}})
+    ->UseManualTime()
+    ->Iterations(7)
     ->Unit(benchmark::kMillisecond);
 
 // The same cells in a plain loop on one thread: the layers' own autograd, the floor for one core.
