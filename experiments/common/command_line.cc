@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -12,11 +11,13 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "experiments/common/suggestion.h"
+#include "experiments/common/wrap.h"
 
 namespace gpipe::experiments {
 namespace {
 
 constexpr std::size_t kColumns = 80;
+constexpr std::size_t kIndent = 6;  // of what a flag means
 
 // Those of the experiments; libraries have some of their own.
 std::map<std::string, absl::CommandLineFlag*> own_flags() {
@@ -25,27 +26,6 @@ std::map<std::string, absl::CommandLineFlag*> own_flags() {
     if (absl::StrContains(flag->Filename(), "experiments/")) flags[std::string(name)] = flag;
   }
   return flags;
-}
-
-void print_wrapped(std::ostream& out, const std::string& text, std::size_t indent) {
-  std::istringstream words(text);
-  std::size_t column = 0;
-  for (std::string word; words >> word;) {
-    if (column > indent && column + 1 + word.size() > kColumns) {
-      out << "\n";
-      column = 0;
-    }
-    if (column == 0) {
-      out << std::string(indent, ' ');
-      column = indent;
-    } else {
-      out << " ";
-      ++column;
-    }
-    out << word;
-    column += word.size();
-  }
-  out << "\n";
 }
 
 void print_help(std::ostream& out, const std::string& usage) {
@@ -57,7 +37,7 @@ void print_help(std::ostream& out, const std::string& usage) {
     const bool told = absl::StrContains(flag->Help(), "Default:");
     if (!value.empty() && !told) out << "  (" << value << ")";
     out << "\n";
-    print_wrapped(out, flag->Help(), 6);
+    out << wrap(std::string(flag->Help()), kColumns, kIndent, kIndent);
   }
   out << "  --help, --version\n";
 }
@@ -69,22 +49,19 @@ std::string suggestion(const std::string& name) {
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
 
-// "--name=value" without the dashes. Other dashes come from text editors.
+// Takes the dashes from "--name=value" or "-name=value"; false if there are none, or nothing else.
 bool strip_dashes(std::string& argument) {
-  for (const std::string dash : {"--", "-"}) {
-    if (argument.rfind(dash, 0) != 0 || argument.size() == dash.size()) continue;
-    if (argument == "--") return false;
-    argument.erase(0, dash.size());
-    return true;
-  }
-  return false;
+  const std::size_t name = argument.find_first_not_of('-');
+  if (name == std::string::npos || name < 1 || name > 2) return false;
+  argument.erase(0, name);
+  return true;
 }
 
 [[noreturn]] void refuse_word(std::string word) {
   const std::string given = "'" + word + "' is no flag";
   for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
     if (word.rfind(dash, 0) != 0) continue;
-    word.erase(0, dash.size());
+    word.erase(0, dash.size());  // text editors make such dashes
     throw std::invalid_argument(given + ": its dash is not the one of the keyboard" +
                                 suggestion(word.substr(0, word.find('='))));
   }

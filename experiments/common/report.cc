@@ -5,25 +5,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "experiments/common/wrap.h"
 
 namespace gpipe::experiments {
 namespace {
 
 constexpr char kNotAsked[] = "not asked for (--experiment)";
-
-// Columns that the text takes on screen: continuation bytes of UTF-8 take none ("21.99±0.13").
-std::size_t display_width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-  }));
-}
 
 std::string pad(const std::string& text, std::size_t width, bool right) {
   const std::string space(width - std::min(width, display_width(text)), ' ');
@@ -157,23 +150,9 @@ std::string block(const std::vector<Group>& groups) {
   return text;
 }
 
-std::string wrapped(const std::string& text, std::size_t columns) {
-  std::istringstream words(text);
-  std::string result;
-  std::size_t column = 0;
-  for (std::string word; words >> word;) {
-    const std::size_t length = display_width(word);
-    if (column > 0 && column + 1 + length > columns) {
-      result += "\n  ";
-      column = 2;
-    } else if (column > 0) {
-      result += " ";
-      ++column;
-    }
-    result += word;
-    column += length;
-  }
-  return result + "\n";
+// A paragraph below the table.
+std::string paragraph(const std::string& text, std::size_t columns) {
+  return wrap(text, columns, 0, 2);
 }
 
 }  // namespace
@@ -271,7 +250,7 @@ std::string Report::to_text(std::size_t columns) const {
     blocks.back().push_back(std::move(group));
   }
 
-  std::string text = wrapped(table_.title, columns);
+  std::string text = paragraph(table_.title, columns);
   for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups);
 
   // The same note of several rows once.
@@ -289,10 +268,10 @@ std::string Report::to_text(std::size_t columns) const {
   }
   if (!notes.empty()) text += "\n";
   for (const auto& [note, rows] : notes) {
-    text += wrapped(absl::StrJoin(rows, ", ") + ": " + note, columns);
+    text += paragraph(absl::StrJoin(rows, ", ") + ": " + note, columns);
   }
   if (!remarks_.empty()) text += "\n";
-  for (const std::string& remark : remarks_) text += wrapped(remark, columns);
+  for (const std::string& remark : remarks_) text += paragraph(remark, columns);
   return text;
 }
 

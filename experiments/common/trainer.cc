@@ -10,63 +10,57 @@
 namespace gpipe::experiments {
 namespace {
 
-class NaiveTrainer : public Trainer {
+// The bare network on one device, or the replica that others follow: it holds the running
+// statistics, and in evaluation the others would add nothing but speed.
+class BareTrainer : public Trainer {
  public:
-  NaiveTrainer(const Task& task, c10::Device device)
-      : task_(task), model_(task.make_model()), device_(device) {
+  BareTrainer(const Task& task, c10::Device device) : model_(task.make_model()), device_(device) {}
+
+  at::Tensor predict(const at::Tensor& input) override {
+    const torch::NoGradGuard no_grad;
+    return model_->forward(input.to(device_, true));
+  }
+
+  torch::nn::Module& module() override { return *model_; }
+  c10::Device input_device() const override { return device_; }
+  c10::Device target_device() const override { return device_; }
+
+ protected:
+  torch::nn::Sequential model_;
+  c10::Device device_;
+};
+
+class NaiveTrainer : public BareTrainer {
+ public:
+  NaiveTrainer(const Task& task, c10::Device device) : BareTrainer(task, device), loss_(task.loss) {
     model_->to(device);
   }
 
   double step(const at::Tensor& input, const at::Tensor& target) override {
     const at::Tensor loss =
-        task_.loss(model_->forward(input.to(device_, true)), target.to(device_, true));
+        loss_(model_->forward(input.to(device_, true)), target.to(device_, true));
     // Between forward and backward, as the published runs do.
     model_->zero_grad();
     loss.backward();
     return loss.item().toDouble();
   }
 
-  at::Tensor predict(const at::Tensor& input) override {
-    const torch::NoGradGuard no_grad;
-    return model_->forward(input.to(device_, true));
-  }
-
-  torch::nn::Module& module() override { return *model_; }
-  c10::Device input_device() const override { return device_; }
-  c10::Device target_device() const override { return device_; }
-
  private:
-  Task task_;
-  torch::nn::Sequential model_;
-  c10::Device device_;
+  decltype(Task::loss) loss_;
 };
 
-class DataParallelTrainer : public Trainer {
+class DataParallelTrainer : public BareTrainer {
  public:
   DataParallelTrainer(const Task& task, const std::vector<c10::Device>& devices)
-      : model_(task.make_model()),
-        parallel_(model_, task.make_model, devices, task.loss),
-        device_(devices.front()) {}
+      : BareTrainer(task, devices.front()),
+        parallel_(model_, task.make_model, devices, task.loss) {}
 
   double step(const at::Tensor& input, const at::Tensor& target) override {
     return parallel_.step(input, target);
   }
 
-  // The first replica holds the running statistics; in evaluation the others would add nothing but
-  // speed.
-  at::Tensor predict(const at::Tensor& input) override {
-    const torch::NoGradGuard no_grad;
-    return model_->forward(input.to(device_, true));
-  }
-
-  torch::nn::Module& module() override { return *model_; }
-  c10::Device input_device() const override { return device_; }
-  c10::Device target_device() const override { return device_; }
-
  private:
-  torch::nn::Sequential model_;
   DataParallel parallel_;
-  c10::Device device_;
 };
 
 class PipelineTrainer : public Trainer {

@@ -4,27 +4,11 @@
 set -u
 program=$1
 write_images=$2
-work=${TEST_TMPDIR:-$(mktemp -d)}
-unset BUILD_WORKING_DIRECTORY
-# Tests run beside each other: threads that spin for a core they do not get would cost minutes.
-export OMP_NUM_THREADS=1
+# shellcheck source=experiments/common/program_testing.sh
+source experiments/common/program_testing.sh
 # Small enough for seconds.
 tiny=(--data=fake --batch_size=16 --limit_train=160 --epochs=3)
 
-fail() {
-  echo "FAILED: $*"
-  for log in "$work"/*.log; do echo "--- $log"; cat "$log"; done
-  exit 1
-}
-
-# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
-expect_mistake() {
-  local text=$1
-  shift
-  "$program" "$@" >"$work/mistake.log" 2>&1
-  [ $? -eq 2 ] || fail "exit code for $*"
-  grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
-}
 expect_mistake "did you mean pipeline-256?" --experiment=pipeline-25
 expect_mistake "there is no folder /nowhere/train" --experiment=naive-128 --data=imagenet:/nowhere
 expect_mistake "sums up to 50, but" --experiment=pipeline-256 --balance=20,30

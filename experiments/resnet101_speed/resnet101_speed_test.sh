@@ -3,27 +3,10 @@
 #   resnet101_speed_test.sh PROGRAM
 set -u
 program=$1
-work=${TEST_TMPDIR:-$(mktemp -d)}
-unset BUILD_WORKING_DIRECTORY
-# Tests run beside each other: threads that spin for a core they do not get would cost minutes.
-export OMP_NUM_THREADS=1
+# shellcheck source=experiments/common/program_testing.sh
+source experiments/common/program_testing.sh
 tiny=(--batch_size=8 --samples=20)
 
-fail() {
-  echo "FAILED: $*"
-  for log in "$work"/*.log; do echo "--- $log"; cat "$log"; done
-  exit 1
-}
-
-# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
-expect_mistake() {
-  local text=$1
-  shift
-  "$program" "$@" >"$work/mistake.log" 2>&1
-  [ $? -eq 2 ] || fail "exit code for $*"
-  grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
-  if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
-}
 expect_mistake "did you mean pipeline-2?" --experiment=baseline,pipline-2
 expect_mistake "did you mean --batch_size?" --batch-size=8
 expect_mistake "sums up to 50, but" --balance=20,30
