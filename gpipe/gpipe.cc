@@ -15,7 +15,6 @@
 #include "gpipe/internal/bridge.h"
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/devices.h"
-#include "gpipe/internal/micro_batch_loss.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_checks.h"
 #include "gpipe/internal/pipeline.h"
@@ -28,7 +27,6 @@
 namespace gpipe {
 namespace {
 
-using internal::MicroBatchLoss;
 using internal::Packet;
 using internal::Pass;
 using internal::ValueKind;
@@ -136,7 +134,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   place_layers();
 }
 
-std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
+std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
   pipeline_->check_callable();
   for (size_t k = 0; k < inputs.size(); ++k) {
     TORCH_CHECK_VALUE(!inputs[k].defined() || inputs[k].device() == devices_.front(), "input ", k,
@@ -149,7 +147,7 @@ std::shared_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  auto pass = std::make_shared<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_));
+  auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_));
   pass->plan.step_seed = internal::draw_step_seed();
   pass->plan.record = record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
@@ -191,7 +189,7 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   // exit() in a layer may destroy the module, a static object, but not what is running.
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const bool record = c10::GradMode::is_enabled();
-  std::shared_ptr<Pass> pass = prepare(inputs, record);
+  std::unique_ptr<Pass> pass = prepare(inputs, record);
   pipeline->run_forward(*pass);
   Tensors outputs = pass->mini_batch.join(pass->outputs);
   if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
@@ -218,11 +216,10 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
       "forward for evaluation");
-  std::shared_ptr<Pass> pass = prepare(inputs, /*record=*/true);
+  const std::unique_ptr<Pass> pass = prepare(inputs, /*record=*/true);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  MicroBatchLoss losses(targets, devices_.back(), mini_batch, loss_fn, options);
+  pass->loss.emplace(targets, devices_.back(), mini_batch, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
-  pass->loss = [&](int64_t i, const Tensors& outputs) { return losses(i, outputs); };
   pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
                      options.on_event());
 
@@ -246,7 +243,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   }
 
   StepResult result;
-  result.loss = losses.total();
+  result.loss = pass->loss->total();
   pipeline->check_late();
   if (options.keep_outputs()) result.outputs = mini_batch.join(pass->outputs);
   return result;
@@ -260,11 +257,7 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
 }
 
 std::optional<Failure> GPipeImpl::last_failure() const {
-  if (!pipeline_) return std::nullopt;
-  const std::optional<internal::FailurePlace> place = pipeline_->last_failure();
-  if (!place) return std::nullopt;
-  return Failure{place->action.stage, place->action.micro_batch,
-                 place->action.kind != ActionKind::kForward, place->layer};
+  return pipeline_ ? pipeline_->last_failure() : std::nullopt;
 }
 
 namespace {

@@ -111,7 +111,7 @@ class GPipeImpl : public torch::nn::Module {
  private:
   // Brings each layer to its device, and the gradients that its parameters have.
   void place_layers();
-  std::shared_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
+  std::unique_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
 
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;

@@ -142,7 +142,7 @@ TEST(SkipPipeline, DefaultAndOwnNamespacesMayBeMixed) {
 
 // The plain model adds up a tensor's gradients one after another, from its last use to its first.
 // Where a tensor goes several ways out of a stage and one of them is used several times behind the
-// border, that stage's sum is made first: the same addends, in other brackets.
+// boundary, that stage's sum is made first: the same addends, in other brackets.
 TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
   testing::manual_seed(1);
   expect_as_plain(

@@ -24,18 +24,18 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The gradients of one backward on their way from the output node to the input node: they travel
+// The gradients of one backward on their way from the output node to the input node. They travel
 // inside the tensor between the two, so that backwards of several threads do not meet.
-struct Hop {
+struct CarriedGradients {
   double element = 0;
   variable_list gradients;
 };
 
-void delete_hop(void* hop) { delete static_cast<Hop*>(hop); }
+void delete_carried(void* carried) { delete static_cast<CarriedGradients*>(carried); }
 
 at::Tensor tensor_with(variable_list gradients) {
-  auto* hop = new Hop{0, std::move(gradients)};
-  c10::DataPtr data(&hop->element, hop, &delete_hop, c10::Device(c10::kCPU));
+  auto* carried = new CarriedGradients{0, std::move(gradients)};
+  c10::DataPtr data(&carried->element, carried, &delete_carried, c10::Device(c10::kCPU));
   c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(double), std::move(data));
   at::Tensor tensor = at::empty({0}, at::kDouble);
   tensor.set_(std::move(storage), 0, {1}, {1});
@@ -44,9 +44,10 @@ at::Tensor tensor_with(variable_list gradients) {
 
 variable_list gradients_in(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined() && tensor.has_storage() &&
-                  tensor.storage().data_ptr().get_deleter() == &delete_hop,
+                  tensor.storage().data_ptr().get_deleter() == &delete_carried,
               "a pipeline's gradients were replaced on their way through autograd's graph");
-  return std::move(static_cast<Hop*>(tensor.storage().data_ptr().get_context())->gradients);
+  return std::move(
+      static_cast<CarriedGradients*>(tensor.storage().data_ptr().get_context())->gradients);
 }
 
 // Its edges: to the inputs, then to the accumulators of `parameters` (numbers in
@@ -56,7 +57,7 @@ variable_list gradients_in(const at::Tensor& tensor) {
 class InputNode : public Node {
  public:
   InputNode(torch::autograd::edge_list&& edges, std::vector<size_t> parameters,
-            std::weak_ptr<Pipeline> pipeline, std::shared_ptr<Pass> pass)
+            std::weak_ptr<Pipeline> pipeline, std::unique_ptr<Pass> pass)
       : Node(std::move(edges)),
         parameters_(std::move(parameters)),
         pipeline_(std::move(pipeline)),
@@ -72,13 +73,12 @@ class InputNode : public Node {
                 "that part of the loss outside");
     // A backward of another thread through the same outputs waits here.
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::shared_ptr<Pass> pass = pass_;
     TORCH_CHECK(
-        pass == nullptr || pass->used != Pass::Used::kByFailure,
+        !failed_,
         "backward ran through a pipeline's output whose earlier backward failed, and with it went "
         "what the micro-batches had kept; run forward again");
     TORCH_CHECK(
-        pass != nullptr && pass->used == Pass::Used::kNo,
+        pass_ != nullptr,
         "backward ran through a pipeline's output a second time, but what it needs was freed "
         "the first time; give retain_graph = true to the first backward, or run forward again");
     const std::shared_ptr<Pipeline> pipeline = pipeline_.lock();
@@ -89,28 +89,30 @@ class InputNode : public Node {
     const auto* named = torch::autograd::get_current_graph_task_exec_info();
     const bool all = named == nullptr || named->empty();
     const size_t own = num_outputs() - parameters_.size();
-    check_no_new_hooks(*pass, own);
-    pass->captured.reset();
-    if (!all) capture_wanted(*pass, *named, own);
-    pass->keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+    check_no_new_hooks(own);
+    BackwardRequest request;
+    request.output_gradients = gradients_in(inputs[0]);
+    request.keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+    if (!all) request.requested = requested_of(*named, own);
 
-    const variable_list gradients = gradients_in(inputs[0]);
-    pass->output_gradient_of = [&](int64_t i) {
-      return pass->mini_batch.cut_gradients(gradients, i);
-    };
-    pipeline->run_backward(*pass);
+    std::vector<Packet> gradients;
+    try {
+      gradients = pipeline->run_backward(*pass_, request);
+    } catch (...) {
+      failed_ = pass_->failed;
+      if (failed_) pass_.reset();
+      throw;
+    }
 
     variable_list result(num_outputs());
     for (size_t k = 0; k < own; ++k) {
       if (!task_should_compute_output(k)) continue;
-      result[k] = pass->mini_batch.join_gradients(pass->input_gradients, k);
+      result[k] = pass_->mini_batch.join_gradients(gradients, k);
     }
-    if (!all) {
-      for (size_t k = own; k < result.size(); ++k) result[k] = captured_gradient(*pass, k);
-      pass->captured.reset();
+    for (size_t k = own; request.requested && k < result.size(); ++k) {
+      result[k] = requested_gradient(*request.requested, k);
     }
-    for (Packet& packet : pass->input_gradients) packet = Packet();
-    if (!pass->keep_graph) pass->used = Pass::Used::kByBackward;
+    if (!request.keep_graph) pass_.reset();
     return result;
   }
 
@@ -123,30 +125,30 @@ class InputNode : public Node {
 
  private:
   // An accumulator would hand its hooks the undefined gradient that it gets from here.
-  void check_no_new_hooks(const Pass& pass, size_t inputs) const {
+  void check_no_new_hooks(size_t inputs) const {
     for (size_t k = 0; k < parameters_.size(); ++k) {
       TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
-                  pass.plan.model.parameters()[parameters_[k]].name,
+                  pass_->plan.model.parameters()[parameters_[k]].name,
                   "' was given a hook after the pipeline's forward and before its backward; "
                   "register hooks before forward");
     }
   }
 
-  // Makes the stages collect the gradients of those parameters that the caller named.
+  // Of the parameters that the caller named.
   template <typename ExecInfo>
-  void capture_wanted(Pass& pass, const ExecInfo& named, size_t inputs) const {
-    Captured& captured = pass.captured.emplace();
+  RequestedGradients requested_of(const ExecInfo& named, size_t inputs) const {
+    RequestedGradients requested;
     for (const auto& [node, info] : named) {
-      if (info.captures_ != nullptr) captured.asked.insert(node);
+      if (info.captures_ != nullptr) requested.all.insert(node);
     }
     for (size_t k = 0; k < parameters_.size(); ++k) {
       if (!task_should_compute_output(inputs + k)) continue;
-      captured.leaves.push_back(next_edge(inputs + k).function.get());
-      captured.sums.emplace_back();
+      requested.leaves.push_back(next_edge(inputs + k).function.get());
+      requested.sums.emplace_back();
     }
-    for (const ModelState::Parameter& parameter : pass.plan.model.parameters()) {
+    for (const ModelState::Parameter& parameter : pass_->plan.model.parameters()) {
       const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
-      if (accumulator == nullptr || !captured.asked.contains(accumulator.get())) continue;
+      if (accumulator == nullptr || !requested.all.contains(accumulator.get())) continue;
       TORCH_CHECK(!has_hooks(*accumulator),
                   "autograd::grad, or a backward with a list of inputs, "
                   "was asked for the parameter '",
@@ -155,18 +157,20 @@ class InputNode : public Node {
                   "so they cannot be called once more; use backward() without a list, or remove "
                   "the hooks");
     }
+    return requested;
   }
 
-  at::Tensor captured_gradient(const Pass& pass, size_t output) const {
-    const auto& leaves = pass.captured->leaves;
+  at::Tensor requested_gradient(const RequestedGradients& requested, size_t output) const {
+    const auto& leaves = requested.leaves;
     const auto place = std::find(leaves.begin(), leaves.end(), next_edge(output).function.get());
-    return place == leaves.end() ? at::Tensor() : pass.captured->sums[place - leaves.begin()];
+    return place == leaves.end() ? at::Tensor() : requested.sums[place - leaves.begin()];
   }
 
-  std::mutex mutex_;  // guards what follows, and the pass
+  std::mutex mutex_;  // guards what follows
   std::vector<size_t> parameters_;
   std::weak_ptr<Pipeline> pipeline_;
-  std::shared_ptr<Pass> pass_;
+  std::unique_ptr<Pass> pass_;  // null: used up
+  bool failed_ = false;         // and why
 };
 
 class OutputNode : public Node {
@@ -189,7 +193,7 @@ std::shared_ptr<T> make_node(Arguments&&... arguments) {
 
 }  // namespace
 
-void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
+void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad) {
   pass->outputs.clear();  // the joined outputs are the caller's; nothing in backward needs these

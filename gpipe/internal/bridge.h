@@ -4,7 +4,7 @@
 // one-element CPU tensor. The input node, which gets that tensor, runs the backward half on the
 // workers and waits. Autograd runs a node on the thread of its gradient's device; a node that
 // waited on a CUDA device's thread would keep the workers' own backward from that thread for ever.
-// With the hop over the CPU it waits on the thread that called backward.
+// With the way over the CPU it waits on the thread that called backward.
 #ifndef GPIPE_INTERNAL_BRIDGE_H_
 #define GPIPE_INTERNAL_BRIDGE_H_
 
@@ -25,7 +25,7 @@ struct Pass;
 // gone, if it is the second one without retain_graph, if it was asked to create a graph, if it runs
 // inside a layer or loss of a pipeline, or if a recompute would not see what the forward saw.
 // Several threads may run backward through the same outputs: they follow one another.
-void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::shared_ptr<Pass> pass,
+void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad);
 

@@ -32,8 +32,8 @@ void Sinks::add(size_t packet, const at::Tensor& tensor, bool wanted) {
   if (places_.size() <= packet) places_.resize(packet + 1);
   int place = -1;
   if (wanted) {
-    if (!boundary_) boundary_ = std::make_shared<Boundary>();
-    place = static_cast<int>(boundary_->attach(tensor));
+    if (!sink_) sink_ = std::make_shared<GradientSink>();
+    place = static_cast<int>(sink_->attach(tensor));
   }
   places_[packet].push_back(place);
 }
@@ -43,8 +43,8 @@ std::vector<Packet> Sinks::take() {
   for (size_t k = 0; k < places_.size(); ++k) {
     for (int place : places_[k]) {
       Item item;
-      if (place >= 0 && !boundary_->gradients().empty()) {
-        item.tensor = std::move(boundary_->gradients()[place]);
+      if (place >= 0 && !sink_->gradients().empty()) {
+        item.tensor = std::move(sink_->gradients()[place]);
       }
       packets[k].items.push_back(std::move(item));
     }
@@ -120,7 +120,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   LocalBackwardOptions options;
   options.keep_graph = task.keep;
   options.running = &running;
-  options.boundaries = {inputs_.boundary(), targets_.boundary()};
+  options.sinks = {inputs_.node(), targets_.node()};
   options.own = LocalBackwardOptions::Range{thread_, begin_};
   options.sum_of = std::move(task.sum_of);
   if (task.enter_foreign) {
@@ -140,7 +140,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   }
   std::vector<Packet> result;
   if (task.part != BackwardPart::kWeights) result = take_input_gradients();
-  if (targets_.boundary() != nullptr && task.target_gradients != nullptr) {
+  if (targets_.node() != nullptr && task.target_gradients != nullptr) {
     *task.target_gradients = std::move(targets_.take()[0]);
   }
   if (!task.keep) release(task.part);

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/boundary.h"
 #include "gpipe/internal/fingerprint.h"
+#include "gpipe/internal/gradient_sink.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/random_streams.h"
@@ -35,21 +35,21 @@ enum class BackwardPart : uint8_t {
   kWeights,  // the rest
 };
 
-// Tensors, packet by packet, whose gradients end in one Boundary.
+// Tensors, packet by packet, whose gradients end in one GradientSink.
 class Sinks {
  public:
-  // The next tensor of a packet. If `wanted`, its gradient ends here: see Boundary::attach().
+  // The next tensor of a packet. If `wanted`, its gradient ends here: see GradientSink::attach().
   void add(size_t packet, const at::Tensor& tensor, bool wanted);
 
   // The gradients that have arrived, once: as many items as were added, undefined where none has.
   std::vector<Packet> take();
 
   // Null: no gradient is wanted.
-  const Boundary* boundary() const { return boundary_.get(); }
+  const GradientSink* node() const { return sink_.get(); }
 
  private:
-  std::shared_ptr<Boundary> boundary_;
-  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] in the boundary, or -1
+  std::shared_ptr<GradientSink> sink_;
+  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] in the sink, or -1
 };
 
 // Where a backward starts. Gradients that meet are added up in this order.
@@ -170,15 +170,6 @@ struct Cell {
   // The gradient of the loss. Undefined: there is no loss here, or this micro-batch does not count.
   at::Tensor seed;
 };
-
-// Turns the last stage's outputs for a micro-batch into its loss (a scalar that wants a gradient),
-// and the gradient to start its backward with.
-struct LossResult {
-  at::Tensor loss;
-  at::Tensor seed;
-  Sinks targets;  // one packet of them
-};
-using CellLoss = std::function<LossResult(int64_t micro_batch, const std::vector<at::Tensor>&)>;
 
 }  // namespace gpipe::internal
 

@@ -81,10 +81,10 @@ TEST(Sinks, GiveWhatHasArrivedOnceInTheirPlaces) {
   const at::Tensor b = torch::randn({2});
   const at::Tensor c = torch::randn({2});
   sinks.add(0, a, /*wanted=*/false);
-  EXPECT_EQ(sinks.boundary(), nullptr);
+  EXPECT_EQ(sinks.node(), nullptr);
   sinks.add(0, b, /*wanted=*/true);
   sinks.add(2, c, /*wanted=*/true);
-  ASSERT_NE(sinks.boundary(), nullptr);
+  ASSERT_NE(sinks.node(), nullptr);
   EXPECT_FALSE(a.requires_grad());
   (b * 3).sum().backward();
 

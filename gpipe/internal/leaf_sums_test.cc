@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/boundary.h"
+#include "gpipe/internal/gradient_sink.h"
 
 namespace gpipe::internal {
 namespace {
 
 // Any node can stand for an accumulator here.
-std::shared_ptr<torch::autograd::Node> accumulator() { return std::make_shared<Boundary>(); }
+std::shared_ptr<torch::autograd::Node> accumulator() { return std::make_shared<GradientSink>(); }
 
 std::vector<LeafSums::Entry> taken(LeafSums& sums, int64_t owner) {
   std::vector<LeafSums::Entry> result;

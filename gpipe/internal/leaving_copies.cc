@@ -12,12 +12,8 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage) {
 }
 
 LeavingCopies::LeavingCopies(bool record, const ModelState& model,
-                             const std::vector<at::Tensor>& activation,
-                             const std::vector<at::Tensor>& skips, const WeakStorages& shared) {
-  Leaving all;
-  for (const at::Tensor& tensor : activation) all.push_back(&tensor);
-  for (const at::Tensor& tensor : skips) all.push_back(&tensor);
-  for (const at::Tensor* tensor : all) add(record, model, *tensor, all, shared);
+                             c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared) {
+  for (const at::Tensor* tensor : leaving) add(record, model, *tensor, leaving, shared);
 }
 
 at::Tensor LeavingCopies::of(const at::Tensor& tensor) const {
@@ -28,7 +24,7 @@ at::Tensor LeavingCopies::of(const at::Tensor& tensor) const {
 }
 
 void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& first,
-                        const Leaving& all, const WeakStorages& shared) {
+                        c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared) {
   const c10::StorageImpl* storage = storage_of(first);
   if (storage == nullptr || first.layout() != c10::kStrided || first.numel() == 0 ||
       (record && first.requires_grad()) || model.owns_as_parameter(storage) ||
@@ -50,7 +46,7 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
     held += tensor.use_count();
   };
   size_t expected = 0;
-  for (const at::Tensor* tensor : all) {
+  for (const at::Tensor* tensor : leaving) {
     if (storage_of(*tensor) != storage) continue;
     if (record && tensor->requires_grad()) return;  // its graph tells of changes
     know(*tensor);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -22,10 +23,11 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 // a layer that fills one tensor again for every micro-batch. Values over one memory share a copy.
 class LeavingCopies {
  public:
-  // `shared`: memory that others under way have, too, and that must stay theirs. `record`: whether
-  // gradients will be asked for.
-  LeavingCopies(bool record, const ModelState& model, const std::vector<at::Tensor>& activation,
-                const std::vector<at::Tensor>& skips, const WeakStorages& shared);
+  // `leaving`: all that leaves; not copies of the tensors, since who holds them counts. `shared`:
+  // memory that others under way have, too, and that must stay theirs. `record`: whether gradients
+  // will be asked for.
+  LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
+                const WeakStorages& shared);
 
   // Undefined: the tensor leaves over its own memory.
   at::Tensor of(const at::Tensor& tensor) const;
@@ -36,9 +38,8 @@ class LeavingCopies {
     at::Tensor memory;
     MemoryRange range;
   };
-  using Leaving = c10::SmallVector<const at::Tensor*, 4>;
-  void add(bool record, const ModelState& model, const at::Tensor& first, const Leaving& all,
-           const WeakStorages& shared);
+  void add(bool record, const ModelState& model, const at::Tensor& first,
+           c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared);
 
   c10::SmallVector<Copy, 2> copies_;
 };

@@ -16,26 +16,32 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using testing::EqualsBitwise;
 
-bool is_copied(const Tensors& activation, const Tensors& skips, size_t which) {
-  const LeavingCopies copies(/*record=*/true, ModelState(), activation, skips, {});
-  return copies.of(which < activation.size() ? activation[which] : skips[which - activation.size()])
-      .defined();
+std::vector<const at::Tensor*> pointers(const Tensors& tensors) {
+  std::vector<const at::Tensor*> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(&tensor);
+  return result;
+}
+
+bool is_copied(const Tensors& leaving, size_t which) {
+  const LeavingCopies copies(/*record=*/true, ModelState(), pointers(leaving), {});
+  return copies.of(leaving[which]).defined();
 }
 
 TEST(LeavingCopiesTest, WhatNobodyElseHoldsLeavesAsItIs) {
   Tensors alone(1);  // a list in braces would hold it, too
   alone[0] = at::ones({4});
-  EXPECT_FALSE(is_copied(alone, {}, 0));
+  EXPECT_FALSE(is_copied(alone, 0));
   alone[0] = at::ones({4}).view({2, 2});
-  EXPECT_FALSE(is_copied(alone, {}, 0)) << "nobody has the base";
+  EXPECT_FALSE(is_copied(alone, 0)) << "nobody has the base";
 }
 
 TEST(LeavingCopiesTest, WhatALayerKeepsLeavesAsACopy) {
   const at::Tensor kept = at::arange(4.0);
-  EXPECT_TRUE(is_copied({kept}, {}, 0));
-  EXPECT_TRUE(is_copied({kept.view({2, 2})}, {}, 0));
-  EXPECT_TRUE(is_copied({at::ones({4})}, {kept}, 1));
-  const LeavingCopies copies(true, ModelState(), {kept}, {}, {});
+  EXPECT_TRUE(is_copied({kept}, 0));
+  EXPECT_TRUE(is_copied({kept.view({2, 2})}, 0));
+  EXPECT_TRUE(is_copied({at::ones({4}), kept}, 1));
+  const at::Tensor leaving = kept;
+  const LeavingCopies copies(true, ModelState(), {&leaving}, {});
   const at::Tensor copy = copies.of(kept);
   EXPECT_THAT(copy, EqualsBitwise(kept));
   EXPECT_FALSE(copy.is_alias_of(kept));
@@ -45,7 +51,7 @@ TEST(LeavingCopiesTest, ValuesOverOneMemoryShareACopy) {
   const at::Tensor kept = at::arange(6.0);
   const at::Tensor a = kept.narrow(0, 0, 4);
   const at::Tensor b = kept.narrow(0, 2, 4);
-  const LeavingCopies copies(true, ModelState(), {a}, {b}, {});
+  const LeavingCopies copies(true, ModelState(), {&a, &b}, {});
   const at::Tensor of_a = copies.of(a);
   const at::Tensor of_b = copies.of(b);
   EXPECT_TRUE(of_a.is_alias_of(of_b));
@@ -57,12 +63,13 @@ TEST(LeavingCopiesTest, ValuesOverOneMemoryShareACopy) {
 TEST(LeavingCopiesTest, WhatWantsAGradientOrMustStayTheirsDoesNot) {
   const at::Tensor leaf = at::ones({4}).requires_grad_();
   const at::Tensor computed = leaf * 2;
-  EXPECT_FALSE(is_copied({computed}, {}, 0)) << "its graph tells of changes";
-  EXPECT_TRUE(
-      LeavingCopies(/*record=*/false, ModelState(), {computed}, {}, {}).of(computed).defined())
+  EXPECT_FALSE(is_copied({computed}, 0)) << "its graph tells of changes";
+  const at::Tensor again = computed;
+  EXPECT_TRUE(LeavingCopies(/*record=*/false, ModelState(), {&again}, {}).of(again).defined())
       << "but not where there will be no backward";
   const at::Tensor kept = at::ones({4});
-  const LeavingCopies shared(true, ModelState(), {kept}, {}, {kept.storage().getWeakStorageImpl()});
+  const at::Tensor leaving = kept;
+  const LeavingCopies shared(true, ModelState(), {&leaving}, {kept.storage().getWeakStorageImpl()});
   EXPECT_FALSE(shared.of(kept).defined());
 }
 

@@ -22,7 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/boundary.h"
+#include "gpipe/internal/gradient_sink.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -43,10 +43,10 @@ bool starts_with(const char* text, const char (&start)[kSize]) {
 }
 
 enum class Kind {
-  kLeaf,      // accumulates a leaf's gradient
-  kBoundary,  // where the cell's graph ends
-  kBuiltin,   // of one of LibTorch's own operators: it needs nothing of the engine but its inputs
-  kOther,     // with code of a user's
+  kLeaf,     // accumulates a leaf's gradient
+  kSink,     // where the cell's graph ends
+  kBuiltin,  // of one of LibTorch's own operators: it needs nothing of the engine but its inputs
+  kOther,    // with code of a user's
 };
 
 Kind kind_of(const Node& node) {
@@ -58,7 +58,7 @@ Kind kind_of(const Node& node) {
     if (type == typeid(AccumulateGrad)) return Kind::kLeaf;
     return is_custom_function(node) ? Kind::kOther : Kind::kBuiltin;
   }
-  return type == typeid(Boundary) ? Kind::kBoundary : Kind::kOther;
+  return type == typeid(GradientSink) ? Kind::kSink : Kind::kOther;
 }
 
 // Whether the node computes each of its results apart from the others, and at some cost: then it
@@ -306,7 +306,7 @@ class LocalBackward {
     run_ready();
   }
 
-  // The first half: what boundaries and others' leaves wait for. Puts the second one into *held.
+  // The first half: what sinks and others' leaves wait for. Puts the second one into *held.
   void run_urgent(const edge_list& roots, variable_list& gradients, Held* held) {
     mark_urgent();
     for (const auto& [node, waiting] : waiting_) {
@@ -376,11 +376,11 @@ class LocalBackward {
     return found->second;
   }
 
-  // Those that lead to a boundary, or to a leaf whose gradient others wait for.
+  // Those that lead to a sink, or to a leaf whose gradient others wait for.
   void mark_urgent() {
     std::vector<std::pair<Order, Node*>> nodes;  // mostly what is in front comes behind
     for (auto& [node, waiting] : waiting_) {
-      if (kind_of(*node) == Kind::kBoundary || waiting.sum != nullptr) {
+      if (kind_of(*node) == Kind::kSink || waiting.sum != nullptr) {
         waiting.urgent = true;
       } else if (!waiting.leaf) {
         nodes.emplace_back(Order{waiting.foreign, node->sequence_nr()}, node);
@@ -449,8 +449,8 @@ class LocalBackward {
     if (!fresh) return;
     found.push_back(&node);
     const Kind kind = kind_of(node);
-    if (kind == Kind::kBoundary) {
-      const auto& known = options_.boundaries;
+    if (kind == Kind::kSink) {
+      const auto& known = options_.sinks;
       TORCH_CHECK(
           std::find(known.begin(), known.end(), &node) != known.end(),
           "backward reached a tensor of another partition, or of another micro-batch, that came "

@@ -24,7 +24,7 @@
 
 namespace gpipe::internal {
 
-class Boundary;
+class GradientSink;
 
 // Whether somebody's hooks hang on the node: on the tensor whose gradient it takes, or on itself.
 bool has_hooks(torch::autograd::Node& node);
@@ -35,7 +35,7 @@ struct LocalBackwardOptions {
 
   // The Boundaries in which the graph may end. Reaching another one is an error: a tensor of
   // another cell came here by a way that the pipeline does not know.
-  c10::SmallVector<const Boundary*, 2> boundaries;
+  c10::SmallVector<const GradientSink*, 2> sinks;
 
   // The nodes that the cell has made: on this thread, with sequence numbers from `begin` on.
   // Others, from outside, run after them as in one graph, where they are older; their numbers, of
@@ -109,7 +109,7 @@ class WeightBackward {
   std::unique_ptr<Held> held_;
 };
 
-// The other half: what the boundaries, and the places that sum_of names, wait for. No leaf's .grad
+// The other half: what the sinks, and the places that sum_of names, wait for. No leaf's .grad
 // changes. Both halves together are run_local_backward(), bit for bit.
 //
 // A matrix product or a convolution whose operand is a weight runs in both halves, once for each of

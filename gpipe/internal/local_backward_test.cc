@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/boundary.h"
+#include "gpipe/internal/gradient_sink.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -45,9 +45,10 @@ variable_list ones_for(const std::vector<at::Tensor>& outputs) {
 constexpr int kLeaves = 4;
 
 // Backward of `outputs` in halves; the first one gives the gradient of `input`, if that is defined.
-at::Tensor halves(const std::vector<at::Tensor>& outputs, const std::shared_ptr<Boundary>& input) {
+at::Tensor halves(const std::vector<at::Tensor>& outputs,
+                  const std::shared_ptr<GradientSink>& input) {
   LocalBackwardOptions options;
-  options.boundaries = {input.get()};
+  options.sinks = {input.get()};
   variable_list gradients = ones_for(outputs);
   WeightBackward rest = run_input_backward(roots_of(outputs), gradients, options);
   at::Tensor result;
@@ -72,11 +73,11 @@ void expect_same_as_engine(
     at::Tensor of_input;
     for (int call = 0; call < 2; ++call) {  // the second adds to gradients that are there
       std::vector<at::Tensor> given = leaves;
-      std::shared_ptr<Boundary> boundary;
+      std::shared_ptr<GradientSink> sink;
       if (way == Way::kHalves && input >= 0) {
-        boundary = std::make_shared<Boundary>();
+        sink = std::make_shared<GradientSink>();
         given[input] = leaves[input].detach();
-        boundary->attach(given[input]);
+        sink->attach(given[input]);
         given[input].mutable_grad() = leaves[input].mutable_grad();
       }
       const std::vector<at::Tensor> outputs = model(given);
@@ -87,7 +88,7 @@ void expect_same_as_engine(
       } else if (way == Way::kWhole) {
         run_local_backward(roots, gradients, {});
       } else {
-        const at::Tensor gradient = halves(outputs, boundary);
+        const at::Tensor gradient = halves(outputs, sink);
         if (gradient.defined()) of_input = of_input.defined() ? of_input + gradient : gradient;
       }
     }
@@ -312,15 +313,15 @@ TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
 }
 
 TEST(LocalBackward, ReachesTheBoundariesItIsGivenAndNoOther) {
-  auto mine = std::make_shared<Boundary>();
-  auto other = std::make_shared<Boundary>();
+  auto mine = std::make_shared<GradientSink>();
+  auto other = std::make_shared<GradientSink>();
   at::Tensor x = torch::ones({2});
   at::Tensor hidden = torch::ones({2});
   mine->attach(x);
   other->attach(hidden);
   const at::Tensor w = torch::ones({2}).requires_grad_();
   LocalBackwardOptions options;
-  options.boundaries = {mine.get()};
+  options.sinks = {mine.get()};
   variable_list gradients = ones_for({x});
   run_local_backward(roots_of({x * 2 * w}), gradients, options);
   EXPECT_THAT(mine->gradients()[0], EqualsBitwise(torch::full({2}, 2.0)));
@@ -342,13 +343,13 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   const at::Tensor want = w.grad();
   w.mutable_grad() = at::Tensor();
 
-  auto boundary = std::make_shared<Boundary>();
+  auto sink = std::make_shared<GradientSink>();
   const at::Tensor y = first();
   at::Tensor cut = y.detach().clone();
-  boundary->attach(cut);
+  sink->attach(cut);
   at::Tensor sum;
   LocalBackwardOptions options;
-  options.boundaries = {boundary.get()};
+  options.sinks = {sink.get()};
   options.sum_of = [&](const auto&, const at::Tensor&) { return &sum; };
   variable_list gradients = {torch::ones({})};
   run_local_backward(roots_of({last(cut).sum()}), gradients, options);
@@ -356,7 +357,7 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   edge_list roots = {torch::autograd::impl::gradient_edge(w)};
   gradients = {sum};
   roots.push_back(torch::autograd::impl::gradient_edge(y));
-  gradients.push_back(boundary->gradients()[0]);
+  gradients.push_back(sink->gradients()[0]);
   sum = at::Tensor();
   run_local_backward(roots, gradients, {});
   EXPECT_THAT(w.grad(), EqualsBitwise(want));
@@ -388,9 +389,9 @@ class NodesRun {
 };
 
 TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
-  auto boundary = std::make_shared<Boundary>();
+  auto sink = std::make_shared<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
-  boundary->attach(x);
+  sink->attach(x);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
   const at::Tensor p = torch::randn({5}).requires_grad_();
   const at::Tensor scale = torch::randn({5}).requires_grad_();
@@ -399,13 +400,13 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
   const at::Tensor factor = scale.exp();
   const at::Tensor y = (product * factor).tanh();
   LocalBackwardOptions options;
-  options.boundaries = {boundary.get()};
+  options.sinks = {sink.get()};
   variable_list gradients = ones_for({y});
   NodesRun nodes;
   WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
   using ::testing::ElementsAre;
   EXPECT_THAT(nodes.take(), ElementsAre("TanhBackward0", "MulBackward0", "AddBackward0",
-                                        "MmBackward0", "GPipeBoundary"));
+                                        "MmBackward0", "GPipeGradientSink"));
   for (const at::Tensor& leaf : {w, p, scale}) EXPECT_FALSE(leaf.grad().defined());
   EXPECT_FALSE(rest.empty());
   rest.run(options);
@@ -418,9 +419,9 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
 
 // What a half that waits keeps: the products' inputs, and no activation of what has run.
 TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
-  auto boundary = std::make_shared<Boundary>();
+  auto sink = std::make_shared<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
-  boundary->attach(x);
+  sink->attach(x);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
   at::Tensor product = x.matmul(w);
   at::Tensor activation = product.sigmoid();
@@ -428,14 +429,14 @@ TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
       activation.storage().getWeakStorageImpl();
   const c10::weak_intrusive_ptr<c10::StorageImpl> of_input = x.storage().getWeakStorageImpl();
   LocalBackwardOptions options;
-  options.boundaries = {boundary.get()};
+  options.sinks = {sink.get()};
   variable_list gradients = ones_for({activation});
   edge_list roots = roots_of({activation});
   product = activation = x = at::Tensor();
   EXPECT_FALSE(of_activation.expired()) << "saved for backward";
   WeightBackward rest = run_input_backward(roots, gradients, options);
   roots.clear();
-  boundary->gradients().clear();
+  sink->gradients().clear();
   EXPECT_TRUE(of_activation.expired());
   EXPECT_FALSE(of_input.expired());
   rest = WeightBackward();

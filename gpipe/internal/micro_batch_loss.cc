@@ -63,18 +63,17 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
 
 }  // namespace
 
-MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device,
-                               const MiniBatch& mini_batch, const LossFn& loss_fn,
-                               const StepOptions& options)
+MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
+                               const LossFn& loss_fn, const StepOptions& options)
     : loss_fn_(loss_fn),
       keep_outputs_(options.keep_outputs()),
-      mini_batch_(mini_batch),
-      targets_(mini_batch.micro_batches()),
-      losses_(mini_batch.micro_batches()) {
+      mini_batch_(std::move(mini_batch)),
+      targets_(mini_batch_.micro_batches()),
+      losses_(mini_batch_.micro_batches()) {
   if (!targets.empty()) {
     const int64_t target_rows = batch_size(targets, "target");
-    TORCH_CHECK_VALUE(target_rows == mini_batch.rows(), "the targets have ", target_rows,
-                      " rows in dimension 0, but the inputs have ", mini_batch.rows());
+    TORCH_CHECK_VALUE(target_rows == mini_batch_.rows(), "the targets have ", target_rows,
+                      " rows in dimension 0, but the inputs have ", mini_batch_.rows());
     for (size_t k = 0; k < targets.size(); ++k) {
       TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
                         " is on ", targets[k].device(), ", but the last partition is on ", device,
@@ -82,10 +81,10 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device,
       target_wants_.push_back(targets[k].defined() && targets[k].requires_grad());
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
-      targets_[i] = mini_batch.cut(targets, static_cast<int64_t>(i));
+      targets_[i] = mini_batch_.cut(targets, static_cast<int64_t>(i));
     }
   }
-  weights_ = weights_of(targets_, mini_batch.sizes(), options);
+  weights_ = weights_of(targets_, mini_batch_.sizes(), options);
 }
 
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {

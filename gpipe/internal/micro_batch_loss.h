@@ -15,13 +15,20 @@
 
 namespace gpipe::internal {
 
+// The loss of a micro-batch.
+struct LossResult {
+  at::Tensor loss;  // a scalar that wants a gradient
+  at::Tensor seed;  // the gradient to start its backward with; undefined: it does not count
+  Sinks targets;    // one packet of them
+};
+
 // Thread-safety: the call operator runs on the last stage's worker, everything else outside a run.
-// What is given to the constructor must outlive it.
+// `loss_fn` must outlive it.
 class MicroBatchLoss {
  public:
   // Cuts the targets. Throws c10::ValueError for targets that do not fit `mini_batch` or `device`,
   // and for weights that are negative, not finite, all zero, or given for a sum.
-  MicroBatchLoss(const Tensors& targets, c10::Device device, const MiniBatch& mini_batch,
+  MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
                  const LossFn& loss_fn, const StepOptions& options);
 
   // The loss of micro-batch i. Throws c10::ValueError if it is no real number or wants no gradient,
@@ -34,7 +41,7 @@ class MicroBatchLoss {
  private:
   const LossFn& loss_fn_;
   const bool keep_outputs_;
-  const MiniBatch& mini_batch_;
+  const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] a gradient
   std::vector<double> weights_;     // [micro-batch] of its loss in that of the mini-batch

@@ -18,11 +18,11 @@ enum class ValueKind : uint8_t { kTensor, kTensors, kTuple2, kTuple3, kTuple4 };
 struct Item {
   at::Tensor tensor;  // may be undefined
   // Forward: whether a gradient is to come back for this tensor. The tensor itself is detached, so
-  // that no graph reaches over the border of a stage. A tensor that leaves a stage twice is the
+  // that no graph reaches over the boundary of a stage. A tensor that leaves a stage twice is the
   // same object in both items.
   bool needs_grad = false;
   // Forward: its memory is also that of another tensor whose gradient would not learn of a change
-  // in place behind the border, so there must be none.
+  // in place behind the boundary, so there must be none.
   bool read_only = false;
   // Forward: its memory is also that of another tensor that is under way.
   bool shared = false;

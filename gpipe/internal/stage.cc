@@ -10,10 +10,13 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/interception.h"
-#include "gpipe/internal/leaving_copies.h"
+#include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/transfer.h"
+#include "skip/tracker.h"
 
 namespace gpipe::internal {
 namespace {
@@ -26,11 +29,11 @@ bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
   return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
 }
 
-bool checkpoints(const CellPlan& plan, int64_t stage, int64_t micro_batch) {
-  const Checkpoint mode = plan.checkpoints[stage];
+bool checkpoints(const RunContext& run, int64_t stage, int64_t micro_batch) {
+  const Checkpoint mode = run.plan.checkpoints[stage];
   // What a backward that follows at once would recompute is there still.
   return mode == Checkpoint::kAlways ||
-         (mode == Checkpoint::kExceptLast && !(*plan.follows_at_once)[stage][micro_batch]);
+         (mode == Checkpoint::kExceptLast && !run.follows_at_once[stage][micro_batch]);
 }
 
 std::vector<Packet> packet_of(at::Tensor tensor) {
@@ -60,8 +63,8 @@ bool any_defined(const std::vector<Packet>& gradients) {
 
 }  // namespace
 
-Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes)
-    : index_(index), device_(device), layers_(std::move(layers)), routes_(std::move(routes)) {}
+Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports)
+    : index_(index), device_(device), layers_(std::move(layers)), ports_(std::move(ports)) {}
 
 std::string Stage::current_layer() const {
   if (running_layer_ < 0) return "stage " + std::to_string(index_);
@@ -70,8 +73,9 @@ std::string Stage::current_layer() const {
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
-Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
-                         bool keep_inputs) {
+Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
+                                std::vector<Packet>& inputs, bool keep_inputs) {
+  const CellPlan& plan = run.plan;
   Result result;
   CellGraph& graph = result.graph;
   ReadOnlyInputs read_only;
@@ -83,8 +87,9 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
   }
 
   skip::Tracker tracker;
-  for (size_t k = 0; k < routes_.incoming.size(); ++k) {
-    tracker.stash(routes_.incoming[k], std::move(tensors[k + 1][0]));
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& skip = ports_.inputs[k].skip;
+    if (skip) tracker.stash(*skip, std::move(tensors[k][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
   RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
@@ -99,9 +104,10 @@ Stage::Result Stage::run(const CellPlan& plan, int64_t micro_batch, std::vector<
     read_only.check([this] { return current_layer(); });
     if (plan.record) graph.end_layer();
   }
-  result.activation = from_any(std::move(value));
-  result.skips.reserve(routes_.outgoing.size());
-  for (const skip::Key& key : routes_.outgoing) result.skips.push_back(tracker.pop(key));
+  for (const Ports::Port& port : ports_.outputs) {
+    result.outputs.push_back(port.skip ? Value{ValueKind::kTensor, {tracker.pop(*port.skip)}}
+                                       : from_any(std::move(value)));
+  }
   tracker_scope.reset();
   if (plan.record) add_outputs(result);
   return result;
@@ -153,29 +159,25 @@ void Stage::add_outputs(Result& result) const {
   const auto make_node = [](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
   };
-  for (const at::Tensor& tensor : result.activation.tensors) make_node(tensor);
-  for (const at::Tensor& tensor : result.skips) make_node(tensor);
-  for (int k : routes_.gradient_order) {
-    if (k > 0) {
-      result.graph.add_output(k, 0, result.skips[k - 1]);
-      continue;
-    }
-    for (size_t n = 0; n < result.activation.tensors.size(); ++n) {
-      result.graph.add_output(0, n, result.activation.tensors[n]);
-    }
+  for (const Value& output : result.outputs) {
+    for (const at::Tensor& tensor : output.tensors) make_node(tensor);
+  }
+  for (const size_t k : ports_.gradient_order) {
+    const std::vector<at::Tensor>& tensors = result.outputs[k].tensors;
+    for (size_t n = 0; n < tensors.size(); ++n) result.graph.add_output(k, n, tensors[n]);
   }
 }
 
 void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const {
   for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& skip = ports_.inputs[k].skip;
     for (Item& item : inputs[k].items) {
       const int64_t version = version_of(item.tensor);
       if (version == item.version) continue;
       // Without a gradient, all that counts is the value, which is that of the plain model where
       // nothing was copied.
       TORCH_CHECK(!differentiable(plan, item.tensor) && device_.is_cpu(),
-                  k == 0 ? "an input" : "the skip " + routes_.incoming[k - 1].to_text(),
-                  " of stage ", index_,
+                  skip ? "the skip " + skip->to_text() : "an input", " of stage ", index_,
                   " was changed in place by a layer of another stage after it had been handed over "
                   "(its memory went several ways); the gradients would miss the change. Hand on a "
                   "clone(), make that layer not in-place, or move the cut");
@@ -216,19 +218,19 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
     int64_t target;
     Item* item;
   };
-  const LeavingCopies copies(plan.record, plan.model, result.activation.tensors, result.skips,
-                             result.shared);
   c10::SmallVector<Leaving, 4> leaving;
-  std::vector<Packet> packets(1 + result.skips.size());
-  packets[0].kind = result.activation.kind;
-  packets[0].items.resize(result.activation.tensors.size());
-  for (size_t n = 0; n < result.activation.tensors.size(); ++n) {
-    leaving.push_back({&result.activation.tensors[n], index_ + 1, &packets[0].items[n]});
+  c10::SmallVector<const at::Tensor*, 4> tensors;
+  std::vector<Packet> packets(result.outputs.size());
+  for (size_t k = 0; k < result.outputs.size(); ++k) {
+    const Value& output = result.outputs[k];
+    packets[k].kind = output.kind;
+    packets[k].items.resize(output.tensors.size());
+    for (size_t n = 0; n < output.tensors.size(); ++n) {
+      leaving.push_back({&output.tensors[n], ports_.outputs[k].stage, &packets[k].items[n]});
+      tensors.push_back(&output.tensors[n]);
+    }
   }
-  for (size_t k = 0; k < result.skips.size(); ++k) {
-    packets[k + 1].items.resize(1);
-    leaving.push_back({&result.skips[k], routes_.outgoing_targets[k], &packets[k + 1].items[0]});
-  }
+  const LeavingCopies copies(plan.record, plan.model, tensors, result.shared);
   for (size_t a = 0; a < leaving.size(); ++a) {
     const at::Tensor& tensor = *leaving[a].tensor;
     Item& item = *leaving[a].item;
@@ -265,7 +267,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
   return packets;
 }
 
-void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
+void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                      const Packet& handed_over, Cell& cell) {
   CellGraph graph;
   if (cell.recompute) {
@@ -291,25 +293,26 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& 
   }
 }
 
-std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
-                                   std::vector<Packet> inputs, Cell& cell, const CellLoss& loss,
+std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
+                                   std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
+  const CellPlan& plan = run.plan;
   for (Packet& packet : inputs) arrive(packet, device_);
   running_layer_ = -1;
   check_arrived(plan, inputs);
   cell = Cell();
   if (plan.record) plan.model.check_parameters(index_);
-  const bool recomputes = plan.record && checkpoints(plan, index_, micro_batch);
+  const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
   Result result;
   {
     RunningStatisticsScope statistics_scope(
-        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate,
-        *plan.tracked, statistics, micro_batch);
+        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
+        statistics, micro_batch);
     // A checkpointed cell records, too, and lets go of the graph at once: only so does it run
     // exactly as the plain model would, and tell which outputs want a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
-    result = run(plan, micro_batch, inputs, /*keep_inputs=*/recomputes);
+    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes);
   }
   std::vector<Packet> outputs = hand_over(plan, result);
   if (recomputes && any_needs_grad(outputs)) {
@@ -319,29 +322,31 @@ std::vector<Packet> Stage::forward(const CellPlan& plan, int64_t micro_batch,
     inputs.clear();
     cell.graph = std::move(result.graph);
   }
-  if (loss) run_loss(plan, micro_batch, loss, std::move(result.activation), outputs[0], cell);
+  if (loss != nullptr) {
+    run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
+  }
   return outputs;
 }
 
-CellGraph Stage::recompute(const CellPlan& plan, int64_t micro_batch, Cell::Recompute& kept,
-                           const BackwardTask& task) {
+CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
   check_kept(kept.inputs, "between its forward and its recompute");
-  plan.model.check_parameters(index_);
+  run.plan.model.check_parameters(index_);
   std::vector<Packet> copy;
-  if (task.keep) copy = kept.inputs;
-  CallerStateScope state(*plan.forward_state);
+  if (run.keep_graph) copy = kept.inputs;
+  CallerStateScope state(run.plan.forward_state);
   AutocastCacheOff no_cache;
   InterceptionScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, *plan.tracked, nullptr, micro_batch);
-  Result result = run(plan, micro_batch, task.keep ? copy : kept.inputs, /*keep_inputs=*/false);
-  check_recomputed(fingerprints_of(result), kept.fingerprints, task);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr, micro_batch);
+  Result result =
+      run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs, /*keep_inputs=*/false);
+  check_recomputed(run, fingerprints_of(result), kept.fingerprints);
   return std::move(result.graph);
 }
 
-void Stage::check_recomputed(const std::vector<Fingerprint>& now,
-                             const std::vector<Fingerprint>& in_forward, const BackwardTask& task) {
+void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
+                             const std::vector<Fingerprint>& in_forward) {
   bool same = now.size() == in_forward.size();
   at::Tensor differs;
   for (size_t k = 0; same && k < now.size(); ++k) {
@@ -350,10 +355,10 @@ void Stage::check_recomputed(const std::vector<Fingerprint>& now,
     if (!differs_here.defined()) continue;
     // A layer may have moved what it returned to another device.
     const bool first = !differs.defined() || differs.device() != differs_here.device();
-    if (first && differs.defined()) task.late_checks->add(index_, differs, *task.transfers);
+    if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
     differs = first ? differs_here : differs.logical_or(differs_here);
   }
-  if (differs.defined()) task.late_checks->add(index_, differs, *task.transfers);
+  if (differs.defined()) run.late_checks.add(index_, differs, run.transfers);
   running_layer_ = -1;
   if (!same) refuse_recompute(index_, "");
 }
@@ -363,17 +368,17 @@ std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
   auto add = [&](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.requires_grad()) fingerprints.push_back(Fingerprint::of(tensor));
   };
-  for (const at::Tensor& tensor : result.activation.tensors) add(tensor);
-  for (const at::Tensor& tensor : result.skips) add(tensor);
+  for (const Value& output : result.outputs) {
+    for (const at::Tensor& tensor : output.tensors) add(tensor);
+  }
   return fingerprints;
 }
 
-int64_t Stage::owner_of(const CellPlan& plan, const BackwardTask& task,
-                        const at::Tensor& leaf) const {
+int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf) const {
   if (leaf.device() != device_) return index_;
-  const ModelState::Parameter* parameter = plan.model.find(leaf);
+  const ModelState::Parameter* parameter = run.plan.model.find(leaf);
   const int64_t owner =
-      parameter == nullptr ? (*task.first_on_device)[index_] : parameter->stages.front();
+      parameter == nullptr ? run.first_on_device[index_] : parameter->stages.front();
   TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
               parameter == nullptr ? "" : parameter->name, "' of stage ", owner,
               " without having registered it; register it in the first layer that uses it "
@@ -385,18 +390,18 @@ int64_t Stage::owner_of(const CellPlan& plan, const BackwardTask& task,
 // One backward of one cell, for what its graph meets on its way: leaves, and others' graphs.
 struct Stage::Backward {
   Stage& stage;
-  const CellPlan& plan;
+  const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;        // what others have left for leaves that this stage accumulates
-  LeafSums captured;  // what the caller asked for; others' terms come first
+  Roots roots;         // what others have left for leaves that this stage accumulates
+  LeafSums requested;  // what the caller asked for; others' terms come first
 
   // The functions capture one pointer each and need no memory of their own.
   GraphTask graph_task() {
     GraphTask result;
     result.part = task.part;
-    result.keep = task.keep;
-    result.draws = {&stage.draws_, plan.step_seed, micro_batch, stage.layers_.front().index};
+    result.keep = run.keep_graph;
+    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return sum_of(accumulator, leaf);
     };
@@ -409,8 +414,8 @@ struct Stage::Backward {
 
   void take(LeafSums& sums) {
     sums.take(stage.index_, [this](LeafSums::Entry entry) {
-      if (task.captured != nullptr) {
-        *captured.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
+      if (run.requested != nullptr) {
+        *requested.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
       } else {
         roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
       }
@@ -432,26 +437,27 @@ struct Stage::Backward {
     return gradients;
   }
 
-  // Leaves' gradients that the caller named, terms of other stages included, are captured.
+  // Where terms for the leaf are added up, if not in its .grad.
   at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
-    if (task.captured != nullptr) {
-      const auto& leaves = task.captured->leaves;
+    if (run.requested != nullptr) {
+      const auto& leaves = run.requested->leaves;
       if (std::find(leaves.begin(), leaves.end(), accumulator.get()) == leaves.end()) {
-        TORCH_CHECK(!task.captured->asked.contains(accumulator.get()), stage.current_layer(),
+        TORCH_CHECK(!run.requested->all.contains(accumulator.get()), stage.current_layer(),
                     " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
                     "asked for, but that no layer has registered; register it "
                     "(register_parameter), or use backward() without a list");
         return LocalBackwardOptions::discarded();
       }
     }
-    const int64_t owner = stage.owner_of(plan, task, leaf);
+    const int64_t owner = stage.owner_of(run, leaf);
     if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
-    return task.captured == nullptr ? nullptr : captured.sum_of(accumulator, stage.index_);
+    return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
   }
 
   void enter_foreign(const Node& node, uint64_t thread) const {
     // Made by the pipeline: on a worker, or during this call on its thread.
-    const bool hidden = task.on_caller
+    const CellPlan& plan = run.plan;
+    const bool hidden = run.on_caller
                             ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
                             : node.thread_id() == thread;
     TORCH_CHECK(!hidden, stage.current_layer(),
@@ -459,21 +465,21 @@ struct Stage::Backward {
                 "came by a way that the pipeline does not see (a member of a layer, say); hand it "
                 "on as one of the values between layers, stash and pop it (skip/skippable.h), "
                 "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
-    task.foreign->enter(node, stage.index_);
+    run.foreign.enter(node, stage.index_);
   }
 
-  void hand_captured() {
-    captured.take(stage.index_, [this](LeafSums::Entry entry) {
-      const auto& leaves = task.captured->leaves;
+  void hand_over_requested() {
+    requested.take(stage.index_, [this](LeafSums::Entry entry) {
+      const auto& leaves = run.requested->leaves;
       const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
-      at::Tensor& sum = task.captured->sums[place - leaves.begin()];
+      at::Tensor& sum = run.requested->sums[place - leaves.begin()];
       c10::NoGradGuard no_grad;
       sum = sum.defined() ? sum + entry.sum : entry.sum;
     });
   }
 };
 
-std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
+std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
@@ -482,20 +488,20 @@ std::vector<Packet> Stage::backward(const CellPlan& plan, int64_t micro_batch,
   std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
 
-  Backward backward{*this, plan, micro_batch, task, {}, {}};
+  Backward backward{*this, run, micro_batch, task, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
     if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
     // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
     if (cell.recompute && any_defined(gradients)) {
-      cell.graph = recompute(plan, micro_batch, *cell.recompute, task);
+      cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }
   std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
                                                    backward.graph_task(), running_layer_);
-  backward.hand_captured();
-  if (!task.keep) {
+  backward.hand_over_requested();
+  if (!run.keep_graph) {
     cell.recompute.reset();
     cell.loss.reset();
     cell.seed.reset();

@@ -9,6 +9,7 @@
 #define GPIPE_INTERNAL_STAGE_H_
 
 #include <c10/core/Device.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
@@ -16,73 +17,26 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
-#include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch_norm.h"
-#include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/cell.h"
 #include "gpipe/internal/fingerprint.h"
-#include "gpipe/internal/foreign_nodes.h"
-#include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/layer.h"
 #include "gpipe/internal/leaf_sums.h"
 #include "gpipe/internal/leaving_copies.h"
-#include "gpipe/internal/model_state.h"
+#include "gpipe/internal/micro_batch_loss.h"
 #include "gpipe/internal/packet.h"
+#include "gpipe/internal/ports.h"
 #include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/read_only_inputs.h"
+#include "gpipe/internal/run_context.h"
 #include "gpipe/internal/value.h"
-#include "skip/tracker.h"
 
 namespace gpipe::internal {
 
-// What one call of forward() or step() fixes for all of its cells.
-struct CellPlan {
-  uint64_t step_seed = 0;
-  bool record = true;                   // gradients will be asked for
-  std::vector<Checkpoint> checkpoints;  // [stage]
-  // [stage][micro-batch] the schedule runs the cell's backward right after its forward.
-  const std::vector<std::vector<bool>>* follows_at_once = nullptr;
-  bool defer_batch_norm = false;
-  const TrackedStatistics* tracked = nullptr;  // of this run's start
-  const CallerState* forward_state = nullptr;  // the caller's at forward, for recomputes
-  ModelState model;                            // at forward
-  // On the calling thread, when the call began: graph nodes made since then are the pipeline's.
-  uint64_t thread = 0;
-  uint64_t begin = 0;
-};
-
-// What torch::autograd::grad, or a backward with a list of inputs, wants: gradients of these leaves
-// are collected here, and every .grad stays as it is. Each sum is written by the stage that owns
-// the leaf.
-struct Captured {
-  std::vector<const torch::autograd::Node*> leaves;         // accumulators
-  std::vector<at::Tensor> sums;                             // [leaf]; undefined: none arrived
-  absl::flat_hash_set<const torch::autograd::Node*> asked;  // all that the caller asked for
-};
-
-// What a stage needs to know of the routes that meet in it.
-struct StageRoutes {
-  std::vector<skip::Key> incoming;  // skips, in the order of the packets behind the activation's
-  std::vector<skip::Key> outgoing;
-  std::vector<int64_t> outgoing_targets;  // [skip] the stage it goes to
-  // The outputs (0: activation) in the order in which their gradients are to be added up.
-  std::vector<int> gradient_order;
-};
-
-// What one backward of a cell has to do besides.
+// One backward of one cell.
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
-  bool keep = false;             // the cell may run its backward once more
-  Captured* captured = nullptr;  // not null: gradients go there instead of the leaves' .grad
-  LeafSums* leaf_sums = nullptr;
-  ForeignNodes* foreign = nullptr;
-  // For recomputes whose values are not known at once, and what brings them to the host.
-  LateChecks* late_checks = nullptr;
-  Transfers* transfers = nullptr;
-  // [stage] the first stage on the same device.
-  const std::vector<int64_t>* first_on_device = nullptr;
-  bool on_caller = false;  // the cell runs on the calling thread
+  LeafSums* leaf_sums = nullptr;  // of the micro-batch
   // Gets the gradients of the targets of the cell's loss, if some are wanted.
   Packet* target_gradients = nullptr;
 };
@@ -91,18 +45,18 @@ struct BackwardTask {
 // under an InterceptionScope, on the stage's device and stream.
 class Stage {
  public:
-  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, StageRoutes routes);
+  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports);
 
-  // inputs: the activation, then the incoming skips. Returns the activation, then the outgoing
-  // skips.
-  std::vector<Packet> forward(const CellPlan& plan, int64_t micro_batch, std::vector<Packet> inputs,
-                              Cell& cell, const CellLoss& loss, StatisticsLog* statistics);
+  // Takes a packet for each input port and returns one for each output port. `loss` may be null.
+  std::vector<Packet> forward(const RunContext& run, int64_t micro_batch,
+                              std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
+                              StatisticsLog* statistics);
 
-  // gradients: for each of forward's outputs (ignored where the cell has a loss; none for
+  // gradients: for each output port (ignored where the cell has a loss; none for
   // BackwardPart::kWeights). Adds to the leaves' gradients (not with kInputs) and returns those of
-  // forward's inputs (none with kWeights). Unless task.keep, frees the cell, with kInputs but for
-  // what kWeights needs. A split backward cannot be kept, nor can its gradients be captured.
-  std::vector<Packet> backward(const CellPlan& plan, int64_t micro_batch,
+  // the input ports (none with kWeights). Unless run.keep_graph, frees the cell, with kInputs but
+  // for what kWeights needs. A split backward cannot be kept, nor can gradients be requested of it.
+  std::vector<Packet> backward(const RunContext& run, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
   // Before the first cell of a call.
@@ -117,8 +71,7 @@ class Stage {
 
  private:
   struct Result {
-    Value activation;
-    std::vector<at::Tensor> skips;
+    c10::SmallVector<Value, 1> outputs;  // [port]
     CellGraph graph;
     // Memory of such inputs (see Item). Weak, so that it is freed, and its address is not used
     // again.
@@ -130,34 +83,33 @@ class Stage {
   // Runs the layers, with the inputs attached to the graph where they want a gradient.
   // `keep_inputs`, for a checkpointed cell: they stay and are checked after each layer; otherwise
   // they are consumed, so that an input is freed as soon as the layers are done with it.
-  Result run(const CellPlan& plan, int64_t micro_batch, std::vector<Packet>& inputs,
-             bool keep_inputs);
-  // The inputs as the layers get them: [input][tensor].
+  Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                    bool keep_inputs);
+  // The inputs as the layers get them: [port][tensor].
   std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
                                               const std::vector<Packet>& inputs, Result& result,
                                               ReadOnlyInputs& read_only) const;
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
   void add_outputs(Result& result) const;
-  CellGraph recompute(const CellPlan& plan, int64_t micro_batch, Cell::Recompute& kept,
-                      const BackwardTask& task);
+  CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   // The packets to send, with no graph behind them.
   std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
   at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
-  void run_loss(const CellPlan& plan, int64_t micro_batch, const CellLoss& loss, Value outputs,
+  void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
   // The stage that accumulates the leaf's gradient.
-  int64_t owner_of(const CellPlan& plan, const BackwardTask& task, const at::Tensor& leaf) const;
+  int64_t owner_of(const RunContext& run, const at::Tensor& leaf) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
   void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
   void check_kept(const std::vector<Packet>& inputs, const char* when) const;
-  void check_recomputed(const std::vector<Fingerprint>& now,
-                        const std::vector<Fingerprint>& in_forward, const BackwardTask& task);
+  void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
+                        const std::vector<Fingerprint>& in_forward);
 
   int64_t index_;
   c10::Device device_;
   std::vector<Layer> layers_;
-  StageRoutes routes_;
+  Ports ports_;
   RandomStreams draws_;
   int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
   // Memory of outputs handed over in this call, and its version then: a layer that reuses it would

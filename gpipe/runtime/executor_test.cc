@@ -10,17 +10,30 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "gpipe/runtime/mailboxes.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
 namespace {
+
+// In this process, with the first error thrown.
+template <typename Payload>
+void run(WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
+         const Observer& observer = nullptr,
+         const std::function<void(int32_t, const std::function<void()>&)>& around = nullptr) {
+  Mailboxes<Payload> mailboxes(program.slots);
+  const auto failure = execute<Payload>(pool, program, mailboxes, handler, {{}, observer, around});
+  if (failure) std::rethrow_exception(failure->error);
+}
 
 using Cell = std::pair<int, int>;  // stage, micro-batch
 
@@ -49,35 +62,34 @@ TEST_P(Executor, RunsEveryActionOnceAfterItsInputs) {
     std::set<Cell> forwards;
     std::set<Cell> backwards;
     std::vector<std::vector<Action>> order(stages);
-    execute<Value>(
-        pool, program,
-        [&](const Action& action, std::vector<Value>& received, std::vector<Value>& sent) {
-          const int j = action.stage;
-          const int i = action.micro_batch;
-          const bool forward = action.kind == ActionKind::kForward;
-          const auto& sources = forward ? routes.incoming(j) : routes.outgoing(j);
-          const auto& targets = forward ? routes.outgoing(j) : routes.incoming(j);
-          ASSERT_EQ(received.size(), sources.size());
-          ASSERT_EQ(sent.size(), targets.size());
-          for (size_t k = 0; k < sources.size(); ++k) {
-            EXPECT_EQ(received[k].text,
-                      (forward ? "F" : "B") + std::to_string(sources[k]) + ":" + std::to_string(i));
-          }
-          for (size_t k = 0; k < targets.size(); ++k) {
-            sent[k].text =
-                (forward ? "F" : "B") + std::to_string(targets[k]) + ":" + std::to_string(i);
-          }
-          std::lock_guard<std::mutex> lock(mutex);
-          if (forward) {
-            EXPECT_TRUE(j == 0 || forwards.count({j - 1, i}));
-            EXPECT_TRUE(forwards.insert({j, i}).second);
-          } else {
-            EXPECT_TRUE(forwards.count({j, i}));
-            EXPECT_TRUE(j + 1 == stages || backwards.count({j + 1, i}));
-            EXPECT_TRUE(backwards.insert({j, i}).second);
-          }
-          order[j].push_back(action);
-        });
+    run<Value>(pool, program,
+               [&](const Action& action, std::vector<Value>& received, std::vector<Value>& sent) {
+                 const int j = action.stage;
+                 const int i = action.micro_batch;
+                 const bool forward = action.kind == ActionKind::kForward;
+                 const auto& sources = forward ? routes.incoming(j) : routes.outgoing(j);
+                 const auto& targets = forward ? routes.outgoing(j) : routes.incoming(j);
+                 ASSERT_EQ(received.size(), sources.size());
+                 ASSERT_EQ(sent.size(), targets.size());
+                 for (size_t k = 0; k < sources.size(); ++k) {
+                   EXPECT_EQ(received[k].text,
+                             (forward ? "F" : "B") + to_text(sources[k]) + ":" + std::to_string(i));
+                 }
+                 for (size_t k = 0; k < targets.size(); ++k) {
+                   sent[k].text =
+                       (forward ? "F" : "B") + to_text(targets[k]) + ":" + std::to_string(i);
+                 }
+                 std::lock_guard<std::mutex> lock(mutex);
+                 if (forward) {
+                   EXPECT_TRUE(j == 0 || forwards.count({j - 1, i}));
+                   EXPECT_TRUE(forwards.insert({j, i}).second);
+                 } else {
+                   EXPECT_TRUE(forwards.count({j, i}));
+                   EXPECT_TRUE(j + 1 == stages || backwards.count({j + 1, i}));
+                   EXPECT_TRUE(backwards.insert({j, i}).second);
+                 }
+                 order[j].push_back(action);
+               });
     EXPECT_EQ(forwards.size(), static_cast<size_t>(stages * micro_batches));
     EXPECT_EQ(backwards.size(), static_cast<size_t>(stages * micro_batches));
     for (int j = 0; j < stages; ++j) EXPECT_EQ(order[j], schedule.actions(j));
@@ -93,7 +105,7 @@ TEST_P(Executor, FirstErrorStopsTheRunAndThePoolGoesOn) {
   auto alive = std::make_shared<int>(0);
   for (int j = 0; j < stages; ++j) {
     for (const Action& failing : schedule.actions(j)) {
-      EXPECT_THROW(execute<std::shared_ptr<int>>(
+      EXPECT_THROW(run<std::shared_ptr<int>>(
                        pool, program,
                        [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
                          if (action == failing) throw std::out_of_range("here");
@@ -104,7 +116,7 @@ TEST_P(Executor, FirstErrorStopsTheRunAndThePoolGoesOn) {
     }
   }
   std::atomic<int> actions{0};
-  execute<int>(pool, program, [&](const Action&, auto&, auto&) { ++actions; });
+  run<int>(pool, program, [&](const Action&, auto&, auto&) { ++actions; });
   EXPECT_EQ(actions, 2 * stages * micro_batches);
 }
 
@@ -120,7 +132,7 @@ TEST(ExecutorErrors, FirstInTimeWins) {
     std::atomic<int> inside{0};
     std::atomic<bool> cancelled{false};
     try {
-      execute<int>(
+      run<int>(
           pool, program,
           [&](const Action& action, auto&, auto&) {
             // Stage 1 is in its micro-batch 0 while stage 0 is in its micro-batch 1.
@@ -148,11 +160,82 @@ TEST(ExecutorErrors, FirstInTimeWins) {
 TEST(ExecutorErrors, AnythingThrownArrives) {
   const Program program = compile(Schedule::one_f_one_b(3, 4), Routes::create(3));
   WorkerPool pool(3);
-  EXPECT_THROW(execute<int>(pool, program,
-                            [](const Action& action, auto&, auto&) {
-                              if (action.stage == 2) throw 42;
-                            }),
+  EXPECT_THROW(run<int>(pool, program,
+                        [](const Action& action, auto&, auto&) {
+                          if (action.stage == 2) throw 42;
+                        }),
                int);
+}
+
+std::optional<Action> action_of_failure(Transport<int>& transport, const Program& program,
+                                        const Handler<int>& handler,
+                                        const ExecuteOptions& options = {}) {
+  WorkerPool pool(2);
+  const auto failure = execute<int>(pool, program, transport, handler, options);
+  if (!failure) {
+    ADD_FAILURE() << "the run did not fail";
+    return {};
+  }
+  EXPECT_THROW(std::rethrow_exception(failure->error), std::runtime_error);
+  return failure->action;
+}
+
+// Mailboxes that fail when a worker sends to, or receives from, this slot of worker 1.
+class Failing : public Transport<int> {
+ public:
+  Failing(const Program& program, int sent, int received)
+      : mailboxes_(program.slots), sent_(sent), received_(received) {}
+
+  void send(const std::vector<Step::Send>& sends, std::vector<int>& payloads) override {
+    for (const Step::Send& to : sends) {
+      if (to.worker == 1 && to.slot == sent_) throw std::runtime_error("nobody there");
+    }
+    mailboxes_.send(sends, payloads);
+  }
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<int>& payloads) override {
+    for (const int32_t slot : slots) {
+      if (worker == 1 && slot == received_) throw std::runtime_error("the other end is gone");
+    }
+    return mailboxes_.receive(worker, slots, payloads);
+  }
+  void cancel() noexcept override { mailboxes_.cancel(); }
+  bool cancelled() const override { return mailboxes_.cancelled(); }
+
+ private:
+  Mailboxes<int> mailboxes_;
+  int sent_;
+  int received_;
+};
+
+TEST(ExecutorErrors, AFailureNamesItsAction) {
+  const Program program = compile(Schedule::gpipe(2, 3), Routes::create(2));
+  const Action failing{ActionKind::kBackward, 1, 2};
+  const auto nothing = [](const Action&, auto&, auto&) {};
+  Mailboxes<int> mailboxes(program.slots);
+  EXPECT_EQ(action_of_failure(mailboxes, program,
+                              [&](const Action& action, auto&, auto&) {
+                                if (action == failing) throw std::runtime_error("here");
+                              }),
+            failing);
+  Failing sending(program, /*sent=*/1, /*received=*/-1);
+  EXPECT_EQ(action_of_failure(sending, program, nothing), (Action{ActionKind::kForward, 0, 1}))
+      << "what is sent belongs to the action that made it";
+}
+
+TEST(ExecutorErrors, WhereNoActionFailedNoneIsNamed) {
+  const Program program = compile(Schedule::gpipe(2, 3), Routes::create(2));
+  const auto nothing = [](const Action&, auto&, auto&) {};
+  Failing receiving(program, /*sent=*/-1, /*received=*/1);
+  EXPECT_EQ(action_of_failure(receiving, program, nothing), std::nullopt);
+  for (const Event::Edge edge : {Event::Edge::kBegin, Event::Edge::kEnd}) {
+    Mailboxes<int> mailboxes(program.slots);
+    ExecuteOptions options;
+    options.observer = [edge](const Event& event) {
+      if (event.edge == edge) throw std::runtime_error("the observer");
+    };
+    EXPECT_EQ(action_of_failure(mailboxes, program, nothing, options), std::nullopt);
+  }
 }
 
 // No clock: while stage 1 is busy with micro-batch 0, stage 0 goes on to the last one.
@@ -161,7 +244,7 @@ TEST(ExecutorRuns, NoBarrierBetweenStages) {
       compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
   WorkerPool pool(2);
   std::atomic<int> ahead{0};
-  execute<int>(pool, program, [&](const Action& action, auto&, auto&) {
+  run<int>(pool, program, [&](const Action& action, auto&, auto&) {
     if (action.stage == 0) ++ahead;
     if (action.stage == 1 && action.micro_batch == 0) {
       while (ahead < 3) std::this_thread::yield();  // would never end under a clock
@@ -176,7 +259,7 @@ TEST(ExecutorRuns, ObserverSeesEachActionBeginAndEndOnItsWorker) {
   WorkerPool pool(3);
   std::mutex mutex;
   std::vector<Event> events;
-  execute<int>(
+  run<int>(
       pool, program, [](const Action&, auto&, auto&) {},
       [&](const Event& event) {
         std::lock_guard<std::mutex> lock(mutex);
@@ -207,12 +290,12 @@ TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
   const Program program =
       compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
   WorkerPool pool(2);
-  execute<int>(pool, program,
-               [](const Action& action, std::vector<int>& received, std::vector<int>& sent) {
-                 for (int payload : sent) EXPECT_EQ(payload, 0);
-                 for (int& payload : sent) payload = action.micro_batch == 0 ? 7 : payload;
-                 for (int payload : received) EXPECT_EQ(payload, action.micro_batch == 0 ? 7 : 0);
-               });
+  run<int>(pool, program,
+           [](const Action& action, std::vector<int>& received, std::vector<int>& sent) {
+             for (int payload : sent) EXPECT_EQ(payload, 0);
+             for (int& payload : sent) payload = action.micro_batch == 0 ? 7 : payload;
+             for (int payload : received) EXPECT_EQ(payload, action.micro_batch == 0 ? 7 : 0);
+           });
 }
 
 // A worker that waits for its next input does not hold on to the last one.
@@ -221,7 +304,7 @@ TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
       compile(Schedule::gpipe(2, 2).only({ActionKind::kForward}), Routes::create(2));
   WorkerPool pool(2);
   std::weak_ptr<int> first;
-  execute<std::shared_ptr<int>>(
+  run<std::shared_ptr<int>>(
       pool, program, [&](const Action& action, auto&, std::vector<std::shared_ptr<int>>& sent) {
         if (action.stage != 0) return;
         if (action.micro_batch == 0) {
@@ -246,7 +329,7 @@ TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
         std::thread([] {
           const Program program = compile(Schedule::gpipe(1, 2), Routes::create(1));
           WorkerPool pool(1);
-          execute<int>(pool, program, [](const Action&, auto&, auto&) {
+          run<int>(pool, program, [](const Action&, auto&, auto&) {
             if (begun.exchange(true)) went_on = true;
             while (!exiting()) std::this_thread::yield();
           });
@@ -259,12 +342,45 @@ TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
       ::testing::ExitedWithCode(0), "");
 }
 
+// Two halves of a program, each with its own pool, as two processes would run them.
+TEST(ExecutorRuns, APlacementSaysWhichWorkersRunHere) {
+  const Program program = compile(Schedule::one_f_one_b(3, 5), Routes::create(3));
+  Mailboxes<std::string> mailboxes(program.slots);
+  std::mutex mutex;
+  std::map<int, std::set<std::thread::id>> threads;  // of each stage
+  const Handler<std::string> handler = [&](const Action& action, std::vector<std::string>& received,
+                                           std::vector<std::string>& sent) {
+    for (const std::string& payload : received) {
+      EXPECT_EQ(payload.substr(1), std::to_string(action.micro_batch));
+    }
+    for (std::string& payload : sent) payload = "#" + std::to_string(action.micro_batch);
+    std::lock_guard<std::mutex> lock(mutex);
+    threads[action.stage].insert(std::this_thread::get_id());
+  };
+  auto run_here = [&](std::vector<int32_t> placement) {
+    WorkerPool pool(static_cast<int64_t>(placement.size()));
+    ExecuteOptions options;
+    options.placement = std::move(placement);
+    EXPECT_FALSE(execute<std::string>(pool, program, mailboxes, handler, options));
+  };
+  std::thread other([&] { run_here({1}); });
+  run_here({2, 0});
+  other.join();
+  ASSERT_EQ(threads.size(), 3u);
+  std::set<std::thread::id> all;
+  for (const auto& [stage, ids] : threads) {
+    EXPECT_EQ(ids.size(), 1u) << "stage " << stage;
+    all.insert(ids.begin(), ids.end());
+  }
+  EXPECT_EQ(all.size(), 3u);
+}
+
 TEST(ExecutorRuns, AroundSurroundsTheStepsOnEachWorker) {
   const Program program = compile(Schedule::gpipe(2, 2), Routes::create(2));
   WorkerPool pool(2);
   static thread_local bool inside = false;
   std::atomic<int> outside{0};
-  execute<int>(
+  run<int>(
       pool, program, [&](const Action&, auto&, auto&) { outside += inside ? 0 : 1; }, nullptr,
       [](int64_t, const std::function<void()>& steps) {
         inside = true;

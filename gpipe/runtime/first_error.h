@@ -22,14 +22,15 @@ class FirstError {
     return true;
   }
 
-  // Rethrows the first error, if there was one, and forgets it.
+  // The first error, if there was one, which is then forgotten.
+  std::exception_ptr take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(error_, nullptr);
+  }
+
+  // Throws what take() returns, if there is any.
   void rethrow() {
-    std::exception_ptr error;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      error = std::exchange(error_, nullptr);
-    }
-    if (error) std::rethrow_exception(error);
+    if (const std::exception_ptr error = take()) std::rethrow_exception(error);
   }
 
  private:

@@ -1,8 +1,8 @@
-// Mailboxes: one for each worker of a run, through which values travel between workers.
+// Mailboxes: the transport within one process, a mailbox for each worker.
 //
 // A slot is filled once and emptied once in a run; slots are numbered by the compiled program
-// (gpipe/schedule/program.h). This is the in-process transport: sending is a move, and a worker
-// that finds its value there never enters the kernel.
+// (gpipe/schedule/program.h). Sending is a move, and a worker that finds its value there never
+// enters the kernel.
 #ifndef GPIPE_RUNTIME_MAILBOXES_H_
 #define GPIPE_RUNTIME_MAILBOXES_H_
 
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/transport.h"
 
 namespace gpipe::internal {
 
@@ -27,11 +28,25 @@ namespace gpipe::internal {
 //   std::string text;
 //   if (mailboxes.take(1, 0, &text)) use(text);  // on worker 1
 template <typename Payload>
-class Mailboxes {
+class Mailboxes final : public Transport<Payload> {
  public:
   explicit Mailboxes(const std::vector<int32_t>& slots_per_worker) {
     boxes_.reserve(slots_per_worker.size());
     for (int32_t slots : slots_per_worker) boxes_.push_back(std::make_unique<Box>(slots));
+  }
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Payload>& payloads) override {
+    for (size_t k = 0; k < sends.size(); ++k) {
+      put(sends[k].worker, sends[k].slot, std::move(payloads[k]));
+    }
+  }
+
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<Payload>& payloads) override {
+    for (size_t k = 0; k < slots.size(); ++k) {
+      if (!take(worker, slots[k], &payloads[k])) return false;
+    }
+    return true;
   }
 
   void put(int32_t worker, int32_t slot, Payload payload) {
@@ -64,13 +79,12 @@ class Mailboxes {
     return true;
   }
 
-  // Wakes every waiting worker; every later take() returns false. Idempotent.
-  void cancel() {
+  void cancel() noexcept override {
     cancelled_.store(true);
     for (auto& box : boxes_) wake(*box);
   }
 
-  bool cancelled() const { return cancelled_.load(); }
+  bool cancelled() const override { return cancelled_.load(); }
 
  private:
   // Some ten microseconds: about what sleeping and waking costs.

@@ -27,7 +27,8 @@ size_t Dependencies::slot(const Action& action) const {
 
 Position Dependencies::find(const Action& action) const { return positions_[slot(action)]; }
 
-void Dependencies::add(std::vector<Edge>* edges, const Action& action, int32_t route) const {
+void Dependencies::add(std::vector<Edge>* edges, const Action& action,
+                       std::optional<RouteId> route) const {
   const Position position = find(action);
   if (position) edges->push_back({action, position, route});
 }
@@ -41,19 +42,19 @@ std::vector<Dependencies::Edge> Dependencies::needs(const Action& action) const 
   std::vector<Edge> edges;
   switch (action.kind) {
     case ActionKind::kForward:
-      for (int32_t route : routes_.incoming(action.stage)) {
+      for (RouteId route : routes_.incoming(action.stage)) {
         add(&edges, {ActionKind::kForward, routes_[route].source_stage, action.micro_batch}, route);
       }
       break;
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
-      for (int32_t route : routes_.outgoing(action.stage)) {
+      for (RouteId route : routes_.outgoing(action.stage)) {
         add(&edges, gradient(routes_[route].target_stage, action.micro_batch), route);
       }
-      add(&edges, {ActionKind::kForward, action.stage, action.micro_batch}, -1);
+      add(&edges, {ActionKind::kForward, action.stage, action.micro_batch}, std::nullopt);
       break;
     case ActionKind::kWeightGradient:
-      add(&edges, {ActionKind::kInputGradient, action.stage, action.micro_batch}, -1);
+      add(&edges, {ActionKind::kInputGradient, action.stage, action.micro_batch}, std::nullopt);
       break;
   }
   return edges;
@@ -63,13 +64,13 @@ std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const 
   std::vector<Edge> edges;
   switch (action.kind) {
     case ActionKind::kForward:
-      for (int32_t route : routes_.outgoing(action.stage)) {
+      for (RouteId route : routes_.outgoing(action.stage)) {
         add(&edges, {ActionKind::kForward, routes_[route].target_stage, action.micro_batch}, route);
       }
       break;
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
-      for (int32_t route : routes_.incoming(action.stage)) {
+      for (RouteId route : routes_.incoming(action.stage)) {
         add(&edges, gradient(routes_[route].source_stage, action.micro_batch), route);
       }
       break;

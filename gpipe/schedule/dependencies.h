@@ -6,6 +6,7 @@
 // forward. Inner to gpipe/schedule.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gpipe/schedule/action.h"
@@ -24,9 +25,9 @@ struct Position {
 class Dependencies {
  public:
   struct Edge {
-    Action action;       // the other end
-    Position position;   // where it is
-    int32_t route = -1;  // -1: a stage's own result, nothing is transferred
+    Action action;                 // the other end
+    Position position;             // where it is
+    std::optional<RouteId> route;  // none: a stage's own result, nothing is transferred
   };
 
   // The actions must be within the ranges. Of an action that is there several times, the first
@@ -50,7 +51,7 @@ class Dependencies {
 
  private:
   size_t slot(const Action& action) const;
-  void add(std::vector<Edge>* edges, const Action& action, int32_t route) const;
+  void add(std::vector<Edge>* edges, const Action& action, std::optional<RouteId> route) const;
   // The action that hands on the gradients of a cell: its B, or else its I.
   Action gradient(int32_t stage, int32_t micro_batch) const;
 

@@ -24,7 +24,7 @@ std::string text(const std::vector<Dependencies::Edge>& edges) {
   std::string all;
   for (const auto& edge : edges) {
     all += (all.empty() ? "" : " ") + edge.action.to_text();
-    if (edge.route >= 0) all += "/" + std::to_string(edge.route);
+    if (edge.route) all += "/" + to_text(*edge.route);
   }
   return all;
 }

@@ -20,7 +20,7 @@ Program compile(const Schedule& schedule, const Routes& routes) {
   for (int32_t worker = 0; worker < schedule.workers(); ++worker) {
     for (Step& step : program.workers[static_cast<size_t>(worker)]) {
       for (const auto& need : dependencies.needs(step.action)) {
-        if (need.route < 0) continue;
+        if (!need.route) continue;
         const int32_t slot = program.slots[static_cast<size_t>(worker)]++;
         step.receives.push_back(slot);
         Step& sender = program.workers[static_cast<size_t>(need.position.worker)]
@@ -28,7 +28,7 @@ Program compile(const Schedule& schedule, const Routes& routes) {
         const auto feeds = dependencies.feeds(sender.action);
         sender.sends.resize(feeds.size());
         for (size_t k = 0; k < feeds.size(); ++k) {
-          if (feeds[k].route == need.route) sender.sends[k] = {worker, slot};
+          if (feeds[k].route == need.route) sender.sends[k] = {worker, slot, step.action.stage};
         }
       }
     }

@@ -19,9 +19,10 @@ struct Step {
   struct Send {
     int32_t worker = 0;  // whose mailbox; possibly the worker's own
     int32_t slot = 0;
+    int32_t stage = 0;  // which of the worker's stages takes it
 
     friend bool operator==(const Send& a, const Send& b) {
-      return a.worker == b.worker && a.slot == b.slot;
+      return a.worker == b.worker && a.slot == b.slot && a.stage == b.stage;
     }
   };
 

@@ -99,9 +99,9 @@ void run_and_check(const Schedule& schedule, const Routes& routes) {
   for (int32_t slots : program.slots) mailboxes.emplace_back(static_cast<size_t>(slots));
   std::vector<size_t> at(program.workers.size(), 0);
 
-  const auto value = [](int32_t route, const Action& action) {
-    return std::string(action.kind == kForward ? "value " : "gradient ") + std::to_string(route) +
-           " of " + std::to_string(action.micro_batch);
+  const auto value = [](RouteId route, const Action& action) {
+    return std::string(action.kind == kForward ? "value " : "gradient ") + to_text(route) + " of " +
+           std::to_string(action.micro_batch);
   };
   const auto run_step = [&](size_t worker, const Step& step) {
     const bool forward = step.action.kind == kForward;

@@ -23,6 +23,8 @@ const T& element(const std::vector<T>& values, int64_t index, const char* what) 
 
 }  // namespace
 
+std::string to_text(RouteId id) { return std::to_string(static_cast<int32_t>(id)); }
+
 Routes Routes::create(int64_t stages, std::vector<Route> skips) {
   if (stages < 1 || stages > kMostStages) {
     throw std::invalid_argument("Routes::create: stages must be at least 1 and at most " +
@@ -48,19 +50,29 @@ Routes Routes::create(int64_t stages, std::vector<Route> skips) {
   routes.incoming_.resize(static_cast<size_t>(stages));
   for (size_t id = 0; id < routes.routes_.size(); ++id) {
     const Route& route = routes.routes_[id];
-    routes.outgoing_[static_cast<size_t>(route.source_stage)].push_back(static_cast<int32_t>(id));
-    routes.incoming_[static_cast<size_t>(route.target_stage)].push_back(static_cast<int32_t>(id));
+    routes.outgoing_[static_cast<size_t>(route.source_stage)].push_back(static_cast<RouteId>(id));
+    routes.incoming_[static_cast<size_t>(route.target_stage)].push_back(static_cast<RouteId>(id));
   }
   return routes;
 }
 
-const Route& Routes::operator[](int64_t id) const { return element(routes_, id, "route"); }
+const Route& Routes::operator[](RouteId id) const {
+  return element(routes_, static_cast<int64_t>(id), "route");
+}
 
-const std::vector<int32_t>& Routes::outgoing(int64_t stage) const {
+std::optional<size_t> Routes::skip(RouteId id) const {
+  (void)(*this)[id];
+  const size_t activations = outgoing_.size() - 1;
+  const size_t number = static_cast<size_t>(id);
+  if (number < activations) return std::nullopt;
+  return number - activations;
+}
+
+const std::vector<RouteId>& Routes::outgoing(int64_t stage) const {
   return element(outgoing_, stage, "stage");
 }
 
-const std::vector<int32_t>& Routes::incoming(int64_t stage) const {
+const std::vector<RouteId>& Routes::incoming(int64_t stage) const {
   return element(incoming_, stage, "stage");
 }
 

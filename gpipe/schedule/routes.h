@@ -7,15 +7,23 @@
 // bytes) is not known here.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace gpipe {
 
+// The number of a route, its identity. A type of its own, so that it is taken for no stage's or
+// skip's number; which route has which number, Routes alone knows.
+enum class RouteId : int32_t {};
+
+// "4"
+std::string to_text(RouteId id);
+
 struct Route {
   int32_t source_stage = 0;
   int32_t target_stage = 0;  // always greater than source_stage
-  std::string name;          // for people; need not be unique, a route's identity is its id
+  std::string name;          // for people; need not be unique
 
   friend bool operator==(const Route& a, const Route& b) {
     return a.source_stage == b.source_stage && a.target_stage == b.target_stage && a.name == b.name;
@@ -26,25 +34,27 @@ struct Route {
 // An immutable value; safe to read from any thread.
 //
 //   Routes routes = Routes::create(3, {{0, 2, "encoder"}});
-//   routes[1];           // {1, 2, "activation"}
-//   routes.incoming(2);  // {1, 2}: the activation, then the skip
+//   for (RouteId id : routes.incoming(2)) use(routes[id]);  // 1 -> 2 "activation", 0 -> 2
+//   "encoder"
 class Routes {
  public:
-  // The activation routes come first: id j is stage j -> j + 1, named "activation". The skips
-  // follow in the order given: skips[k] has the id stages - 1 + k. Throws std::invalid_argument
-  // where stages < 1, or a skip leaves 0 <= source < target < stages (a skip that stays inside a
-  // stage needs no route).
+  // The activation routes, named "activation", are numbered first, in the order of the stages; the
+  // skips follow in the order given. Throws std::invalid_argument where stages < 1, or a skip
+  // leaves 0 <= source < target < stages (a skip that stays inside a stage needs no route).
   static Routes create(int64_t stages, std::vector<Route> skips = {});
 
   int64_t stages() const { return static_cast<int64_t>(outgoing_.size()); }
   int64_t size() const { return static_cast<int64_t>(routes_.size()); }
   // Throws std::out_of_range for an id that does not exist.
-  const Route& operator[](int64_t id) const;
+  const Route& operator[](RouteId id) const;
+  // The number of the skip in what create() was given; none for an activation. Throws
+  // std::out_of_range for an id that does not exist.
+  std::optional<size_t> skip(RouteId id) const;
 
-  // Ids in ascending order, so the activation, where there is one, is first.
+  // In ascending order, so the activation, where there is one, is first.
   // Throw std::out_of_range for a stage that does not exist.
-  const std::vector<int32_t>& outgoing(int64_t stage) const;
-  const std::vector<int32_t>& incoming(int64_t stage) const;
+  const std::vector<RouteId>& outgoing(int64_t stage) const;
+  const std::vector<RouteId>& incoming(int64_t stage) const;
 
   // One line a route: "2: 0 -> 2 encoder".
   std::string to_text() const;
@@ -58,8 +68,8 @@ class Routes {
   Routes() = default;
 
   std::vector<Route> routes_;
-  std::vector<std::vector<int32_t>> outgoing_;
-  std::vector<std::vector<int32_t>> incoming_;
+  std::vector<std::vector<RouteId>> outgoing_;
+  std::vector<std::vector<RouteId>> incoming_;
 };
 
 }  // namespace gpipe

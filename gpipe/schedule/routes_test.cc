@@ -23,13 +23,16 @@ TEST(Routes, ActivationsFirstThenSkipsInTheOrderGiven) {
             "5: 0 -> 2 middle\n");
   EXPECT_EQ(routes.stages(), 4);
   EXPECT_EQ(routes.size(), 6);
-  EXPECT_EQ(routes[4], (Route{1, 2, "inner"}));
-  EXPECT_THAT(routes.outgoing(0), ElementsAre(0, 3, 5));
-  EXPECT_THAT(routes.outgoing(1), ElementsAre(1, 4));
+  EXPECT_EQ(routes.skip(RouteId{2}), std::nullopt);
+  EXPECT_EQ(routes.skip(RouteId{3}), 0u);
+  EXPECT_EQ(routes.skip(RouteId{5}), 2u);
+  EXPECT_EQ(routes[RouteId{4}], (Route{1, 2, "inner"}));
+  EXPECT_THAT(routes.outgoing(0), ElementsAre(RouteId{0}, RouteId{3}, RouteId{5}));
+  EXPECT_THAT(routes.outgoing(1), ElementsAre(RouteId{1}, RouteId{4}));
   EXPECT_THAT(routes.outgoing(3), IsEmpty());
   EXPECT_THAT(routes.incoming(0), IsEmpty());
-  EXPECT_THAT(routes.incoming(2), ElementsAre(1, 4, 5));
-  EXPECT_THAT(routes.incoming(3), ElementsAre(2, 3));
+  EXPECT_THAT(routes.incoming(2), ElementsAre(RouteId{1}, RouteId{4}, RouteId{5}));
+  EXPECT_THAT(routes.incoming(3), ElementsAre(RouteId{2}, RouteId{3}));
 }
 
 TEST(Routes, OneStageHasNone) {
@@ -38,11 +41,12 @@ TEST(Routes, OneStageHasNone) {
   EXPECT_EQ(routes.stages(), 1);
   EXPECT_THAT(routes.outgoing(0), IsEmpty());
   EXPECT_EQ(routes.to_text(), "");
+  EXPECT_THROW(routes.skip(RouteId{0}), std::out_of_range);
 }
 
 TEST(Routes, NamesNeedNotBeUnique) {
   const Routes routes = Routes::create(3, {{0, 2, "x"}, {0, 2, "x"}});
-  EXPECT_THAT(routes.incoming(2), ElementsAre(1, 2, 3));
+  EXPECT_THAT(routes.incoming(2), ElementsAre(RouteId{1}, RouteId{2}, RouteId{3}));
 }
 
 TEST(Routes, Equality) {
@@ -66,6 +70,7 @@ TEST(Routes, WrongInputThrows) {
                             " to stage " + std::to_string(skip.target_stage)));
     }
   }
+  EXPECT_THROW(Routes::create(3).skip(RouteId{2}), std::out_of_range);
   EXPECT_THROW(Routes::create(3).outgoing(3), std::out_of_range);
   EXPECT_THROW(Routes::create(3).incoming(-1), std::out_of_range);
 }

@@ -102,10 +102,10 @@ Simulation simulate(const Schedule& schedule, const Routes& routes,
       double arrival = run.workers[static_cast<size_t>(need.position.worker)]
                                   [static_cast<size_t>(need.position.index)]
                                       .end;
-      if (options.transfer && need.position.worker != position.worker) {
+      if (options.transfer && need.route && need.position.worker != position.worker) {
         arrival +=
             checked(options.transfer(
-                        {need.action, action, need.route, need.position.worker, position.worker}),
+                        {need.action, action, *need.route, need.position.worker, position.worker}),
                     "the transfer from " + need.action.to_text() + " to " + action.to_text());
       }
       start = std::max(start, arrival);

@@ -31,7 +31,7 @@ struct StageCost {
 struct Transfer {
   Action producer;
   Action consumer;
-  int32_t route = 0;
+  RouteId route{};
   int32_t from_worker = 0;
   int32_t to_worker = 0;
 };

@@ -104,10 +104,10 @@ TEST(Simulate, TransfersDelayTheReceiverOnly) {
   std::vector<std::string> asked;
   SimulateOptions options;
   options.transfer = [&](const Transfer& transfer) {
-    asked.push_back(std::to_string(transfer.route) + ":" + transfer.producer.to_text() + "@" +
+    asked.push_back(to_text(transfer.route) + ":" + transfer.producer.to_text() + "@" +
                     std::to_string(transfer.from_worker) + ">" + transfer.consumer.to_text() + "@" +
                     std::to_string(transfer.to_worker));
-    return transfer.route == 2 ? 7.0 : 0.5;
+    return transfer.route == RouteId{2} ? 7.0 : 0.5;
   };
   const Simulation run =
       simulate(Schedule::gpipe(3, 1), Routes::create(3, {{0, 2, "skip"}}), options);

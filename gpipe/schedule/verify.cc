@@ -173,7 +173,7 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
     if (exchange < actions.size()) {
       const Action& receiver = actions[exchange];
       for (const auto& need : dependencies.needs(receiver)) {
-        if (need.route < 0 || need.position.worker == static_cast<int32_t>(worker)) continue;
+        if (!need.route || need.position.worker == static_cast<int32_t>(worker)) continue;
         ends.push_back({static_cast<size_t>(need.position.worker),
                         static_cast<size_t>(need.position.index) + 1,
                         "to receive " + need.action.to_text() + " for " + receiver.to_text()});

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -144,8 +145,11 @@ Rows routes() {
                              : index < 0  ? "Least"
                                           : "Most";
     const std::string given = " " + std::to_string(index);
-    rows.push_back(
-        beyond("RouteId" + name, [=] { Routes::create(3)[index]; }, {"no route" + given, "0..1"}));
+    const int64_t narrow = std::clamp<int64_t>(index, std::numeric_limits<int32_t>::min(),
+                                               std::numeric_limits<int32_t>::max());
+    rows.push_back(beyond("RouteId" + name,
+                          [=] { Routes::create(3)[static_cast<RouteId>(narrow)]; },
+                          {"no route " + std::to_string(narrow), "0..1"}));
     rows.push_back(beyond("Outgoing" + name, [=] { Routes::create(2).outgoing(index); },
                           {"no stage" + given, "0..1"}));
     rows.push_back(beyond("Incoming" + name, [=] { Routes::create(2).incoming(index); },

@@ -1,10 +1,10 @@
-#include "gpipe/internal/boundary.h"
+#include "gpipe/internal/gradient_sink.h"
 
 #include <torch/csrc/autograd/variable.h>
 
 namespace gpipe::internal {
 
-uint32_t Boundary::attach(const at::Tensor& tensor) {
+uint32_t GradientSink::attach(const at::Tensor& tensor) {
   const uint32_t index = add_input_metadata(tensor);
   torch::autograd::impl::set_gradient_edge(tensor, {shared_from_this(), index});
   return index;

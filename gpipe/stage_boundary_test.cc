@@ -1,4 +1,4 @@
-// What may cross the border of a stage: work in place, identities, integers first, autocast.
+// What may cross the boundary of a stage: work in place, identities, integers first, autocast.
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ struct IdentityImpl : nn::Module {
 };
 TORCH_MODULE(Identity);
 
-TEST(Border, AFunctionThatReturnsItsInputWorks) {
+TEST(StageBoundary, AFunctionThatReturnsItsInputWorks) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     GPipe pipe = piped(nn::Sequential(Identity(), Identity()), {1, 1}, 2, mode);
     const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
@@ -165,7 +165,7 @@ TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
   }
 }
 
-// A list that begins with an integer tensor, beside a skip that crosses the same border.
+// A list that begins with an integer tensor, beside a skip that crosses the same boundary.
 struct NumberedStashImpl : nn::Module, skip::Skippable {
   NumberedStashImpl() : Skippable({"skip"}, {}) {}
   Tensors forward(torch::Tensor x) {
@@ -181,7 +181,7 @@ struct NumberedPopImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(NumberedPop);
 
-TEST(Border, ASkipBesideAListThatBeginsWithAnIntegerKeepsItsGradient) {
+TEST(StageBoundary, ASkipBesideAListThatBeginsWithAnIntegerKeepsItsGradient) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
     nn::Sequential model(nn::Linear(3, 3), NumberedStash(), NumberedPop());
     GPipe pipe = piped(model, {2, 1}, 2, mode);
@@ -200,7 +200,7 @@ struct RaggedImpl : nn::Module {
 };
 TORCH_MODULE(Ragged);
 
-TEST(Border, OutputsThatDifferInNumberAreAnError) {
+TEST(StageBoundary, OutputsThatDifferInNumberAreAnError) {
   GPipe pipe = piped(nn::Sequential(Ragged()), {1}, 2, Checkpoint::kNever);
   EXPECT_THROW(pipe->forward(Tensors{torch::tensor({{1.0f}, {-1.0f}})}), c10::ValueError);
 }

@@ -1,6 +1,6 @@
-// Boundary: where the graph of one cell ends on the side of its inputs.
-#ifndef GPIPE_INTERNAL_BOUNDARY_H_
-#define GPIPE_INTERNAL_BOUNDARY_H_
+// GradientSink: where the graph of one cell ends on the side of its inputs.
+#ifndef GPIPE_INTERNAL_GRADIENT_SINK_H_
+#define GPIPE_INTERNAL_GRADIENT_SINK_H_
 
 #include <torch/csrc/autograd/function.h>
 
@@ -15,7 +15,7 @@ namespace gpipe::internal {
 //
 // Not thread-safe; after a backward over the cell's graph, gradients() belongs to who ran it. A
 // tensor that the backward did not reach has an undefined gradient.
-class Boundary : public torch::autograd::Node {
+class GradientSink : public torch::autograd::Node {
  public:
   // Makes `tensor` (detached, of a differentiable type) require a gradient that will end here.
   // Returns its index in gradients().
@@ -27,7 +27,7 @@ class Boundary : public torch::autograd::Node {
     gradients_ = std::move(gradients);
     return {};
   }
-  std::string name() const override { return "GPipeBoundary"; }
+  std::string name() const override { return "GPipeGradientSink"; }
 
  private:
   torch::autograd::variable_list gradients_;
@@ -35,4 +35,4 @@ class Boundary : public torch::autograd::Node {
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_BOUNDARY_H_
+#endif  // GPIPE_INTERNAL_GRADIENT_SINK_H_

@@ -1,0 +1,42 @@
+// PacketTransport: packets between the stages of one process, and between their devices.
+#ifndef GPIPE_INTERNAL_PACKET_TRANSPORT_H_
+#define GPIPE_INTERNAL_PACKET_TRANSPORT_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/packet.h"
+#include "gpipe/internal/transfer.h"
+#include "gpipe/runtime/mailboxes.h"
+#include "gpipe/runtime/transport.h"
+#include "gpipe/schedule/program.h"
+
+namespace gpipe::internal {
+
+// A packet's copy to the receiving stage's device starts when it is sent; the receiver waits for it
+// with arrive() (transfer.h). What is given to the constructor must outlive it.
+class PacketTransport final : public Transport<Packet> {
+ public:
+  PacketTransport(const Program& program, const std::vector<c10::Device>& device_of_stage,
+                  Transfers& transfers)
+      : mailboxes_(program.slots), device_of_stage_(device_of_stage), transfers_(transfers) {}
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override;
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<Packet>& packets) override {
+    return mailboxes_.receive(worker, slots, packets);
+  }
+  void cancel() noexcept override { mailboxes_.cancel(); }
+  bool cancelled() const override { return mailboxes_.cancelled(); }
+
+ private:
+  Mailboxes<Packet> mailboxes_;
+  const std::vector<c10::Device>& device_of_stage_;
+  Transfers& transfers_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PACKET_TRANSPORT_H_

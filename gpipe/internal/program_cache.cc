@@ -1,0 +1,81 @@
+#include "gpipe/internal/program_cache.h"
+
+#include <c10/util/Exception.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/action.h"
+
+namespace gpipe::internal {
+namespace {
+
+// The tail of an epoch brings another number of micro-batches; a few programs are enough to keep.
+constexpr size_t kKept = 16;
+
+std::vector<std::vector<bool>> backwards_that_follow_at_once(const Schedule& schedule) {
+  std::vector<std::vector<bool>> result(schedule.stages(),
+                                        std::vector<bool>(schedule.micro_batches()));
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (size_t k = 0; k + 1 < actions.size(); ++k) {
+      const Action& action = actions[k];
+      if (action.kind == ActionKind::kForward && actions[k + 1].stage == action.stage &&
+          actions[k + 1].micro_batch == action.micro_batch) {
+        result[action.stage][action.micro_batch] = true;
+      }
+    }
+  }
+  return result;
+}
+
+void check(const Schedule& schedule, const Routes& routes) {
+  TORCH_CHECK_VALUE(schedule.stages() == routes.stages(), "the schedule is for ", schedule.stages(),
+                    " stages, but the pipeline has ", routes.stages());
+  TORCH_CHECK_VALUE(schedule.workers() <= routes.stages(), "the schedule is for ",
+                    schedule.workers(), " workers, but the ", routes.stages(),
+                    " stages can keep only as many busy");
+  try {
+    // Slots hold what was sent until it is taken: nobody waits for a receiver.
+    schedule.verify(routes, Sends::kBuffered);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
+  }
+  bool forwards = false, backwards = false;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+    }
+  }
+  // Half a schedule verifies, too.
+  TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
+                    forwards ? "backwards" : "forwards",
+                    "; a step needs both, so give the whole schedule and not a half of it");
+}
+
+Schedule half_of(const Schedule& schedule, ProgramCache::Half half) {
+  switch (half) {
+    case ProgramCache::Half::kForward:
+      return schedule.only({ActionKind::kForward});
+    case ProgramCache::Half::kBackward:
+      return schedule.only({ActionKind::kBackward});
+    case ProgramCache::Half::kBoth:
+      break;
+  }
+  return schedule;
+}
+
+}  // namespace
+
+const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
+  for (const auto& compiled : programs_) {
+    if (compiled->half == half && compiled->schedule == schedule) return *compiled;
+  }
+  check(schedule, routes_);
+  if (programs_.size() >= kKept) programs_.erase(programs_.begin());
+  programs_.push_back(
+      std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
+                                          backwards_that_follow_at_once(schedule)}));
+  return *programs_.back();
+}
+
+}  // namespace gpipe::internal
