@@ -1,6 +1,6 @@
 // step() under schedules that are neither GPipe's nor 1F1B: several stages on a worker, backwards
-// split into the gradients of inputs and of weights, micro-batches in any order. That all sample
-// models come out the same under random tables: transparency_test.
+// split into input gradients and weight gradients, micro-batches in any order. transparency_test
+// shows that all sample models give the same results under random tables.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -46,8 +46,8 @@ using torch::Tensor;
 constexpr int64_t kWidth = 6;
 constexpr int64_t kRows = 11;  // micro-batches of 3, 3, 3 and 2
 
-// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B with the weights' gradients put
-// where a worker would wait. Four stages, four micro-batches.
+// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B with the weight gradients where
+// a worker would wait. Four stages, four micro-batches.
 Schedule zero_bubble() {
   return Schedule::from_text(R"(
 stages 4
@@ -69,7 +69,7 @@ worker 1: F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 F1.3 B1.0 B1.1 F3.2 B3.2 F3.3 B3.3 
 )");
 }
 
-// Everything on one worker, split.
+// Everything on one worker, with split backwards.
 Schedule one_worker() {
   std::string actions;
   for (const char* kind : {"F", "I", "W"}) {
@@ -83,7 +83,8 @@ Schedule one_worker() {
   return Schedule::from_text("stages 4\nmicro_batches 4\nworker 0:" + actions + "\n");
 }
 
-// Linear layers, a batch norm, dropout, and a weight of the first stage that the last one uses too.
+// Linear layers, a batch norm, dropout, and a weight of the first stage that the last one also
+// uses.
 struct TiedImpl : nn::Module {
   explicit TiedImpl(Tensor weight, bool owns) : weight(std::move(weight)) {
     if (owns) register_parameter("weight", this->weight);
@@ -121,7 +122,7 @@ TEST_P(HandWritten, IsThePlainModelBitForBit) {
   PlainModel plain(plain_module, 4);
   GPipe pipe(model(), cpu_options({2, 1, 2, 2}).chunks(4).checkpoint(mode()));
   const Batch batch;
-  // A parameter of the loss's own: nobody waits for its gradient.
+  // A parameter of the loss: nobody waits for its gradient.
   Tensor scales[] = {torch::ones({kWidth}).requires_grad_(),
                      torch::ones({kWidth}).requires_grad_()};
   for (int call = 0; call < 3; ++call) {
@@ -244,9 +245,9 @@ TEST(ExceptLast, RecomputesNothingWhoseBackwardIsNextOnItsWorker) {
   for (CountRecomputes& layer : layers) EXPECT_EQ(layer->count, 3) << "forward()";
 }
 
-// --- users' code in backward
+// --- user code in backward
 
-// Hooks that draw, on an activation and on a weight that is computed.
+// Hooks that draw, on an activation and on a computed weight.
 struct DrawingHooksImpl : nn::Module {
   DrawingHooksImpl() { weight = register_parameter("weight", torch::eye(kWidth)); }
   Tensor forward(Tensor x) {
@@ -309,7 +310,7 @@ struct JoinImpl : nn::Module {
 };
 TORCH_MODULE(Join);
 
-// The gradient of the sum goes to the stage before, and is what the product waits with.
+// The gradient of the sum goes to the previous stage, and the product keeps it for its second half.
 TEST(UsersCode, OfAnEarlierStageMayChangeItsGradientInPlace) {
   at::set_num_threads(1);
   const Batch batch;
@@ -332,7 +333,7 @@ TEST(UsersCode, OfAnEarlierStageMayChangeItsGradientInPlace) {
 
 // --- failures
 
-// The backward of a weight alone, which fails in its second call.
+// A backward of a weight only; it fails in its second call.
 struct FailingWeight : torch::autograd::Function<FailingWeight> {
   static Tensor forward(torch::autograd::AutogradContext*, Tensor weight) { return weight.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,

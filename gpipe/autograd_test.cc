@@ -1,5 +1,5 @@
-// The pipeline as a part of a larger autograd graph: what autograd offers a plain module, and
-// bitwise what the plain model computes micro-batch by micro-batch.
+// The pipeline as a part of a larger autograd graph: it supports what autograd offers a plain
+// module, and its results are bitwise those of the plain model micro-batch by micro-batch.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ torch::Tensor batch() {
   return torch::randn({6, 4});
 }
 
-// Multiplies by a matrix that belongs to another layer, too.
+// Multiplies by a matrix that also belongs to another layer.
 struct TiedImpl : nn::Module {
   explicit TiedImpl(const torch::Tensor& shared) { matrix = register_parameter("matrix", shared); }
   torch::Tensor forward(torch::Tensor x) { return x.matmul(matrix); }
@@ -93,7 +93,7 @@ TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
   EXPECT_THAT(have, EqualsBitwise(want));
   for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
   EXPECT_FALSE(x.grad().defined());
-  // And the next backward accumulates as ever.
+  // The next backward accumulates as usual.
   pipe->forward(x).pow(2).sum().backward();
   for (const auto& p : pipe->parameters()) EXPECT_TRUE(p.grad().defined());
   EXPECT_THAT(pipe->named_parameters()["0.weight"].grad(), EqualsBitwise(want[0]));
@@ -113,8 +113,8 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
       torch::autograd::grad({output[0].pow(2).sum()}, {plain->named_parameters()["0.weight"]});
   const auto have = torch::autograd::grad({pipe->forward(batch()).pow(2).sum()},
                                           {pipe->named_parameters()["0.weight"]});
-  // Six gradients of two stages are added up in another order than the plain model's. They are near
-  // one, so each of the five sums may round by 1e-7 or so.
+  // Six gradients of two stages are added in another order than the plain model's. They are near
+  // one, so each of the five sums may round by about 1e-7.
   EXPECT_TRUE(torch::allclose(want[0], have[0], /*rtol=*/1e-5, /*atol=*/1e-6));
 }
 
@@ -156,8 +156,8 @@ TEST_P(Autograd, RetainGraphAllowsASecondBackward) {
   for (const auto& p : pipe->parameters()) once.push_back(p.grad().clone());
   const torch::Tensor x_once = x.grad().clone();
   loss.backward();
-  // The second backward adds its micro-batches to the sum of the first one by one, so the sum is
-  // rounded otherwise than twice the first.
+  // The second backward adds its micro-batches one by one to the sum of the first, so the sum is
+  // rounded differently from twice the first.
   size_t k = 0;
   for (const auto& p : pipe->parameters()) {
     EXPECT_TRUE(torch::allclose(p.grad(), 2 * once[k++], /*rtol=*/1e-5, /*atol=*/1e-6));
@@ -308,7 +308,7 @@ TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   }
 }
 
-// Its backward uses the engine: a backward of its own, and a callback at the end.
+// Its backward uses the engine: it runs a backward of its own, and queues a callback for the end.
 struct DemandingFunction : torch::autograd::Function<DemandingFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                std::atomic<int64_t>* callbacks) {
@@ -371,7 +371,7 @@ TORCH_MODULE(Count);
 
 // --- gradients asked for by name are those that backward() accumulates
 
-// As a lambda does: uses a parameter of another layer, and a tensor that none has registered.
+// Like a lambda: uses a parameter of another layer, and a tensor that no layer has registered.
 struct BorrowerImpl : nn::Module {
   BorrowerImpl(torch::Tensor borrowed, torch::Tensor own)
       : borrowed(std::move(borrowed)), own(std::move(own)) {}
@@ -394,7 +394,7 @@ TEST_P(Autograd, GradTowardsABorrowedParameterHasAllItsTerms) {
   pipe->zero_grad();
   EXPECT_THAT(torch::autograd::grad({loss()}, {first->weight})[0], EqualsBitwise(want));
   EXPECT_FALSE(first->weight.grad().defined());
-  // What no layer has registered has no way out of the pipeline.
+  // A tensor that no layer has registered has no edge out of the pipeline.
   try {
     torch::autograd::grad({loss() + own.sum()}, {first->weight, own});
     FAIL();
@@ -449,7 +449,7 @@ TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
     testing::manual_seed(5);
     const torch::Tensor w = torch::randn({4}).requires_grad_();
     torch::Tensor scale;
-    // Made by another thread, whose nodes have numbers of their own.
+    // Made by another thread, whose nodes have sequence numbers of their own.
     std::thread([&] {
       torch::Tensor other = w;
       for (int k = 0; k < 500; ++k) other = other * 1.001;
@@ -511,7 +511,7 @@ TEST_P(Autograd, AfterAFailedBackwardTheMessageSaysSo) {
   }
 }
 
-// Taken apart without recursion.
+// The chain is destroyed without recursion.
 TEST(LongChain, OfAPipelinesOwnOutputsCanBeDropped) {
   GPipe pipe(nn::Sequential(nn::Tanh()),
              GPipeOptions({1}).devices({c10::Device(c10::kCPU)}).checkpoint(Checkpoint::kNever));
@@ -521,7 +521,7 @@ TEST(LongChain, OfAPipelinesOwnOutputsCanBeDropped) {
   y = torch::Tensor();
 }
 
-// A node that outlives the call, because the layer keeps its result, stays as it is.
+// A node that outlives the call, because the layer keeps its result, stays unchanged.
 TEST(LastingHistory, OfALayersResultGathersNothing) {
   struct ConstantImpl : nn::Module {
     ConstantImpl() : base(torch::ones({4}).requires_grad_()), kept(base.exp()) {}
@@ -567,7 +567,7 @@ TEST(TwoPipelines, AtOnceOnTwoThreads) {
   const torch::Tensor x = batch();
   std::vector<torch::Tensor> alone;
   run(x, &alone);
-  // Made one after another: chain() seeds the process's generator.
+  // Made one after another, because chain() seeds the process's generator.
   std::vector<torch::Tensor> gradients[2];
   GPipe pipes[2] = {piped(chain(), Checkpoint::kExceptLast),
                     piped(chain(), Checkpoint::kExceptLast)};

@@ -1,5 +1,5 @@
-// Which micro-batches give up their activations after forward and recompute them in backward, and
-// what a layer may ask about that.
+// Checkpoint: which micro-batches drop their activations after forward and recompute them in
+// backward, and what a layer may ask about that.
 #ifndef GPIPE_CHECKPOINT_H_
 #define GPIPE_CHECKPOINT_H_
 
@@ -19,18 +19,18 @@ enum class Checkpoint : uint8_t {
 const char* to_text(Checkpoint mode);
 
 // True on a thread that runs the first forward of a checkpointed micro-batch: its graph will be
-// dropped, and the layer called again with the same input. False in every other place.
+// dropped, and the layer called again with the same input. False everywhere else.
 bool is_checkpointing();
 
-// True on a thread that runs such a forward again, just before its backward. A layer
-// with side effects (a counter, running statistics) skips them here.
+// True on a thread that runs such a forward again, just before its backward. A layer with side
+// effects (a counter, running statistics) should skip them here.
 bool is_recomputing();
 
 namespace internal {
 
 enum class CheckpointPhase : uint8_t { kNone, kCheckpointing, kRecomputing };
 
-// Sets the phase that this thread's layers see, and restores the former one on exit.
+// Sets the phase that this thread's layers see; restores the former one on exit.
 class CheckpointPhaseScope {
  public:
   explicit CheckpointPhaseScope(CheckpointPhase phase);

@@ -14,7 +14,7 @@
 namespace gpipe {
 namespace {
 
-// The host reads at once what arrives there.
+// The host reads the copy at once.
 at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }

@@ -1,4 +1,4 @@
-// Clipping of gradients that are on several devices, as a pipeline's are.
+// clip_grad_norm_: clips gradients that are on several devices, as a pipeline's are.
 #ifndef GPIPE_CLIP_GRAD_H_
 #define GPIPE_CLIP_GRAD_H_
 
@@ -9,15 +9,15 @@
 namespace gpipe {
 
 // Scales the gradients of the parameters so that their norm, taken as that of one vector, is at
-// most `max_norm`; returns the norm as it was. Parameters without a gradient are left out; without
-// any the norm is 0. `norm_type` may be infinity.
+// most `max_norm`; returns the norm before scaling. Parameters without a gradient are left out; if
+// none has a gradient, the norm is 0. `norm_type` may be infinity.
 //
-// torch::nn::utils::clip_grad_norm_ for parameters on any devices: the same arguments and, on one
-// device, the same bits. Each device waits for the others' norms there; the host waits once, for
-// the result, and for each norm if the first gradient is on the CPU.
+// It is torch::nn::utils::clip_grad_norm_ for parameters on any devices: the same arguments and, on
+// one device, the same bits. Each device waits for the others' norms on the device. The host waits
+// once, for the result; if the first gradient is on the CPU, it also waits for each norm.
 //
-// Throws c10::ValueError for a max_norm or norm_type below 0 or not a number, and, if
-// `error_if_nonfinite`, where the norm is not finite; the gradients are as they were then.
+// Throws c10::ValueError for a max_norm or norm_type that is below 0 or not a number and, if
+// `error_if_nonfinite`, where the norm is not finite. The gradients are then unchanged.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type = 2.0, bool error_if_nonfinite = false);
 

@@ -26,7 +26,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 enum class Where { kHost, kDevices, kHostFirst, kHostLast };
 
-// On one device each, but for the host's; the second has no gradient.
+// Each on one device, except for the host's; the second has no gradient.
 std::vector<at::Tensor> parameters(Where where) {
   testing::manual_seed(1);
   std::vector<at::Tensor> result;

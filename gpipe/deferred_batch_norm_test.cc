@@ -29,7 +29,7 @@ namespace nn = torch::nn;
 using testing::EqualsBitwise;
 using testing::on_host;
 
-// A batch norm that no one registered, inside a user's module: only the operator can be seen.
+// An unregistered batch norm inside a user's module: only the operator can be seen.
 struct HiddenNormImpl : nn::Module {
   explicit HiddenNormImpl(int64_t channels) {
     running_mean = register_buffer("running_mean", torch::zeros({channels}, torch::kDouble));
@@ -81,8 +81,8 @@ GPipeOptions options(int64_t chunks, Checkpoint mode, bool deferred) {
       .deferred_batch_norm(deferred);
 }
 
-// Whether `a` is `b` up to 1e-6, relative or absolute: sums over micro-batches, added up, are
-// rounded otherwise than one sum over the whole batch, here in double.
+// Whether `a` is `b` up to 1e-6, relative or absolute: the sum of the sums over micro-batches is
+// rounded differently from one sum over the whole batch, which is in double here.
 ::testing::AssertionResult close(const torch::Tensor& a, const torch::Tensor& b) {
   if (torch::allclose(on_host(a).to(torch::kDouble), on_host(b).to(torch::kDouble), 1e-6, 1e-6)) {
     return ::testing::AssertionSuccess();
@@ -94,11 +94,11 @@ class Deferred
     : public ::testing::TestWithParam<std::tuple<Checkpoint, Entry, std::optional<double>>> {};
 
 // The first layer's output does not depend on the norm, so its statistics over the mini-batch are
-// those of the plain model over the whole batch. The hidden norm sees inputs normalised by
-// micro-batches; its statistics are compared with those of exactly these inputs.
+// those of the plain model over the whole batch. The hidden norm sees inputs normalized by
+// micro-batch; its statistics are compared with those of exactly these inputs.
 TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   const auto [mode, entry, momentum] = GetParam();
-  // For the cumulative average LibTorch's layer asks for the count.
+  // For the cumulative average, LibTorch's layer reads the count.
   std::optional<testing::HostWaitsAllowed> waits;
   if (!momentum) waits.emplace();
   nn::Sequential plain = norms(momentum);
@@ -124,7 +124,7 @@ TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   // The hidden norm's inputs have mean 0 in every micro-batch.
   EXPECT_TRUE(close(layer<HiddenNormImpl>(module, 2)->running_mean, torch::zeros({3})));
   EXPECT_FALSE(close(layer<HiddenNormImpl>(module, 2)->running_var, torch::ones({3})));
-  // Evaluation uses what was gathered.
+  // Evaluation uses the gathered statistics.
   plain->eval();
   pipe->eval();
   const torch::Tensor probe = torch::randn({4, 2, 4, 4}, torch::kDouble);
@@ -157,7 +157,7 @@ TEST(DeferredBatchNorm, DoesNotCancelInFloat) {
   pipe->forward(input.to(testing::device()));
   const torch::Tensor expected = layer<nn::BatchNorm1dImpl>(plain, 0)->running_var;
   const torch::Tensor actual = layer<nn::BatchNorm1dImpl>(module, 0)->running_var;
-  // Kept in float, which has 24 bits: 6e-8 a rounding.
+  // Kept in float, which has 24 bits: 6e-8 per rounding.
   EXPECT_TRUE(
       torch::allclose(on_host(actual).to(torch::kDouble), expected, /*rtol=*/1e-6, /*atol=*/0));
 }
@@ -209,7 +209,7 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   }
 }
 
-// Without the option: once per micro-batch in every mode, a recompute does not count.
+// Without the option: once per micro-batch in every mode; a recompute does not count.
 TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
   std::vector<torch::Tensor> means;
   for (Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
@@ -224,8 +224,8 @@ TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
   }
 }
 
-// With a layer before the norm: it gets other gradients than in the plain model, whose norm
-// normalizes the whole mini-batch at once, so from the second step on the norm sees other inputs.
+// A layer before the norm gets other gradients than in the plain model, whose norm normalizes the
+// whole mini-batch at once, so from the second step on the norm sees other inputs.
 TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated) {
   nn::Sequential plain = norms(0.1);
   nn::Sequential module = norms(0.1);

@@ -1,5 +1,6 @@
-// Pipelines over devices: once with all stages on the CPU, as device_fake_test on the fake
-// accelerator, and as device_cuda_test on GPUs, as many as there are (a single one stands for all).
+// Pipelines over devices. As device_test all stages are on the CPU; as device_fake_test they are on
+// the fake accelerator; as device_cuda_test they are on the GPUs there are (a single one stands for
+// all).
 
 #include "gpipe/testing/device.h"
 
@@ -50,7 +51,7 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, C
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
 
-// What the model computes as a whole on the CPU: the input's gradient, then the parameters'.
+// The plain model's gradients on the CPU: the input's, then the parameters'.
 std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& input) {
   const at::Tensor x = input.detach().clone().requires_grad_();
   square({model->forward(x)}, {}).backward();
@@ -80,7 +81,7 @@ void expect_close(const std::vector<at::Tensor>& want, const std::vector<at::Ten
   ASSERT_EQ(want.size(), have.size());
   for (size_t k = 0; k < want.size(); ++k) {
     ASSERT_TRUE(have[k].defined()) << k;
-    // The plain model runs on the host, and whole batches at once.
+    // The plain model runs on the host, on whole batches.
     EXPECT_TRUE(torch::allclose(want[k], have[k].cpu(), /*rtol=*/1e-3, /*atol=*/1e-4)) << k;
   }
 }
@@ -132,7 +133,7 @@ TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
   }
 }
 
-// A layer on pairs, and one whose backward of the second value comes late.
+// A layer on pairs, and one whose backward of the second value is late.
 struct KeepPairImpl : nn::Module {
   Tensors forward(Tensors pair) { return {pair[0] * 1, pair[1] * 1}; }
 };
@@ -215,7 +216,7 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
     return model;
   };
   const at::Tensor input = torch::randn({12, 4}, torch::kDouble) * 3 + 1;
-  // Only the first batch norm sees what the plain one sees: the second one's input is normalized
+  // Only the first batch norm sees what the plain one sees: the input of the second is normalized
   // by micro-batch.
   nn::Sequential plain = make();
   plain->forward(input);
@@ -225,7 +226,8 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
   const auto have = pipe->named_buffers();
   for (const char* name : {"1.running_mean", "1.running_var"}) {
     EXPECT_EQ(have[name].device(), device(1)) << name;
-    // Sums over micro-batches are rounded otherwise than one over the batch, here in double.
+    // Sums over micro-batches are rounded differently from one over the batch, which is in double
+    // here.
     EXPECT_TRUE(torch::allclose(want[name], have[name].cpu(), /*rtol=*/0, /*atol=*/1e-6)) << name;
   }
   EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
@@ -257,7 +259,7 @@ TEST_F(Device, AFailureReachesTheCallerAndThePipelineWorksOn) {
   EXPECT_GT(pipe->step({x}, {}, square).loss, 0);
 }
 
-// The workers compute on what is current where forward() and step() are called.
+// The workers compute on the streams that are current where forward() and step() are called.
 TEST_F(Device, InputsAndResultsAreInTheOrderOfTheCallersStreams) {
   GPipe pipe(convolutions_with_a_skip(),
              GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(3).checkpoint(Checkpoint::kAlways));
@@ -273,7 +275,7 @@ TEST_F(Device, InputsAndResultsAreInTheOrderOfTheCallersStreams) {
   EXPECT_GT(loss, 0);
 }
 
-// Hands on what it gets, as another tensor over the same memory.
+// Returns its input as another tensor over the same memory.
 struct ViewImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return x.view({x.size(0), -1}); }
 };
@@ -293,7 +295,7 @@ TEST_F(Device, AnInputMayBeChangedRightAfterTheCall) {
       GPipe pipe(
           model,
           GPipeOptions({1, 1, 1, 1}).devices(devices(4)).chunks(2).checkpoint(Checkpoint::kNever));
-      // What leaves without a gradient would leave as a copy.
+      // A value without a gradient would leave as a copy.
       const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
       at::Tensor y;
       if (step) {
@@ -314,12 +316,12 @@ TEST_F(Device, AnInputMayBeChangedRightAfterAFailure) {
   const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
   EXPECT_THROW(pipe->forward(x), std::runtime_error);
   torch::NoGradGuard no_grad;
-  x.fill_(1000);  // on the fake accelerator a race, were a copy still reading it
+  x.fill_(1000);  // on the fake accelerator a race, if a copy were still reading it
   x.fill_(0.5);
   EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(torch::full({4, 4}, 1.0).tanh()));
 }
 
-// Forward and backward under different current streams, the gradients used on the second.
+// Forward and backward run under different current streams; the gradients are used on the second.
 TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   testing::manual_seed(1);
   const at::Tensor input = torch::randn({6, 2, 8, 8});
@@ -342,14 +344,14 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
         } else if (!same) {
           other.emplace();
         }
-        // Gradients of before, written on the streams of the backward.
+        // Earlier gradients, written on the streams of the backward.
         for (const at::Tensor& parameter : pipe->parameters()) {
           parameter.mutable_grad() = torch::zeros_like(parameter);
         }
         loss.backward();
         std::vector<at::Tensor> results = {on_host(x.grad() * 1)};
         for (const at::Tensor& p : pipe->parameters()) results.push_back(on_host(p.grad() * 1));
-        // Memory that is free now is used again at once.
+        // Memory that is free now is reused at once.
         loss = at::Tensor();
         for (int k = 0; k < 3; ++k) torch::full({6, 2, 8, 8}, NAN, device(k));
         return results;
@@ -359,7 +361,7 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   }
 }
 
-// Works on a stream of its own, as a layer may that overlaps two branches, and reads a weight that
+// Works on a stream of its own, like a layer that overlaps two branches, and reads a weight that
 // another layer has registered.
 struct OwnStreamImpl : nn::Module {
   explicit OwnStreamImpl(at::Tensor weight) : weight(std::move(weight)) {}
@@ -409,8 +411,9 @@ TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
   }
 }
 
-// A stage whose input's gradient is also a skip's, as an addition gives it to both its inputs: one
-// share is copied to another device, the other stays where the stage before adds to it.
+// A stage whose input's gradient is also a skip's, as an addition gives one gradient to both its
+// inputs: one share is copied to another device, the other stays where the previous stage adds to
+// it.
 struct BlockImpl : nn::Module {
   BlockImpl()
       : a(register_module("a", nn::Linear(4, 4))), b(register_module("b", nn::Linear(4, 4))) {}
@@ -442,7 +445,7 @@ TEST_F(Device, AGradientThatIsCopiedIsNotAddedToMeanwhile) {
   }
 }
 
-// Computes its forward again in its backward, dropout included.
+// Computes its forward again in its backward, including dropout.
 struct Redraw : torch::autograd::Function<Redraw> {
   static at::Tensor mask(const at::Tensor& x) { return torch::bernoulli(torch::full_like(x, 0.5)); }
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
@@ -469,7 +472,8 @@ TEST_F(Device, UsersCodeInBackwardDrawsWhatItsForwardDrew) {
   }
 }
 
-// A backward that runs a pipeline's backward, on the thread on which its stages' own would wait.
+// A backward that runs a pipeline's backward, on the thread that the stages' own backward would
+// wait for.
 struct Nested : torch::autograd::Function<Nested> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             GPipe* pipe) {
@@ -499,7 +503,7 @@ TEST_F(Device, ABackwardInsideABackwardWorksOrIsRefused) {
   }
 }
 
-// Layers that move what they return themselves.
+// Layers that move what they return.
 struct MoveImpl : nn::Module {
   explicit MoveImpl(c10::Device target) : target(target) {}
   at::Tensor forward(at::Tensor x) { return (x * 2).to(target); }
@@ -584,7 +588,7 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
     used.push_back(gradients[k] * 1);
     const auto shape = gradients[k].sizes().vec();
     gradients[k] = at::Tensor();
-    // Whoever gets its memory on the stages' streams must not overwrite it yet.
+    // A later owner of its memory on the stages' streams must not overwrite it yet.
     const internal::StreamScope before(streams.at(static_cast<size_t>(where == device(1))));
     torch::full(shape, NAN, where);
   }
@@ -593,14 +597,14 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
   }
 }
 
-// Targets live where the loss is computed, and a wrong device is named.
+// Targets are where the loss is computed, and the error names a wrong device.
 struct CountingImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return x.tanh() * static_cast<double>(++calls); }
   int calls = 0;
 };
 TORCH_MODULE(Counting);
 
-// Calls until one throws: what a device has computed is known later on it.
+// Calls until one throws: the result of a device's computation is known only later.
 std::string late_error(const std::function<void()>& call) {
   for (int k = 0; k < 50; ++k) {
     try {
@@ -636,14 +640,14 @@ TEST_F(Device, AnOptimizerBetweenForwardAndBackwardIsAnErrorAtOnceOrInALaterCall
   pipe->step({x}, {}, square);
   EXPECT_THAT(late_error([&] {
                 const at::Tensor output = pipe->forward(x);
-                // As torch::optim::SGD does.
+                // Like torch::optim::SGD.
                 for (const at::Tensor& parameter : pipe->parameters()) {
                   parameter.data().sub_(parameter.grad(), 10);
                 }
                 square({output}, {}).backward();
               }),
               HasSubstr("as optimizers do"));
-  // Forgotten once it is told.
+  // Forgotten once it is reported.
   EXPECT_NO_THROW(pipe->step({x}, {}, square));
 }
 
@@ -720,7 +724,7 @@ TEST_F(Device, TrainingFollowsThePlainModel) {
     const at::Tensor want = loss({plain->forward(x)}, {y});
     want.backward();
     const double have = pipe->step({x.to(device(0))}, {y.to(device(1))}, loss).loss;
-    // The plain model runs on the host, and whole batches at once.
+    // The plain model runs on the host, on whole batches.
     EXPECT_NEAR(have, want.item<double>(), 1e-4) << i;
     descend(plain->parameters());
     descend(pipe->parameters());

@@ -1,5 +1,5 @@
 // Random numbers inside a pipeline: a recompute draws what its forward drew, and with a fixed seed
-// results depend on nothing but the model and the data, whoever else draws at the same time.
+// results depend only on the model and the data, even if others draw at the same time.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mo
       .checkpoint(mode);
 }
 
-// Draws from the process's own generator until it is destroyed. From start() on, that is, and
-// start() returns when the first number is drawn.
+// Draws from the process's own generator from start() until it is destroyed. start() returns when
+// the first number is drawn.
 class Drawer {
  public:
   Drawer()
@@ -91,7 +91,7 @@ TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
 TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
   Drawer drawer;
   drawer.start();
-  // What each micro-batch drew, by the value that its rows have.
+  // The draws of each micro-batch, by the value of its rows.
   std::mutex mutex;
   std::map<double, std::vector<torch::Tensor>> drawn;
   auto draw = [&](torch::Tensor x) {
@@ -109,7 +109,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
     draw(x);
     return x;
   };
-  nn::Linear linear(4, 4);  // something to be trained, else nothing is recomputed
+  nn::Linear linear(4, 4);  // something to train; otherwise nothing is recomputed
   GPipe pipe(nn::Sequential(Call([&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
              options({1}, 4, Checkpoint::kAlways).devices({c10::kCPU}));
   const torch::Tensor x = torch::arange(4).to(torch::kFloat).unsqueeze(1).expand({4, 4}).clone();
@@ -121,7 +121,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
       ASSERT_EQ(draws.size(), 2u);
       EXPECT_THAT(draws[0], EqualsBitwise(draws[1])) << "micro-batch " << value;
       EXPECT_FALSE(torch::equal(draws[0], drawn.begin()->second[0]) &&
-                   value != drawn.begin()->first);  // each micro-batch its own
+                   value != drawn.begin()->first);  // each micro-batch has its own
     }
   }
 }
@@ -134,12 +134,13 @@ struct Run {
   int64_t threads;
 };
 
-// One training step under a seed while another thread draws: input, parameters and all.
+// One training step under a seed while another thread draws, including the input and the
+// parameters.
 Tensors train(const Run& run) {
   Drawer drawer;
   testing::manual_seed(1);
   nn::Sequential model(Call([&](torch::Tensor x) {
-                         // The step's seed has been drawn by now; from here on others may draw.
+                         // The step's seed has now been drawn; from here on others may draw.
                          drawer.start();
                          return x;
                        }),
@@ -194,7 +195,7 @@ TEST(DrawsTest, SchedulesAndEntriesDropTheSame) {
   for (const bool fill_drain : {false, true}) {
     const Tensors step = train({{3, 3}, Checkpoint::kAlways, true, fill_drain, 0});
     EXPECT_THAT(step[0], EqualsBitwise(forward[0]));
-    // The gradients' sums over the micro-batches are in another order.
+    // The gradients are summed over the micro-batches in another order.
     for (size_t k = 1; k < step.size(); ++k) {
       EXPECT_TRUE(torch::allclose(step[k], forward[k], /*rtol=*/1e-4, /*atol=*/1e-6));
     }

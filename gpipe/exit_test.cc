@@ -22,7 +22,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Destroyed last of all that this program has: so long the other threads go on beside static
+// Destroyed last of everything in this program: until then the other threads run beside static
 // destruction. Only in a process that asks for it.
 struct SlowEnd {
   ~SlowEnd() {
@@ -60,7 +60,7 @@ GPipe piped(int64_t stages, Layer extra = nullptr) {
                           .chunks(4));
 }
 
-// Made once: what the test itself does beside exit() is not the pipeline's to protect.
+// Made once: the pipeline need not protect what the test itself does during exit().
 const at::Tensor& input() {
   static const auto* tensor = new at::Tensor(at::ones({8, 8}));
   return *tensor;
@@ -71,8 +71,8 @@ void step(GPipe pipe) {
              [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); });
 }
 
-// Runs `work` again and again on threads that nobody joins: on one thread, and each time on a fresh
-// one, which LibTorch sets up at its first operator.
+// Runs `work` again and again on threads that nobody joins: always on the same thread, and each
+// time on a new one, which LibTorch sets up at its first operator.
 void keep_running(std::function<void()> work) {
   std::thread([work] {
     for (;; ++done) work();
@@ -92,7 +92,7 @@ void keep_running(std::function<void()> work) {
 
 class Exit : public ::testing::Test {
  protected:
-  // Each test's process is a fresh one, with no threads of the tests before.
+  // Each test's process is a new one, without threads of earlier tests.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 using ExitDeathTest = Exit;
@@ -127,7 +127,7 @@ TEST_F(ExitDeathTest, WhileForwardsRun) {
 TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
   EXPECT_EXIT(
       {
-        // Layers without parameters: making those draws random numbers, outside of a pipeline.
+        // Layers without parameters: making parameters draws random numbers, outside of a pipeline.
         exit_while([] {
           GPipe pipe(nn::Sequential(nn::Tanh(), nn::Tanh()),
                      GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).chunks(2));
@@ -169,7 +169,7 @@ TEST_F(ExitDeathTest, WithIdlePipelines) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// The other stages are at work when one calls exit(), and the pipeline is one that exit() destroys.
+// The other stages are working when one calls exit(), and exit() destroys the pipeline.
 TEST_F(ExitDeathTest, FromInsideALayer) {
   for (const int64_t stages : {1, 3}) {
     for (const bool early : {false, true}) {

@@ -1,5 +1,5 @@
-// A layer that fails, anywhere and anyhow: the caller gets that very exception and is told where it
-// came from, nothing hangs, nothing stays behind, and the pipeline works on.
+// A layer that fails, anywhere and in any way: the caller gets that very exception and learns where
+// it came from, nothing hangs, nothing is left behind, and the pipeline remains usable.
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -68,7 +68,7 @@ struct Foreign {
   throw Foreign{7};
 }
 
-// What the layers of a model have in common: which of them fails, and the tensors that were alive.
+// What the layers of a model share: which of them fails, and the tensors that were alive.
 struct Control {
   int64_t stage = -1;  // none fails
   Phase phase = Phase::kForward;
@@ -179,7 +179,7 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
                     "LibTorch ends the process at what is no std::exception";
   }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
-  // A recompute that fails: every micro-batch has one. Else: the mode makes no difference here.
+  // For a failing recompute every micro-batch has one. Otherwise the mode makes no difference here.
   const Checkpoint mode =
       phase == Phase::kRecompute ? Checkpoint::kAlways : Checkpoint::kExceptLast;
   Subject subject(mode);
@@ -283,7 +283,7 @@ TEST(FailuresTest, StagesBehindAFailureNeverStart) {
                                      Call([&] { ++second; })),
                       8);
   EXPECT_THROW(pipe->forward(torch::rand({8, 1}, testing::device())), std::runtime_error);
-  EXPECT_EQ(first, 2);  // micro-batch 2 was not begun
+  EXPECT_EQ(first, 2);  // micro-batch 2 was not started
   EXPECT_LE(second, 1);
 }
 
@@ -379,7 +379,7 @@ TEST(FailuresTest, AnObserverThatThrowsFailsTheStep) {
   expect_equal(subject.train(Entry::kStep1F1B), fresh.train(Entry::kStep1F1B));
 }
 
-// A layer may keep an exception and throw it whenever it is called.
+// A layer may keep an exception and throw it in every call.
 TEST(FailuresTest, AnExceptionThatIsThrownAgainAndAgainKeepsItsMessage) {
   const Watchdog watchdog(std::chrono::minutes(5), "an exception thrown again and again");
   struct OwnTorchError : c10::Error {
@@ -446,7 +446,7 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   pipe->forward(x);
   plain(testing::on_host(x));
-  // Sums over micro-batches are rounded otherwise than one over the batch.
+  // Sums over micro-batches are rounded differently from one over the batch.
   EXPECT_TRUE(torch::allclose(testing::on_host(norm->running_mean), plain->running_mean,
                               /*rtol=*/1e-5,
                               /*atol=*/1e-6));

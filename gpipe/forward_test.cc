@@ -1,5 +1,5 @@
 // GPipe::forward: kinds of inputs and outputs, batches of every size, grad and training modes, what
-// layers see of checkpoints. That the numbers are right: transparency_test.
+// layers see of checkpoints. transparency_test shows that the numbers are right.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ struct Seen {
   bool training;
 };
 
-// Linear, and a log of what it was called with.
+// A Linear that logs how it was called.
 struct WitnessImpl : nn::Module {
   WitnessImpl() { linear = register_module("linear", nn::Linear(4, 4)); }
   torch::Tensor forward(torch::Tensor x) {
@@ -149,7 +149,7 @@ TEST(GPipeForward, AValueOfAnotherTypeAtABorderIsATypeError) {
                 GPipe(nn::Sequential(count, fill), options({1, 1}))->forward(torch::rand({4, 4}));
               }),
               ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("long"), HasSubstr("layer 1 ('1')"))));
-  // Within a partition layers may hand each other what they like.
+  // Within a partition, layers may pass each other values of any type.
   GPipe inside(nn::Sequential(count, fill), options({2}).chunks(2));
   EXPECT_THAT(inside->forward(torch::rand({4, 4})), EqualsBitwise(torch::ones({4, 1})));
 }
@@ -350,7 +350,8 @@ TEST(GPipeForward, LayersSeeWhetherTheyAreCheckpointedOrRecomputed) {
     }
     for (const Witness& witness : {first, last}) {
       EXPECT_THAT(witness->flags, ElementsAre(Pair(true, false), Pair(false, true)));
-      // Both passes look to a layer as the plain model's one would; the first one's graph is gone.
+      // Both passes look to a layer like the plain model's pass; the graph of the first one is
+      // gone.
       EXPECT_TRUE(witness->calls[0].has_history);
       EXPECT_TRUE(witness->calls[1].has_history);
     }
@@ -375,7 +376,7 @@ TEST(GPipeForward, TheWrappersTrainingFlagRulesCheckpointing) {
   EXPECT_TRUE(first->linear->weight.grad().defined());
 
   pipe->train();
-  first->eval();  // a layer's own flag rules the layer only
+  first->eval();  // a layer's own flag affects only the layer
   first->flags.clear();
   last->flags.clear();
   pipe->forward(torch::rand({2, 4})).sum().backward();
@@ -464,7 +465,7 @@ TEST(GPipeForward, DeferredBatchNormCountsTheMiniBatchOnce) {
     const Tensor x = torch::randn({7, 4}) * 3 + 1;
     plain(x);
     pipe->forward(x.clone()).sum().backward();
-    // Sums over micro-batches are rounded otherwise than one over the batch.
+    // Sums over micro-batches are rounded differently from one over the batch.
     EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, /*rtol=*/1e-5,
                                 /*atol=*/1e-6));
     EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, /*rtol=*/1e-5,

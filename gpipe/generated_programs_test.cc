@@ -1,5 +1,6 @@
-// Random programs, of all kinds of layers that users write, in the pipeline and in the plain model,
-// compared bit by bit (see gpipe/testing/programs). A failing program is made small and printed.
+// Random programs, with all kinds of layers that users write, in the pipeline and in the plain
+// model, compared bit by bit (see gpipe/testing/programs). A failing program is made small and
+// printed.
 //
 //   GPIPE_TEST_SEED          the first program's seed; the next ones follow
 //   GPIPE_PROGRAMS           how many

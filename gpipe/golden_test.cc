@@ -51,8 +51,8 @@ Checkpoint mode_of(const std::string& name) {
   throw std::runtime_error("no such mode: " + name);
 }
 
-// The original updates running statistics again in every recompute; ours does not, so that they are
-// in every mode those of its run with "never". nullptr if there is no such run.
+// The original updates running statistics again in every recompute. Ours does not, so in every mode
+// its statistics are those of the original's run with "never". nullptr if there is no such run.
 const golden::PipelineRun* reference_for_buffers(const golden::PipelineRun& run) {
   for (const golden::PipelineRun& other : golden::golden_pipeline_runs()) {
     if (other.label == run.label && other.checkpoint == "never" && !other.deferred_batch_norm) {
@@ -113,7 +113,7 @@ TEST_P(GoldenPipeline, TrainsLikeTheOriginal) {
     EXPECT_EQ(golden::difference(eval_after, run.eval_after, run.tolerance.train), "");
   } else if (run.deferred_batch_norm) {
     // The original stores the biased variance, ours the unbiased one like a plain batch norm, so
-    // that variances and what is computed from them differ on purpose. Means and counts do not.
+    // variances and what is computed from them differ on purpose. Means and counts do not.
     const double tolerance = run.tolerance.train;
     EXPECT_EQ(golden::difference(buffers->mean_sum, run.buffers->mean_sum, tolerance), "");
     EXPECT_EQ(golden::difference(buffers->mean_abs_sum, run.buffers->mean_abs_sum, tolerance), "");
@@ -124,7 +124,8 @@ TEST_P(GoldenPipeline, TrainsLikeTheOriginal) {
     EXPECT_EQ(golden::difference(*buffers, *never->buffers, run.tolerance.train), "");
     EXPECT_EQ(golden::difference(eval_after, never->eval_after, run.tolerance.train), "");
   } else {
-    // No run with "never" to compare with: the plain model, micro-batch by micro-batch.
+    // There is no run with "never" to compare with: use the plain model, micro-batch by
+    // micro-batch.
     torch::GradMode::set_enabled(true);
     auto plain = build(run);
     for (const auto& part :

@@ -29,10 +29,12 @@ struct Pass;
 enum class ValueKind : uint8_t;
 }  // namespace internal
 
+// A torch::nn::Sequential that runs as a pipeline.
+//
 // Requirements: each layer of the Sequential takes and returns one value: a Tensor, a
-// std::vector<Tensor>, or a std::tuple of two to four Tensors; the model gives row i of its output
-// for row i of its input (but for statistics over the batch). A parameter that several stages use
-// is registered in the first of them. Inputs are on the first device, targets on the last.
+// std::vector<Tensor>, or a std::tuple of two to four Tensors. The model gives row i of its output
+// for row i of its input (except for statistics over the batch). A parameter that several stages
+// use is registered in the first of them. Inputs are on the first device, targets on the last.
 //
 // Guarantees: parameters and layers stay the user's own objects, moved to their devices, under the
 // keys that they have in the Sequential. On the CPU, outputs, loss, gradients and buffers are
@@ -40,10 +42,10 @@ enum class ValueKind : uint8_t;
 // operator, gradients accumulated in the schedule's order, and the pipeline's own random streams;
 // docs/exactness.md says what that means, and lists the exceptions. What cannot be computed exactly
 // is refused. An exception in a layer reaches the caller with stage, micro-batch and layer added to
-// its message, and the pipeline can be used again.
+// its message, and the pipeline remains usable.
 //
-// Thread-safety: calls from several threads are run one after another. Not callable from inside a
-// layer of a pipeline.
+// Thread-safety: calls from several threads run one after another. Not callable from inside a layer
+// of a pipeline.
 //
 // Example:
 //   gpipe::GPipe pipe(model, gpipe::GPipeOptions({4, 4}).chunks(8));
@@ -61,19 +63,19 @@ class GPipeImpl : public torch::nn::Module {
   ~GPipeImpl() override;
 
   // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values, if an
-  // output of several micro-batches has other rows, or for more than 2^24 cells (stages x
-  // micro-batches); c10::Error for a change in place that would spoil gradients.
+  // output of several micro-batches does not have their rows, or for more than 2^24 cells (stages x
+  // micro-batches); c10::Error for an in-place change that would spoil gradients.
   torch::Tensor forward(torch::Tensor input);
   // The same for several inputs and outputs, all with the same N.
   Tensors forward(Tensors inputs);
 
   // Runs forward, loss and backward inside the pipeline, adding to the gradients of parameters,
-  // inputs and targets. Micro-batches count by their samples, so the loss and its gradients are the
-  // mean over the mini-batch also where the last micro-batch is short; for other losses (sums,
+  // inputs and targets. Micro-batches are weighted by their samples, so the loss and its gradients
+  // are the mean over the mini-batch even if the last micro-batch is short. For other losses (sums,
   // means over tokens that are no padding) see StepOptions::reduction and weight, and
   // docs/losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are no rows,
-  // if the loss is no real scalar or needs no gradient, for a schedule or weights that do not fit,
-  // or under torch::NoGradGuard; otherwise as forward.
+  // if the loss is not a real scalar or needs no gradient, for a schedule or weights that do not
+  // fit, or under torch::NoGradGuard; otherwise as forward.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 
@@ -81,7 +83,7 @@ class GPipeImpl : public torch::nn::Module {
   const std::vector<torch::Device>& devices() const { return devices_; }
   int64_t chunks() const { return chunks_; }
   Checkpoint checkpoint() const { return checkpoint_; }
-  // The mode of each partition.
+  // The checkpoint mode of each partition.
   const std::vector<Checkpoint>& partition_checkpoints() const { return partition_checkpoints_; }
 
   // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
@@ -94,22 +96,22 @@ class GPipeImpl : public torch::nn::Module {
     return layers_.end();
   }
 
-  // Where the last exception thrown by a layer came from; nullopt if there was none.
+  // Where the last exception from a layer was thrown; nullopt if there was none.
   std::optional<Failure> last_failure() const;
 
-  // Each partition lives on its own device: moving the whole throws c10::TypeError. Casting works.
+  // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
-  // What torch::load calls. LibTorch puts what it reads where it was saved, or where torch::load is
-  // told; here every layer stays on its partition's device.
+  // Called by torch::load. LibTorch puts what it reads where it was saved, or where torch::load is
+  // told to; here every layer stays on its partition's device.
   void load(torch::serialize::InputArchive& archive) override;
 
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  // Brings each layer to its device, and the gradients that its parameters have.
+  // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   std::unique_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
 

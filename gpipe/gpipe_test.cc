@@ -1,5 +1,5 @@
-// The module's face: what construction refuses and how it says so, access to the layers, names,
-// moving, saved files. What a pipeline computes: transparency_test, forward_test, step_test.
+// The module's interface: what construction refuses and how it says so, access to the layers,
+// names, moving, saved files. What a pipeline computes: transparency_test, forward_test, step_test.
 #include "gpipe/gpipe.h"
 
 #include <c10/util/Exception.h>
@@ -38,7 +38,7 @@ std::function<void()> make(const nn::Sequential& model, const GPipeOptions& opti
   return [=] { GPipe pipe(model, options); };
 }
 
-// A layer whose parameter can also be some other layer's.
+// A layer whose parameter can also belong to another layer.
 struct ScaleImpl : nn::Module {
   explicit ScaleImpl(const torch::Tensor& shared) : scale(register_parameter("scale", shared)) {}
   torch::Tensor forward(torch::Tensor x) { return x * scale; }
@@ -281,7 +281,7 @@ TEST(GPipeTest, AnEmptyModelPassesItsInputThrough) {
 }
 
 TEST(GPipeTest, TakesTensorsOnly) {
-  // What other systems have to check at run time, the compiler does here.
+  // The compiler checks what other systems must check at run time.
   static_assert(!std::is_constructible_v<GPipeImpl, nn::Linear, GPipeOptions>);
   GPipe pipe(two_layers(), GPipeOptions({2}).devices(cpus(1)));
   EXPECT_THROW(pipe->forward(torch::Tensor()), c10::ValueError);

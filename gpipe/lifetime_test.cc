@@ -1,4 +1,4 @@
-// A pipeline's life outside its calls: never used, used on and on, forked.
+// A pipeline's life outside its calls: never used, used again and again, forked.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Lifetime, BatchesOfAnySizeFollowOneAnother) {
   }
 }
 
-// What the child's call ends with: 0 if it is the error that tells of fork().
+// The exit code of the child's call: 0 if it throws the error about fork().
 int call_after_fork(GPipe& pipe, bool step) {
   try {
     const at::Tensor x = torch::ones({6, 4});
@@ -104,7 +104,7 @@ TEST(Lifetime, AfterAForkTheChildGetsAnErrorAndTheParentGoesOn) {
   EXPECT_EQ(pipe->step({x}, {}, square).loss, before);
 }
 
-// The workers' threads are the parent's; the child's destructor has none to wait for.
+// The workers' threads belong to the parent; the child's destructor has none to wait for.
 TEST(Lifetime, AfterAForkTheChildMayDestroyThePipeline) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "lifetime");
   GPipe pipe = piped();
@@ -120,7 +120,7 @@ TEST(Lifetime, AfterAForkTheChildMayDestroyThePipeline) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Runs `call` in the child; 0 if it ends with the error that tells of fork().
+// Runs `call` in the child; 0 if it throws the error about fork().
 template <typename Call>
 int code_of(Call call) {
   try {
@@ -131,7 +131,7 @@ int code_of(Call call) {
   }
 }
 
-// What `in_child` returns; an exception in the child would unwind the parent's threads.
+// Returns what `in_child` returns, or 3 for an exception: it would unwind the parent's threads.
 template <typename InChild>
 int end_of_child(InChild in_child) {
   try {
@@ -145,7 +145,7 @@ int end_of_child(InChild in_child) {
 // The child's copy of the pipeline is in the middle of a run that nobody will end.
 class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
  protected:
-  // With a last layer that waits until it is released, where `waits` (may be null) is true.
+  // A pipeline whose last layer waits until it is released, where `waits` (may be null) is true.
   GPipe pipe_that_waits(const std::atomic<bool>* waits) {
     torch::manual_seed(1);
     nn::Sequential model;
@@ -225,8 +225,8 @@ TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwn) {
     GPipe own = pipe_that_waits(nullptr);
     own->step({x}, {}, square);
     own->forward(x).sum().backward();
-    // Not by exit(): LibTorch's own threads of the parent, which earlier tests have started, are
-    // missing here, and its static objects end the process over that. See exit_test.
+    // Not by exit(): the parent's LibTorch threads, which earlier tests have started, are missing
+    // here, and its static objects would end the process because of that. See exit_test.
     return 0;
   });
 }

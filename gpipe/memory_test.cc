@@ -1,4 +1,4 @@
-// What is alive at most, against what has to be: checkpointing is there to save memory.
+// The peak of live memory against what has to be alive: checkpointing must save memory.
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ Peaks step_peak(Checkpoint mode, const ScheduleGenerator& schedule) {
     pipe->step({input}, {target}, mse(), StepOptions().schedule(schedule));
     input.mutable_grad() = torch::Tensor();
   };
-  run();  // what is made once, at the first step
+  run();  // allocates what is made once, at the first step
   const int64_t before = testing::live_bytes();
   testing::reset_peak_bytes();
   run();
@@ -77,7 +77,7 @@ TEST_F(Memory, PlainModelHoldsEveryActivation) {
   testing::reset_peak_bytes();
   nn::functional::mse_loss(model->forward(input), target).backward();
   const double batch = static_cast<double>(kMicroBatches * kActivation);
-  // Every layer's output; the loss's gradient and the one under way.
+  // Every layer's output; the loss's gradient and the gradient in progress.
   const double theory = batch * static_cast<double>(kStages * kLayersEach + 2);
   EXPECT_LE(static_cast<double>(testing::peak_bytes() - before), theory * kTolerance);
   EXPECT_GE(static_cast<double>(testing::peak_bytes() - before), theory / kTolerance);
@@ -89,7 +89,7 @@ TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
   const int64_t inputs = (kStages - 1) * kMicroBatches;
   const int64_t outputs = kMicroBatches;  // what the loss keeps
   // One cell's graph per stage, the gradient that came in and the two that each layer's backward
-  // has in hand; one more within the loss's own backward.
+  // holds; one more within the loss's own backward.
   const int64_t cells = kStages * (kLayersEach + 3) + 1;
   const int64_t theory = (inputs + outputs + cells) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
@@ -100,12 +100,12 @@ TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
 
 TEST_F(Memory, OneForwardOneBackwardHoldsFewerMicroBatches) {
   const Peaks measured = step_peak(Checkpoint::kNever, Schedule::one_f_one_b);
-  // Stage j has at most p - j micro-batches under way: 2 and 1 graphs. Beside them, per stage, a
-  // cell in forward or the gradients in backward; and the input's gradients, which are kept till
+  // Stage j has at most p - j micro-batches in flight: 2 and 1 graphs. Beside them, per stage, a
+  // cell in forward or the gradients in backward; and the input's gradients, which are kept until
   // the end.
   const int64_t graphs = (2 + 1) * kLayersEach;
   const int64_t passing = kStages * 3;
-  // The input's gradients: of every micro-batch, and once more joined.
+  // The input's gradients: those of every micro-batch, and once more joined.
   const int64_t theory = (graphs + passing + 2 * kMicroBatches) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
   EXPECT_EQ(measured.left, 0);

@@ -1,4 +1,5 @@
-// Options of the pipeline and of one training step, and what a step returns.
+// GPipeOptions and StepOptions: the options of a pipeline and of one training step, and the step's
+// result.
 #ifndef GPIPE_OPTIONS_H_
 #define GPIPE_OPTIONS_H_
 
@@ -19,19 +20,21 @@
 
 namespace gpipe {
 
-// What several values between layers are.
+// Several values between layers.
 using Tensors = std::vector<at::Tensor>;
 
+// How a pipeline is built.
+//
 // Example:
 //   GPipeOptions({2, 2}).devices({torch::kCUDA, torch::Device("cuda:1")}).chunks(8)
 struct GPipeOptions {
-  // `balance`: how many consecutive layers each partition has; sums up to the number of layers.
+  // `balance`: how many consecutive layers each partition has; it sums up to the number of layers.
   GPipeOptions(std::vector<int64_t> balance) : balance_(std::move(balance)) {}  // NOLINT: implicit
 
   TORCH_ARG(std::vector<int64_t>, balance);
 
-  // The device of each partition; surplus ones are dropped, one may stand several times.
-  // Default: every CUDA device in order, or the CPU as often as needed where there is none.
+  // The device of each partition. Surplus ones are dropped, and one may be listed several times.
+  // Default: every CUDA device in order; without CUDA devices, the CPU for all partitions.
   TORCH_ARG(std::vector<c10::Device>, devices) = {};
 
   // Into how many micro-batches a mini-batch is cut, along dimension 0 of every input.
@@ -42,9 +45,9 @@ struct GPipeOptions {
   // Default: kExceptLast.
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
-  // The same for each partition on its own, where memory is short in some of them only. Instead of
+  // The mode of each partition, for when memory is short in some of them only. Replaces
   // `checkpoint`.
-  // Default: none, `checkpoint` holds for all.
+  // Default: none; `checkpoint` holds for all.
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
 
   // Whether batch norms update their running statistics once per mini-batch, as if they had seen it
@@ -58,11 +61,11 @@ struct GPipeOptions {
 };
 
 // The loss of a micro-batch: a scalar, the mean over the samples it is given (see
-// StepOptions::reduction and weight for other losses). The targets are those given to step(), cut;
-// none if none were given.
+// StepOptions::reduction and weight for other losses). The targets are those given to step(), cut
+// into micro-batches; the list is empty if none were given.
 using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
 
-// How a loss function brings the samples of a micro-batch into one number.
+// How a loss function reduces the samples of a micro-batch to one number.
 enum class LossReduction : uint8_t {
   kMean,  // over the samples, or over whatever StepOptions::weight counts
   kSum,
@@ -72,10 +75,10 @@ enum class LossReduction : uint8_t {
 using MicroBatchWeight = std::function<double(const Tensors& targets)>;
 
 struct StepOptions {
-  // Which action runs when, on which worker. Any schedule that Schedule::verify() accepts, one with
-  // several stages on a worker or with split backwards, too. A fixed Schedule must have the
-  // pipeline's stages and the mini-batch's number of micro-batches; a ScheduleGenerator fits itself
-  // to every mini-batch, an empty one gives the default.
+  // Which action runs when, on which worker: any schedule that Schedule::verify() accepts,
+  // including one with several stages on a worker or with split backwards. A fixed Schedule must
+  // have the pipeline's stages and the mini-batch's number of micro-batches. A ScheduleGenerator
+  // adapts to every mini-batch; an empty one gives the default.
   // Default: Schedule::one_f_one_b.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
@@ -95,13 +98,13 @@ struct StepOptions {
   }
 
   // Whether loss_fn gives a mean or a sum. The loss and the gradients of a step are then the mean,
-  // or the sum, over the mini-batch, also where micro-batches differ in size. Default: kMean.
+  // or the sum, over the mini-batch, even if micro-batches differ in size. Default: kMean.
   TORCH_ARG(LossReduction, reduction) = LossReduction::kMean;
 
-  // What the mean of a micro-batch is taken over: how many tokens are no padding, say, or the sum
-  // of the classes' weights. Called for every micro-batch before its first forward. One of weight 0
-  // does not count, whatever its loss is; without this option a micro-batch of nothing but padding
-  // makes loss and gradients NaN, the mean over nothing. With kMean only.
+  // What the mean of a micro-batch is taken over: the number of tokens that are no padding, say, or
+  // the sum of the classes' weights. Called for every micro-batch before its first forward. A
+  // micro-batch of weight 0 does not count, whatever its loss is. Without this option a micro-batch
+  // of nothing but padding makes loss and gradients NaN, the mean over nothing. With kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();
@@ -109,11 +112,11 @@ struct StepOptions {
   // Default: none, the number of rows.
   TORCH_ARG(MicroBatchWeight, weight) = nullptr;
 
-  // Whether the result carries the model's outputs, which costs the memory to hold them.
+  // Whether the result holds the model's outputs, which costs the memory for them.
   // Default: false.
   TORCH_ARG(bool, keep_outputs) = false;
 
-  // Is told of each action's begin and end (see gpipe/runtime/observer.h).
+  // Called at each action's begin and end (see gpipe/runtime/observer.h).
   // Default: none.
   TORCH_ARG(Observer, on_event) = nullptr;
 

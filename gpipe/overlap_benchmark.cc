@@ -1,5 +1,5 @@
-// How much of the copies between devices hides under what the devices compute, on the fake
-// accelerator: kernels and copies take simulated times, streams and events are as on GPUs.
+// How much of the copies between devices overlaps with computation, on the fake accelerator:
+// kernels and copies take simulated times, streams and events are as on GPUs.
 //
 //   bazel run -c opt //gpipe:overlap_benchmark
 
@@ -26,10 +26,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Four stages of one kernel each, forward and backward, with copies as long as an eighth of it.
-// `hidden`: the part of a stage's time for copies that the step does not become longer by. The
-// filling and the draining of the pipeline cannot hide theirs: 6 of the 1.5 copies for each
-// micro-batch.
+// Four stages of one kernel each, forward and backward; a copy takes an eighth of a kernel's time.
+// `hidden`: the share of a stage's copying time that does not lengthen the step. Filling and
+// draining the pipeline cannot hide their copies: 6 of the 1.5 copies for each micro-batch.
 void BM_Overlap(benchmark::State& state) {
   constexpr std::chrono::microseconds kKernel(4000);
   constexpr std::chrono::microseconds kCopy = kKernel / 8;
@@ -75,7 +74,8 @@ void BM_Overlap(benchmark::State& state) {
   }
   state.counters["hidden"] = median(hidden);
   state.counters["step_ms"] = median(times) * 1e3;
-  // Each of two phases: a kernel for each micro-batch and each other stage, and their copies.
+  // For each of the two phases: a kernel for each micro-batch and each other stage, and their
+  // copies.
   const double kernel_ms = std::chrono::duration<double>(kKernel).count() * 1e3;
   state.counters["ideal_ms"] = 2 * (static_cast<double>(micro_batches + kStages - 1) * kernel_ms +
                                     (kStages - 1) * kernel_ms / 8);

@@ -3,7 +3,7 @@
 //   bazel run -c opt //gpipe:pipeline_benchmark
 //
 // Every benchmark is a ratio against a rival measured in the same process, in turns, so that a busy
-// machine slows both: counter `ratio` or `speedup` is the median over repetitions of the pair.
+// machine slows both. The counter `ratio` or `speedup` is the median over repetitions of the pair.
 
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -42,7 +42,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Runs `rival` and `ours` in turns and reports the medians, and the median of their ratio.
+// Runs `rival` and `ours` in turns; reports the medians and the median of their ratio.
 void measure_pair(benchmark::State& state, const std::function<void()>& rival,
                   const std::function<void()>& ours, const char* counter) {
   rival();
@@ -78,9 +78,9 @@ GPipeOptions on_cpu(std::vector<int64_t> balance, int64_t chunks) {
       .cpu_threads_per_stage(1);
 }
 
-// Partitions of one Linear(8, 8), 4 rows a micro-batch: what is left is the cost of a cell. Compare
-// with a rival on the same machine at the same time, torchgpipe's for example.
-// `first_call_ms`: what the first call takes longer, as it verifies and compiles the schedule.
+// Partitions of one Linear(8, 8), 4 rows per micro-batch: what remains is the overhead per cell.
+// Compare with a rival on the same machine at the same time, torchgpipe's for example.
+// `first_call_ms`: how much longer the first call takes, as it verifies and compiles the schedule.
 void cells(benchmark::State& state, int warm_up) {
   at::set_num_threads(1);
   const int64_t partitions = state.range(0);
@@ -109,7 +109,7 @@ BENCHMARK(BM_Cells)
     ->Iterations(60)
     ->Unit(benchmark::kMillisecond);
 
-// How the cost of a cell grows.
+// How the cost of a cell grows with their number.
 void BM_CellGrowth(benchmark::State& state) { cells(state, /*warm_up=*/2); }
 BENCHMARK(BM_CellGrowth)
     ->ArgNames({"partitions", "micro_batches"})
@@ -118,7 +118,8 @@ BENCHMARK(BM_CellGrowth)
     ->Iterations(7)
     ->Unit(benchmark::kMillisecond);
 
-// The same cells in a plain loop on one thread: the layers' own autograd, the floor for one core.
+// The same cells in a plain loop on one thread: the layers' own autograd, the lower bound on one
+// core.
 void BM_PlainCells(benchmark::State& state) {
   at::set_num_threads(1);
   const int64_t partitions = state.range(0);
@@ -148,7 +149,7 @@ models::UNetOptions small_unet() {
   return models::UNetOptions().depth(4).num_convs(2).base_channels(16);
 }
 
-// One partition, one micro-batch, never checkpointed, against the bare model: `ratio` is the part
+// One partition, one micro-batch, never checkpointed, against the bare model. `ratio` is the share
 // of the bare model's speed that is left.
 void one_partition(benchmark::State& state, const std::function<torch::nn::Sequential()>& make,
                    const torch::Tensor& input) {
@@ -197,9 +198,9 @@ Schedule split(const Schedule& schedule) {
   return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
 }
 
-// A step whose backwards are split against one with whole ones: `cost` is split / whole, forwards
-// included. Convolutions with norms of a usual size, and linear layers so small that the pipeline's
-// own work shows.
+// A step with split backwards against one with whole ones. `cost` is split / whole, forwards
+// included. Measured for convolutions with norms of a usual size, and for linear layers so small
+// that the pipeline's own overhead shows.
 void BM_SplitCells(benchmark::State& state) {
   at::set_num_threads(1);
   using torch::nn::Conv2dOptions;
@@ -247,8 +248,8 @@ BENCHMARK(BM_SplitCells)
     ->Iterations(60)
     ->Unit(benchmark::kMillisecond);
 
-// A layer that takes a known time and no processor: the pipeline's schedule alone is measured. How
-// long it really slept is added up, since a busy machine wakes sleepers late.
+// A layer that takes a known time and no processor, so that only the pipeline's schedule is
+// measured. The time that it really slept is added up, since a busy machine wakes sleepers late.
 std::atomic<int64_t> slept_ns{0};
 
 void sleep_and_count(std::chrono::milliseconds duration) {
@@ -274,9 +275,9 @@ struct SleepImpl : torch::nn::Module {
 };
 TORCH_MODULE(Sleep);
 
-// A stage is busy for a share m / (m + p - 1) of the time in an ideal pipeline. `of_ideal`: the
+// In an ideal pipeline a stage is busy for a share m / (m + p - 1) of the time. `of_ideal`: the
 // share that the stages were really busy, relative to that. `of_nominal`: the time that the sleeps
-// as ordered (not as slept) would take in an ideal pipeline, relative to the time taken.
+// as requested (not as slept) would take in an ideal pipeline, relative to the time taken.
 void BM_Bubble(benchmark::State& state) {
   const int64_t stages = 8;
   const int64_t micro_batches = 32;

@@ -172,11 +172,11 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
     const std::vector<int64_t> balance = random_balance(random, layers, partitions);
     const int64_t chunks = pick(random, 1, 5);
     std::vector<Checkpoint> modes(partitions, static_cast<Checkpoint>(pick(random, 0, 2)));
-    if (pick(random, 0, 2) == 0) {  // one of its own for each partition
+    if (pick(random, 0, 2) == 0) {  // a separate one for each partition
       for (Checkpoint& mode : modes) mode = static_cast<Checkpoint>(pick(random, 0, 2));
     }
     const int64_t entry = pick(random, 0, 2);
-    // At least two rows in each micro-batch, or batch norm refuses.
+    // At least two rows in each micro-batch, since batch norm refuses one.
     const int64_t rows = chunks * pick(random, 2, 3);
     SCOPED_TRACE("GPIPE_TEST_SEED=" + std::to_string(seed + draw) +
                  " GPIPE_PROPERTY_DRAWS=1: balance " + ::testing::PrintToString(balance) +

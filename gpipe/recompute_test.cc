@@ -101,7 +101,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
   }
 }
 
-// --- what a checkpointed stage hands on
+// --- what a checkpointed stage passes on
 
 TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
@@ -142,7 +142,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
   }
 }
 
-// LibTorch takes other kernels for what wants no gradient.
+// LibTorch takes other kernels where no gradient is wanted.
 struct LstmImpl : nn::Module {
   LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
@@ -191,7 +191,7 @@ struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
   }
 };
 
-// Computes its forward, a dropout, once more in its backward instead of keeping it.
+// Computes its forward, a dropout, again in its backward instead of saving it.
 struct RematerialisingFunction : torch::autograd::Function<RematerialisingFunction> {
   static Tensor compute(const Tensor& x) {
     return torch::nn::functional::dropout(x.sin(), nn::functional::DropoutFuncOptions().p(0.5));
@@ -243,7 +243,7 @@ TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     auto run = [&](bool rematerialising) {
       auto drop = layer<Tensor, Tensor>([rematerialising](Tensor x) {
-        // Draws before and after it, and one of its own twice.
+        // Others draw before and after it, and it runs twice.
         x = nn::functional::dropout(x, nn::functional::DropoutFuncOptions().p(0.3));
         for (int k = 0; k < 2; ++k) {
           x = rematerialising ? RematerialisingFunction::apply(x)
@@ -262,7 +262,7 @@ TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
   }
 }
 
-// A custom function of its own inside makes a node, too, even where nothing is recorded.
+// A custom function inside another one makes a node, too, even where nothing is recorded.
 struct SwishFunction : torch::autograd::Function<SwishFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -329,7 +329,7 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   auto noisy = [generator = at::detail::createCPUGenerator(5)](Tensor x) mutable {
     return x + torch::rand(x.sizes(), generator);
   };
-  // A tensor that is no parameter.
+  // A tensor that is not a parameter.
   auto constant = std::make_shared<Tensor>(torch::ones({kWidth}));
   auto scaling = [constant](Tensor x) { return x * *constant; };
   const std::vector<std::function<Tensor(Tensor)>> layers = {recurrent, noisy, scaling};
@@ -436,7 +436,7 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
     EXPECT_THAT([&] { output.sum().backward(); },
                 ThrowsMessage<c10::Error>(AllOf(HasSubstr(wrong.message), HasSubstr("kNever"))));
     EXPECT_FALSE(linear->weight.grad().defined());
-    // And the pipeline goes on.
+    // The pipeline remains usable.
     pipe->train();
     linear->weight.set_requires_grad(true);
     pipe->forward(torch::randn({4, kWidth})).sum().backward();

@@ -47,8 +47,8 @@ nn::BatchNorm1d batch_norm(Momentum momentum) {
   return nn::BatchNorm1d(nn::BatchNormOptions(kChannels).momentum(momentum).affine(false));
 }
 
-// A linear map, then `call` one or more times with growing factors; `behind`: the calls' results go
-// on, else only the linear map's.
+// A linear map, then `call` one or more times with growing factors. `behind`: the calls' results go
+// on; otherwise only the linear map's.
 struct BlockImpl : nn::Module {
   BlockImpl(const std::vector<std::shared_ptr<nn::Module>>& owned, Call call, int calls,
             bool behind)
@@ -71,7 +71,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-// A norm of a user's own, with buffers and a counter of its own, that calls `Op` for its update.
+// A user's own norm, with buffers and a counter of its own, that calls `Op` for its update.
 struct CustomNormImpl : nn::Module {
   using Op = std::function<torch::Tensor(const torch::Tensor& x, torch::Tensor& mean,
                                          torch::Tensor& variance, bool training)>;
@@ -194,7 +194,7 @@ std::vector<Sample> samples() {
   }));
   result.push_back(custom("WithUpdate", [](const T& x, T& mean, T& variance, bool training) {
     if (training) {
-      // Its backward wants a weight.
+      // Its backward needs a weight.
       const T weight = torch::ones({x.size(1)}, x.options().requires_grad(false));
       return std::get<0>(at::_batch_norm_with_update(x, weight, torch::zeros_like(weight), mean,
                                                      variance, 0.3, 1e-5));
@@ -243,8 +243,8 @@ void expect_same_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// Both models do the same sums; what differs is how many rows one call of an operator sees, which
-// costs last bits of a double.
+// Both models compute the same sums; what differs is how many rows one call of an operator sees,
+// which affects the last bits of a double.
 void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   const auto a = actual->named_buffers();
   const auto b = expected->named_buffers();
@@ -255,7 +255,7 @@ void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// What a module's forward uses is what is registered (and saved).
+// What a module's forward uses must be what is registered (and saved).
 void expect_members_registered(nn::Sequential& model, const std::vector<torch::Tensor>& before) {
   const std::vector<torch::Tensor> after = model->buffers();
   ASSERT_EQ(after.size(), before.size());
@@ -312,7 +312,7 @@ TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
       expect_same_buffers(module, plain_module);
     }
     expect_members_registered(module, buffers);
-    // Evaluation uses them and leaves them.
+    // Evaluation uses them and does not change them.
     plain_module->eval();
     pipe->eval();
     const torch::Tensor probe = torch::randn({4, kChannels, kLength});
@@ -341,7 +341,7 @@ TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
   });
 }
 
-// The plain model's variance of a single value is not a number; that of all micro-batches is one.
+// The plain model's variance of a single value is NaN; that of all micro-batches is a number.
 TEST(RunningStatisticsOfSingleValues, CountWhenDeferred) {
   auto make = [] {
     CustomNorm norm(
@@ -383,7 +383,7 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Entry::kForward, Entry::kStep1F1B), ::testing::Bool()),
     case_name);
 
-// A layer whose norm can be changed for another one.
+// A layer whose norm can be replaced.
 struct ChangeableImpl : nn::Module {
   ChangeableImpl() {
     linear = register_module("linear", nn::Linear(kLength, kLength));
@@ -434,7 +434,7 @@ TEST_P(Setting, ANormReplacedLaterIsSeen) {
   };
   train(pipe, input, Entry::kForward);
   compare();
-  // Between a forward and its backward, too, unless a recompute would see the new one.
+  // Also between a forward and its backward, unless a recompute would see the new one.
   torch::Tensor output = pipe->forward(input);
   compare();
   layer->change();

@@ -54,7 +54,8 @@ void expect_same_gradients(const nn::Sequential& plain, const GPipe& pipe) {
   }
 }
 
-// `make` in a pipeline of every balance, mode, entry and number of chunks against the plain model.
+// Compares `make` in a pipeline of every balance, mode, entry and number of chunks with the plain
+// model.
 void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
                              const std::vector<std::vector<int64_t>>& balances, int64_t rows,
                              const std::vector<int64_t>& chunk_numbers, int calls = 2) {
@@ -123,7 +124,7 @@ TEST(Sharing, APositionalEmbeddingBehindACutWithMicroBatchesOfOneRow) {
       {{5}, {1, 4}, {1, 1, 1, 1, 1}, {2, 1, 2}}, /*rows=*/8, {8, 3}, /*calls=*/4);
 }
 
-// The same under a hook and in a custom function's graph, which the engine runs.
+// The same with a hook and in a custom function's graph, both run by the engine.
 TEST(Sharing, APositionalEmbeddingWithHooks) {
   expect_equal_everywhere(
       [] {
@@ -180,7 +181,8 @@ TEST(Sharing, ATiedParametersHooksAreCalledOnceForEachMicroBatch) {
   }
 }
 
-// The loss and a lambda use a parameter that another stage has registered, and one that none has.
+// The loss and a lambda use a parameter that another stage has registered, and one that no stage
+// has.
 TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
   at::set_num_threads(1);
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
@@ -226,7 +228,7 @@ TEST(Sharing, AParameterOfALaterStageMustBeRegistered) {
                                               HasSubstr("register_parameter"))));
 }
 
-// --- changes in place behind a cut
+// --- in-place changes behind a cut
 
 struct StashImpl : nn::Module, skip::Skippable {
   StashImpl() : Skippable({"skip"}, {}) {}
@@ -243,7 +245,7 @@ struct PopImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(Pop);
 
-// Right or refused, whatever the cut, the mode and the way in.
+// Expects right or refused, for every cut, mode and entry.
 void expect_right_or_refused(const std::function<nn::Sequential()>& make, int64_t layers,
                              bool one_stage_is_right) {
   at::set_num_threads(1);
@@ -319,7 +321,7 @@ TEST(InPlaceBehindACut, OfATensorBesideAViewOfItIsRightOrRefused) {
   expect_right_or_refused([&] { return make(true); }, 4, /*one_stage_is_right=*/true);
 }
 
-// None of it wants a gradient until a parameter comes in by the change.
+// No tensor wants a gradient until the change brings in a parameter.
 TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
   auto make = [](bool stashed) {
     struct AddInPlaceImpl : nn::Module {
@@ -339,7 +341,7 @@ TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
   expect_right_or_refused([&] { return make(false); }, 2, /*one_stage_is_right=*/true);
 }
 
-// The same tensor twice is one tensor behind the cut, too; other parts of it are no concern.
+// The same tensor twice is one tensor behind the cut, too; other parts of its memory do not matter.
 TEST(InPlaceBehindACut, WorksOnTheSameTensorTwiceAndOnOneHalf) {
   at::set_num_threads(1);
   auto twice = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x, x}; });
@@ -407,7 +409,7 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
     const int64_t version = given._version();
     if (step) {
       pipe->step({given}, {y}, square_loss);
-      // A division here, a factor there.
+      // One side divides, the other multiplies by a factor.
       EXPECT_TRUE(torch::allclose(linear->weight.grad(), want, /*rtol=*/1e-5, /*atol=*/1e-7));
     } else {
       const Tensor output = pipe->forward(given);
@@ -428,7 +430,7 @@ TEST(InPlaceAtTheInput, OfOneThatOverlapsAnotherIsRefused) {
     GPipe pipe(model, cpu_options({1}).chunks(2).checkpoint(Checkpoint::kNever));
     const Tensor x = torch::randn({4, kWidth}).requires_grad_() * 1;
     const Tensor alone = torch::randn({4, kWidth}).requires_grad_() * 1;
-    // The first and the last share memory; the one between shares it with nobody.
+    // The first and the last share memory; the one between shares none.
     const auto call = [&] { pipe->forward(Tensors{x, alone, x.narrow(1, 2, 3)}); };
     if (changed == 1) {
       EXPECT_NO_THROW(call());
@@ -450,8 +452,8 @@ TEST(InPlaceAtTheInput, IsCountedForTheCallerAlsoWhenTheCallFails) {
   EXPECT_GT(x._version(), before) << "autograd would not know that the input has changed";
 }
 
-// A view of what was stashed, over two stages: without gradients a change in place there is seen by
-// the one that pops, as in the plain model.
+// A view of what was stashed, over two stages: without gradients, the popping layer sees an
+// in-place change there, as in the plain model.
 TEST(InPlaceBehindACut, IsSeenThroughTheSkipWithoutGradientsAcrossSeveralStages) {
   struct Stash : nn::Module, skip::Skippable {
     Stash() : Skippable({"x"}, {}) {}
@@ -518,7 +520,7 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
       EXPECT_THAT([&] { output.sum().backward(); },
                   ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace operation")));
     }
-    // Not kept by anybody: no harm done, as in the plain model.
+    // Nobody saves it, so it does no harm, as in the plain model.
     GPipe scaling(nn::Sequential(layer<Tensor, Tensor>([](Tensor t) { return t * 2; }),
                                  nn::Linear(kWidth, kWidth)),
                   cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
@@ -528,7 +530,7 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
   }
 }
 
-// A layer that fills one tensor again for every micro-batch, and hands it on.
+// A layer that overwrites one tensor for every micro-batch, and passes it on.
 TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
   at::set_num_threads(1);
   struct ReusingImpl : nn::Module {
@@ -562,7 +564,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
       EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
     }
   }
-  // With a gradient behind it, it cannot be right.
+  // With a graph behind it, it cannot be right.
   struct GraphImpl : nn::Module {
     Tensor forward(Tensor x) {
       kept = kept.defined() ? kept.detach().copy_(x).mul_(2).requires_grad_() : x * 2;
@@ -581,7 +583,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
 TEST(InPlaceAtTheInput, OfTheCallersComputedTensorIsNoticedByAutograd) {
   for (bool step : {false, true}) {
     const Tensor w = torch::randn({4, kWidth}).requires_grad_();
-    const Tensor x = w.exp();  // keeps its result
+    const Tensor x = w.exp();  // saves its result
     auto triple = layer<Tensor, Tensor>([](Tensor t) { return t.mul_(3); });
     GPipe pipe(nn::Sequential(triple, nn::Linear(kWidth, kWidth)),
                cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));

@@ -1,4 +1,4 @@
-// Skips inside a pipeline: the plain model's numbers under every split, straight routes, no tensor
+// Skips inside a pipeline: the plain model's numbers under every split, direct routes, no tensor
 // held longer than needed, and errors that reach the caller.
 #include <ATen/Parallel.h>
 #include <c10/core/StorageImpl.h>
@@ -58,7 +58,8 @@ at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].po
 
 enum class Gradients { kBitwise, kUpToTheOrderOfSums };
 
-// Every split of the model into up to three × mode × entry against the plain model, bit for bit.
+// Compares every split of the model into up to three × mode × entry with the plain model, bit for
+// bit.
 void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tensor& input,
                      Gradients gradients = Gradients::kBitwise) {
   auto expect_same = [&](const at::Tensor& a, const at::Tensor& b) {
@@ -68,7 +69,7 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
       EXPECT_TRUE(torch::allclose(testing::on_host(a), b, /*rtol=*/1e-5, /*atol=*/1e-6));
     }
   };
-  at::set_num_threads(1);  // "bitwise" is among equal numbers of threads
+  at::set_num_threads(1);  // "bitwise" holds for equal numbers of threads
   const auto layers = static_cast<int64_t>(make()->size());
   constexpr int64_t kChunks = 3;
   for (int64_t partitions = 1; partitions <= std::min<int64_t>(layers, 3); ++partitions) {
@@ -141,8 +142,8 @@ TEST(SkipPipeline, DefaultAndOwnNamespacesMayBeMixed) {
 }
 
 // The plain model adds up a tensor's gradients one after another, from its last use to its first.
-// Where a tensor goes several ways out of a stage and one of them is used several times behind the
-// boundary, that stage's sum is made first: the same addends, in other brackets.
+// Where a tensor leaves a stage by several routes and one of them is used several times in the
+// receiving stage, that stage's sum is made first: the same addends, with other parentheses.
 TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
   testing::manual_seed(1);
   expect_as_plain(
@@ -156,8 +157,8 @@ TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
       torch::randn({6, 4}), Gradients::kUpToTheOrderOfSums);
 }
 
-// A layer that hands on three views of a tensor that it changes afterwards: autograd makes their
-// nodes anew when they are used next, and the order in which it does is that of the sums.
+// A layer that passes on three views of a tensor and then changes the tensor: autograd makes their
+// nodes anew at their next use, and the order in which it does so is the order of the sums.
 struct StaleViewsImpl : nn::Module, skip::Skippable {
   StaleViewsImpl()
       : Skippable({"a", "b"}, {}), linear(register_module("linear", nn::Linear(4, 4))) {}
@@ -257,7 +258,7 @@ TEST(SkipPipeline, AnUndefinedTensorArrivesAsOne) {
   }
 }
 
-// The tensors stashed for each micro-batch (known by the value of its rows), weakly.
+// Weak references to the tensors stashed for each micro-batch (known by the value of its rows).
 struct Stashed {
   std::mutex mutex;
   std::map<double, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>> storages;
@@ -276,7 +277,7 @@ struct Stashed {
   }
 };
 
-// In its backward, which comes right after that of the stashing layer behind it, nothing is held.
+// In its backward, which runs right after that of the stashing layer behind it, nothing is held.
 struct CheckInBackward : torch::autograd::Function<CheckInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
                                Stashed* stashed) {
@@ -394,7 +395,7 @@ TEST(SkipPipeline, StagesBetweenDoNotSeeTheTensor) {
                options(split ? std::vector<int64_t>{1, 1, 1} : std::vector<int64_t>{3}, 2,
                        Checkpoint::kNever));
     EXPECT_THAT(pipe->forward(torch::ones({4, 1})), EqualsBitwise(torch::full({4, 1}, 2.0)));
-    // Where all is one stage, the tensor waits in that stage's own table.
+    // With a single stage, the tensor waits in that stage's own table.
     const size_t seen = split ? 0 : 1;
     EXPECT_THAT(sizes, ::testing::ElementsAre(seen, seen));
   }
@@ -444,7 +445,7 @@ TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
       ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("'a'"), HasSubstr("'b'"))));
 }
 
-// The pipeline has made its routes by then. The plain model would run all the same.
+// The pipeline has already made its routes. The plain model would still run.
 TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
   SkipLayer stash = stash_layer({"skip"});
   SkipLayer pop = pop_layer({"skip"});
@@ -469,7 +470,7 @@ TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
     EXPECT_THAT(forward, is_refused("layer 2 ('2')"));
     EXPECT_THAT(step, is_refused("layer 2 ('2')"));
     EXPECT_THAT(backward, is_refused("layer 2 ('2')"));
-    // Both ends: the skips pair up, but not as the pipeline has read them.
+    // Both ends are isolated: the skips pair up, but not as the pipeline has read them.
     stash->isolate(ns);
     EXPECT_THAT(forward, is_refused("layer 0 ('0')"));
 

@@ -1,4 +1,4 @@
-// What may cross the boundary of a stage: work in place, identities, integers first, autocast.
+// What may cross the boundary of a stage: in-place layers, identities, integers first, autocast.
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ TEST(InPlace, AtTheHeadOfAStageWorksWithoutCheckpoint) {
   }
 }
 
-// The sigmoid keeps its output for backward; the plain model would say so, too.
+// The sigmoid saves its output for backward; the plain model would report the error, too.
 TEST(InPlace, SpoilingWhatTheStageBeforeSavedIsAnError) {
   nn::Sequential module(nn::Linear(3, 3), nn::Sigmoid(), relu_in_place());
   GPipe pipe = piped(module, {2, 1}, 2, Checkpoint::kNever);
@@ -127,7 +127,7 @@ TEST(InPlace, OnOneValueOfAListIsAnErrorToo) {
   EXPECT_THROW(pipe->forward(Tensors{torch::randn({4, 3}), torch::randn({4, 3})}), c10::Error);
 }
 
-// Autograd refuses a backward through what the caller made of an input that was changed since.
+// Autograd refuses a backward through the caller's results of an input that was changed since.
 TEST(InPlace, AnInputThatNobodyChangesKeepsItsVersion) {
   GPipe pipe = piped(nn::Sequential(nn::Linear(3, 3)), {1}, 2, Checkpoint::kNever);
   const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
@@ -154,7 +154,8 @@ struct DoubleTableImpl : nn::Module {
 };
 TORCH_MODULE(DoubleTable);
 
-// The stage before computes its next micro-batch with the old values or with these, as it comes.
+// The previous stage would compute its next micro-batch with the old or the new values, depending
+// on timing.
 TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
   GPipe pipe = piped(nn::Sequential(Table(), DoubleTable()), {1, 1}, 2, Checkpoint::kNever);
   try {
@@ -257,12 +258,11 @@ TEST(Autocast, ReachesTheWorkersAndTheRecompute) {
       for (const auto& p : plain->named_parameters()) {
         const torch::Tensor gradient = mine[p.key()].grad();
         ASSERT_TRUE(gradient.defined()) << p.key();
-        // The plain model casts a parameter once for all micro-batches and so adds up their
-        // gradients in bfloat16, which keeps 8 bits; the pipeline casts once per cell and adds up
-        // in float.
+        // The plain model casts a parameter once for all micro-batches and so sums their gradients
+        // in bfloat16, which keeps 8 bits; the pipeline casts once per cell and sums in float.
         EXPECT_TRUE(torch::allclose(p.value().grad(), gradient, /*rtol=*/2e-2, /*atol=*/2e-2))
             << p.key();
-        // A changed parameter must not be taken from a cache of casts in the next step.
+        // In the next step a changed parameter must not be taken from a cache of casts.
         p.value().add_(0.5);
         mine[p.key()].add_(0.5);
       }

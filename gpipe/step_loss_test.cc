@@ -84,7 +84,7 @@ TEST(StepLoss, OfAPaddedLanguageModelIsThatOfTheWholeBatch) {
       GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(chunks).checkpoint(mode));
       const StepResult have =
           pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens));
-      // Sums over micro-batches are rounded otherwise than one over the batch.
+      // Sums over micro-batches are rounded differently from one over the batch.
       EXPECT_NEAR(have.loss, want.item<double>(), 1e-6);
       const auto parameters = pipe->named_parameters();
       for (const auto& parameter : plain->named_parameters()) {
@@ -105,7 +105,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   const StepResult have =
       pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
-  // Rounded otherwise, as above.
+  // Rounded differently, as above.
   EXPECT_NEAR(have.loss, want.item<double>(), 1e-4);
   const auto parameters = pipe->named_parameters();
   for (const auto& parameter : plain->named_parameters()) {
@@ -115,7 +115,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   }
 }
 
-// Exact against the same weights by hand.
+// Exact when compared with the same weights applied by hand.
 TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   at::set_num_threads(1);
   const auto [words, targets] = sentences();
@@ -180,7 +180,7 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       const Tensor leaf = torch::ones({5, 4}).requires_grad_();
       w.mutable_grad() = Tensor();
       linear->zero_grad();
-      // One behind a graph of its own, the input itself, and one that wants none.
+      // One with a graph of its own, the input itself, and one that wants no gradient.
       const Tensor computed = x.matmul(w);
       const Tensor numbers = torch::arange(5);
       if (pipeline) {
@@ -261,7 +261,7 @@ TEST(StepLoss, AnEarlierOutputInALossOrALayerIsAnErrorAndNoHang) {
   }
 }
 
-// A way past the pipeline, from a layer of one stage to one of another.
+// A path that bypasses the pipeline, from a layer of one stage to a layer of another.
 TEST(StepLoss, AHiddenWayBetweenStagesIsAnError) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "a hidden way");
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {

@@ -1,5 +1,5 @@
-// GPipe::step: what it refuses, schedules, outputs, events. That the numbers are right:
-// transparency_test.
+// GPipe::step: what it refuses, schedules, outputs, events. transparency_test shows that the
+// numbers are right.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST_F(GPipeStep, TargetsAreOptionalAndMayBeSeveral) {
         EXPECT_THAT(targets, IsEmpty());
         return outputs[0].mean();
       });
-  // The mean of the micro-batches' means is rounded otherwise than that of the mini-batch.
+  // The mean of the micro-batches' means is rounded differently from that of the mini-batch.
   EXPECT_NEAR(none.loss, pipe->forward(inputs[0]).mean().item<double>(), 1e-6);
   pipe->step(inputs, {torch::arange(8), torch::rand({8, 3})},
              [](const Tensors& outputs, const Tensors& targets) {
@@ -130,7 +130,7 @@ TEST_F(GPipeStep, RefusesAFixedScheduleThatDoesNotFit) {
       step(StepOptions().schedule(Schedule::gpipe(3, 8))),
       ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("8 micro-batches"), HasSubstr("gives 4"),
                                            HasSubstr("ScheduleGenerator"))));
-  // A generator sees what there is.
+  // A generator gets the actual number of micro-batches.
   inputs = {torch::rand({2, 4})};
   targets = {torch::rand({2, 3})};
   std::vector<int64_t> asked;
@@ -230,8 +230,8 @@ TEST_F(GPipeStep, ScalarOutputsThatAreToBeKeptAreRefusedBeforeAnyGradientIsAdded
   EXPECT_NO_THROW(sum->step(inputs, {}, first));
 }
 
-// Stage 0 could not send micro-batch 0 before stage 1 has taken it, and that takes 1 first; in one
-// process nobody waits to send.
+// Stage 0 could not send micro-batch 0 before stage 1 has taken it, and stage 1 takes 1 first;
+// within one process no send waits.
 TEST_F(GPipeStep, RunsAScheduleThatNeedsBufferedSends) {
   GPipe two(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3)),
             GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
@@ -247,7 +247,7 @@ TEST_F(GPipeStep, TheLossIsTheMeanOverTheSamplesOfAnUnevenMiniBatch) {
   inputs = {torch::rand({7, 4})};
   targets = {torch::rand({7, 3})};
   const double expected = mse({pipe->forward(inputs[0])}, targets).item<double>();
-  // The weighted mean of the micro-batches' means is rounded otherwise.
+  // The weighted mean of the micro-batches' means is rounded differently.
   EXPECT_NEAR(pipe->step(inputs, targets, mse).loss, expected, 1e-6);
 }
 
@@ -256,7 +256,7 @@ TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
   pipe->step({leaf * 2}, targets, mse);
   const at::Tensor other = leaf.detach().requires_grad_();
   mse({pipe->forward(other * 2)}, targets).backward();
-  // Here the loss of the mini-batch, there the weighted ones of the micro-batches.
+  // One is the loss of the mini-batch, the other the weighted losses of the micro-batches.
   EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), /*rtol=*/1e-5, /*atol=*/1e-7));
 }
 

@@ -1,5 +1,5 @@
 // The pipeline computes what the plain model computes, bit for bit: every model × balance × number
-// of chunks × checkpoint mode × entry, the last one any schedule that can be run.
+// of chunks × checkpoint mode × entry, the last one with any schedule that can run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     pipe_inputs[0].requires_grad_();
     const Tensors targets = sample.targets(kRows);
     const Tensors pipe_targets = testing::on(testing::device(partitions - 1), targets);
-    // Two rounds without zeroing the gradients: accumulation and running statistics go on.
+    // Two rounds without zeroing the gradients: accumulation and running statistics continue.
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;

@@ -1,5 +1,5 @@
 // Every public function of the package is given wrong input: it throws what its header says, the
-// message tells what was given and what to do, and the pipeline works on with nothing lost.
+// message says what was given and what to do, and the pipeline remains usable with nothing lost.
 #include "tools/testing/wrong_input.h"
 
 #include <c10/core/InferenceMode.h>
@@ -68,7 +68,8 @@ TEST_P(WrongConstruction, IsRefusedAndTheModelIsAsItWas) {
   for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.is_cpu());
   EXPECT_THAT(model->forward(input), EqualsBitwise(expected));
   GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
-  // Not the whole batch's output: a product of two rows may be rounded otherwise than one of four.
+  // Not the whole batch's output: a product of two rows may be rounded differently from one of
+  // four.
   EXPECT_THAT(pipe->forward(input), EqualsBitwise(PlainModel(model, 2).forward({input})[0]));
 }
 
@@ -184,7 +185,7 @@ std::vector<Building> constructions() {
                                    {"2 partitions", "only 1 devices", "fewer partitions"})),
       options("DeviceThatDoesNotExist", on({torch::kCPU, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "devices of type cuda", "give devices that exist"}),
-      // The first layer must not be gone by the time the second device is looked at.
+      // The first layer must not be gone by the time the second device is checked.
       options("DeviceThatDoesNotExistBehindOneThatDoes",
               on({torch::kMeta, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "give devices that exist"}),
@@ -300,7 +301,7 @@ TEST(WrongDevice, CudaWithoutAGpuIsRefused) {
   testing::expect_refused(row);
 }
 
-// Only what goes from one partition to the next has to be tensors.
+// Only what goes from one partition to the next must be tensors.
 TEST(TypesWithinAPartition, MayBeAny) {
   nn::Sequential model(
       layer<at::Tensor, std::map<std::string, at::Tensor>>([](at::Tensor x) {
@@ -316,7 +317,7 @@ TEST(TypesWithinAPartition, MayBeAny) {
 
 // --- A pipeline that is called
 
-// Three stages, four micro-batches of two rows; a step has run, so that there are gradients to
+// Three stages, four micro-batches of two rows. A step has run, so that there are gradients to
 // lose.
 struct Subject {
   Subject()
@@ -388,7 +389,7 @@ Call thrown(std::string name, std::function<void(Subject&)> call, std::vector<st
   return {std::move(name), std::move(call), typeid(E), std::move(parts)};
 }
 
-// Another pipeline, of `model`, is given `inputs`.
+// Calls another pipeline, of `model`, with `inputs`.
 template <typename E>
 Call own_pipe(std::string name, std::function<nn::Sequential()> model, Tensors inputs,
               std::vector<std::string> parts) {
@@ -529,7 +530,7 @@ std::vector<Call> forwards() {
                                 {"from inside a layer", "into the outer Sequential", "stage 0"}),
       thrown<c10::Error>("BackwardTwice",
                          [](Subject& s) {
-                           // Towards the input only: the parameters' gradients are to be what they
+                           // Towards the input only: the parameters' gradients must stay as they
                            // were.
                            const at::Tensor x = s.inputs[0].clone().requires_grad_();
                            const at::Tensor y = s.pipe->forward(x).sum();
@@ -807,7 +808,7 @@ std::vector<Call> modules() {
 
 INSTANTIATE_TEST_SUITE_P(Module, WrongCall, ::testing::ValuesIn(modules()), testing::row_name);
 
-// --- What looks wrong and is not
+// --- What looks wrong but is accepted
 
 TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
   for (int64_t chunks : {int64_t{1}, int64_t{4}, kMax}) {
@@ -824,7 +825,7 @@ TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
     for (const at::Tensor& parameter : pipe->parameters()) {
       EXPECT_THAT(parameter.grad(), EqualsBitwise(torch::zeros_like(parameter)));
     }
-    // The mean of nothing is no number.
+    // The mean of nothing is NaN.
     EXPECT_THAT(
         [&] {
           pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse);

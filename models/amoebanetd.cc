@@ -29,14 +29,14 @@ using Tensors = std::vector<at::Tensor>;
 
 enum class Op { kNone, kAvgPool3x3, kMaxPool3x3, kMaxPool2x2, kConv1x1, kConv1x7, kConv3x3 };
 
-// One operation of a cell: which of the cell's states it takes, and what it does.
+// One operation of a cell: which of the cell's states it takes, and which operation it is.
 struct Gene {
   size_t state;
   Op op;
 };
 
-// Five pairs of operations, each pair summed to a new state (states 2 to 6), and the states joined
-// to the cell's output, in this order.
+// Five pairs of operations; each pair is summed to a new state (states 2 to 6). Then the states
+// that are concatenated to the cell's output, in this order.
 struct Genotype {
   std::array<Gene, 10> genes;
   std::vector<size_t> concat;
@@ -81,7 +81,7 @@ Conv2d conv(int64_t in, int64_t out, Pair kernel, Pair stride = 1, Pair padding 
                     .bias(false));
 }
 
-// No ReLU here works in place: several operations read one state.
+// No ReLU here is in-place: several operations read the same state.
 void push_conv(Sequential& module, int64_t in, int64_t out, Pair kernel, Pair stride = 1,
                Pair padding = 0) {
   module->push_back(ReLU());
@@ -102,7 +102,7 @@ Sequential op_module(Op op, int64_t channels, int64_t stride) {
     case Op::kNone:
       break;
     case Op::kAvgPool3x3:
-    // The genotype's name says max; the network that was measured averages.
+    // The genotype says max, but the network that was measured averages.
     case Op::kMaxPool3x3:
       module->push_back(torch::nn::AvgPool2d(
           torch::nn::AvgPool2dOptions(3).stride(stride).padding(1).count_include_pad(false)));
@@ -128,7 +128,7 @@ Sequential op_module(Op op, int64_t channels, int64_t stride) {
   return module;
 }
 
-// An operation with its parameters under "module"; none at all is the identity.
+// An operation, with its parameters under "module". An empty module is the identity.
 class OperationImpl : public torch::nn::Cloneable<OperationImpl> {
  public:
   OperationImpl(Op op, int64_t channels, int64_t stride)
@@ -147,7 +147,7 @@ class OperationImpl : public torch::nn::Cloneable<OperationImpl> {
 };
 TORCH_MODULE(Operation);
 
-// Halves height and width: one half of the channels from the even pixels, the other from the odd.
+// Halves height and width: half of the channels come from the even pixels, half from the odd ones.
 class FactorizedReduceImpl : public torch::nn::Cloneable<FactorizedReduceImpl> {
  public:
   FactorizedReduceImpl(int64_t in, int64_t out) : in_(in), out_(out) { reset(); }
@@ -158,7 +158,7 @@ class FactorizedReduceImpl : public torch::nn::Cloneable<FactorizedReduceImpl> {
   }
   at::Tensor forward(const at::Tensor& input) {
     const at::Tensor x = at::relu(input);
-    // A negative pad drops the first row and column.
+    // The negative padding drops the first row and column.
     const at::Tensor shifted = at::constant_pad_nd(x, {-1, 1, -1, 1}, 0);
     return bn_->forward(at::cat({conv1_->forward(x), conv2_->forward(shifted)}, 1));
   }
@@ -189,14 +189,15 @@ class StemImpl : public torch::nn::Cloneable<StemImpl> {
 TORCH_MODULE(Stem);
 
 struct CellOptions {
-  // Channels of the layer before the previous one, of the previous one, and within this cell.
+  // Channels of the layer before the previous one, of the previous layer, and within this cell.
   int64_t prev_prev, prev, channels;
   bool reduction;
-  // The previous cell was a reduction, so that what came before it is twice as high and wide.
+  // The previous cell was a reduction, so the output of the one before it is twice as high and
+  // wide.
   bool after_reduction;
 };
 
-// What both kinds of cells share; `Derived` adds forward.
+// What both kinds of cell share; `Derived` adds forward.
 template <typename Derived>
 class CellBase : public torch::nn::Cloneable<Derived> {
  public:
@@ -240,7 +241,7 @@ class CellBase : public torch::nn::Cloneable<Derived> {
     return options_.reduction ? reduction_genotype() : normal_genotype();
   }
 
-  // Through the list, whose modules a clone replaces.
+  // Goes through the list, whose modules a clone replaces.
   at::Tensor operate(size_t index, const at::Tensor& input) {
     return operations_->at<OperationImpl>(index).forward(input);
   }
@@ -257,7 +258,7 @@ class CellBase : public torch::nn::Cloneable<Derived> {
   torch::nn::ModuleList operations_{nullptr};
 };
 
-// The first cell: the stem gives one tensor, which stands for both.
+// The first cell: the stem gives one tensor, which stands for both inputs.
 class FirstCellImpl : public CellBase<FirstCellImpl> {
  public:
   using CellBase::CellBase;
@@ -305,7 +306,7 @@ void check(const AmoebaNetDOptions& options) {
                     "num_layers of AmoebaNet-D must be a multiple of 3 and not negative, since its "
                     "normal cells stand in three equal groups, got ",
                     options.num_layers());
-  // The upper limits: a typing error ends in a message instead of in a full memory.
+  // The upper limits turn a typing error into a message instead of exhausted memory.
   TORCH_CHECK_VALUE(options.num_layers() <= 3072, "num_layers must be at most 3072, got ",
                     options.num_layers());
   TORCH_CHECK_VALUE(options.num_filters() >= 8 && options.num_filters() <= int64_t{1} << 20,

@@ -22,10 +22,10 @@ namespace {
 using torch::nn::Conv2d;
 using torch::nn::Conv2dOptions;
 
-// A block's output has this many times its inner channels.
+// The output of a block has this many times its inner channels.
 constexpr int64_t kExpansion = 4;
 
-// Stashes its input as it is.
+// Stashes its input unchanged.
 class IdentityImpl : public torch::nn::Cloneable<IdentityImpl>, public skip::Skippable {
  public:
   IdentityImpl() : Skippable({"identity"}, {}) {}
@@ -45,7 +45,7 @@ Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad
   return conv;
 }
 
-// Adds the stashed input of the block, brought to the output's size where the two differ.
+// Adds the block's stashed input, brought to the output's size where the two differ.
 class ResidualImpl : public torch::nn::Cloneable<ResidualImpl>, public skip::Skippable {
  public:
   ResidualImpl(int64_t in, int64_t out, int64_t stride)
@@ -82,8 +82,8 @@ TORCH_MODULE(Flat);
 
 torch::nn::ReLU relu(bool inplace) { return torch::nn::ReLU(torch::nn::ReLUOptions(inplace)); }
 
-// The upper limits are far beyond any network; a typing error ends in a message instead of in a
-// full memory.
+// The upper limits are far beyond any network. They turn a typing error into a message instead of
+// exhausted memory.
 void check(const ResNetOptions& options) {
   TORCH_CHECK_VALUE(!options.layers().empty(),
                     "a ResNet needs at least one group of blocks, got no layers");

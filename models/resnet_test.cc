@@ -97,7 +97,8 @@ TEST(ResNetTest, SkipsGoBetweenThePartitionsOfThePublishedBalances) {
 
 TEST(ResNetTest, ConvolutionsAreInitialisedForReLU) {
   const auto parameters = resnet(ResNetOptions({1, 1}))->named_parameters();
-  // Fan-out of a 3x3 convolution to 128 channels; the deviation of 147,456 draws is off by 0.2 %.
+  // Fan-out of a 3x3 convolution to 128 channels. Over 147,456 draws the standard deviation is off
+  // by 0.2 %.
   const double expected = std::sqrt(2.0 / (128 * 9));
   EXPECT_NEAR(parameters["layer2_0_conv2.weight"].std().item<double>(), expected, 0.02 * expected);
   const double shortcut = std::sqrt(2.0 / 512);

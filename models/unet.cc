@@ -24,7 +24,7 @@ namespace {
 using torch::nn::Conv2d;
 using torch::nn::Conv2dOptions;
 
-// Stashes its input as it is.
+// Stashes its input unchanged.
 class StashImpl : public torch::nn::Cloneable<StashImpl>, public skip::Skippable {
  public:
   StashImpl() : Skippable({"skip"}, {}) {}
@@ -38,7 +38,7 @@ class StashImpl : public torch::nn::Cloneable<StashImpl>, public skip::Skippable
 };
 TORCH_MODULE(Stash);
 
-// Joins its input and what was stashed along the channels, the input first.
+// Concatenates its input and the stashed tensor along the channels, the input first.
 class PopCatImpl : public torch::nn::Cloneable<PopCatImpl>, public skip::Skippable {
  public:
   PopCatImpl() : Skippable({}, {"skip"}) {}
@@ -56,7 +56,7 @@ class PopCatImpl : public torch::nn::Cloneable<PopCatImpl>, public skip::Skippab
 };
 TORCH_MODULE(PopCat);
 
-// `count` times convolution, dropout, norm, activation; `prefix` and a number name them.
+// Appends `count` times convolution, dropout, norm, activation, named by `prefix` and a number.
 void push_stack(torch::nn::Sequential& model, const std::string& prefix, int64_t in, int64_t mid,
                 int64_t out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -72,10 +72,11 @@ void push_stack(torch::nn::Sequential& model, const std::string& prefix, int64_t
 }
 
 void check(const UNetOptions& options) {
-  // More halvings than 24 would need images of 33 million pixels a side, and overflow the channels.
+  // More than 24 halvings would need images of 33 million pixels a side, and the number of channels
+  // would overflow.
   TORCH_CHECK_VALUE(options.depth() >= 1 && options.depth() <= 24,
                     "depth of a U-Net must be from 1 to 24, got ", options.depth());
-  // This limit and those below: a typing error ends in a message instead of in a full memory.
+  // This limit and those below turn a typing error into a message instead of exhausted memory.
   TORCH_CHECK_VALUE(options.num_convs() >= 1, "num_convs must be at least 1, got ",
                     options.num_convs());
   TORCH_CHECK_VALUE(options.num_convs() <= 1024, "num_convs must be at most 1024, got ",

@@ -1,4 +1,4 @@
-// Every model is asked for with options that make no network: zero, negative, odd and huge values.
+// Every model is given options that make no network: zero, negative, odd and huge values.
 #include "tools/testing/wrong_input.h"
 
 #include <ATen/Functions.h>
@@ -111,7 +111,7 @@ Rows amoebanets() {
       [](int64_t value) { amoebanetd(AmoebaNetDOptions().num_classes(value)); });
   add(&rows, "num_filters", {7, 0, -8, kMin, kMax, (int64_t{1} << 20) + 1},
       [](int64_t value) { amoebanetd(AmoebaNetDOptions().num_filters(value)); });
-  // 3075 and 2^63 - 4 are multiples of 3; -3 is one as well.
+  // 3075 and 2^63 - 4 are multiples of 3, and so is -3.
   for (int64_t layers : {int64_t{1}, int64_t{17}, int64_t{-1}, int64_t{-3}, int64_t{3075}, kMin,
                          kMax, kMax - kMax % 3}) {
     const bool too_many = layers > 3072 && layers % 3 == 0;
@@ -127,7 +127,7 @@ Rows amoebanets() {
 INSTANTIATE_TEST_SUITE_P(AmoebaNetD, WrongInputTest, ::testing::ValuesIn(amoebanets()),
                          gpipe::testing::row_name);
 
-// What looks wrong and is not.
+// What looks wrong but is accepted.
 
 TEST(OddInputTest, ResNetTakesOddNumbers) {
   auto model = resnet(ResNetOptions({1, 1}).num_classes(1).base_planes(1).in_channels(1));

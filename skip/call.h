@@ -1,3 +1,4 @@
+// CallPlan and CallScope: which skips one call of a layer must use, and the check that it does.
 #ifndef SKIP_CALL_H_
 #define SKIP_CALL_H_
 
@@ -12,20 +13,22 @@
 
 namespace gpipe::skip {
 
-// Which skippable layers one call of a top-level layer runs. Made once per layer, used for each of
-// its calls. It points into the layer, which must outlive it.
+// Which skippable layers run in one call of a top-level layer. Made once per layer, used for each
+// of its calls.
 //
-// Thread-safety: immutable, may be used by several threads at once.
+// Requirements: it points into the layer, which must outlive it.
+//
+// Thread-safety: immutable; several threads may use it at once.
 class CallPlan {
  public:
   explicit CallPlan(const torch::nn::Module& layer);
 
-  // No skippable layer in it. A CallScope is still worth its few nanoseconds: it refuses skippable
-  // layers that are hidden in this one and would run without a route.
+  // True if the layer has no skippable layer in it. A CallScope is still worth its few nanoseconds:
+  // it refuses skippable layers that are hidden in this one and would run without a route.
   bool empty() const { return entries_.empty(); }
 
   // Skippable::isolate after the plan was made would leave skips without a route. Describes the
-  // first one that has another namespace than then; nullopt if there is none.
+  // first skip whose namespace has changed since then; nullopt if there is none.
   std::optional<std::string> moved_skip() const;
 
  private:
@@ -33,7 +36,7 @@ class CallPlan {
 
   struct Entry {
     const Skippable* skippable;
-    bool required;     // the layer itself, which certainly runs
+    bool required;     // true for the layer itself, which certainly runs
     std::string path;  // "" for the layer itself, "1.conv" for a nested one
     int64_t offset;    // of its flags: first the stashes, then the pops
     // As they were when the plan was made.
@@ -45,17 +48,19 @@ class CallPlan {
   int64_t flags_ = 0;
 };
 
-// Observes one call of a top-level layer on this thread: open it right before the call (within the
-// TrackerScope, if there is one), and `finish` it right after. If the call throws, the scope just
+// Observes one call of a top-level layer on this thread. Open it right before the call (within the
+// TrackerScope, if there is one), and call `finish` right after. If the call throws, the scope just
 // ends. Calls nest: an inner one hides the outer one.
 //
+// Throws: while it is open, `stash` and `pop` of a layer throw c10::Error when a name is used
+// twice, or when the layer is not in the plan (it is not a registered submodule, so its skips have
+// no route).
+//
+// Example:
 //   TrackerScope tracker_scope(tracker);
 //   CallScope call(plan);
 //   auto output = layer.forward(input);
 //   call.finish();
-//
-// While it is open, `stash` and `pop` of a layer throw c10::Error when a name is used twice, or
-// when the layer is not in the plan (it is no registered submodule, so its skips have no route).
 class CallScope {
  public:
   explicit CallScope(const CallPlan& plan);
@@ -63,9 +68,9 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  // Throws c10::Error that names every skip declared but not stashed, or not popped, in this call:
-  // for the layer itself always, for a nested one only if it stashed or popped anything, since only
-  // its parent knows whether it is to run.
+  // Throws c10::Error that names every skip declared but not stashed, or not popped, in this call.
+  // The layer itself is always checked. A nested layer is checked only if it stashed or popped
+  // anything, since only its parent knows whether it is to run.
   void finish();
 
  private:

@@ -26,7 +26,7 @@ using testing::SkipLayer;
 using testing::stash_layer;
 using torch::nn::Sequential;
 
-// Calls the layer as a runner does; the text of the error, or "no error".
+// Calls the layer as a runner does. Returns the text of the error, or "no error".
 template <typename Layer>
 std::string call(Layer layer, Names arriving = {}) {
   Tracker tracker;

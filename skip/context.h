@@ -1,3 +1,4 @@
+// Context: what the skippable layers of a thread work with.
 #ifndef SKIP_CONTEXT_H_
 #define SKIP_CONTEXT_H_
 
@@ -8,7 +9,7 @@ class Tracker;
 
 namespace gpipe::skip::internal {
 
-// What a thread's skippable layers work with. Null: the thread's own tracker, no call observed.
+// A null tracker means the thread's own one; a null call means that no call is observed.
 struct Context {
   Tracker* tracker = nullptr;
   CallScope* call = nullptr;

@@ -1,3 +1,4 @@
+// Layout: the skips of a model that is split into partitions.
 #ifndef SKIP_LAYOUT_H_
 #define SKIP_LAYOUT_H_
 
@@ -13,8 +14,8 @@ class Sequential;
 
 namespace gpipe::skip {
 
-// One skip: from the layer that stashes to the layer that pops. Layers are counted as `balance`
-// counts them: top-level layers from 0; a nested skippable counts as the top-level layer around it.
+// One skip, from the layer that stashes to the layer that pops. Layers are counted as in `balance`:
+// top-level layers from 0. A nested skippable counts as the top-level layer around it.
 struct SkipEdge {
   Key key;
   int32_t source_layer;
@@ -25,7 +26,7 @@ struct SkipEdge {
 
 bool operator==(const SkipEdge& a, const SkipEdge& b);
 
-// Where the skips of a model run when it is split by a balance: an immutable value.
+// Where the skips of a model go when it is split by a balance. An immutable value.
 class Layout {
  public:
   // Throws c10::TypeError if the skips do not pair up (`verify_skippables`), c10::ValueError if
@@ -34,7 +35,7 @@ class Layout {
 
   // Both sorted by target partition, source partition, namespace, name.
   const std::vector<SkipEdge>& edges() const { return edges_; }
-  // Those between different partitions, the only ones that anything has to be sent for.
+  // The edges between different partitions, the only ones that need a transfer.
   const std::vector<SkipEdge>& crossing() const { return crossing_; }
 
   // One line per edge: "'skip': layer 0 (partition 0) -> layer 5 (partition 2)".

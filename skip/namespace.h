@@ -1,3 +1,4 @@
+// Namespace: keeps equal skip names apart.
 #ifndef SKIP_NAMESPACE_H_
 #define SKIP_NAMESPACE_H_
 
@@ -11,23 +12,24 @@ namespace gpipe::skip {
 // An identity that keeps equal skip names apart: two pairs of layers may both call their tensor
 // "skip" if each pair is isolated in a namespace of its own (`Skippable::isolate`).
 //
-// A copy equals its original; two namespaces made separately never do. The order between
-// namespaces means nothing and is stable within one process: it is there for sorting.
+// Guarantees: a copy equals its original; two namespaces made separately are never equal. The order
+// between namespaces has no meaning, but is stable within one process: it is there for sorting.
 //
-// Thread-safety: namespaces may be made in several threads at once; a made one is a plain value.
+// Thread-safety: several threads may make namespaces at once; a namespace is then a plain value.
 //
+// Example:
 //   Namespace ns;
 //   encoder->isolate(ns);
 //   decoder->isolate(ns);
 class Namespace {
  public:
-  // A fresh identity, different from every other so far.
+  // A new identity, different from every other so far.
   Namespace();
 
   // The namespace of every name that was not isolated.
   static const Namespace& common();
 
-  // 0 for the common one; unique in this process, not the same from one run to the next.
+  // 0 for the common one. Unique in this process, but different from one run to the next.
   int64_t id() const { return id_; }
 
   friend bool operator==(const Namespace& a, const Namespace& b) { return a.id_ == b.id_; }

@@ -1,7 +1,7 @@
+// Skip: everything in package `skip` that a user of skippable layers needs.
 #ifndef SKIP_SKIP_H_
 #define SKIP_SKIP_H_
 
-// All of package `skip` that a user of skippable layers needs.
 #include "skip/namespace.h"
 #include "skip/skippable.h"
 #include "skip/tracker.h"

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kAbsent = static_cast<size_t>(-1);
 
-// The lists have one or two names: a search is quicker than a table.
+// The lists have one or two names: a linear search is faster than a table.
 size_t index_of(const std::vector<std::string>& names, const std::string& name) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == name) return i;
@@ -137,12 +137,12 @@ std::vector<Skippable*> skippables_of(torch::nn::Module& layer) {
 }
 
 std::vector<const Skippable*> skippables_of(const torch::nn::Module& layer) {
-  // The walk only reads; a Module hands out its children as mutable anyway.
+  // The walk only reads, but a Module hands out its children as mutable.
   const auto skippables = skippables_of(const_cast<torch::nn::Module&>(layer));
   return {skippables.begin(), skippables.end()};
 }
 
-// CallPlan and CallScope stand here because layers and calls know each other.
+// CallPlan and CallScope are defined here because layers and calls depend on each other.
 
 CallPlan::CallPlan(const torch::nn::Module& layer) {
   for (auto& found : internal::find_skippables(const_cast<torch::nn::Module&>(layer))) {

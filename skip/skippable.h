@@ -1,3 +1,4 @@
+// Skippable: a mix-in for layers that pass tensors to a much later layer.
 #ifndef SKIP_SKIPPABLE_H_
 #define SKIP_SKIPPABLE_H_
 
@@ -16,37 +17,41 @@ class Module;
 
 namespace gpipe::skip {
 
-// Mix-in for a layer that hands tensors to a layer far behind it (stash), or takes them from one
-// far before it (pop), past all layers between. Inherit from it publicly, beside torch::nn::Module:
+// Mix-in for a layer that passes a tensor to a much later layer (stash), or takes one from a much
+// earlier layer (pop), bypassing all layers between. Inherit from it publicly, beside
+// torch::nn::Module.
 //
+// The same layers work in a plain torch::nn::Sequential::forward and in a pipeline, where a tensor
+// goes straight from the stashing stage to the popping stage.
+//
+// Requirements: a skippable layer inside another layer must be one of its registered submodules, or
+// the pipeline cannot see it. Only declared names may be used. In one call of a layer each declared
+// name must be stashed, or popped, exactly once; a pipeline checks that (see call.h). Outside a
+// pipeline nobody sees where a call begins: there, stashing a name again replaces the former
+// tensor, and a name left out is noticed when the other end pops it. An undefined tensor is a legal
+// payload and arrives as such.
+//
+// Thread-safety: `stash` and `pop` use the table that is current on the calling thread and change
+// nothing in the layer, so one layer may run on several threads at once. `isolate` may not run at
+// the same time.
+//
+// Example:
 //   struct EncodeImpl : torch::nn::Module, gpipe::skip::Skippable {
 //     EncodeImpl() : Skippable({"skip"}, {}) {}
 //     torch::Tensor forward(torch::Tensor x) { stash("skip", x); return x; }
 //   };
 //   TORCH_MODULE(Encode);
-//
-// The same layers work in a plain torch::nn::Sequential::forward and in a pipeline, where a tensor
-// goes straight from the stashing to the popping stage. A skippable layer inside another layer must
-// be one of its registered submodules, or the pipeline cannot see it.
-//
-// Only declared names may be used. In one call of a layer each declared name is to be stashed, or
-// popped, exactly once; a pipeline checks that (see call.h). Outside a pipeline nobody sees where a
-// call begins: there a name stashed again replaces the former tensor, and a name left out shows
-// when the other end pops it. An undefined tensor is a legal payload and arrives as such.
-//
-// Thread-safety: `stash` and `pop` use the table current on the calling thread and change nothing
-// in the layer, so one layer may run on several threads at once. `isolate` may not run beside them.
 class Skippable {
  public:
   virtual ~Skippable() = default;
 
-  // Puts all names, or those in `only`, of this layer into `ns`; a later call wins over a former.
-  // Do it before the layer goes into a pipeline, which reads the namespaces when it is made.
+  // Puts all names of this layer, or those in `only`, into `ns`; a later call overrides an earlier
+  // one. Do it before the layer goes into a pipeline, which reads the namespaces when it is made.
   // Throws c10::ValueError if `only` has a name that this layer neither stashes nor pops.
   void isolate(const Namespace& ns);
   void isolate(const Namespace& ns, const std::vector<std::string>& only);
 
-  // The declared names, in the order of the declaration.
+  // The declared names, in the order of declaration.
   const std::vector<std::string>& stashes() const { return stashes_; }
   const std::vector<std::string>& pops() const { return pops_; }
 
@@ -57,17 +62,17 @@ class Skippable {
   std::string to_text() const;
 
  protected:
-  // Declares the names. Throws c10::ValueError if one is empty or stands twice in one list.
+  // Declares the names. Throws c10::ValueError if one is empty or occurs twice in one list.
   Skippable(std::vector<std::string> stashes, std::vector<std::string> pops);
   Skippable(const Skippable&) = default;
   Skippable& operator=(const Skippable&) = default;
 
-  // Hands `tensor` to the layer that pops `name`. Throws c10::Error if this layer does not declare
-  // the name, or has stashed it in this call already.
+  // Passes `tensor` to the layer that pops `name`. Throws c10::Error if this layer does not declare
+  // the name, or has already stashed it in this call.
   void stash(const std::string& name, at::Tensor tensor);
 
-  // Takes what was stashed as `name`. Throws c10::Error if this layer does not declare the name,
-  // has popped it in this call already, or if it was not stashed.
+  // Takes the tensor stashed as `name`. Throws c10::Error if this layer does not declare the name
+  // or has already popped it in this call, or if it was not stashed.
   at::Tensor pop(const std::string& name);
 
  private:

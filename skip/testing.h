@@ -1,3 +1,4 @@
+// SkipLayer and others: small skippable layers for tests.
 #ifndef SKIP_TESTING_H_
 #define SKIP_TESTING_H_
 
@@ -15,8 +16,8 @@ namespace gpipe::skip::testing {
 
 using Names = std::vector<std::string>;
 
-// Adds every defined tensor it pops to its input, and stashes the sum under each of its names. What
-// it does in fact may be set apart from what it declares.
+// Adds every defined tensor it pops to its input, and stashes the sum under each of its names. Its
+// actual stashes and pops may be set independently of the declared ones.
 struct SkipLayerImpl : torch::nn::Module, Skippable {
   SkipLayerImpl(Names stashes, Names pops)
       : Skippable(stashes, pops), to_stash(std::move(stashes)), to_pop(std::move(pops)) {}
@@ -45,7 +46,7 @@ inline SkipLayer isolated(SkipLayer layer, const Namespace& ns) {
   return layer;
 }
 
-// Holds two layers and calls the second before the first if told so. Not a Sequential.
+// Holds two layers; calls the second before the first if told so. Not a Sequential.
 struct PairImpl : torch::nn::Module {
   PairImpl(SkipLayer first, SkipLayer second, bool second_runs_first = false)
       : first(register_module("first", std::move(first))),
@@ -62,7 +63,8 @@ struct PairImpl : torch::nn::Module {
 };
 TORCH_MODULE(Pair);
 
-// torch::nn::Sequential cannot hold another one (its forward is a template); this one can be held.
+// A torch::nn::Sequential cannot hold another Sequential (its forward is a template), but it can
+// hold this one.
 struct NestImpl : torch::nn::SequentialImpl {
   using torch::nn::SequentialImpl::SequentialImpl;
   at::Tensor forward(at::Tensor x) { return torch::nn::SequentialImpl::forward(std::move(x)); }

@@ -1,3 +1,4 @@
+// Tracker: the table in which stashed tensors wait until they are popped.
 #ifndef SKIP_TRACKER_H_
 #define SKIP_TRACKER_H_
 
@@ -15,7 +16,7 @@ namespace gpipe::skip {
 
 class CallScope;
 
-// What a skip tensor is known by: its name within a namespace.
+// What identifies a skip tensor: its name within a namespace.
 struct Key {
   Namespace ns;
   std::string name;
@@ -48,16 +49,16 @@ struct hash<gpipe::skip::Key> {
 
 namespace gpipe::skip {
 
-// The table in which stashed tensors wait until they are popped. It copies nothing and knows no
-// devices and no autograd: a tensor that is popped is the very tensor that was stashed.
+// The table in which stashed tensors wait until they are popped. It copies nothing and knows
+// nothing of devices or autograd: a popped tensor is the very tensor that was stashed.
 //
 // `Skippable` layers use the table that is current on their thread: by default one that belongs to
 // the thread; under a `TrackerScope` the one given there (a pipeline gives one to each cell).
 //
-// Thread-safety: none. One table is used by one thread at a time.
+// Thread-safety: none. Only one thread may use a table at a time.
 class Tracker {
  public:
-  // Takes `tensor`, which may be undefined. One that waits under the same key is replaced.
+  // Takes `tensor`, which may be undefined. A tensor that waits under the same key is replaced.
   void stash(const Key& key, at::Tensor tensor);
 
   bool contains(const Key& key) const { return table_.count(key) != 0; }
@@ -65,13 +66,13 @@ class Tracker {
   // Removes and returns the tensor. Throws c10::Error if nothing waits under `key`.
   at::Tensor pop(const Key& key);
 
-  // Like `pop`, but answers nullopt if nothing waits under `key`.
+  // Like `pop`, but returns nullopt if nothing waits under `key`.
   std::optional<at::Tensor> take(const Key& key);
 
   size_t size() const { return table_.size(); }
   void clear() { table_.clear(); }
 
-  // "'a', 'b' (namespace 3)": what waits, sorted. For messages.
+  // "'a', 'b' (namespace 3)": the waiting keys, sorted. For messages.
   std::string to_text() const;
 
   // The table in use on this thread.
@@ -81,9 +82,9 @@ class Tracker {
   std::unordered_map<Key, at::Tensor> table_;
 };
 
-// Makes `tracker` the current one on this thread for as long as the scope lives, and the former one
-// again after it, also when an exception ends the scope. Scopes nest. A `CallScope` that is open
-// outside does not see what happens inside: open it within.
+// Makes `tracker` the current one on this thread for as long as the scope lives. Then the former
+// one is current again, also when an exception ends the scope. Scopes nest. A `CallScope` that is
+// open outside does not see what happens inside: open it within.
 class TrackerScope {
  public:
   explicit TrackerScope(Tracker& tracker);
@@ -96,9 +97,10 @@ class TrackerScope {
   CallScope* const former_call_;
 };
 
-// For layers used outside a pipeline: a table of its own for one forward, so that a forward which
+// For layers used outside a pipeline: a table of its own for one forward, so that a forward that
 // fails half-way leaves no stashed tensor behind in the thread's table.
 //
+// Example:
 //   skip::Scope scope;
 //   auto output = model->forward(input);
 //   scope.finish();

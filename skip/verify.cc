@@ -14,14 +14,14 @@
 namespace gpipe::skip {
 namespace {
 
-// Whether the place in which both are registered says which of them runs first.
+// Whether the places of registration say which of the two runs first.
 bool has_known_order(const internal::Found& a, const internal::Found& b) {
   size_t depth = 0;
   while (depth < a.parents.size() && depth < b.parents.size() &&
          a.parents[depth] == b.parents[depth]) {
     ++depth;
   }
-  // One of the two is around the other, and may stash or pop before or after it.
+  // One of the two contains the other, and may stash or pop before or after it.
   auto is_around = [depth](const internal::Found& outer, const internal::Found& inner) {
     return depth == outer.parents.size() && depth < inner.parents.size() &&
            dynamic_cast<const Skippable*>(inner.parents[depth]) == outer.skippable;
@@ -40,7 +40,7 @@ void verify_skippables(const torch::nn::Sequential& module) {
                    "the model itself is a layer with skips, but only the layers in it are called: "
                    "give the skips to one of them");
 
-  // In one pass: a pop that comes first is judged once all stashes are known.
+  // One pass: a pop that comes first is judged once all stashes are known.
   std::unordered_map<Key, const internal::Found*> stashed;
   std::unordered_map<Key, const internal::Found*> popped;
   std::vector<std::pair<Key, const internal::Found*>> early_pops;
@@ -57,7 +57,7 @@ void verify_skippables(const torch::nn::Sequential& module) {
       for (const auto& pop : layer.pops()) both = both || pop == name;
       if (both) {
         complain(found, "both stashes and pops " + key.to_text());
-        // Both ends are taken as seen, or the same mistake would be told three times.
+        // Both ends count as seen; otherwise the same mistake would be reported three times.
         stashed.emplace(key, &found);
         popped.emplace(key, &found);
         continue;

@@ -1,3 +1,4 @@
+// find_skippables: the skippable layers of a module, and where they are.
 #ifndef SKIP_WALK_H_
 #define SKIP_WALK_H_
 
@@ -19,7 +20,7 @@ namespace gpipe::skip::internal {
 struct Found {
   Skippable* skippable;
   std::string path;                               // "3.1", relative to the root; "" for the root
-  std::vector<const torch::nn::Module*> parents;  // from the root down, itself not included
+  std::vector<const torch::nn::Module*> parents;  // from the root down, excluding itself
 };
 
 // Every occurrence of a skippable layer at or below `root`, parents before children, in the order

@@ -1,5 +1,5 @@
-// Every public function of the package is given wrong input: it throws what its header says, the
-// message tells what was given and what to do, and what was there before is still there.
+// Every public function of the package is given wrong input. It throws what its header says, the
+// message says what was given and what to do, and the state is as before the call.
 #include "tools/testing/wrong_input.h"
 
 #include <ATen/Functions.h>
@@ -59,7 +59,7 @@ TEST_P(WrongInputTest, IsRefusedAndTheThreadsTableIsAsItWas) {
   EXPECT_EQ(&Tracker::current(), &tracker);
   EXPECT_EQ(tracker.to_text(), "'waiting'");
   EXPECT_TRUE(tracker.pop(key).is_same(waiting));
-  // No call is observed any more: a layer may stash a name again.
+  // The call is no longer observed: a layer may stash a name again.
   auto layer = stash_layer({"a"});
   layer->to_stash = {"a", "a"};
   EXPECT_NO_THROW(layer->forward(waiting));
@@ -152,7 +152,7 @@ Rows names() {
 INSTANTIATE_TEST_SUITE_P(Skippable, WrongInputTest, ::testing::ValuesIn(names()),
                          gpipe::testing::row_name);
 
-// Itself null, or with a null pointer in it.
+// Null pointers in a model: a submodule of a layer, or a layer itself.
 struct HoleImpl : torch::nn::Module {
   HoleImpl() { register_module("hole", std::shared_ptr<torch::nn::LinearImpl>()); }
   at::Tensor forward(at::Tensor x) { return x; }
@@ -165,7 +165,7 @@ Sequential with_hole() {
   return model;
 }
 
-// A container that has skips of its own, which nobody calls.
+// A container that has skips of its own; nobody calls it.
 struct SkippableSequentialImpl : torch::nn::SequentialImpl, Skippable {
   SkippableSequentialImpl(Names stashes, Names pops)
       : Skippable(std::move(stashes), std::move(pops)) {}
@@ -248,7 +248,7 @@ Rows trackers() {
 INSTANTIATE_TEST_SUITE_P(Tracker, WrongInputTest, ::testing::ValuesIn(trackers()),
                          gpipe::testing::row_name);
 
-// --- verify_skippables and Layout::inspect: the second refuses what the first does
+// --- verify_skippables and Layout::inspect: the second refuses what the first refuses
 
 struct Model {
   std::string name;
@@ -362,7 +362,7 @@ Rows balances() {
 INSTANTIATE_TEST_SUITE_P(Balance, WrongInputTest, ::testing::ValuesIn(balances()),
                          gpipe::testing::row_name);
 
-// What looks wrong and is not.
+// What looks wrong but is accepted.
 
 TEST(OddInputTest, NothingDeclaredIsNothingToCheck) {
   EXPECT_NO_THROW(verify_skippables(Sequential()));

@@ -1,6 +1,6 @@
 """Repositories that stand for a library installed by the system's package manager."""
 
-# Where a header or another file of an installed library may lie, most specific first.
+# Where a header or another file of an installed library may be, most specific first.
 PREFIXES = ["/usr/local", "/usr"]
 
 def maybe(rule, name, **kwargs):
@@ -35,8 +35,9 @@ def _system_library_impl(repository_ctx):
     repository_ctx.symlink(repository_ctx.attr.build_file, "BUILD.bazel")
 
 # `probe`: a file, relative to /usr or /usr/local, that proves the library is installed.
+#
 # `links`: names in the repository -> files or folders relative to where the probe was found.
-# Headers in /usr/include need no link: they are the compiler's own and Bazel takes them as such.
+# Headers in /usr/include need no link: they belong to the compiler, and Bazel treats them so.
 system_library = repository_rule(
     implementation = _system_library_impl,
     attrs = {

@@ -1,8 +1,10 @@
 # shellcheck shell=bash
-# Sourced by tools/bazel and tools/lint: finds what a list such as packages.txt names and this machine
-# lacks, and installs it. Finding takes a few milliseconds: it runs no program but the shell.
+# Sourced by tools/bazel and tools/lint: finds what a list such as packages.txt names and this
+# machine lacks, and installs it. Finding takes a few milliseconds: it runs no program but the
+# shell.
 
-# find_bazel: sets `bazel` to a Bazel that is not a wrapper of this repository, empty if there is none.
+# find_bazel: sets `bazel` to a Bazel that is not a wrapper of this repository; empty if there is
+# none.
 find_bazel() {
   local candidate folder
   bazel="${BAZEL_REAL:-}"
@@ -10,13 +12,14 @@ find_bazel() {
   bazel=""
   for folder in /usr/local/bin /usr/bin; do
     for candidate in "${folder}/bazel-${USE_BAZEL_VERSION:-none}" "${folder}"/bazel-real "${folder}"/bazel-[0-9]*; do
-      # The last one is the newest. Not a folder, not something like bazel-4.bash.
+      # The last one is the newest. Must not be a folder, nor something like bazel-4.bash.
       [[ -f ${candidate} && -x ${candidate} ]] && bazel="${candidate}"
       [[ ${bazel} == *"-${USE_BAZEL_VERSION:-none}" ]] && return 0
     done
     [[ -n ${bazel} ]] && return 0
   done
-  # Bazelisk, or an official Bazel. Either calls tools/bazel again with BAZEL_REAL set, or is the real one.
+  # Bazelisk, or an official Bazel. Either it calls tools/bazel again with BAZEL_REAL set, or it is
+  # the real one.
   for candidate in bazelisk bazel; do
     bazel="$(type -P "${candidate}" || true)"
     [[ -n ${bazel} && ! ${bazel} -ef "${BASH_SOURCE[0]%/*}/bazel" ]] && return 0
@@ -33,8 +36,8 @@ has() {
   esac
 }
 
-# find_missing LIST: sets the arrays `missing` (all packages) and `missing_build` (those without which
-# nothing can be built).
+# find_missing LIST: sets the arrays `missing` (all packages) and `missing_build` (those without
+# which nothing can be built).
 find_missing() {
   local package kind proof
   missing=() missing_build=()
@@ -51,7 +54,7 @@ find_missing() {
   done <"$1"
 }
 
-# ensure_packages LIST: installs what is missing; returns 1, having said what to do, if it cannot.
+# ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1.
 ensure_packages() {
   local -a as_root=()
   find_missing "$1"
@@ -78,7 +81,8 @@ ensure_packages() {
   echo "GPipe: installing ${missing[*]}" >&2
   local log
   log="$(mktemp)"
-  # All output goes to stderr or nowhere: stdout belongs to Bazel (`bazel query`). stdin is not ours.
+  # All output goes to stderr or nowhere: stdout belongs to Bazel (`bazel query`). stdin is not
+  # ours.
   if ! {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update &&
       "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \

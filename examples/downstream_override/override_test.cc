@@ -1,5 +1,5 @@
 // GPipe's targets were built against this workspace's own GoogleTest and glog: their markers are
-// here, though this package depends on GPipe's targets only.
+// here, although this package depends on GPipe's targets only.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A language model over sentences of different lengths, padded: one step of a pipeline has the
+// A language model over padded sentences of different lengths: one step of a pipeline gives the
 // gradients of the unpartitioned model, because each micro-batch counts by its tokens.
 
 #include <torch/torch.h>
@@ -22,7 +22,7 @@ nn::Sequential make_model() {
                         nn::Linear(64, kWords));
 }
 
-// (N, T, kWords) and (N, T): the mean over the tokens that are no padding.
+// (N, T, kWords) and (N, T): the mean over the tokens that are not padding.
 torch::Tensor loss_fn(const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
   return F::cross_entropy(outputs.at(0).flatten(0, 1), targets.at(0).flatten(),
                           F::CrossEntropyFuncOptions().ignore_index(kPadding));

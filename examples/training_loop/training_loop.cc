@@ -1,5 +1,5 @@
 // A whole training loop: epochs with clipped gradients, evaluation, a checkpoint after each epoch,
-// and a second run that resumes from one and ends with the same weights.
+// and a second run that resumes from a checkpoint and ends with the same weights.
 
 #include <torch/torch.h>
 
@@ -19,8 +19,9 @@ namespace F = torch::nn::functional;
 constexpr int64_t kEpochs = 4;
 constexpr int64_t kWords = 20;
 
-// The output layer reads the embedding's weight. Registered once, by the layer that comes first: a
-// tensor that is registered twice is listed twice, and an optimizer would step it twice.
+// The output layer reads the embedding's weight. The weight is registered once, by the first of the
+// two layers: a tensor that is registered twice is listed twice, and an optimizer would step it
+// twice.
 struct TiedHeadImpl : nn::Module {
   explicit TiedHeadImpl(torch::Tensor weight) : weight(std::move(weight)) {}
   torch::Tensor forward(torch::Tensor x) { return F::linear(x, weight); }
@@ -54,7 +55,7 @@ double accuracy(gpipe::GPipe& pipe) {
   return guessed.eq(words * 3 % kWords).to(torch::kFloat).mean().item<double>();
 }
 
-// From after epoch `from` (0: from the start) to the end.
+// Trains from after epoch `from` (0: from the start) to the end.
 gpipe::GPipe train(int64_t from, const std::filesystem::path& folder) {
   gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions({2, 3}).chunks(4));
   torch::optim::AdamW optimizer(pipe->parameters(), torch::optim::AdamWOptions(0.02));

@@ -45,7 +45,7 @@ std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t 
     throw std::invalid_argument(std::to_string(layers) + " layers cannot be cut into " +
                                 std::to_string(partitions) + " partitions");
   }
-  // Rounds where partitions end, not how long they are: so the sum is right.
+  // Rounds where partitions end, not how long they are, so that the sum is right.
   std::vector<int64_t> scaled;
   int64_t done = 0;
   int64_t published = 0;

@@ -1,5 +1,4 @@
-// The --balance flag, and balances at smaller scales.
-
+// Balance: the --balance flag, and balances at smaller scales.
 #ifndef GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 #define GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 
@@ -15,13 +14,13 @@ std::vector<int64_t> parse_balance(const std::string& text);
 // "[140, 230]".
 std::string to_text(const std::vector<int64_t>& numbers);
 
-// The same shares of `layers` layers, each partition with one at least. Throws
+// The same shares of `layers` layers, with at least one layer per partition. Throws
 // std::invalid_argument for fewer layers than partitions.
 std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers);
 
-// `given`, the value of --balance, or, if that is empty, `published` in proportion. Throws
-// std::invalid_argument if `given` does not sum up to the network's layers, or has not as many
-// partitions: the figures would stand beside those of another row.
+// `given`, the value of --balance; if that is empty, `published` in proportion. Throws
+// std::invalid_argument if `given` does not sum up to the network's layers, or has another number
+// of partitions: the figures would be those of another row.
 std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
                                     const std::vector<int64_t>& published,
                                     const std::string& network, int64_t layers);

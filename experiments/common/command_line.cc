@@ -17,9 +17,9 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr std::size_t kColumns = 80;
-constexpr std::size_t kIndent = 6;  // of what a flag means
+constexpr std::size_t kIndent = 6;  // of the text that explains a flag
 
-// Those of the experiments; libraries have some of their own.
+// The experiments' own flags; libraries have some, too.
 std::map<std::string, absl::CommandLineFlag*> own_flags() {
   std::map<std::string, absl::CommandLineFlag*> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
@@ -33,7 +33,7 @@ void print_help(std::ostream& out, const std::string& usage) {
   for (const auto& [name, flag] : own_flags()) {
     const std::string value = flag->DefaultValue();
     out << "  --" << name;
-    // Where it stands for something else the text says so.
+    // If the default value stands for something else, the text says so.
     const bool told = absl::StrContains(flag->Help(), "Default:");
     if (!value.empty() && !told) out << "  (" << value << ")";
     out << "\n";
@@ -49,7 +49,7 @@ std::string suggestion(const std::string& name) {
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
 
-// Takes the dashes from "--name=value" or "-name=value"; false if there are none, or nothing else.
+// Removes the dashes of "--name=value" or "-name=value"; false if there are none, or nothing else.
 bool strip_dashes(std::string& argument) {
   const std::size_t name = argument.find_first_not_of('-');
   if (name == std::string::npos || name < 1 || name > 2) return false;
@@ -70,7 +70,7 @@ bool strip_dashes(std::string& argument) {
 
 void set(absl::CommandLineFlag& flag, const std::string& value) {
   const std::string given = "--" + std::string(flag.Name()) + "=" + value;
-  // An empty shell variable, mostly. Whoever wants the default leaves the flag away.
+  // Mostly an empty shell variable. To get the default, leave the flag out.
   if (value.empty()) throw std::invalid_argument(given + " has no value");
   std::string error;
   if (flag.ParseFrom(value, &error)) return;

@@ -1,5 +1,4 @@
-// The command line of an experiment: Abseil's flags, with this project's manners for mistakes.
-
+// Command line: Abseil's flags, with this project's treatment of mistakes.
 #ifndef GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
 #define GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
 
@@ -15,9 +14,9 @@ enum class Request {
 };
 
 // Sets the program's flags (ABSL_FLAG) from "--name=value", "--name value", "--name" and "--noname"
-// (booleans). `usage` begins the answer to --help. Unlike absl::ParseCommandLine it ends no process
-// and has no --flagfile. Throws std::invalid_argument for what is no flag or value of one, with the
-// flag that was probably meant; flags before the mistake are set then.
+// (booleans). `usage` begins the answer to --help. Unlike absl::ParseCommandLine it does not end
+// the process and has no --flagfile. Throws std::invalid_argument for anything that is not a flag
+// or a value of one, with the flag that was probably meant; flags before the mistake are then set.
 Request read_command_line(int argc, const char* const* argv, const std::string& usage,
                           std::ostream& out);
 

@@ -15,7 +15,7 @@ struct DataParallel::Replica {
   torch::nn::Sequential model;
   c10::Device device;
   std::vector<at::Tensor> parameters;
-  // Of the mini-batch under way.
+  // Of the mini-batch in progress.
   at::Tensor input;
   at::Tensor target;
   double loss = 0;  // this replica's part of the mean
@@ -56,7 +56,7 @@ DataParallel::~DataParallel() = default;
 
 double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
   const auto samples = static_cast<double>(input.size(0));
-  // Fewer pieces than replicas if the batch is short: the rest idles.
+  // There are fewer pieces than replicas if the batch is short: the other replicas idle.
   const std::vector<at::Tensor> inputs = input.chunk(static_cast<int64_t>(replicas_.size()));
   const std::vector<at::Tensor> targets = target.chunk(static_cast<int64_t>(replicas_.size()));
   threads_->run([&](int64_t worker) {
@@ -95,7 +95,7 @@ double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
   return loss;
 }
 
-// On the replica's thread.
+// Runs on the replica's thread.
 void DataParallel::run(Replica& replica, double samples) {
   replica.loss = 0;
   const std::vector<at::Tensor>& source = replicas_.front()->parameters;

@@ -1,5 +1,4 @@
-// Training with a replica of the network on each device, as torch's DataParallel does.
-
+// DataParallel: training with a replica of the network on each device, as in torch's DataParallel.
 #ifndef GPIPE_EXPERIMENTS_COMMON_DATA_PARALLEL_H_
 #define GPIPE_EXPERIMENTS_COMMON_DATA_PARALLEL_H_
 
@@ -16,12 +15,14 @@
 
 namespace gpipe::experiments {
 
-// Gradients are those of the loss over the whole mini-batch, but for batch norms, which see their
-// replica's share only; running statistics are those of the first replica.
+// Each replica has a thread of its own, with its share of the cores if it is on the CPU.
 //
-// To be used by one thread at a time. Each replica has a thread of its own, with its share of the
-// cores if it is on the CPU.
+// Guarantees: gradients are those of the loss over the whole mini-batch, except in batch norms,
+// which see only their replica's share; running statistics are those of the first replica.
 //
+// Thread-safety: to be used by one thread at a time.
+//
+// Example:
 //   DataParallel parallel(model, make_model, {torch::kCPU, torch::kCPU});
 //   double loss = parallel.step(images, labels);  // replaces the gradients of `model`
 //   optimizer.step();
@@ -30,9 +31,9 @@ class DataParallel {
   // The mean loss over the samples that it is given.
   using LossFn = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  // `model` becomes the first replica and moves to the first device; `make_model` gives further
-  // ones of the same structure, whose values do not matter. Throws c10::ValueError for an empty
-  // list of devices or another structure.
+  // `model` becomes the first replica and moves to the first device; `make_model` makes the other
+  // replicas with the same structure, whose values do not matter. Throws c10::ValueError for an
+  // empty list of devices or another structure.
   DataParallel(torch::nn::Sequential model,
                const std::function<torch::nn::Sequential()>& make_model,
                std::vector<c10::Device> devices, LossFn loss);
@@ -40,9 +41,9 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // One mini-batch, cut along the first dimension: the parameters of `model` are copied to the
-  // replicas, gradients replaced by the mini-batch's. Returns the mean loss. An exception of a
-  // layer is thrown here once all replicas have ended.
+  // Runs one mini-batch, cut along the first dimension: the parameters of `model` are copied to the
+  // replicas, and the gradients are replaced by the mini-batch's. Returns the mean loss. An
+  // exception of a layer is thrown here once all replicas have ended.
   double step(const at::Tensor& input, const at::Tensor& target);
 
  private:

@@ -26,18 +26,18 @@ void write(const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
-  file.close();  // only now all of it has been handed to the system
+  file.close();  // only now everything has been handed to the system
   if (!file) throw std::runtime_error(std::strerror(errno));
 }
 
-// Where a file is to be made: behind symbolic links, so that they stay.
+// Where a file is to be created: symbolic links are followed, so that they stay.
 std::filesystem::path target_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   return error ? std::filesystem::path(path) : target;
 }
 
-// Whether it is there and is neither a file nor a folder, so that no file may take its place.
+// Whether it exists and is neither a file nor a folder, so that no file may take its place.
 bool is_special(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -45,7 +45,8 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// Makes `text` a file beside `target`, which is then to be renamed or removed. Returns its path.
+// Writes `text` to a file beside `target`, which is then to be renamed or removed. Returns its
+// path.
 std::string write_beside(const std::filesystem::path& target, const std::string& text) {
   create_folder_of(target);
   const std::string temporary = target.string() + ".part";

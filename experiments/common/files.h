@@ -1,5 +1,4 @@
-// The files that an experiment is told to read and write.
-
+// Files: the files that an experiment is told to read and write.
 #ifndef GPIPE_EXPERIMENTS_COMMON_FILES_H_
 #define GPIPE_EXPERIMENTS_COMMON_FILES_H_
 
@@ -8,19 +7,19 @@
 namespace gpipe::experiments {
 
 // A path as the user means it. `bazel run` starts programs inside its own tree and says in
-// BUILD_WORKING_DIRECTORY where the user stood: relative paths are meant from there. Absolute and
-// empty ones stay as they are. Creates nothing.
+// BUILD_WORKING_DIRECTORY where the user was: relative paths start there. Absolute and empty ones
+// stay as they are. Creates nothing.
 std::string user_path(const std::string& path);
 
 // Replaces the file at `path` by `text` as a whole: a reader, or a crash in the middle, sees the
-// old or the new file, never half of one. Behind a symbolic link the file that it leads to is
-// replaced. What is no file (/dev/stdout, a pipe) is written to as it is. Creates missing folders.
-// Throws std::runtime_error that names the path and the reason (a full disk, for one), with the old
-// file unchanged and nothing left behind.
+// old or the new file, never half of one. If `path` is a symbolic link, the file that it leads to
+// is replaced. Anything that is not a file (/dev/stdout, a pipe) is written to directly. Creates
+// missing folders. Throws std::runtime_error that names the path and the reason (a full disk, for
+// one), with the old file unchanged and nothing left behind.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// Find out before the work whether write_file_atomically() can write the file, or files in the
-// folder, later; create missing folders. Throw std::invalid_argument with `flag`, the path and the
+// Find out before the work whether write_file_atomically() will be able to write the file, or files
+// in the folder; create missing folders. Throw std::invalid_argument with `flag`, the path and the
 // reason.
 void check_writable_file(const std::string& flag, const std::string& path);
 void check_writable_folder(const std::string& flag, const std::string& path);

@@ -1,5 +1,4 @@
-// The flags that every experiment has, and what they say.
-
+// CommonFlags: the flags that every experiment has, and what they say.
 #ifndef GPIPE_EXPERIMENTS_COMMON_FLAGS_H_
 #define GPIPE_EXPERIMENTS_COMMON_FLAGS_H_
 
@@ -15,11 +14,11 @@
 
 namespace gpipe::experiments {
 
-// 0 and empty: not given, left to the scale or to the variant.
+// 0 and empty mean not given: left to the scale or to the variant.
 struct CommonFlags {
   std::string experiment;
   Scale scale = Scale::kSmoke;
-  std::vector<c10::Device> devices;  // empty: this machine has no CUDA device, and none was given
+  std::vector<c10::Device> devices;  // empty: none was given, and this machine has no CUDA device
   bool devices_given = false;
   int64_t epochs = 0;
   int64_t skip_epochs = 1;
@@ -32,38 +31,38 @@ struct CommonFlags {
   uint64_t seed = 0;
   std::string json;  // a path, made absolute
 
-  // Whether something was given that only pipelines have.
+  // Whether a flag was given that only pipelines have.
   bool for_pipelines() const { return chunks > 0 || !balance.empty(); }
 };
 
-// Throws std::invalid_argument or c10::ValueError, with flag and value, for values that mean
-// nothing, and for a --json that cannot be written.
+// Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and
+// for a --json that cannot be written.
 CommonFlags read_common_flags();
 
-// `value` itself. Throws std::invalid_argument if it is below `least` or above `most`.
+// Returns `value`. Throws std::invalid_argument if it is below `least` or above `most`.
 int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most);
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
-// CPU as often as needed where there are none. With `any_number`, all that were given by hand, be
-// they more or fewer. Throws std::invalid_argument where they are too few.
+// CPU as often as needed if there are none. With `any_number`, all devices that were given by hand,
+// however many. Throws std::invalid_argument if they are too few.
 std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
                                         int64_t needed, bool any_number = false);
 
-// The number of micro-batches: --chunks, or `published`, but for what a mini-batch of `batch_size`
-// samples can be cut into. Throws std::invalid_argument if --chunks are more than that.
+// The number of micro-batches: --chunks, or `published` limited to what a mini-batch of
+// `batch_size` samples can be cut into. Throws std::invalid_argument if --chunks is more than that.
 int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size);
 
 // "2 x cpu", "1 x cuda".
 std::string count_devices(const std::vector<c10::Device>& devices);
 
-// What a pipeline is run with: ", chunks 4, balance [20, 31], checkpoint never, 1f1b" for people,
+// The settings of a pipeline: ", chunks 4, balance [20, 31], checkpoint never, 1f1b" for people,
 // and the same added to an outcome's settings.
 std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
                               const std::vector<int64_t>& balance);
 void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
                   Json& settings);
 
-// What was run with, pipeline or not: scale, devices, seed, skip_epochs.
+// Adds the settings of any variant: scale, devices, seed, skip_epochs.
 void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings);
 
 }  // namespace gpipe::experiments

@@ -17,12 +17,12 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int /*signal*/) {
   requested_flag.store(true);
-  // A step may take minutes.
+  // Printed at once, since a step may take minutes.
   constexpr char kText[] = "\nstopping after this step (once more: at once)\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
 }
 
-// A closed terminal is as good a reason as Ctrl-C.
+// A closed terminal counts like Ctrl-C.
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace
@@ -34,12 +34,13 @@ InterruptScope::InterruptScope() {
   requested_flag.store(false);
   struct sigaction action = {};
   action.sa_handler = on_signal;
-  // RESETHAND: the second signal is not ours any more. RESTART: reads and writes under way go on.
+  // RESETHAND: the second signal gets the default action. RESTART: reads and writes in progress
+  // continue.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (std::size_t k = 0; k < std::size(kSignals); ++k) {
     sigaction(kSignals[k], nullptr, &previous_[k]);
-    // nohup's wish is kept.
+    // A signal that nohup ignores stays ignored.
     if (previous_[k].sa_handler != SIG_IGN) sigaction(kSignals[k], &action, nullptr);
   }
 }

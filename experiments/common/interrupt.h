@@ -1,5 +1,5 @@
-// Ctrl-C asks an experiment to stop after its current step and to say what was reached.
-
+// InterruptScope: Ctrl-C asks an experiment to stop after its current step and to report what was
+// reached.
 #ifndef GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
 #define GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
 
@@ -11,9 +11,13 @@ namespace gpipe::experiments {
 constexpr int kInterruptedExitCode = 130;
 
 // While it lives, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) only sets a
-// flag and says so on stderr; a second one ends the process at once, as usual. At most one object
-// may live at a time (std::logic_error). `requested()` may be called from any thread.
+// flag and says so on stderr; a second one ends the process at once, as usual.
 //
+// Requirements: at most one object may live at a time (std::logic_error).
+//
+// Thread-safety: any thread may call `requested()`.
+//
+// Example:
 //   InterruptScope interrupt;
 //   while (!interrupt.requested() && more()) step();
 class InterruptScope {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kErrorExitCode = 1;
 constexpr int kUsageExitCode = 2;
-// Of the table, and at most on a terminal that has more.
+// The width of the table, and its maximum on a wider terminal.
 constexpr std::size_t kColumns = 80;
 constexpr std::size_t kMostColumns = 120;
 
@@ -31,7 +31,7 @@ std::size_t table_columns() {
   return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
 }
 
-// What an exception says, without the C++ backtrace that LibTorch puts behind.
+// The message of an exception, without the C++ backtrace that LibTorch appends.
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();

@@ -127,7 +127,7 @@ TEST_F(ProgramTest, AClosedStandardOutputIsAnErrorAndLosesNoJson) {
   EXPECT_EQ(json()["rows"][0]["origin"], "measured");
 }
 
-// What earlier variants gave is on disk before a later one takes the process down.
+// The results of earlier variants are on disk before a later one crashes the process.
 TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   add("first", 1);

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 work=${TEST_TMPDIR:-$(mktemp -d)}
 unset BUILD_WORKING_DIRECTORY
-# Tests run beside each other: threads that spin for a core they do not get would cost minutes.
+# Tests run in parallel: threads that spin for a core they do not get would cost minutes.
 export OMP_NUM_THREADS=1
 
 fail() {

@@ -36,7 +36,7 @@ Progress::~Progress() { finish(); }
 
 void Progress::update(int64_t done, const std::string& note) {
   const Clock::time_point now = options_.now();
-  // The first line on a terminal comes at once: it shows that something has begun.
+  // The first line on a terminal is drawn at once: it shows that something has begun.
   if (now - last_ < options_.interval && !(options_.terminal && !drawn_)) return;
   last_ = now;
   std::string text = line(done, note, now - begin_);

@@ -1,6 +1,6 @@
-// Progress of a long loop: one redrawn line with a bar on a terminal, few plain lines elsewhere
-// (a log file, CI).
-
+// Progress: the progress of a long loop.
+//
+// On a terminal it is one redrawn line with a bar, elsewhere (a log file, CI) a few plain lines.
 #ifndef GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
 #define GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
 
@@ -17,31 +17,34 @@ struct ProgressOptions {
   bool terminal = false;
   // Columns of the terminal; longer lines are cut. Default: 80.
   int width = 80;
-  // Least time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
+  // Minimum time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
   std::chrono::milliseconds interval{-1};
   // The clock; tests bring their own. Default: the steady clock.
   std::function<std::chrono::steady_clock::time_point()> now;
 };
 
-// Not thread-safe. `out` must outlive the object, which clears its line when destroyed.
+// Requirements: `out` must outlive the object, which clears its line when destroyed.
 //
+// Thread-safety: none.
+//
+// Example:
 //   Progress progress(std::cerr, "epoch 1/3", batches, terminal_options(STDERR_FILENO));
 //   for (int64_t i = 0; i < batches; ++i) { step(); progress.update(i + 1, "loss 0.31"); }
 //   progress.finish();
 class Progress {
  public:
-  // `total` steps are expected; 0 or less means unknown: the number done is shown without a share.
+  // `total` steps are expected. 0 or less means unknown: the number done is shown without a share.
   Progress(std::ostream& out, std::string label, int64_t total, ProgressOptions options = {});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` steps of the total are done; `note` stands at the end of the line. Cheap when it is not
-  // yet time for a new line.
+  // `done` steps of the total are done; `note` is shown at the end of the line. Cheap when it is
+  // not yet time for a new line.
   void update(int64_t done, const std::string& note = "");
 
-  // Ends the progress: a terminal's line is erased, so that the caller's summary can take its
-  // place; elsewhere nothing is written. May be called several times.
+  // Ends the progress. On a terminal the line is erased, so that the caller's summary can replace
+  // it; elsewhere nothing is written. May be called several times.
   void finish();
 
  private:

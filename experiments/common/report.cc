@@ -73,7 +73,7 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
   }
 }
 
-// "1.539", "4.294×" and "21.99±0.13" as what they are.
+// Converts "1.539", "4.294×" and "21.99±0.13" to JSON.
 Json as_json(const std::string& published) {
   const auto number = [](std::string text) -> std::optional<double> {
     absl::StrReplaceAll({{"×", ""}}, &text);
@@ -102,7 +102,7 @@ struct Group {
   std::size_t width(std::size_t column) const {
     std::size_t width = 0;
     for (const std::string& cell : columns[column]) width = std::max(width, display_width(cell));
-    // The last one is as wide as the shared heading needs.
+    // The last column is as wide as the shared heading needs.
     if (column + 1 == columns.size()) {
       std::size_t others = 0;
       for (std::size_t c = 0; c < column; ++c) others += this->width(c) + 2;
@@ -123,7 +123,7 @@ std::string trim_right(std::string text) {
   return text;
 }
 
-// The groups beside each other.
+// The groups side by side.
 std::string block(const std::vector<Group>& groups) {
   const std::string between = "   ";
   std::string headings;
@@ -204,7 +204,7 @@ Report::Report(PublishedTable table, std::map<std::string, Outcome> outcomes)
     }
   }
   if (table_.ratio.empty()) return;
-  // Of a run that was stopped or failed no ratio is taken, and none to it.
+  // A run that was stopped or failed gets no ratio, and is not the reference of one.
   const Outcome& reference = outcomes_.at(table_.reference);
   for (auto& [experiment, outcome] : outcomes_) {
     if (reference.origin != Origin::kMeasured || outcome.origin != Origin::kMeasured) continue;
@@ -253,7 +253,7 @@ std::string Report::to_text(std::size_t columns) const {
   std::string text = paragraph(table_.title, columns);
   for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups);
 
-  // The same note of several rows once.
+  // A note that several rows share is shown once.
   std::vector<std::pair<std::string, std::vector<std::string>>> notes;
   for (const PublishedRow& row : table_.rows) {
     const std::string& note = outcomes_.at(row.experiment).note;

@@ -1,5 +1,4 @@
-// The --scale flag of every experiment.
-
+// Scale: the --scale flag of every experiment.
 #ifndef GPIPE_EXPERIMENTS_COMMON_SCALE_H_
 #define GPIPE_EXPERIMENTS_COMMON_SCALE_H_
 

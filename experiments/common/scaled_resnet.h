@@ -1,5 +1,5 @@
-// The ResNets of the experiments: ResNet-101 as published, and smaller ones of the same kind.
-
+// ScaledResNet: the ResNets of the experiments: ResNet-101 as published, and smaller ones of its
+// kind.
 #ifndef GPIPE_EXPERIMENTS_COMMON_SCALED_RESNET_H_
 #define GPIPE_EXPERIMENTS_COMMON_SCALED_RESNET_H_
 

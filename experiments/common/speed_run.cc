@@ -12,7 +12,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// One epoch; the seconds it took, or nothing if the user stopped it.
+// Runs one epoch. Returns the seconds it took, or nothing if the user stopped it.
 std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer,
                             const at::Tensor& input, const at::Tensor& target,
                             const std::string& label, int64_t samples, const RunContext& context) {

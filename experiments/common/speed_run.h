@@ -1,5 +1,5 @@
-// The speed experiments' procedure: whole training steps on one mini-batch that is made once.
-
+// run_speed: the speed experiments' procedure: whole training steps on one mini-batch that is made
+// once.
 #ifndef GPIPE_EXPERIMENTS_COMMON_SPEED_RUN_H_
 #define GPIPE_EXPERIMENTS_COMMON_SPEED_RUN_H_
 
@@ -35,15 +35,15 @@ struct SpeedOptions {
   std::string title;
   int64_t samples = 0;  // of an epoch
   int64_t epochs = 1;
-  int64_t skip_epochs = 1;  // that the averages leave out, if others remain
+  int64_t skip_epochs = 1;  // left out of the averages, if others remain
 };
 
-// Trains for some epochs, each of samples / batch steps and a shorter one for the rest, on the same
-// `input` [batch, ...] and `target`, and takes each epoch's time between two synchronizations of
-// the input's device (torchgpipe's procedure, benchmarks/*-speed). Puts "throughput" (samples per
-// second; the mean of the epochs') into the outcome after each epoch, and the epochs themselves,
-// with kMeasured or, stopped by the user, kInterrupted. Throws what the trainer throws;
-// std::invalid_argument for fewer samples than a step takes.
+// Trains for some epochs on the same `input` [batch, ...] and `target`. An epoch has samples /
+// batch steps and a shorter one for the rest; its time is taken between two synchronizations of the
+// input's device (torchgpipe's procedure, benchmarks/*-speed). After each epoch it puts
+// "throughput" (samples per second; the mean over the epochs) and the epochs themselves into the
+// outcome, with kMeasured or, if the user stopped it, kInterrupted. Throws what the trainer throws,
+// and std::invalid_argument for fewer samples than a step takes.
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome);

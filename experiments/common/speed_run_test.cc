@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Notes what it is given.
+// Records what it is given.
 class Recorder : public Trainer {
  public:
   double step(const at::Tensor& input, const at::Tensor& target) override {

@@ -1,5 +1,4 @@
-// Summary figures of repeated measurements, for reports.
-
+// Statistics: summary figures of repeated measurements, for reports.
 #ifndef GPIPE_EXPERIMENTS_COMMON_STATISTICS_H_
 #define GPIPE_EXPERIMENTS_COMMON_STATISTICS_H_
 
@@ -8,8 +7,8 @@
 
 namespace gpipe::experiments {
 
-// Each function throws std::invalid_argument for an empty list: a mean of nothing would be
-// printed as a figure that was never measured.
+// Each function throws std::invalid_argument for an empty list: a mean of nothing would be printed
+// as a figure that was never measured.
 
 double mean(const std::vector<double>& values);
 

@@ -1,5 +1,4 @@
-// Stopwatch: time as experiments take it.
-
+// Stopwatch: how experiments measure time.
 #ifndef GPIPE_EXPERIMENTS_COMMON_STOPWATCH_H_
 #define GPIPE_EXPERIMENTS_COMMON_STOPWATCH_H_
 
@@ -10,8 +9,8 @@
 
 namespace gpipe::experiments {
 
-// Seconds between two points at which a device has done what it was given. As the published runs
-// do, one device is waited for: the first.
+// Seconds between two points at which a device has finished its work. As in the published runs,
+// only one device is waited for: the first.
 class Stopwatch {
  public:
   explicit Stopwatch(c10::Device device) : device_(device) {

@@ -11,7 +11,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Levenshtein's distance.
+// The Levenshtein distance.
 std::size_t distance(const std::string& a, const std::string& b) {
   const auto same = [](char x, char y) {
     return x == y || (x == '-' && y == '_') || (x == '_' && y == '-');

@@ -1,5 +1,4 @@
-// "Did you mean ...?" for names on a command line.
-
+// closest: "Did you mean ...?" for names on a command line.
 #ifndef GPIPE_EXPERIMENTS_COMMON_SUGGESTION_H_
 #define GPIPE_EXPERIMENTS_COMMON_SUGGESTION_H_
 
@@ -8,14 +7,14 @@
 
 namespace gpipe::experiments {
 
-// The candidate that takes the fewest changes of a letter (one more, one less, another one; "-" and
-// "_" are the same letter), the first of several; empty if it takes more than a third of the
-// letters.
+// The candidate that needs the fewest changes of a letter (insert, delete, replace; "-" and "_" are
+// the same letter); the first if there are several. Empty if it needs changes of more than a third
+// of the letters.
 std::string closest(const std::string& name, const std::vector<std::string>& candidates);
 
 // The names of a comma-separated list, each once, in the order of `known`; all of them for "all".
-// Throws std::invalid_argument for a name that is not known (with the closest one and all that
-// are), and for an empty list.
+// Throws std::invalid_argument for an unknown name (with the closest one and all known ones), and
+// for an empty list.
 std::vector<std::string> select_names(const std::string& flag, const std::string& list,
                                       const std::vector<std::string>& known);
 

@@ -10,7 +10,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// The bare network on one device, or the replica that others follow: it holds the running
+// The bare network on one device, or the replica that the others follow: it holds the running
 // statistics, and in evaluation the others would add nothing but speed.
 class BareTrainer : public Trainer {
  public:
@@ -39,7 +39,7 @@ class NaiveTrainer : public BareTrainer {
   double step(const at::Tensor& input, const at::Tensor& target) override {
     const at::Tensor loss =
         loss_(model_->forward(input.to(device_, true)), target.to(device_, true));
-    // Between forward and backward, as the published runs do.
+    // Between forward and backward, as in the published runs.
     model_->zero_grad();
     loss.backward();
     return loss.item().toDouble();

@@ -1,5 +1,4 @@
-// The three ways to train one network, behind one face.
-
+// Trainer: the three ways to train a network, behind one interface.
 #ifndef GPIPE_EXPERIMENTS_COMMON_TRAINER_H_
 #define GPIPE_EXPERIMENTS_COMMON_TRAINER_H_
 
@@ -19,29 +18,30 @@ namespace gpipe::experiments {
 
 // What is trained.
 struct Task {
-  // The network. Called once; for data parallelism once for each device: the same structure then.
+  // Makes the network. Called once; for data parallelism once for each device, with the same
+  // structure.
   std::function<torch::nn::Sequential()> make_model;
   // The mean loss of a mini-batch or of a part of it: a scalar.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
 
-// To be used by one thread at a time.
+// Thread-safety: to be used by one thread at a time.
 class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // One mini-batch (float [n, ...], its targets [n, ...], on any device): replaces the gradients of
-  // the parameters and returns the mean loss.
+  // Runs one mini-batch (float [n, ...], its targets [n, ...], on any device): replaces the
+  // gradients of the parameters and returns the mean loss.
   virtual double step(const at::Tensor& input, const at::Tensor& target) = 0;
 
-  // The network's output for an input, without a graph, on the device of the last layer. In the
-  // mode, training or evaluation, that `module` is in.
+  // The network's output for an input, without a graph, on the device of the last layer. It runs in
+  // the mode, training or evaluation, that `module` is in.
   virtual at::Tensor predict(const at::Tensor& input) = 0;
 
-  // Whose parameters are trained, under the names of the bare network.
+  // The module whose parameters are trained, under the names of the bare network.
   virtual torch::nn::Module& module() = 0;
 
-  // Where inputs and targets are wanted, and the device to wait for when time is taken.
+  // The device for inputs and targets, and the one to wait for when time is measured.
   virtual c10::Device input_device() const = 0;
   virtual c10::Device target_device() const = 0;
 };
@@ -55,7 +55,7 @@ std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
 // "gpipe" or "1f1b". Throws std::invalid_argument for another name, with `flag`.
 ScheduleGenerator parse_schedule(const std::string& flag, const std::string& name);
 
-// Throws what GPipe throws, for a balance that does not fit the network for instance.
+// Throws what GPipe throws, for example for a balance that does not fit the network.
 std::unique_ptr<Trainer> make_pipeline_trainer(const Task& task, const GPipeOptions& options,
                                                const ScheduleGenerator& schedule);
 

@@ -45,7 +45,7 @@ GPipeOptions pipeline(int64_t chunks) {
   return GPipeOptions({20, 31}).devices({c10::kCPU, c10::kCPU}).chunks(chunks);
 }
 
-// One micro-batch or replica sees the same batch-norm statistics as the plain network.
+// With one micro-batch or one replica, batch norm sees the same statistics as in the plain network.
 TEST(Trainer, ThreeWaysAreOneForAWholeBatch) {
   const Data data;
   const auto naive = make_naive_trainer(task(), c10::kCPU);
@@ -76,7 +76,7 @@ TEST(Trainer, SeveralMicroBatchesAndReplicas) {
   const Data data;
   const auto pipe = make_pipeline_trainer(task(), pipeline(2), Schedule::one_f_one_b);
   const auto parallel = make_data_parallel_trainer(task(), {c10::kCPU, c10::kCPU});
-  // Halves on replicas and halves as micro-batches are the same computation.
+  // Two halves on replicas and two halves as micro-batches are the same computation.
   EXPECT_NEAR(pipe->step(data.images, data.labels), parallel->step(data.images, data.labels), 1e-5);
   pipe->module().eval();
   EXPECT_EQ(pipe->predict(data.images).size(0), 4);

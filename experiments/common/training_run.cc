@@ -16,7 +16,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// What a saved run remembers of itself.
+// What a saved run records about itself.
 struct History {
   int64_t planned = 0;  // epochs
   std::vector<EpochResult> epochs;
@@ -45,7 +45,7 @@ History history_of(const std::string& text) {
   return history;
 }
 
-// A run of another length is the same so far only if its learning rates were.
+// A run of another length is the same so far only if its learning rates were the same.
 History checked_history(const TrainingState& state, const TrainingOptions& options,
                         int64_t steps_per_epoch) {
   History history = history_of(state.history);

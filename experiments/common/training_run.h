@@ -1,5 +1,5 @@
-// Training and validation from the first epoch to the last, with the way back in after a stop.
-
+// run_training: training and validation from the first epoch to the last, with resuming after a
+// stop.
 #ifndef GPIPE_EXPERIMENTS_COMMON_TRAINING_RUN_H_
 #define GPIPE_EXPERIMENTS_COMMON_TRAINING_RUN_H_
 
@@ -20,7 +20,7 @@ namespace gpipe::experiments {
 struct EpochResult {
   double lr = 0;  // of the last step
   double train_loss = 0;
-  double seconds = 0;     // of training, loading included, validation not
+  double seconds = 0;     // of training, including loading, excluding validation
   double throughput = 0;  // images per second of training
   double valid_loss = 0;
   double accuracy = 0;  // share of the validation images whose best score is right
@@ -31,25 +31,25 @@ struct TrainingOptions {
   int64_t epochs = 1;
   // The learning rate of 0-based step `step` of a run of `epochs` epochs.
   std::function<double(int64_t step, int64_t epochs)> lr;
-  // Of torch::optim::SGD, but for the learning rate.
+  // The options of torch::optim::SGD, except for the learning rate.
   double momentum = 0.9;
   bool nesterov = true;
   double weight_decay = 1e-4;
   // The mean loss of scores [n, classes] of labels [n], for the validation.
   std::function<at::Tensor(const at::Tensor& scores, const at::Tensor& labels)> loss;
-  // File in which the run is saved after every epoch; empty: it is not.
+  // The file in which the run is saved after every epoch; empty: it is not saved.
   std::string state;
-  // Begin with that file, if it exists.
+  // Begin from that file, if it exists.
   bool resume = false;
-  // What must be the same when resumed. Not the number of epochs: it may change where the learning
-  // rates of the epochs already run would have been the same.
+  // What must be the same on resume. The number of epochs is not part of it: it may change if the
+  // learning rates of the epochs already run would have been the same.
   std::map<std::string, std::string> config;
   // Called with all finished epochs, resumed ones included, after each.
   std::function<void(const std::vector<EpochResult>& epochs)> on_epoch;
 };
 
 struct TrainingResult {
-  std::vector<EpochResult> epochs;  // those finished, resumed ones included
+  std::vector<EpochResult> epochs;  // the finished ones, including resumed ones
   bool interrupted = false;
   int64_t unreadable = 0;  // images
 };

@@ -37,7 +37,7 @@ class TrainingRunTest : public ::testing::Test {
     options_.config = {{"seed", "1"}};
   }
 
-  // A run from the beginning, or from what is saved, of a network that begins the same.
+  // A run from the beginning, or from a saved state, of a network with fixed initial weights.
   TrainingResult run(int64_t epochs) {
     options_.epochs = epochs;
     Task task;
@@ -97,7 +97,7 @@ TEST_F(TrainingRunTest, MoreEpochsWhereTheLearningRatesWereTheSame) {
 }
 
 TEST_F(TrainingRunTest, NoOtherLengthWhereTheLearningRatesWereOthers) {
-  // The first epoch's are the same.
+  // The learning rates of the first epoch are the same.
   options_.lr = [](int64_t step, int64_t epochs) { return step < 2 ? 0.1 : 0.1 / epochs; };
   run(2);
   options_.resume = true;

@@ -29,7 +29,7 @@ using TextMap = c10::Dict<std::string, std::string>;
 constexpr int64_t kFormat = 1;
 
 at::Tensor to_store(const at::Tensor& tensor) {
-  // clone: a view into a larger tensor would store all of that.
+  // clone: a view into a larger tensor would store all of that tensor.
   return tensor.detach().to(at::kCPU).clone();
 }
 
@@ -54,7 +54,8 @@ std::string differences(const TextMap& saved, const std::map<std::string, std::s
   return text;
 }
 
-// A file is this, the checksum of the rest in eight hexadecimal digits, a newline, and the rest.
+// The format of a file: this text, the checksum of the rest in eight hexadecimal digits, a newline,
+// and the rest.
 constexpr char kMagic[] = "gpipe training state ";
 constexpr std::size_t kHeader = sizeof kMagic - 1 + 8 + 1;
 
@@ -77,7 +78,7 @@ std::string read_bytes(const std::string& path) {
 c10::impl::GenericDict read(const std::string& path) {
   const std::string bytes = read_bytes(path);
   const char* content = bytes.data() + kHeader;
-  // Damaged tensors would load without a word.
+  // Damaged tensors would load without an error.
   TORCH_CHECK_VALUE(bytes.size() > kHeader &&
                         bytes.substr(0, kHeader) == header_of(content, bytes.size() - kHeader),
                     path, " is no checkpoint of this program or is damaged");
@@ -93,7 +94,8 @@ c10::impl::GenericDict read(const std::string& path) {
   }
 }
 
-// Copies so that an incomplete file changes nothing: all is checked before anything is written.
+// Makes copies, so that an incomplete file changes nothing: everything is checked before anything
+// is written.
 std::map<std::string, at::Tensor> checked_tensors(const std::string& path, const char* what,
                                                   const c10::impl::GenericDict& saved,
                                                   const std::map<std::string, at::Tensor>& wanted,

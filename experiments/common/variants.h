@@ -1,5 +1,4 @@
-// Which rows of its table an experiment runs.
-
+// make_variants: which rows of its table an experiment runs.
 #ifndef GPIPE_EXPERIMENTS_COMMON_VARIANTS_H_
 #define GPIPE_EXPERIMENTS_COMMON_VARIANTS_H_
 
@@ -17,13 +16,14 @@ struct VariantName {
   bool pipeline = false;
 };
 
-// The variants that --experiment names, or `defaults` (a list like it) if it is not given, each
-// made by `make` with the flags that apply to it.
+// The variants that --experiment names, or `defaults` (a list in the same form) if it is not given.
+// Each is made by `make` with the flags that apply to it.
 //
-// `make` throws std::invalid_argument where flags do not fit its variant. A variant that was named
-// must fit; of the default ones, those that do not stand in the table with the reason, and those
-// that are no pipelines do not see --chunks and --balance. Throws std::invalid_argument for unknown
-// names, for a named variant that does not fit, and if none of those that a flag is for fits it.
+// `make` throws std::invalid_argument if flags do not fit its variant. A variant that was named
+// must fit. A default variant that does not fit is shown in the table with the reason, and default
+// variants that are not pipelines do not see --chunks and --balance. Throws std::invalid_argument
+// for unknown names, for a named variant that does not fit, and if a flag fits none of the variants
+// that it is for.
 std::vector<Variant> make_variants(
     const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
     const std::function<Variant(const CommonFlags& flags, const std::string& name)>& make);

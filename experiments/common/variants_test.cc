@@ -18,7 +18,7 @@ using ::testing::ThrowsMessage;
 
 const std::vector<VariantName> kKnown = {{"plain", false}, {"pipeline-2", true}, {"deep", true}};
 
-// A balance of two fits pipeline-2 alone; there are devices for all but "deep".
+// A balance of two fits only pipeline-2; there are enough devices for all except "deep".
 Variant make(const CommonFlags& flags, const std::string& name) {
   if (name == "plain") {
     EXPECT_FALSE(flags.for_pipelines());

@@ -15,7 +15,7 @@ std::string wrap(const std::string& text, std::size_t columns, std::size_t first
                  std::size_t rest) {
   std::string result(first, ' ');
   std::size_t column = first;
-  bool begun = false;  // this line has a word
+  bool begun = false;  // this line already has a word
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const std::size_t width = display_width(word);

@@ -1,5 +1,4 @@
-// What a set of labelled images is to the loader. Knows nothing of torch.
-
+// Dataset: a set of labeled images as the loader sees it. Knows nothing of torch.
 #ifndef GPIPE_EXPERIMENTS_DATA_DATASET_H_
 #define GPIPE_EXPERIMENTS_DATA_DATASET_H_
 
@@ -24,7 +23,9 @@ struct ReadResult {
   std::string error;
 };
 
-// Immutable once made; `read` is called by several threads at the same time.
+// Immutable once made.
+//
+// Thread-safety: several threads may call `read` at the same time.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -36,9 +37,9 @@ class Dataset {
   // For people: "Fashion-MNIST, 60000 images for training".
   virtual std::string describe() const = 0;
 
-  // Writes image `index` (0 <= index < size()), augmented with draws from `random` and normalised,
+  // Writes image `index` (0 <= index < size()), augmented with draws from `random` and normalized,
   // to `pixels`: shape().size() floats in the order channel, row, column. A damaged or missing
-  // image is no exception but says so in the result; `pixels` is then unspecified.
+  // image does not throw; the result says so, and `pixels` is then unspecified.
   virtual ReadResult read(int64_t index, Random& random, float* pixels) const = 0;
 };
 

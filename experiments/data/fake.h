@@ -1,5 +1,4 @@
-// Random images of any size, for runs that are about speed or that test the machinery.
-
+// FakeDataset: random images of any size, for speed runs and for tests of the machinery.
 #ifndef GPIPE_EXPERIMENTS_DATA_FAKE_H_
 #define GPIPE_EXPERIMENTS_DATA_FAKE_H_
 
@@ -7,7 +6,7 @@
 
 namespace gpipe::experiments {
 
-// Image i is uniform noise in [0, 1) that depends on (seed, i) alone; its label is i modulo the
+// Image i is uniform noise in [0, 1) that depends only on (seed, i). Its label is i modulo the
 // number of classes, and the mean of the image rises a little with the label, so that a network can
 // learn something.
 class FakeDataset : public Dataset {

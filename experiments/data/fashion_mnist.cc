@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kClasses = 10;
 constexpr float kMean = 0.2860F;
 constexpr float kDeviation = 0.3530F;
-// Larger than any real idx file of images; a damaged header must not make us ask for terabytes.
+// Larger than any real idx file of images; a damaged header must not make us request terabytes.
 constexpr int64_t kMostBytes = int64_t{1} << 32U;
 
 struct GzipCloser {
@@ -82,7 +82,7 @@ Idx read_idx(const std::string& path, std::size_t dimensions) {
   }
   idx.bytes.resize(static_cast<std::size_t>(total));
   read_exactly(file.get(), path, idx.bytes.data(), idx.bytes.size());
-  // One byte more makes zlib reach the end and check the sum over the whole.
+  // Reading one byte more makes zlib reach the end and check the checksum of the whole.
   uint8_t beyond = 0;
   const int got = gzread(file.get(), &beyond, 1);
   if (got < 0) fail(path, "is damaged (wrong check sum)");

@@ -1,6 +1,6 @@
-// Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017): 60,000 + 10,000 grey images of 28x28, ten classes,
-// in the idx format, gzipped or not.
-
+// FashionMnist: the Fashion-MNIST images (Xiao, Rasul, Vollgraf, 2017).
+//
+// These are 60,000 + 10,000 gray images of 28x28 in ten classes, in the idx format, gzipped or not.
 #ifndef GPIPE_EXPERIMENTS_DATA_FASHION_MNIST_H_
 #define GPIPE_EXPERIMENTS_DATA_FASHION_MNIST_H_
 
@@ -19,20 +19,20 @@ struct FashionMnistOptions {
   bool train = true;
   // Mirror every other image, drawn at random. Default: false.
   bool flip = false;
-  // Enlarge the images so many times in each direction, bilinearly: networks made for larger images
-  // reduce theirs 32-fold. Default: 1.
+  // Enlarge the images by this factor in each direction, bilinearly: networks made for larger
+  // images reduce theirs 32-fold. Default: 1.
   int64_t enlarge = 1;
-  // Take only the first so many images; 0 takes all. Default: 0.
+  // Take only this many images from the beginning; 0 takes all. Default: 0.
   int64_t limit = 0;
 };
 
-// Holds all images in memory (47 MB). Pixels are normalised with the mean and standard deviation
-// of the training set.
+// Holds all images in memory (47 MB). Pixels are normalized with the mean and standard deviation of
+// the training set.
 class FashionMnist : public Dataset {
  public:
-  // Throws std::invalid_argument if `folder` does not hold the files, for an
-  // enlargement below 1, and std::runtime_error that names the file if one is damaged, cut short or
-  // of another format.
+  // Throws std::invalid_argument if `folder` does not hold the files and for an enlargement below
+  // 1, and std::runtime_error that names the file if one is damaged, cut short or of another
+  // format.
   FashionMnist(const std::string& folder, FashionMnistOptions options);
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }

@@ -26,7 +26,7 @@ bool is_jpeg_name(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg";
 }
 
-// Sorted: the order in which a file system lists is its own affair, that of the images is not.
+// Sorted: file systems list in any order, but the order of the images must be fixed.
 template <typename Keep>
 std::vector<std::string> sorted_names(const fs::path& folder, Keep keep) {
   std::error_code error;
@@ -92,7 +92,7 @@ ReadResult ImageFolder::read(int64_t index, Random& random, float* pixels) const
       const int64_t shorter = std::min(image.width, image.height);
       const int64_t width = options_.short_side * image.width / shorter;
       const int64_t height = options_.short_side * image.height / shorter;
-      // Half-way cases to the even side, as the published recipe's Python rounds.
+      // Rounds half to even, as the published recipe's Python does.
       const auto middle = [size](int64_t extent) {
         return static_cast<int64_t>(std::nearbyint(static_cast<double>(extent - size) / 2.0));
       };

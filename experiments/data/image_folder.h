@@ -1,5 +1,5 @@
-// A folder of JPEG images with one sub-folder for each class, as ImageNet is usually kept.
-
+// ImageFolder: a folder of JPEG images with one sub-folder for each class, as ImageNet is usually
+// kept.
 #ifndef GPIPE_EXPERIMENTS_DATA_IMAGE_FOLDER_H_
 #define GPIPE_EXPERIMENTS_DATA_IMAGE_FOLDER_H_
 
@@ -22,12 +22,13 @@ struct ImageFolderOptions {
   Normalization normalization;
 };
 
-// The classes are the sub-folders in alphabetical order, their images the files that end in .jpg or
-// .jpeg (in any case), directly in the sub-folder. Files are read when an image is asked for.
+// The classes are the sub-folders in alphabetical order. Their images are the files that end in
+// .jpg or .jpeg (in any case), directly in the sub-folder. A file is read when its image is
+// requested.
 class ImageFolder : public Dataset {
  public:
   // Throws std::invalid_argument that names the folder if it does not exist, has no sub-folder, or
-  // one of these has no image, and for sizes that make no sense.
+  // one of these has no image, and for meaningless sizes.
   ImageFolder(const std::string& folder, ImageFolderOptions options);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }

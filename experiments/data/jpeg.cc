@@ -19,7 +19,7 @@ struct Destroyer {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
-// A decoder costs more than a small image: one per thread, kept.
+// A decoder costs more than a small image, so each thread keeps one.
 tjhandle decoder() {
   thread_local const std::unique_ptr<void, Destroyer> handle(tjInitDecompress());
   if (!handle) throw std::runtime_error("libjpeg-turbo gives no decoder");

@@ -1,5 +1,4 @@
-// Decoding of JPEG files with libjpeg-turbo.
-
+// read_jpeg: decodes JPEG files with libjpeg-turbo.
 #ifndef GPIPE_EXPERIMENTS_DATA_JPEG_H_
 #define GPIPE_EXPERIMENTS_DATA_JPEG_H_
 
@@ -9,8 +8,8 @@
 
 namespace gpipe::experiments {
 
-// Reads a JPEG file of any colour space (grey and CMYK too) as red, green, blue. Throws
-// std::runtime_error that names the file if it is missing, cut short, damaged or no JPEG. What
+// Reads a JPEG file of any color space (gray and CMYK too) as red, green, blue. Throws
+// std::runtime_error that names the file if it is missing, cut short, damaged or not a JPEG. What
 // decoders commonly overlook (such as stray bytes between markers) is overlooked. Thread-safe.
 RgbImage read_jpeg(const std::string& path);
 

@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// JPEG loses a little.
+// JPEG is lossy.
 constexpr int kLoss = 6;
 
 std::string path(const std::string& name) { return testing::TempDir() + "/" + name; }

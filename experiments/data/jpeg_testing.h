@@ -1,5 +1,4 @@
-// JPEG files for tests.
-
+// JPEG testing: JPEG files for tests.
 #ifndef GPIPE_EXPERIMENTS_DATA_JPEG_TESTING_H_
 #define GPIPE_EXPERIMENTS_DATA_JPEG_TESTING_H_
 

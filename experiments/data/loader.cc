@@ -15,8 +15,8 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr std::size_t kExamples = 3;
-// Images that a thread takes on at once: enough that the lock does not count even for small
-// images, few enough that all threads share one batch.
+// Images that a thread claims at once: enough that the cost of the lock does not matter even for
+// small images, few enough that all threads share one batch.
 constexpr int64_t kGrain = 16;
 
 }  // namespace
@@ -93,7 +93,7 @@ class Loader::Epoch {
  private:
   struct Slot {
     Batch batch;
-    int64_t size = 0;  // 0: not begun
+    int64_t size = 0;  // 0: not started
     int64_t claimed = 0;
     int64_t done = 0;
     std::vector<uint8_t> valid;
@@ -117,7 +117,7 @@ class Loader::Epoch {
 
   bool may_claim() const { return claiming_ < std::min(batches_, taken_ + options_.prefetch); }
 
-  // With the lock held and may_claim().
+  // Called with the lock held and if may_claim().
   Piece claim() {
     Slot& slot = slot_of(claiming_);
     if (slot.size == 0) {
@@ -141,7 +141,7 @@ class Loader::Epoch {
     return piece;
   }
 
-  // Without threads: a piece of the batch that is wanted now.
+  // Without threads: claims a piece of the batch that is wanted now.
   bool claim_without_waiting(Piece& piece) {
     if (claiming_ > taken_) return false;
     piece = claim();
@@ -198,7 +198,7 @@ class Loader::Epoch {
     if (slot.done == slot.size) ready_.notify_all();
   }
 
-  // A large image takes milliseconds: whoever stops the loader does not wait for the whole piece.
+  // A large image takes milliseconds, so stopping the loader does not wait for the whole piece.
   bool stopped(int64_t i, int64_t begin) {
     if (i == begin) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -221,7 +221,7 @@ class Loader::Epoch {
   const int64_t epoch_;
   const int64_t batches_;
   Unreadable& unreadable_;
-  std::vector<int64_t> order_;  // empty: as it comes
+  std::vector<int64_t> order_;  // empty: in the dataset's order
 
   std::mutex mutex_;
   std::condition_variable ready_;  // a batch is complete, or an error

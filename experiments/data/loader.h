@@ -1,5 +1,4 @@
-// Makes batches of tensors of a dataset with threads of its own, ahead of who trains.
-
+// Loader: makes batches of tensors from a dataset, on threads of its own and ahead of the training.
 #ifndef GPIPE_EXPERIMENTS_DATA_LOADER_H_
 #define GPIPE_EXPERIMENTS_DATA_LOADER_H_
 
@@ -17,19 +16,20 @@ namespace gpipe::experiments {
 
 struct LoaderOptions {
   int64_t batch_size = 1;
-  // Another order in every epoch. Default: false.
+  // Use another order in every epoch. Default: false.
   bool shuffle = false;
   // Leave out a last batch that is not full. Default: false.
   bool drop_last = false;
-  // Threads that read; 0 reads in `next`. Default: 1.
+  // Threads that read; with 0, `next` reads. Default: 1.
   int64_t workers = 1;
-  // Batches made ahead at most, the one being taken included: what memory is spent. Default: 4.
+  // Maximum number of batches made ahead, including the one being taken: the memory spent. Default:
+  // 4.
   int64_t prefetch = 4;
-  // Order and augmentation depend on (seed, epoch, index) alone, never on the threads.
+  // Order and augmentation depend only on (seed, epoch, index), never on the threads.
   uint64_t seed = 0;
-  // What becomes of an image that cannot be read: the next readable one takes its place (training:
-  // the batch stays full) or the batch goes without it (validation: nothing is counted twice).
-  // Default: goes without.
+  // What happens to an image that cannot be read: the next readable one takes its place (training:
+  // the batch stays full), or the batch goes without it (validation: nothing is counted twice).
+  // Default: false, goes without it.
   bool replace_unreadable = false;
   // Page-locked memory, from which copies to a CUDA device can overlap. Default: false.
   bool pinned = false;
@@ -40,16 +40,19 @@ struct Batch {
   at::Tensor labels;  // int64, [batch]
 };
 
-// To be used by one thread at a time. The worker threads use no ATen operator that would start
-// OpenMP threads; they stop promptly when the loader is destroyed or started anew.
+// The worker threads use no ATen operator that would start OpenMP threads; they stop promptly when
+// the loader is destroyed or restarted.
 //
+// Thread-safety: to be used by one thread at a time.
+//
+// Example:
 //   Loader loader(dataset, options);
 //   loader.start(epoch);
 //   while (std::optional<Batch> batch = loader.next()) train(batch->images, batch->labels);
 class Loader {
  public:
-  // Throws std::invalid_argument for numbers that make no sense, and if not one batch comes
-  // out (drop_last with a batch larger than the dataset).
+  // Throws std::invalid_argument for meaningless numbers, and if there would be no batch at all
+  // (drop_last with a batch larger than the dataset).
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -58,16 +61,16 @@ class Loader {
   // Batches of one epoch.
   int64_t batches() const;
 
-  // Begins epoch `epoch`, abandoning one under way.
+  // Begins epoch `epoch`; abandons one in progress.
   void start(int64_t epoch);
 
   // The next batch, or nothing at the end of the epoch or before `start`. An exception of the
-  // dataset is thrown here; the epoch then is over. Throws std::runtime_error if not a single image
+  // dataset is thrown here; the epoch is then over. Throws std::runtime_error if not a single image
   // is readable.
   std::optional<Batch> next();
 
-  // How many different images could not be read since the loader was made, and what was said about
-  // the first few of them.
+  // How many different images could not be read since the loader was made, and the messages of the
+  // first few of them.
   int64_t unreadable() const;
   std::vector<std::string> unreadable_examples() const;
 

@@ -166,7 +166,7 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
   loader.next();
   // One batch is taken, three more may be made; wait until they are.
   while (dataset->reads < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  // Time for one too many; a slow machine cannot make this fail.
+  // Leaves time for one too many; a slow machine cannot make this fail.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(dataset->reads, 40);
 }

@@ -1,7 +1,8 @@
-// Random numbers for the loading of data: the same on every platform and standard library, and
-// cheap to start anew for each image, so that what an image gets depends on seed, epoch and its
-// index alone, whichever thread reads it.
-
+// Random: random numbers for the loading of data.
+//
+// They are the same on every platform and standard library. A generator is cheap to make for each
+// image, so that what an image gets depends only on seed, epoch and its index, whichever thread
+// reads it.
 #ifndef GPIPE_EXPERIMENTS_DATA_RANDOM_H_
 #define GPIPE_EXPERIMENTS_DATA_RANDOM_H_
 

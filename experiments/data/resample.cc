@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kChannels = 3;
 
-// What one output pixel of one direction is made of.
+// The source pixels and weights of one output pixel in one direction.
 struct Taps {
   int64_t first = 0;
   std::vector<float> weights;  // sum 1
@@ -20,7 +20,8 @@ struct Taps {
 // Taps of the outputs begin, ..., begin + count - 1 when `in` pixels become `out`.
 std::vector<Taps> make_taps(int64_t in, int64_t out, int64_t begin, int64_t count) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
-  // Enlarging interpolates between neighbours; reducing averages over all that an output covers.
+  // Enlarging interpolates between neighbors; reducing averages over everything that an output
+  // covers.
   const double support = std::max(scale, 1.0);
   std::vector<Taps> all;
   all.reserve(static_cast<std::size_t>(count));

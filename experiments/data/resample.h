@@ -1,7 +1,8 @@
-// Scaling of 8-bit images with the antialiased bilinear filter that published ImageNet recipes use
-// (a triangle as wide as the reduction asks for). No torch: the threads that load images must
-// not start a team of OpenMP threads each.
-
+// resample: scales 8-bit images with the antialiased bilinear filter that published ImageNet
+// recipes use.
+//
+// The filter is a triangle as wide as the reduction needs. It does not use torch: the threads that
+// load images must not start a team of OpenMP threads each.
 #ifndef GPIPE_EXPERIMENTS_DATA_RESAMPLE_H_
 #define GPIPE_EXPERIMENTS_DATA_RESAMPLE_H_
 
@@ -11,7 +12,7 @@
 
 namespace gpipe::experiments {
 
-// Red, green, blue in turn, rows from the top.
+// Red, green, blue interleaved, rows from the top.
 struct RgbImage {
   int64_t width = 0;
   int64_t height = 0;
@@ -31,10 +32,10 @@ struct Normalization {
   std::array<float, 3> deviation = {0.229F, 0.224F, 0.225F};
 };
 
-// Scales the part `source` of `image` to `width` x `height`, takes the part `window` of that,
-// mirrors it if `mirrored`, and writes it normalised to `pixels`: channel, row, column; 3 *
-// window.width * window.height floats. Nothing outside `source` is looked at.
-// Throws std::invalid_argument if a box is empty or reaches outside.
+// Scales the part `source` of `image` to `width` x `height`, takes the part `window` of the result,
+// mirrors it if `mirrored`, and writes it normalized to `pixels`: channel, row, column; 3 *
+// window.width * window.height floats. Pixels outside `source` are not used. Throws
+// std::invalid_argument if a box is empty or reaches outside.
 void resample(const RgbImage& image, const Box& source, int64_t width, int64_t height,
               const Box& window, bool mirrored, const Normalization& normalization, float* pixels);
 

@@ -12,7 +12,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Leaves pixels as they are in [0, 255].
+// Leaves pixels unchanged in [0, 255].
 Normalization identity() {
   Normalization normalization;
   normalization.mean = {0, 0, 0};
@@ -29,7 +29,7 @@ RgbImage random_image(int64_t width, int64_t height) {
   return image;
 }
 
-// The same by LibTorch: shape [3, window.height, window.width].
+// LibTorch's result for the same: shape [3, window.height, window.width].
 at::Tensor reference(RgbImage& image, const Box& source, int64_t width, int64_t height,
                      const Box& window) {
   const at::Tensor whole =

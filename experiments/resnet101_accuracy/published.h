@@ -1,5 +1,4 @@
-// The published results.
-
+// Published accuracy: the published results of the accuracy experiment.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_PUBLISHED_H_
 

@@ -53,11 +53,11 @@ constexpr char kUsage[] =
     "naive-128, dataparallel-256, pipeline-256 and pipeline-1k unless told otherwise.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
-// One experiment of each way and a deep pipeline: what two cores do within a few minutes.
+// One experiment of each kind and a deep pipeline: what two cores can do within a few minutes.
 constexpr char kSmokeExperiments[] = "naive-128,dataparallel-256,pipeline-256,pipeline-1k";
-// The published runs had so many loading processes.
+// The number of loading processes of the published runs.
 constexpr int64_t kPublishedWorkers = 32;
-// More threads than this load nothing faster on any machine.
+// On no machine do more threads than this load anything faster.
 constexpr int64_t kMostWorkers = 1024;
 
 std::string read_data(Scale scale) {

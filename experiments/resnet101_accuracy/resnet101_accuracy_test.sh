@@ -1,12 +1,12 @@
 #!/bin/bash
-# The program from outside: mistakes, Ctrl-C, going on, damaged images.
+# Tests the whole program: mistakes, Ctrl-C, resuming, damaged images.
 #   resnet101_accuracy_test.sh PROGRAM WRITE_IMAGES
 set -u
 program=$1
 write_images=$2
 # shellcheck source=experiments/common/program_testing.sh
 source experiments/common/program_testing.sh
-# Small enough for seconds.
+# Small enough to take seconds.
 tiny=(--data=fake --batch_size=16 --limit_train=160 --epochs=3)
 
 expect_mistake "did you mean pipeline-256?" --experiment=pipeline-25
@@ -59,13 +59,13 @@ wait $pid
 grep -q "stopped after epoch [12] of 3" "$work/stopped.log" || fail "what was reached is not said"
 grep -q "^pipeline-256  *interrupted " "$work/stopped.log" || fail "no table after Ctrl-C"
 
-# Beginning anew would lose it.
+# Beginning anew would lose the saved run.
 expect_mistake "resume goes on" --experiment=gpipe-256 "${tiny[@]}" --checkpoint_dir="$work/checkpoints"
-# Other learning rates would have led elsewhere.
+# With other learning rates the saved epochs would have gone differently.
 expect_mistake "belongs to a run of 3 epochs" --experiment=gpipe-256 "${tiny[@]}" --epochs=9 \
   --checkpoint_dir="$work/checkpoints" --resume
 
-# Going on with another balance ends where the uninterrupted run ended.
+# Resuming with another balance ends where the uninterrupted run ended.
 "${run[@]}" --balance=30,21 --checkpoint_dir="$work/checkpoints" --resume \
   --json="$work/resumed.json" >"$work/resumed.log" 2>&1 || fail "resumed run"
 grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed"
@@ -74,8 +74,8 @@ grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed
 expect_mistake "seed: saved with 0, now 1" --experiment=gpipe-256 "${tiny[@]}" --seed=1 \
   --checkpoint_dir="$work/checkpoints" --resume
 
-# An experiment that fails keeps what it reached, and the others run. (A limit on files is a full disk: nothing can
-# be saved after the first epoch.)
+# An experiment that fails keeps what it reached, and the others run. (A limit on file sizes acts
+# like a full disk: nothing can be saved after the first epoch.)
 (
   trap '' XFSZ
   ulimit -f 16

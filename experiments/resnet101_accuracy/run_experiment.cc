@@ -25,17 +25,17 @@
 namespace gpipe::experiments {
 namespace {
 
-// Only memory and speed depend on it.
+// Affects only memory and speed.
 constexpr int64_t kValidationBatch = 250;
 constexpr double kPercent = 100;
 
-// An experiment with all that is known before it is run.
+// An experiment with everything that is known before it runs.
 struct Ready {
   AccuracyFlags flags;
   Settings settings;
   Source source;
   std::vector<c10::Device> devices;
-  std::string state;  // the file in which it is saved; empty: it is not
+  std::string state;  // the file in which it is saved; empty: it is not saved
 
   const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
@@ -77,7 +77,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
   throw std::logic_error("unknown way");
 }
 
-// What a resumed run must share with the one before.
+// What a resumed run must have in common with the earlier one.
 std::map<std::string, std::string> config_of(const Ready& ready) {
   const Settings& settings = ready.settings;
   std::map<std::string, std::string> config = {
@@ -87,7 +87,7 @@ std::map<std::string, std::string> config_of(const Ready& ready) {
       {"batch_size", std::to_string(settings.batch_size)},
       {"seed", std::to_string(ready.flags.common.seed)},
       {"weight_decay", std::to_string(settings.weight_decay)}};
-  // Batch norm sees micro-batches or replicas' shares.
+  // Batch norm sees micro-batches, or the replicas' shares.
   if (ready.way() == Way::kPipeline) config["chunks"] = std::to_string(settings.chunks);
   if (ready.way() == Way::kDataParallel) config["replicas"] = std::to_string(ready.devices.size());
   return config;
@@ -160,7 +160,7 @@ void note_epochs(const std::vector<EpochResult>& epochs, std::size_t skip, Outco
   outcome.figures["throughput"] = mean_after(throughputs, skip);
 }
 
-// "" or what is to be said of a training that went astray.
+// "", or a note about a training that diverged.
 std::string divergence(const std::vector<EpochResult>& epochs) {
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (std::isfinite(epochs[i].train_loss) && std::isfinite(epochs[i].valid_loss)) continue;
@@ -186,7 +186,7 @@ void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std
       << std::flush;
 }
 
-// Everything but what is to be done after an epoch.
+// Everything except what is done after an epoch.
 TrainingOptions training_options(const Ready& ready) {
   const Settings& settings = ready.settings;
   TrainingOptions options;

@@ -1,5 +1,4 @@
-// One experiment of the table: what it is to be, and running it.
-
+// make_variant: one experiment of the table: its settings, and how it runs.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 
@@ -24,15 +23,14 @@ struct AccuracyFlags {
   bool overwrite = false;
 };
 
-// Where an experiment saves itself. Requires: flags.state_folder.
+// The file in which an experiment is saved. Requirements: flags.state_folder is set.
 std::string state_file(const AccuracyFlags& flags, const std::string& experiment);
 
-// What is run of the experiment under the flags. Throws std::invalid_argument where they do not
-// fit.
+// The settings of the experiment under the flags. Throws std::invalid_argument if they do not fit.
 Settings settle(const AccuracyFlags& flags, const Experiment& experiment);
 
 // The experiment on `source`, with everything settled that can be. Throws std::invalid_argument or
-// c10::ValueError where the flags do not fit it, or a saved run does not fit or would be lost.
+// c10::ValueError if the flags do not fit it, or if a saved run does not fit or would be lost.
 Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
                      const Source& source);
 

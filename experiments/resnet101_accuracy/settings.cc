@@ -8,8 +8,8 @@
 namespace gpipe::experiments {
 namespace {
 
-// At the smaller scales a micro-batch has this many images at least: batch norm needs some, and
-// small operators cost more than they compute.
+// At the smaller scales a micro-batch has at least this many images: batch norm needs some, and
+// small operators have more overhead than work.
 constexpr int64_t kLeastMicroBatch = 32;
 
 }  // namespace

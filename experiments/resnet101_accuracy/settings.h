@@ -1,5 +1,4 @@
-// The published experiments, and what is really run of them at a scale.
-
+// Settings: the published experiments, and what is really run of them at a scale.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SETTINGS_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SETTINGS_H_
 
@@ -36,7 +35,7 @@ const std::vector<Experiment>& published_experiments();
 // Throws std::invalid_argument for an unknown name.
 const Experiment& find_experiment(const std::string& name);
 
-// What the command line sets by hand; 0 or empty leaves it to the scale.
+// Settings given on the command line; 0 or empty leaves one to the scale.
 struct Overrides {
   int64_t epochs = 0;
   int64_t batch_size = 0;
@@ -62,7 +61,7 @@ struct Settings {
 };
 
 // Throws std::invalid_argument if the balance does not sum up to the number of layers. Chunks and
-// balance are left aside but for pipelines.
+// balance are ignored except for pipelines.
 Settings settle(const Experiment& experiment, Scale scale, const Overrides& overrides);
 
 }  // namespace gpipe::experiments

@@ -16,11 +16,11 @@
 namespace gpipe::experiments {
 namespace {
 
-// ImageNet's and the published recipe's, for --data=fake at full scale.
+// ImageNet's numbers and the published recipe's, for --data=fake at full scale.
 constexpr int64_t kImageNetImages = 1281167;
 constexpr int64_t kImageNetValidation = 50000;
 constexpr int64_t kImageNetClasses = 1000;
-// The recipe scales the shorter side to 8/7 of what it cuts out: 256 to 224.
+// The recipe scales the shorter side to 8/7 of the part that it crops: 256 to 224.
 constexpr int64_t kMargin = 7;
 
 // The first images of another dataset.
@@ -35,7 +35,7 @@ class Limited : public Dataset {
     return whole_->describe() + " (" + std::to_string(size_) + " of them used)";
   }
   ReadResult read(int64_t index, Random& random, float* pixels) const override {
-    // Spread over the whole: the images of a folder are sorted by class.
+    // Spread over the whole dataset, since the images of a folder are sorted by class.
     const auto share = static_cast<double>(whole_->size()) / static_cast<double>(size_);
     return whole_->read(static_cast<int64_t>(static_cast<double>(index) * share), random, pixels);
   }
@@ -45,7 +45,7 @@ class Limited : public Dataset {
   int64_t size_;
 };
 
-// The names of `some` that `others` lacks, the first few; both are sorted.
+// The first few names of `some` that `others` lacks; both are sorted.
 std::string missing(const std::vector<std::string>& some, const std::vector<std::string>& others) {
   constexpr std::size_t kShown = 3;
   std::vector<std::string> names;

@@ -1,5 +1,4 @@
-// The --data flag: which images are trained on and which are validated on.
-
+// Source: the --data flag: the images for training and for validation.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SOURCE_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SOURCE_H_
 
@@ -18,7 +17,7 @@ struct Source {
 };
 
 // `text`: "imagenet:FOLDER" (FOLDER/train and FOLDER/val, each with a folder of JPEGs for every
-// class), "fashion-mnist", "fashion-mnist:FOLDER", or "fake" (random images of the size at hand).
+// class), "fashion-mnist", "fashion-mnist:FOLDER", or "fake" (random images of the current size).
 // Throws std::invalid_argument for anything else, for folders that do not hold that, and if
 // training and validation have different classes; std::runtime_error for damaged files.
 Source open_source(const std::string& text, const Settings& settings, uint64_t seed);

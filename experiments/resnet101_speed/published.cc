@@ -14,7 +14,7 @@ const std::vector<SpeedVariant>& speed_variants() {
   return variants;
 }
 
-// torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5; its column "Huang et al." is
+// torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5. Its column "Huang et al." is
 // estimated from a figure of theirs.
 PublishedTable published_speed() {
   PublishedTable table;

@@ -1,5 +1,4 @@
-// The published runs and their results.
-
+// Published speed: the published runs of the speed experiment and their results.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
 

@@ -1,5 +1,5 @@
 // ResNet-101 speed: whole training steps on one device and through pipelines of 1 to 8 partitions,
-// and the table beside torchgpipe's and that of Huang et al. See README.md in this folder.
+// and the table beside those of torchgpipe and of Huang et al. See README.md in this folder.
 
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -58,7 +58,8 @@ struct Settings {
   std::vector<c10::Device> devices;
 };
 
-// At the smaller scales: images of a micro-batch, and the most micro-batches of a mini-batch.
+// At the smaller scales: images per micro-batch, and the maximum number of micro-batches per
+// mini-batch.
 constexpr int64_t kSmallMicroBatch = 32;
 constexpr int64_t kSmallChunks = 16;
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The program from outside: mistakes, the table, the JSON, Ctrl-C.
+# Tests the whole program: mistakes, the table, the JSON, Ctrl-C.
 #   resnet101_speed_test.sh PROGRAM
 set -u
 program=$1

@@ -8,7 +8,7 @@
 namespace gpipe {
 namespace {
 
-// Reads a number as to_text() writes it: digits only, no needless zero in front.
+// Reads a number as to_text() writes it: digits only, no leading zeros.
 bool take_number(std::string_view text, int32_t* number) {
   if (text.empty() || (text.size() > 1 && text.front() == '0') || text.front() == '-') return false;
   const char* end = text.data() + text.size();

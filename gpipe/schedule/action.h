@@ -1,9 +1,9 @@
+// Action: one thing a worker does, for one stage and one micro-batch.
+//
+// That is a forward, a backward, or one half of a split backward. An action says nothing about when
+// or where it runs; a `Schedule` puts actions in order.
 #ifndef GPIPE_SCHEDULE_ACTION_H_
 #define GPIPE_SCHEDULE_ACTION_H_
-
-// One thing a worker does: a forward, a backward, or one half of a split backward, of one stage for
-// one micro-batch. An action says nothing about when or where it runs; a `Schedule` puts actions in
-// order.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace gpipe {
 
-// A cell's backward is either one kBackward, or a kInputGradient (what the stage before waits for)
-// and later a kWeightGradient (what only the optimizer waits for).
+// A cell's backward is either one kBackward, or a kInputGradient (what the previous stage waits
+// for) and later a kWeightGradient (what only the optimizer waits for).
 enum class ActionKind : uint8_t {
   kForward,         // "F"
   kBackward,        // "B"
@@ -25,8 +25,8 @@ enum class ActionKind : uint8_t {
 
 inline constexpr int kActionKinds = 4;
 
-// The letter that stands for `kind` in texts and drawings. Throws std::invalid_argument for a
-// number that is none of the kinds, and so does everything that writes an action.
+// The letter that stands for `kind` in texts and drawings. It throws std::invalid_argument for a
+// number that is not one of the kinds, and so does everything that writes an action.
 char letter(ActionKind kind);
 
 // A plain value; every function is thread-safe.

@@ -90,8 +90,8 @@ std::vector<Position> Dependencies::order() const {
       return need.position.index < done[static_cast<size_t>(need.position.worker)];
     });
   };
-  // Up and down in turn, as forwards and gradients go: always up, each sweep would bring the
-  // gradients on by one worker only, which is quadratic in the stages.
+  // Alternating up and down, as forwards and gradients go. Going always up, each sweep would
+  // advance the gradients by one worker only, which is quadratic in the stages.
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;

@@ -11,7 +11,7 @@
 namespace gpipe {
 namespace {
 
-// No screen shows as much, and a typing error in a cost shall not fill the memory.
+// More than any screen shows; a typing error in a cost must not fill the memory.
 constexpr double kMostCharacters = 1 << 28;
 
 bool stage_is_worker(const Schedule& schedule) {

@@ -1,8 +1,6 @@
+// draw: the timeline of a schedule as text, with a row per worker and a column per unit of time.
 #ifndef GPIPE_SCHEDULE_DRAWING_H_
 #define GPIPE_SCHEDULE_DRAWING_H_
-
-// The timeline of a schedule as a person would draw it: a row for each worker, a column for each
-// unit of time.
 
 #include <cstdint>
 #include <string>
@@ -11,7 +9,7 @@
 
 namespace gpipe {
 
-// How many columns an action takes; at least 1 each.
+// How many columns each action takes; at least 1.
 struct DrawingCosts {
   int64_t forward = 1;
   int64_t backward = 1;
@@ -22,10 +20,10 @@ struct DrawingCosts {
 // draw(Schedule::one_f_one_b(2, 3)):
 //   0: F0 F1 .. B0 F2 B1 .. B2        dots: nothing to do
 //   1: .. F0 B0 F1 B1 F2 B2 ..
-// With backward = 2 a backward reads "B0---". Where worker j does not run just stage j, the stage
-// is told as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a cost below
-// 1, for a drawing of more than 2^28 characters, and if the schedule does not verify with buffered
-// sends.
+// With backward = 2 a backward is drawn as "B0---". If a worker j runs anything but just stage j,
+// the stage is shown as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a
+// cost below 1, for a drawing of more than 2^28 characters, and if the schedule does not verify
+// with buffered sends.
 std::string draw(const Schedule& schedule, const DrawingCosts& costs = {});
 
 }  // namespace gpipe

@@ -1,8 +1,6 @@
+// Hand-written schedules: kinds that no generator makes yet, to test that everything accepts them.
 #ifndef GPIPE_SCHEDULE_HAND_WRITTEN_H_
 #define GPIPE_SCHEDULE_HAND_WRITTEN_H_
-
-// Schedules that no generator makes yet, written by hand so that the tests can show that everything
-// takes them.
 
 #include "gpipe/schedule/schedule.h"
 
@@ -18,8 +16,8 @@ worker 1: F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 B1.0 B1.1
 )");
 }
 
-// Zero-bubble in kind: backwards split into input and weight gradient, the latter where the worker
-// would idle.
+// A simple zero-bubble schedule: backwards are split into input and weight gradient, the latter
+// where the worker would idle.
 inline Schedule split_backward() {
   return Schedule::from_text(R"(
 stages 2

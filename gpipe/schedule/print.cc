@@ -26,7 +26,7 @@ ABSL_FLAG(int64_t, weight_gradient_cost, 1, "Columns that a weight gradient take
 namespace {
 
 gpipe::Schedule read(std::string path) {
-  // `bazel run` starts the program elsewhere than where its user is.
+  // `bazel run` starts the program in another directory than the user's.
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr && path.front() != '/') path = std::string(directory) + "/" + path;
   std::ifstream file(path);

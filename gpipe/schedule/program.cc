@@ -15,8 +15,8 @@ Program compile(const Schedule& schedule, const Routes& routes) {
     std::vector<Step>& steps = program.workers.emplace_back();
     for (const Action& action : actions) steps.push_back({action, {}, {}});
   }
-  // Slots are dealt out in the order in which the receiver uses them. Two routes may join the same
-  // two actions, so a sender finds its slots by the route, and notes them in its own order.
+  // Slots are assigned in the order in which the receiver uses them. Two routes may join the same
+  // two actions, so a sender finds its slots by the route, and records them in its own order.
   for (int32_t worker = 0; worker < schedule.workers(); ++worker) {
     for (Step& step : program.workers[static_cast<size_t>(worker)]) {
       for (const auto& need : dependencies.needs(step.action)) {

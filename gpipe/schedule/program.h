@@ -1,9 +1,9 @@
+// Program: a schedule compiled with its routes.
+//
+// It says what each worker does, what it waits for before, and what it sends after. A runtime that
+// follows a program needs to know nothing of stages, skips or schedules.
 #ifndef GPIPE_SCHEDULE_PROGRAM_H_
 #define GPIPE_SCHEDULE_PROGRAM_H_
-
-// A schedule and its routes, compiled: what each worker does, what it waits for before, what it
-// sends after. A runtime that follows a program needs to know nothing of stages, skips or
-// schedules.
 
 #include <cstdint>
 #include <string>
@@ -27,32 +27,31 @@ struct Step {
   };
 
   Action action;
-  // The slots of the own mailbox that the action waits for. For a forward of stage j in the order
-  // of routes.incoming(j); for a backward or input gradient, of routes.outgoing(j): the gradients
-  // come back.
+  // The slots of the worker's own mailbox that the action waits for. For a forward of stage j they
+  // are in the order of routes.incoming(j); for a backward or input gradient, of
+  // routes.outgoing(j): the gradients come back.
   std::vector<int32_t> receives;
-  // What the action fills. For a forward of stage j in the order of routes.outgoing(j); for a
-  // backward or input gradient, of routes.incoming(j). A weight gradient neither receives nor
-  // sends.
+  // The slots that the action fills. For a forward of stage j they are in the order of
+  // routes.outgoing(j); for a backward or input gradient, of routes.incoming(j). A weight gradient
+  // neither receives nor sends.
   std::vector<Send> sends;
 };
 
-// A plain value. Every slot is filled by exactly one send and emptied by exactly one receive in a
-// run.
+// A plain value. In a run every slot is filled by exactly one send and emptied by exactly one
+// receive.
 struct Program {
   std::vector<std::vector<Step>> workers;
-  std::vector<int32_t>
-      slots;  // how many slots each worker's mailbox has; they are used in ascending order
+  std::vector<int32_t> slots;  // per worker, the slots of its mailbox, used in ascending order
 
-  // One line a step, as in "worker 1: F1.0 <- 0 -> 2:4 2:5" (waits for slot 0; fills slots 4 and 5
+  // One line per step, e.g. "worker 1: F1.0 <- 0 -> 2:4 2:5" (waits for slot 0; fills slots 4 and 5
   // of worker 2).
   std::string to_text() const;
 };
 
-// Also compiles a forward half or a backward half (Schedule::only): whatever would cross between
-// the halves stays with its stage, no slot is made for it. Throws std::invalid_argument if the
-// schedule does not verify with buffered sends (mailboxes are buffers), or if the routes are for
-// another number of stages.
+// Also compiles a forward half or a backward half (Schedule::only): a value that would cross
+// between the halves stays with its stage, and no slot is made for it. Throws std::invalid_argument
+// if the schedule does not verify with buffered sends (mailboxes are buffers), or if the routes are
+// for another number of stages.
 Program compile(const Schedule& schedule, const Routes& routes);
 
 }  // namespace gpipe

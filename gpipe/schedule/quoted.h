@@ -1,4 +1,4 @@
-// A text that was given, as an error's message shows it. Inner to gpipe/schedule.
+// quoted: how an error message shows a text that was given. Internal to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_QUOTED_H_
 #define GPIPE_SCHEDULE_QUOTED_H_
 
@@ -8,8 +8,8 @@
 
 namespace gpipe::internal {
 
-// In quotes. A message ends at a zero byte and is read by people, so what is not printable ASCII
-// becomes \x00 to \xff, and of a long text the first 80 characters are shown.
+// The text in quotes. A message ends at a zero byte and is read by people, so bytes that are not
+// printable ASCII become \x00 to \xff, and only the first 80 characters of a long text are shown.
 inline std::string quoted(std::string_view text) {
   constexpr size_t kMostShown = 80;
   constexpr char kDigits[] = "0123456789abcdef";

@@ -23,7 +23,7 @@ class Table {
     }
   }
 
-  // Nothing they need is missing.
+  // The actions whose inputs are all there.
   std::vector<Action> possible() const {
     std::vector<Action> result;
     for (size_t j = 0; j < cells_.size(); ++j) {

@@ -1,7 +1,6 @@
+// random_schedule: any schedule that can run, to test that everything accepts it.
 #ifndef GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
 #define GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
-
-// Any schedule that can be run: for tests that show that everything takes them.
 
 #include <cstdint>
 #include <random>
@@ -13,13 +12,13 @@ namespace gpipe::testing {
 // In which order a stage sees the micro-batches.
 enum class MicroBatchOrder {
   kAny,
-  // Forwards ascend, and so do the actions that accumulate gradients (B or W). Inputs' gradients
+  // Forwards ascend, and so do the actions that accumulate gradients (B or W). Input gradients
   // still come in any order.
   kAscending,
 };
 
-// Of these stages and micro-batches, on 1 to `stages` workers, each stage on any of them, each
-// cell's backward whole or split. It verifies with buffered sends.
+// A schedule of these stages and micro-batches on 1 to `stages` workers, each stage on any of them,
+// each cell's backward whole or split. It verifies with buffered sends.
 Schedule random_schedule(int64_t stages, int64_t micro_batches, MicroBatchOrder order,
                          std::mt19937_64& random);
 

@@ -6,11 +6,11 @@
 namespace gpipe {
 namespace {
 
-// Far beyond any pipeline, and small enough that a typing error ends in a message, not in a dead
-// machine.
+// Far beyond any pipeline, and small enough that a typing error ends in a message instead of
+// exhausted memory.
 constexpr int64_t kMostStages = int64_t{1} << 24;
 
-// values[index]; `what` says in the error what the index counts.
+// Returns values[index]; `what` names in the error what the index counts.
 template <typename T>
 const T& element(const std::vector<T>& values, int64_t index, const char* what) {
   if (index < 0 || index >= static_cast<int64_t>(values.size())) {

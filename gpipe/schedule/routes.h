@@ -1,10 +1,10 @@
+// Routes: which values flow between stages, the same for every micro-batch.
+//
+// These are the activations from stage j to stage j + 1, and the skip tensors straight from the
+// stage that stashes them to the stage that pops them. A gradient takes its value's route
+// backwards. What a value is (a tensor, several, bytes) is not known here.
 #ifndef GPIPE_SCHEDULE_ROUTES_H_
 #define GPIPE_SCHEDULE_ROUTES_H_
-
-// Which values flow between stages, for every micro-batch alike: the activations of stage j to
-// stage j + 1, and the skip tensors straight from the stage that stashes them to the stage that
-// pops them. A gradient takes its value's route backwards. What a value is (a tensor, several,
-// bytes) is not known here.
 
 #include <cstdint>
 #include <optional>
@@ -31,16 +31,19 @@ struct Route {
   friend bool operator!=(const Route& a, const Route& b) { return !(a == b); }
 };
 
-// An immutable value; safe to read from any thread.
+// The routes of a pipeline: an immutable value.
 //
+// Thread-safety: safe to read from any thread.
+//
+// Example:
 //   Routes routes = Routes::create(3, {{0, 2, "encoder"}});
-//   for (RouteId id : routes.incoming(2)) use(routes[id]);  // 1 -> 2 "activation", 0 -> 2
-//   "encoder"
+//   // 1 -> 2 "activation", then 0 -> 2 "encoder"
+//   for (RouteId id : routes.incoming(2)) use(routes[id]);
 class Routes {
  public:
-  // The activation routes, named "activation", are numbered first, in the order of the stages; the
-  // skips follow in the order given. Throws std::invalid_argument where stages < 1, or a skip
-  // leaves 0 <= source < target < stages (a skip that stays inside a stage needs no route).
+  // The activation routes, named "activation", are numbered first, in the order of the stages. The
+  // skips follow in the order given. Throws std::invalid_argument if stages < 1, or if a skip
+  // violates 0 <= source < target < stages (a skip that stays inside a stage needs no route).
   static Routes create(int64_t stages, std::vector<Route> skips = {});
 
   int64_t stages() const { return static_cast<int64_t>(outgoing_.size()); }
@@ -51,12 +54,12 @@ class Routes {
   // std::out_of_range for an id that does not exist.
   std::optional<size_t> skip(RouteId id) const;
 
-  // In ascending order, so the activation, where there is one, is first.
-  // Throw std::out_of_range for a stage that does not exist.
+  // In ascending order, so the activation, if there is one, is first. Throw std::out_of_range
+  // for a stage that does not exist.
   const std::vector<RouteId>& outgoing(int64_t stage) const;
   const std::vector<RouteId>& incoming(int64_t stage) const;
 
-  // One line a route: "2: 0 -> 2 encoder".
+  // One line per route: "2: 0 -> 2 encoder".
   std::string to_text() const;
 
   friend bool operator==(const Routes& a, const Routes& b) {

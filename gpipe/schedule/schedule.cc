@@ -34,7 +34,7 @@ std::string ranges(int64_t stages, int64_t micro_batches) {
          std::to_string(micro_batches - 1);
 }
 
-// Reads the lines of a schedule's text, knows their numbers and drops what does not count.
+// Reads the lines of a schedule's text with their numbers; drops empty lines and comments.
 class Lines {
  public:
   explicit Lines(std::string_view text) : rest_(text) { next(); }
@@ -178,7 +178,7 @@ ScheduleFacts Schedule::verify(const Routes& routes, Sends sends) const {
 }
 
 Schedule Schedule::only(std::initializer_list<ActionKind> kinds) const {
-  for (ActionKind kind : kinds) (void)letter(kind);  // throws for what is no kind
+  for (ActionKind kind : kinds) (void)letter(kind);  // throws for what is not a kind
   std::vector<std::vector<Action>> workers;
   for (const std::vector<Action>& all : rep_->workers) {
     std::vector<Action>& kept = workers.emplace_back();

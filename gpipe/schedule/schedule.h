@@ -1,10 +1,11 @@
+// Schedule: what is done in which order: for each worker, the list of actions that it runs.
+//
+// A schedule holds no times and no tensors; an action starts when the data it waits for is there.
+// `compile` (program.h) joins a schedule with routes, `simulate` (simulate.h) puts times on it,
+// `draw` (drawing.h) shows it. docs/design/schedule.md says why it is a value and how deadlocks are
+// found.
 #ifndef GPIPE_SCHEDULE_SCHEDULE_H_
 #define GPIPE_SCHEDULE_SCHEDULE_H_
-
-// What is done in which order: for each worker, the list of actions it runs one after another. A
-// schedule holds no times and no tensors; when an action starts is decided by the data it waits
-// for. `compile` (program.h) joins it with routes, `simulate` (simulate.h) puts times on it, `draw`
-// (drawing.h) shows it. docs/design/schedule.md says why it is a value and how deadlocks are found.
 
 #include <cstdint>
 #include <functional>
@@ -21,21 +22,25 @@
 
 namespace gpipe {
 
-// An immutable value, cheap to copy; safe to read from any thread.
+// A table of workers and their actions: an immutable value, cheap to copy.
 //
+// Thread-safety: safe to read from any thread.
+//
+// Example:
 //   Schedule schedule = Schedule::one_f_one_b(/*stages=*/4, /*micro_batches=*/8);
 //   ScheduleFacts facts = schedule.verify();
 //   schedule.actions(3);                               // F3.0 B3.0 F3.1 B3.1 ...
 //   Schedule::from_text(schedule.to_text()) == schedule;
 class Schedule {
  public:
-  // Of stages x micro-batches: far beyond any mini-batch, and small enough for memory.
+  // The most cells (stages x micro-batches): far beyond any mini-batch, and small enough for
+  // memory.
   static constexpr int64_t kMostCells = int64_t{1} << 24;
 
   // Any table of workers and their actions; several stages may share a worker. Checks the ranges
   // only: throws std::invalid_argument for a stage or micro-batch that does not exist, for counts
-  // below 1, for more than 2^24 cells (stages x micro-batches), and for what is no kind of action.
-  // Whether the table makes sense is for verify() to say.
+  // below 1, for more than 2^24 cells (stages x micro-batches), and for an invalid kind of action.
+  // verify() says whether the table makes sense.
   static Schedule create(int64_t stages, int64_t micro_batches,
                          std::vector<std::vector<Action>> workers);
 
@@ -45,10 +50,10 @@ class Schedule {
   static Schedule gpipe(int64_t stages, int64_t micro_batches);
 
   // One forward, one backward (Narayanan et al., "PipeDream", 2019, in its flushing form, Fan et
-  // al., "DAPPLE", 2021): worker j runs stage j, min(m, p-1-j) forwards to warm up, then a forward
-  // and a backward in turn, then the backwards that are left; backwards in the order 0 .. m-1.
-  // Stage j holds min(m, p-j) micro-batches at most. As long as fill-drain, with less memory.
-  // Throws as create() does.
+  // al., "DAPPLE", 2021): worker j runs stage j. It runs min(m, p-1-j) forwards to warm up, then
+  // one forward and one backward in turn (steady state), then the remaining backwards (cool-down);
+  // the backwards are in the order 0 .. m-1. Stage j holds at most min(m, p-j) micro-batches. It
+  // takes as long as fill-drain, with less memory. Throws as create() does.
   static Schedule one_f_one_b(int64_t stages, int64_t micro_batches);
 
   int64_t stages() const { return rep_->stages; }
@@ -57,23 +62,24 @@ class Schedule {
   // Throws std::out_of_range for a worker that does not exist.
   const std::vector<Action>& actions(int64_t worker) const;
   const std::vector<std::vector<Action>>& table() const { return rep_->workers; }
-  // The worker that runs `stage` (the first, where verify() would complain about several). Throws
+  // The worker that runs `stage` (the first one, where verify() would report several). Throws
   // std::invalid_argument if none does.
   int64_t worker_of(int64_t stage) const;
 
-  // Throws std::invalid_argument with a list of the problems (of more than 100, the first 100 and
-  // how many there are); otherwise tells what the schedule costs. See verify.h for what is checked.
-  // `sends` is what the transport promises: a schedule that passes with the default runs over any.
-  // Without routes only the chain of activations and gradients is looked at: enough where at least
+  // Returns what the schedule costs. Throws std::invalid_argument with a list of the problems (of
+  // more than 100, the first 100 and their number). See verify.h for what is checked. `sends` is
+  // what the transport promises: a schedule that passes with the default runs over any transport.
+  // Without routes only the chain of activations and gradients is checked: enough where at least
   // the skips are buffered (docs/design/schedule.md).
   //
-  // Takes about 1 us per action, and so does compile(): keep the result rather than ask each step.
+  // Takes about 1 us per action, and so does compile(): keep the result instead of asking in each
+  // step.
   ScheduleFacts verify(Sends sends = Sends::kRendezvous) const;
   ScheduleFacts verify(const Routes& routes, Sends sends = Sends::kRendezvous) const;
 
-  // The same workers with only these kinds of action left, in the same order: the forward half is
+  // The same workers with only these kinds of action, in the same order: the forward half is
   // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}). Throws
-  // std::invalid_argument for what is no kind.
+  // std::invalid_argument for an invalid kind.
   Schedule only(std::initializer_list<ActionKind> kinds) const;
 
   // A text for people and for diffs, and its exact inverse:
@@ -81,8 +87,8 @@ class Schedule {
   //   micro_batches 1
   //   worker 0: F0.0 B0.0
   //   worker 1: F1.0 B1.0
-  // from_text() also takes empty lines and comments that start with '#'; it throws
-  // std::invalid_argument naming the line and what was expected there.
+  // from_text() also takes empty lines and comments that start with '#'. It throws
+  // std::invalid_argument that names the line and what was expected there.
   std::string to_text() const;
   static Schedule from_text(std::string_view text);
 
@@ -106,7 +112,7 @@ class Schedule {
   std::shared_ptr<const Rep> rep_;
 };
 
-// What makes a schedule for a pipeline whose size is known only later: Schedule::gpipe,
+// Makes a schedule for a pipeline whose size is known only later: Schedule::gpipe,
 // Schedule::one_f_one_b, or a user's own.
 using ScheduleGenerator = std::function<Schedule(int64_t stages, int64_t micro_batches)>;
 

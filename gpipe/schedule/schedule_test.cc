@@ -109,8 +109,8 @@ TEST_P(Generators, HalvesVerify) {
   }
 }
 
-// With skips between any two stages, alone and all at once, every schedule still runs when sends
-// are buffered.
+// With skips between any two stages, one at a time and all at once, every schedule still runs when
+// sends are buffered.
 TEST_P(Generators, SkipsAddNoDeadlockToBufferedSends) {
   std::vector<Route> all;
   for (const Schedule& schedule : {Schedule::gpipe(p, m), Schedule::one_f_one_b(p, m)}) {

@@ -23,7 +23,7 @@ double cost_of(const StageCost& cost, ActionKind kind) {
     case ActionKind::kWeightGradient:
       return cost.weight_gradient;
   }
-  (void)letter(kind);  // throws: it is none of the kinds
+  (void)letter(kind);  // throws: it is not one of the kinds
   return 0.0;
 }
 
@@ -34,7 +34,7 @@ double checked(double cost, const std::string& what) {
   throw std::invalid_argument(text.str());
 }
 
-// Later than any clock tells: finite costs may add up to more than a double holds.
+// Checks that the time is finite: finite costs may add up to more than a double holds.
 double checked_time(double time, const Action& action) {
   if (std::isfinite(time)) return time;
   throw std::invalid_argument("simulate: the costs up to " + action.to_text() +

@@ -1,13 +1,12 @@
+// simulate: when each action of a schedule would start and end, given what it costs.
+//
+// An action starts as soon as its worker is free and its inputs have arrived. This is the order in
+// which the runtime runs a program, without the runtime.
+//
+// Not modeled: contention between transfers (each has a link of its own), and a worker that must
+// help with a transfer. Costs are in any unit the caller likes; the results are in the same unit.
 #ifndef GPIPE_SCHEDULE_SIMULATE_H_
 #define GPIPE_SCHEDULE_SIMULATE_H_
-
-// When each action of a schedule would start and end, given what it costs: an action starts as soon
-// as its worker is free and its inputs have arrived. This is the order in which the runtime runs a
-// program, without the runtime.
-//
-// Not in the model: contention between transfers (each has a link of its own), and a worker that
-// must help with a transfer. Costs are in whatever unit the caller likes; the results are in the
-// same.
 
 #include <cstdint>
 #include <functional>
@@ -26,8 +25,8 @@ struct StageCost {
   double weight_gradient = 1.0;
 };
 
-// A value on its way: over `route` (an id of the routes) from the action that gives it to the one
-// that needs it.
+// A value in transit over `route` (an id of the routes), from the action that produces it to the
+// one that needs it.
 struct Transfer {
   Action producer;
   Action consumer;
@@ -36,19 +35,19 @@ struct Transfer {
   int32_t to_worker = 0;
 };
 
-// Both must give finite times of at least 0.
+// Both must return finite times of at least 0.
 using ActionCost = std::function<double(const Action&)>;
 using TransferCost = std::function<double(const Transfer&)>;
 
-// The same for every stage, and one for each stage (asking for another stage throws
-// std::out_of_range; what is no kind of action has no cost: std::invalid_argument). A cost per cell
-// is any function of the caller's.
+// The same cost for every stage, and one cost for each stage. Asking for another stage throws
+// std::out_of_range, asking for an invalid kind of action std::invalid_argument. For a cost per
+// cell, write any other function.
 ActionCost uniform_cost(StageCost cost);
 ActionCost stage_costs(std::vector<StageCost> costs);
 
 struct SimulateOptions {
   ActionCost action = uniform_cost({});
-  // Not asked for transfers inside a worker, which take no time. Empty: no transfer takes time.
+  // Not called for transfers inside a worker, which take no time. Empty: no transfer takes time.
   TransferCost transfer;
 };
 
@@ -63,19 +62,23 @@ struct Simulation {
   double makespan = 0.0;                          // the last end; the first start is 0
   std::vector<double> busy;                       // per worker, the time spent in actions
 
-  // Share of the makespan in which the worker has nothing to do, 0 .. 1; 0 where the makespan is 0.
-  // Throws std::out_of_range for a worker that does not exist.
+  // Share of the makespan in which the worker is idle, 0 .. 1; 0 if the makespan is 0. Throws
+  // std::out_of_range for a worker that does not exist.
   double bubble(int64_t worker) const;
-  // The mean over the workers; 0 where there are none.
+  // The mean over the workers; 0 if there are none.
   double bubble_ratio() const;
 };
 
+// Simulates a run; deterministic.
+//
+// Throws std::invalid_argument if the schedule does not verify with buffered sends, for a cost that
+// is negative or not finite, for costs whose sum is not finite, and if SimulateOptions::action is
+// empty.
+//
+// Example:
 //   Simulation run = simulate(Schedule::gpipe(4, 8), {uniform_cost({1.0, 2.0})});
 //   run.makespan;                   // (8 + 4 - 1) * (1.0 + 2.0)
 //   run.workers[3].front().start;   // 3.0: the fill
-// Deterministic. Throws std::invalid_argument if the schedule does not verify with buffered sends,
-// for a cost that is negative or not finite, for costs whose sum is not finite, and if
-// SimulateOptions::action is empty.
 Simulation simulate(const Schedule& schedule, const SimulateOptions& options = {});
 Simulation simulate(const Schedule& schedule, const Routes& routes,
                     const SimulateOptions& options = {});

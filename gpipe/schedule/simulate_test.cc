@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using Cell = std::pair<int, int>;  // micro-batch, stage
 using Cycles = std::vector<std::vector<Cell>>;
 
-// The cells that start at time 0, 1, ...; in a cycle by ascending stage.
+// The cells that start at time 0, 1, ...; within a cycle by ascending stage.
 Cycles cycles(int64_t micro_batches, int64_t stages) {
   const Simulation run =
       simulate(Schedule::gpipe(stages, micro_batches).only({ActionKind::kForward}));
@@ -32,8 +32,8 @@ Cycles cycles(int64_t micro_batches, int64_t stages) {
   return cycles;
 }
 
-// torchgpipe keeps a clock; here the same diagonals come about because each cell starts when its
-// input is there.
+// torchgpipe keeps a clock; here the same diagonals result because each cell starts when its input
+// is there.
 TEST(Simulate, ForwardHalfRunsInDiagonals) {
   EXPECT_EQ(cycles(1, 1), (Cycles{{{0, 0}}}));
   EXPECT_EQ(cycles(1, 3), (Cycles{{{0, 0}}, {{0, 1}}, {{0, 2}}}));
@@ -76,7 +76,7 @@ TEST(Simulate, WholeTimeline) {
   EXPECT_THROW(run.bubble(2), std::out_of_range);
 }
 
-// Backwards of twice a forward's time: the ideal of m / (m + p - 1), for both schedules.
+// Backwards of twice a forward's time: the ideal efficiency of m / (m + p - 1), for both schedules.
 TEST(Simulate, IdealEfficiency) {
   for (const Schedule& schedule : {Schedule::gpipe(8, 32), Schedule::one_f_one_b(8, 32)}) {
     const Simulation run = simulate(schedule, {uniform_cost({5.0, 10.0}), {}});
@@ -133,7 +133,7 @@ TEST(Simulate, NothingIsTransferredInsideAWorker) {
 
 TEST(Simulate, TakesHandWrittenSchedules) {
   EXPECT_EQ(simulate(testing::interleaved()).makespan, 10.0);
-  // The weight gradients fill what would be a bubble.
+  // The weight gradients fill what would otherwise be a bubble.
   const ActionCost cost = uniform_cost({1.0, 2.0, 1.0, 1.0});
   EXPECT_EQ(simulate(testing::split_backward(), {cost, {}}).makespan, 7.0);
   EXPECT_EQ(simulate(Schedule::one_f_one_b(2, 2), {cost, {}}).makespan, 9.0);

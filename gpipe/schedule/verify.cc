@@ -31,8 +31,8 @@ class Problems {
   }
 
  private:
-  // One wrong action makes a few problems. An empty table of the largest size would make 2^24, more
-  // than anybody reads and more memory than the table.
+  // One wrong action causes a few problems. An empty table of the largest size would cause 2^24,
+  // more than anybody reads and more memory than the table.
   static constexpr int64_t kMostTold = 100;
 
   std::vector<std::string> problems_;
@@ -49,7 +49,7 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
   bool has_forward = false;
   bool has_backward = false;
   std::vector<int32_t> owner(static_cast<size_t>(stages), -1);
-  std::vector<int32_t> told(static_cast<size_t>(stages), -1);  // the last worker complained of
+  std::vector<int32_t> told(static_cast<size_t>(stages), -1);  // the last worker reported
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (size_t index = 0; index < workers[worker].size(); ++index) {
       const Action& action = workers[worker][index];
@@ -116,8 +116,8 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
   }
 }
 
-// Runs the table with every action taking one unit. Returns the makespan, or -1 after adding who
-// waits for what.
+// Runs the table with every action taking one unit. Returns the makespan, or -1 after adding the
+// problem of who waits for what.
 int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   std::vector<std::vector<int64_t>> ends(workers.size());
   int64_t makespan = 0;
@@ -148,9 +148,9 @@ int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Pro
   return -1;
 }
 
-// A worker with n actions passes n + 1 exchanges: exchange k lies before action k and after action
-// k - 1. It posts what k - 1 sends and what k receives, and is over when each of these transfers
-// has its other end posted.
+// A worker with n actions passes n + 1 exchanges: exchange k is before action k and after action k
+// - 1. It posts what k - 1 sends and what k receives, and is over when each of these transfers has
+// its other end posted.
 void run_rendezvous(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   struct End {
     size_t worker;
@@ -181,9 +181,10 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
     }
     return ends;
   };
-  // The exchange that each worker has posted; one more than its actions when it is through.
+  // The exchange that each worker has posted; one more than the number of its actions when it is
+  // done.
   std::vector<size_t> at(workers.size(), 0);
-  // Up and down in turn: see Dependencies::order().
+  // Alternating up and down: see Dependencies::order().
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// What verify() says of a schedule's text; empty where it says nothing.
+// What verify() reports for a schedule's text; empty if it reports nothing.
 std::string complaint(const std::string& text, Sends sends = Sends::kRendezvous,
                       const std::vector<Route>& skips = {}) {
   const Schedule schedule = Schedule::from_text(text);
@@ -69,7 +69,7 @@ TEST(Verify, EveryKindOfProblem) {
        "Schedule::verify: 2 problems:\n"
        "  - F1.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs\n"
        "  - B0.0 (worker 0 at position 2) comes before B1.0 (position 3), which it needs"},
-      // Everything of the first group at once.
+      // All problems of the first group at once.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
        "F0.0",
        "Schedule::verify: 5 problems:\n"
@@ -78,13 +78,14 @@ TEST(Verify, EveryKindOfProblem) {
        "  - stage 0 is on worker 0 and on worker 1, but a stage lives on one worker\n"
        "  - F0.1 is missing\n"
        "  - W1.0 is missing, though I1.0 is there"},
-      // Stage 0 wants a backward before it gives what that backward needs.
+      // Stage 0 waits for a backward before it sends what that backward needs.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1",
        "Schedule::verify: 1 problem:\n"
        "  - deadlock, even with buffered sends:\n"
        "      worker 0 at B0.0 waits for B1.0 of worker 1\n"
        "      worker 1 at F1.1 waits for F0.1 of worker 0"},
-      // The same micro-batches in another order: data would flow, but both wait to be heard first.
+      // The same micro-batches in another order: data would flow, but both wait for their sends
+      // first.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1",
        "Schedule::verify: 1 problem:\n"
        "  - deadlock where a send waits for its receiver (with buffered sends it would run):\n"
@@ -120,7 +121,7 @@ TEST(Verify, ScheduleAndRoutesMustBeForTheSameStages) {
   EXPECT_THROW(Schedule::gpipe(2, 2).verify(Routes::create(3)), std::invalid_argument);
 }
 
-// Interleaved and split schedules, and workers with nothing to do, are schedules like any other.
+// Interleaved and split schedules, and workers with nothing to do, are ordinary schedules.
 TEST(Verify, TakesHandWrittenSchedules) {
   const ScheduleFacts interleaved = testing::interleaved().verify();
   EXPECT_THAT(interleaved.peak_live, ElementsAre(2, 2, 2, 1));
@@ -138,9 +139,9 @@ TEST(Verify, TakesHandWrittenSchedules) {
 }
 
 // Why verify() and verify(routes) may differ. 1F1B runs over waiting sends along the chain. But
-// with a skip over three or more stages the first of them waits for the last to hear the skip's
-// value, while the last, some micro-batches behind, waits for the first to hear the skip's
-// gradient. Fill-drain sends nothing back before all went forth.
+// with a skip over three or more stages, the first stage waits for the last to receive the skip's
+// value, while the last, some micro-batches behind, waits for the first to receive the skip's
+// gradient. Fill-drain sends nothing back before all forwards are done.
 TEST(Verify, SkipsMayDeadlockSendsThatWait) {
   const auto runs = [](const Schedule& schedule, const Route& skip) {
     try {

@@ -1,5 +1,5 @@
 // Every public function of the package is given wrong input: it throws what its header says, and
-// the message tells what was given and what to do.
+// the message says what was given and what to do.
 #include "tools/testing/wrong_input.h"
 
 #include <gtest/gtest.h>
@@ -347,7 +347,7 @@ Rows texts() {
 INSTANTIATE_TEST_SUITE_P(ScheduleText, WrongInputTest, ::testing::ValuesIn(texts()),
                          testing::row_name);
 
-// --- What takes a schedule: verify, compile, simulate, draw
+// --- Functions that take a schedule: verify, compile, simulate, draw
 
 struct Broken {
   std::string name;
@@ -355,7 +355,7 @@ struct Broken {
   std::vector<std::string> parts;
 };
 
-// Each of the four functions refuses each of them.
+// Each of the four functions refuses each of these schedules.
 Rows broken_schedules() {
   const std::vector<Broken> broken = {
       {"NoWorkers", "", {"1 problem", "there are no actions"}},
@@ -411,7 +411,7 @@ Rows verifying() {
   const Schedule schedule = Schedule::gpipe(2, 2);
   const Routes other = Routes::create(3);
   const std::vector<std::string> misfit = {"the schedule has 2 stages", "routes are for 3"};
-  // Each worker waits for the other one's later action.
+  // Each worker waits for a later action of the other.
   const Schedule deadlock = Schedule::from_text(
       "stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.1 B1.1 F1.0 B1.0\n");
   const std::vector<std::string> stuck = {"deadlock, even with buffered sends",
@@ -581,7 +581,7 @@ Rows drawing() {
 
 INSTANTIATE_TEST_SUITE_P(Draw, WrongInputTest, ::testing::ValuesIn(drawing()), testing::row_name);
 
-// What looks wrong and is not.
+// What looks wrong but is accepted.
 TEST(OddInputTest, NothingIsAnAnswer) {
   EXPECT_EQ(Simulation().bubble_ratio(), 0.0);
   EXPECT_EQ(Program().to_text(), "");
@@ -596,7 +596,7 @@ TEST(OddInputTest, CostsOfZeroTakeNoTime) {
   EXPECT_EQ(run.bubble(0), 0.0);
 }
 
-// What the checks cost grows with the cells, not with the square of the stages.
+// The cost of the checks grows with the cells, not with the square of the stages.
 TEST(OddInputTest, ManyStagesAreCheckedInNoTime) {
   constexpr int64_t kStages = 1 << 14;
   for (const Schedule& schedule :

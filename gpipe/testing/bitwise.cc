@@ -44,8 +44,8 @@ uint64_t bits_of(const char* data, size_t size) {
   return bits;
 }
 
-// How many numbers of this floating-point type lie between two, -0 and 0 counting as one. Nothing
-// for a NaN, or for a type that is no floating-point type of IEEE 754's layout.
+// How many numbers of this floating-point type lie between two; -0 and 0 count as one. Nothing for
+// a NaN, or for a type that is not a floating-point type of IEEE 754's layout.
 template <typename T>
 std::optional<uint64_t> ulp_of(uint64_t a, uint64_t b, T x, T y) {
   if (x != x || y != y) return std::nullopt;
@@ -61,7 +61,7 @@ struct Number {
   std::optional<uint64_t> ulp;  // to the other
 };
 
-// One number of one part: `type` is no complex type.
+// One number of one part: `type` is not complex.
 template <typename T>
 Number floating(const char* expected, const char* actual) {
   T x;
@@ -85,7 +85,7 @@ Number integer(const char* actual) {
   return {std::to_string(y), std::nullopt};
 }
 
-// What `actual` is, and how far it lies from `expected`.
+// What `actual` is, and how far it is from `expected`.
 Number number(c10::ScalarType type, const char* expected, const char* actual) {
   switch (type) {
     case c10::kFloat:
@@ -141,7 +141,7 @@ std::string element_text(const Parts& parts, const char* other, const char* data
   return text.str();
 }
 
-// The larger of the parts' distances; nothing where one part differs without a distance.
+// The larger of the parts' distances; nothing if a part that differs has no distance.
 std::optional<uint64_t> element_ulp(const Parts& parts, const char* a, const char* b) {
   uint64_t result = 0;
   for (size_t p = 0; p < parts.count; ++p) {

@@ -1,10 +1,11 @@
-// Matchers for tensors that must be the same, not nearly the same.
+// EqualsBitwise: matchers for tensors that must be the same, not nearly the same.
 //
+// A failure shows where the two first differ, both values in full, the distance in units in the
+// last place (ulp), how many elements differ, and the largest difference.
+//
+// Example:
 //   EXPECT_THAT(pipe->forward(x), EqualsBitwise(plain.forward({x})[0]));
 //   EXPECT_THAT(result.outputs, EqualsBitwise(expected.outputs)) << "in round " << round;
-//
-// A failure says where the two differ first, both values in full, how many units in the last place
-// (ulp) lie between them, how many elements differ, and what the largest difference is.
 #ifndef GPIPE_TESTING_BITWISE_H_
 #define GPIPE_TESTING_BITWISE_H_
 
@@ -18,15 +19,15 @@
 
 namespace at {
 
-// What GoogleTest prints of a tensor: "float[2, 3] on cpu". The values may be millions.
+// What GoogleTest prints of a tensor: "float[2, 3] on cpu". There may be millions of values.
 void PrintTo(const Tensor& tensor, std::ostream* out);
 
 }  // namespace at
 
 namespace gpipe::testing {
 
-// Empty if both are undefined, or have the same type, sizes, device and bits: a NaN equals only the
-// same NaN, and -0 is not 0. Strides do not count. Otherwise what differs. Dense tensors only.
+// What differs. Empty if both are undefined, or have the same type, sizes, device and bits: a NaN
+// equals only the same NaN, and -0 is not 0. Strides are ignored. Dense tensors only.
 std::string bitwise_difference(const at::Tensor& expected, const at::Tensor& actual);
 std::string bitwise_difference(const std::vector<at::Tensor>& expected,
                                const std::vector<at::Tensor>& actual);

@@ -1,4 +1,5 @@
-// What many tests of a pipeline begin with: all stages on the CPU, and the mean squared error.
+// CPU options: what many tests of a pipeline begin with: all stages on the CPU, and the mean
+// squared error.
 #ifndef GPIPE_TESTING_CPU_OPTIONS_H_
 #define GPIPE_TESTING_CPU_OPTIONS_H_
 

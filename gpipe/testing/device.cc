@@ -30,7 +30,7 @@ void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #endif
 }
 
-// A function's static variable: static initializers of other files add to it.
+// A function-local static, because static initializers of other files add to it.
 std::map<std::string, DeviceKind>& kinds() {
   static std::map<std::string, DeviceKind> all = {
       {"cpu", {c10::kCPU, [] { return int64_t{0}; }, &slow_work_on_cpu}},
@@ -52,7 +52,7 @@ const DeviceKind& kind() {
   return found->second;
 }
 
-// One of each device; none of the CPU.
+// One on each device; none on the CPU.
 std::vector<c10::Stream> new_streams() {
   std::vector<c10::Stream> streams;
   for (int64_t k = 0; k < gpu_count(); ++k) {

@@ -1,5 +1,7 @@
-// The device that a test program is for: gpipe_cc_test makes of the same source one program for the
-// CPU, with `cuda = True` one for GPUs, and with `fake = True` one for the fake accelerator.
+// Device: the kind of device that a test program is for.
+//
+// From the same source, gpipe_cc_test makes one program for the CPU, with `cuda = True` one for
+// GPUs, and with `fake = True` one for the fake accelerator.
 #ifndef GPIPE_TESTING_DEVICE_H_
 #define GPIPE_TESTING_DEVICE_H_
 
@@ -16,34 +18,34 @@
 namespace gpipe::testing {
 
 // Whether GPIPE_TEST_DEVICE names a kind of device that has streams: "cuda", or one that the
-// program has registered. Throws std::runtime_error if it names anything else but "cpu".
+// program has registered. Throws std::runtime_error if it names anything else except "cpu".
 bool for_gpus();
 
-// How many GPUs, or devices of the kind registered, there are.
+// The number of GPUs, or of devices of the registered kind.
 int64_t gpu_count();
 
-// For the CPU: the CPU. For GPUs: number `number`, counted round where there are fewer. Throws
-// std::runtime_error where there is none.
+// For the CPU: the CPU. For GPUs: device `number`, modulo the number of devices. Throws
+// std::runtime_error if there is none.
 c10::Device device(int64_t number = 0);
 
 // One for each partition: device(0), device(1), ...
 std::vector<c10::Device> devices(int64_t partitions);
 
-// A copy there, also where the tensor is there already: nobody else changes it.
+// A copy on `device`, even if the tensor is already there: nobody else changes it.
 at::Tensor copy_on(c10::Device device, const at::Tensor& tensor);
 std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& tensors);
 // The tensor on the CPU; undefined stays undefined.
 at::Tensor on_host(const at::Tensor& tensor);
 
-// Keeps the device's current stream busy for a tenth of a second or so, without waiting for it. On
-// the CPU, which has no streams: sleeps for a moment.
+// Keeps the device's current stream busy for about a tenth of a second, without waiting for it. On
+// the CPU, which has no streams, it sleeps for a moment.
 void slow_work(c10::Device device);
 
-// The same for as long as the result lives, where the kind can do that; elsewhere as slow_work().
+// The same for as long as the result lives, if the kind of device can do that; otherwise as
+// slow_work().
 [[nodiscard]] std::shared_ptr<void> hold_stream(c10::Device device);
 
-// While it lives, a stream of its own is current on each device, for this thread. On the CPU
-// nothing happens.
+// While it lives, a new stream is current on each device, for this thread. Does nothing on the CPU.
 class OtherStreamsScope {
  public:
   OtherStreamsScope();
@@ -52,8 +54,8 @@ class OtherStreamsScope {
   c10::MultiStreamGuard guard_;
 };
 
-// While it lives, threads of the host may wait for a device where the kind forbids it (see
-// DeviceKind). For layers that ask for a value.
+// While it lives, host threads may wait for a device where the kind forbids it (see DeviceKind).
+// For layers that ask for a value.
 class HostWaitsAllowed {
  public:
   HostWaitsAllowed();
@@ -62,7 +64,7 @@ class HostWaitsAllowed {
   HostWaitsAllowed& operator=(const HostWaitsAllowed&) = delete;
 };
 
-// What stands behind these functions for another kind of device than CPU and CUDA.
+// Implements these functions for another kind of device than CPU and CUDA.
 struct DeviceKind {
   c10::DeviceType type;
   int64_t (*count)();
@@ -71,7 +73,7 @@ struct DeviceKind {
   void (*allow_host_waits)(bool allowed) = nullptr;                    // null: always
 };
 
-// For static initializers of what such a program links. `name` is the value of GPIPE_TEST_DEVICE.
+// For static initializers in what such a program links. `name` is the value of GPIPE_TEST_DEVICE.
 void register_device_kind(const std::string& name, const DeviceKind& kind);
 
 // Base of tests that run on the program's device.

@@ -6,14 +6,14 @@
 
 namespace gpipe::testing {
 
-// Puts a counting allocator before LibTorch's own for the rest of the process; tensors allocated
-// earlier are not counted. Idempotent, thread-safe.
+// Puts a counting allocator in front of LibTorch's own for the rest of the process; tensors
+// allocated earlier are not counted. Idempotent, thread-safe.
 void count_live_memory();
 
 // Bytes in tensors allocated since count_live_memory() and not yet freed.
 int64_t live_bytes();
 
-// The most there were since the last reset_peak_bytes().
+// The maximum of live_bytes() since the last reset_peak_bytes().
 int64_t peak_bytes();
 void reset_peak_bytes();
 

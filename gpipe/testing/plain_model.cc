@@ -23,8 +23,8 @@ namespace {
 std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result(sizes.size());
   for (const at::Tensor& tensor : tensors) {
-    // Differentiable, with one gradient joined of the pieces' ones. narrow() would pad each with
-    // zeros and add them up, which makes a zero of a -0.
+    // Differentiable; the gradient is joined from those of the pieces. narrow() would pad each with
+    // zeros and add them up, which turns -0 into 0.
     const Tensors pieces = tensor.defined() ? tensor.split_with_sizes(sizes) : Tensors();
     for (size_t i = 0; i < sizes.size(); ++i) {
       result[i].push_back(pieces.empty() ? at::Tensor() : pieces[i]);
@@ -37,7 +37,7 @@ std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return internal::MiniBatch(internal::batch_size(inputs, "input"), chunks).sizes();
 }
 
-// As cut(), each piece a leaf of its own for a backward of its own.
+// Like cut(), but each piece is a leaf of its own for a backward of its own.
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {
@@ -48,7 +48,7 @@ std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int6
   return result;
 }
 
-// Hands the leaves' gradients to the inputs, joined.
+// Passes the leaves' gradients, joined, to the inputs.
 void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
@@ -63,7 +63,7 @@ void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
   }
 }
 
-// Autocast of the CPU, without the cache of weights.
+// CPU autocast, without the cache of weights.
 class AutocastScope {
  public:
   explicit AutocastScope(std::optional<at::ScalarType> type)
@@ -104,7 +104,7 @@ Tensors join(const std::vector<Tensors>& pieces) {
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
     for (const Tensors& piece : pieces) column.push_back(piece[k]);
-    // One alone keeps its strides: they decide the order of sums over it.
+    // A single one keeps its strides: they decide the order of sums over it.
     result.push_back(column.size() == 1 || !column[0].defined() ? column[0] : at::cat(column, 0));
   }
   return result;
@@ -191,7 +191,8 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);
-  // Taken by hooks: .grad would have the strides of the leaf, and these decide the order of sums.
+  // Gradients are taken by hooks: .grad would have the strides of the leaf, and the strides decide
+  // the order of sums.
   Tensors arrived(leaves.size());
   for (size_t k = 0; k < leaves.size(); ++k) {
     at::Tensor& leaf = leaves[k];

@@ -27,10 +27,10 @@ class PlainModel {
   StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                   BackwardOrder order);
 
-  // Like GPipe::forward of the mini-batch, then loss_fn over the whole of it and backward. With
-  // `autocast` the forward alone runs under autocast of the CPU to that type, without the cache of
-  // weights that were cast, whose gradients would wait for the last use in all micro-batches. The
-  // outputs require a gradient where the model's do.
+  // Like GPipe::forward of the mini-batch, then loss_fn over all of it and backward. With
+  // `autocast` only the forward runs under CPU autocast to that type, without the cache of cast
+  // weights, whose gradients would wait for the last use in all micro-batches. The outputs require
+  // a gradient where the model's do.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 

@@ -1,6 +1,7 @@
-// The one seed from which a test program draws: the same in each run, another one with
-// GPIPE_TEST_SEED=NUMBER, and told with the first failure of a test. Needs no LibTorch;
-// torch_seed.h is what LibTorch draws from.
+// test_seed: the one seed from which a test program draws.
+//
+// It is the same in each run, and another one with GPIPE_TEST_SEED=NUMBER. The first failure of a
+// test prints it. It needs no LibTorch; torch_seed.h covers what LibTorch draws.
 #ifndef GPIPE_TESTING_SEED_H_
 #define GPIPE_TESTING_SEED_H_
 
@@ -14,13 +15,13 @@
 
 namespace gpipe::testing {
 
-// GPIPE_TEST_SEED, or a fixed number. Throws std::invalid_argument if the variable is no number.
+// GPIPE_TEST_SEED, or a fixed number. Throws std::invalid_argument if the variable is not a number.
 uint64_t test_seed();
 
-// A generator of its own for each `stream`; the same numbers at every call.
+// A generator for each `stream`; it gives the same numbers at every call.
 std::mt19937_64 test_random(uint64_t stream = 0);
 
-// What test_seed() makes of the variable's text; null or empty stands for unset.
+// The seed that test_seed() reads from the variable's text; null or empty stands for unset.
 uint64_t seed_from(const char* text);
 
 // Has `function` called with test_seed() before each test suite and each test, so that what a test
@@ -28,7 +29,7 @@ uint64_t seed_from(const char* text);
 bool before_each_test(void (*function)(uint64_t seed));
 
 // Calls these functions, and writes GPIPE_TEST_SEED=... with the first failure of each test.
-// gpipe_cc_test's main has it.
+// gpipe_cc_test's main installs it.
 std::unique_ptr<::testing::TestEventListener> make_seed_listener(std::ostream& out);
 
 }  // namespace gpipe::testing

@@ -1,5 +1,7 @@
-// What LibTorch draws in a test comes from test_seed(), too: before each test its global generators
-// are seeded with it. gpipe_cc_test links this file into each test that lists //third_party:torch.
+// torch seed: seeds LibTorch's generators in tests.
+//
+// Before each test LibTorch's global generators are seeded with test_seed(). gpipe_cc_test links
+// this file into each test that lists //third_party:torch.
 #ifndef GPIPE_TESTING_TORCH_SEED_H_
 #define GPIPE_TESTING_TORCH_SEED_H_
 
@@ -7,7 +9,8 @@
 
 namespace gpipe::testing {
 
-// Instead of torch::manual_seed(stream): other draws for each stream and each test_seed().
+// Use it instead of torch::manual_seed(stream): it gives other draws for each stream and each
+// test_seed().
 void manual_seed(uint64_t stream = 0);
 
 }  // namespace gpipe::testing

@@ -10,9 +10,10 @@
 
 namespace gpipe::testing {
 
-// Aborts the process, with a message that has `what`, if it is not destroyed within `limit`. There
-// is no gentler way out: threads that hang cannot be ended.
+// Aborts the process, with a message that contains `what`, if it is not destroyed within `limit`.
+// There is no gentler way out: threads that hang cannot be ended.
 //
+// Example:
 //   Watchdog watchdog(std::chrono::seconds(60), "a failing forward");
 //   EXPECT_THROW(pipe->forward(input), std::runtime_error);
 class Watchdog {

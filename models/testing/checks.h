@@ -1,3 +1,4 @@
+// Checks: GoogleTest expectations that the models' tests share.
 #ifndef MODELS_TESTING_CHECKS_H_
 #define MODELS_TESTING_CHECKS_H_
 
@@ -9,20 +10,19 @@
 
 #include "models/testing/golden.h"
 
-// GoogleTest expectations shared by the models' tests.
 namespace gpipe::models::testing {
 
-// Makes the model of one golden case, in any state; it is cast and filled by the check.
+// Builds the model of one golden case, in any state; the check casts and fills it.
 using Build = std::function<torch::nn::Sequential()>;
 
-// Structure, and every number of the golden case with each of its fills.
+// Compares the structure, and every number of the golden case with each of its fills.
 void expect_golden(const std::string& label, const Build& build);
 
-// The golden pipeline run with checkpoint "never" of this label, with the plain model run
+// Compares the golden pipeline run of this label with checkpoint "never" with the plain model, run
 // micro-batch by micro-batch.
 void expect_golden_micro_batched(const std::string& label, const Build& build);
 
-// "1>2 0>2": from which to which partition each skip goes, the last stashed first.
+// "1>2 0>2": from which partition to which each skip goes; the one stashed last comes first.
 std::string skip_partitions(const torch::nn::Sequential& model,
                             const std::vector<int64_t>& balance);
 

@@ -59,7 +59,7 @@ class Differences {
   explicit Differences(double tolerance) : tolerance_(tolerance) {}
 
   void compare(const std::string& what, double actual, double golden, double scale) {
-    // Also true for a NaN.
+    // Also true for NaN.
     if (!(std::abs(actual - golden) <= tolerance_ * scale)) {
       text_ << what << " is " << actual << ", golden " << golden << ", apart by "
             << std::abs(actual - golden) / scale << " of " << scale << "\n";
@@ -333,7 +333,7 @@ std::string difference(const Record& actual, const Record& golden, double tolera
   if (!golden.shape.empty()) {
     differences.expect_equal("shape", at::IntArrayRef(actual.shape), at::IntArrayRef(golden.shape));
   }
-  // Sums may cancel, so they are measured by the sum of absolute values.
+  // Sums may cancel, so their error is relative to the sum of absolute values.
   differences.compare("sum", actual.sum, golden.sum, golden.abs_sum);
   differences.compare("abs_sum", actual.abs_sum, golden.abs_sum, golden.abs_sum);
   differences.compare("weighted_sum", actual.weighted_sum, golden.weighted_sum, golden.abs_sum);

@@ -1,3 +1,15 @@
+// Golden: reference numbers of the models in //models, and how they were obtained. For tests only.
+//
+// The numbers were obtained once from torchgpipe's own Python models, on the CPU in float64. The
+// procedures here lead to them: how parameters and inputs are filled without a file of weights, the
+// losses, and what of a result is compared.
+//
+// Example:
+//   unet->to(torch::kFloat64);
+//   fill("hash", *unet);
+//   unet->eval();
+//   auto output = unet->forward(golden_input(golden_case.input_shape));
+//   EXPECT_EQ(difference(record(output), golden_case.fills.at("hash").eval, 1e-9), "");
 #ifndef MODELS_TESTING_GOLDEN_H_
 #define MODELS_TESTING_GOLDEN_H_
 
@@ -10,20 +22,11 @@
 #include <string>
 #include <vector>
 
-// Reference numbers of the models in //models, obtained once from torchgpipe's own Python models on
-// the CPU in float64, and the procedures that lead to them: how parameters and inputs are filled
-// without any file of weights, the losses, and what of a result is compared. For tests only.
-//
-//   unet->to(torch::kFloat64);
-//   fill("hash", *unet);
-//   unet->eval();
-//   auto output = unet->forward(golden_input(golden_case.input_shape));
-//   EXPECT_EQ(difference(record(output), golden_case.fills.at("hash").eval, 1e-9), "");
 namespace gpipe::models::testing {
 
-// Overwrites all parameters and buffers with values that depend on their position alone, in the
-// order of named_parameters() and named_buffers(). "hash" is sensitive to every detail of a
-// network; "sin" means something for networks without batch norm only.
+// Overwrites all parameters and buffers with values that depend only on their position in
+// named_parameters() and named_buffers(). "hash" is sensitive to every detail of a network; "sin"
+// is meaningful only for networks without batch norm.
 void fill(const std::string& kind, torch::nn::Module& module);
 void fill_hash(torch::nn::Module& module);
 void fill_sin(torch::nn::Module& module);
@@ -33,7 +36,7 @@ double hash_value(uint32_t k, uint32_t i);
 // Sets the probability of every Dropout2d to 0.
 void turn_dropout_off(torch::nn::Module& module);
 
-// float64 of this shape with element i = sin(0.01 i).
+// A float64 tensor of this shape with element i = sin(0.01 i).
 at::Tensor golden_input(at::IntArrayRef shape);
 // `loss` is "ce" (output [batch, classes]) or "bce" (any output). The target is for the whole
 // batch.
@@ -43,9 +46,9 @@ at::Tensor golden_loss(const std::string& loss, const at::Tensor& output);
 
 // What is compared of an output.
 struct Record {
-  std::vector<int64_t> shape;  // empty in a golden one: not recorded
+  std::vector<int64_t> shape;  // empty in a golden record: not recorded
   double sum = 0, abs_sum = 0, weighted_sum = 0;
-  double max_abs = 0;  // 0 in a golden one
+  double max_abs = 0;  // 0 in a golden record
   std::vector<double> first, last;
 };
 Record record(const at::Tensor& output);
@@ -54,8 +57,8 @@ Record record(const at::Tensor& output);
 struct GradientRecord {
   double total_sum = 0, total_abs_sum = 0;
   std::vector<double> first_parameter, last_parameter;  // their first elements
-  double first_max_abs = 0, last_max_abs = 0;           // 0 in a golden one
-  std::vector<double> abs_sums;                         // of each; empty: not recorded
+  double first_max_abs = 0, last_max_abs = 0;           // 0 in a golden record
+  std::vector<double> abs_sums;                         // of each parameter; empty: not recorded
 };
 GradientRecord record_gradients(const torch::nn::Module& module);
 
@@ -80,8 +83,8 @@ std::vector<double> sgd_losses(torch::nn::Sequential model, const at::Tensor& in
                                const std::string& loss, int64_t steps);
 
 // "" if `actual` agrees with `golden` to `tolerance`, else what differs and by how much. Elements
-// are compared relative to the largest one, sums to the sum of absolute values, other numbers to
-// the golden one.
+// are compared relative to the largest one, sums relative to the sum of absolute values, other
+// numbers relative to the golden one.
 std::string difference(const Record& actual, const Record& golden, double tolerance);
 std::string difference(const GradientRecord& actual, const GradientRecord& golden,
                        double tolerance);
@@ -96,7 +99,7 @@ struct Tolerance {
   double eval, train, gradients;
 };
 
-// The plain model with one fill. Train is without dropout unless its name says so.
+// Results of the plain model with one fill. Training is without dropout unless the name says so.
 struct Results {
   Record eval;
   double eval_loss = 0;
@@ -120,9 +123,9 @@ struct Case {
 };
 
 // One forward and backward in train mode without dropout through the original pipeline, then a
-// forward in eval mode. Where `checkpoint` is not "never" and there is no deferred batch norm, the
-// original updates running statistics again in each recompute, which ours does not: there `buffers`
-// and `eval_after` are to be taken from the run with "never".
+// forward in eval mode. Where `checkpoint` is not "never" and batch norm is not deferred, the
+// original updates running statistics again in each recompute, which ours does not. In that case
+// take `buffers` and `eval_after` from the run with "never".
 struct PipelineRun {
   std::string label;
   std::vector<int64_t> input_shape;
@@ -146,7 +149,7 @@ const std::vector<PipelineRun>& golden_pipeline_runs();
 // Throws std::out_of_range for an unknown label.
 const Case& golden_case(const std::string& label);
 
-// How large a model is, in numbers and not in bytes.
+// The size of a model, as numbers of elements and not of bytes.
 struct Counts {
   int64_t parameters, parameter_tensors, buffer_tensors, buffer_elements, layers, skippables;
 };

@@ -42,7 +42,7 @@ _TARGETS = {
 _PROBE = "include/absl/base/config.h"
 _PACKAGE = "libabsl-dev"
 
-# A target that nobody described, far deeper than Abseil goes.
+# A limit far deeper than Abseil goes.
 _MAX_DEPTH = 64
 
 def _pkgconfig_folder(repository_ctx):
@@ -111,7 +111,7 @@ def _absl_impl(repository_ctx):
             libs = _closure(repository_ctx, folder, module, cache)
             lines += ["", "cc_library(", "    name = \"%s\"," % name]
             if libs:
-                # Only what is really called becomes a dependency of the binary.
+                # Only libraries that are really called become dependencies of the binary.
                 lines.append("    linkopts = [")
                 for option in ["-Wl,--push-state,--as-needed"] + libs + ["-Wl,--pop-state"]:
                     lines.append("        \"%s\"," % option)

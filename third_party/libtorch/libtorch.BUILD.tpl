@@ -2,12 +2,12 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 
 package(default_visibility = ["//visibility:public"])
 
-# The shared libraries are not in `srcs`: Bazel would link copies in another folder, where they do not
-# find each other, because they look beside themselves ($ORIGIN).
+# The shared libraries are not in `srcs`: Bazel would link copies in another folder, where they
+# would not find each other, because they look beside themselves ($ORIGIN).
 cc_library(
     name = "libtorch",
     hdrs = %{hdrs},
-    # Code for CUDA streams asks for this with #if: a LibTorch without CUDA has no c10/cuda.
+    # Code for CUDA streams checks this with #if: a LibTorch without CUDA has no c10/cuda.
     defines = ["GPIPE_TORCH_HAS_CUDA=%{has_cuda}"],
     includes = [
         "cuda",

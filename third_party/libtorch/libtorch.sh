@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Finds or fetches the pinned LibTorch, and the headers of CUDA that its own headers include.
 #
-#   libtorch.sh find    prints four lines, or exits 3 when something has to be fetched first, or exits 1
-#                       when what was asked for cannot be used:
+#   libtorch.sh find    prints four lines, or exits 3 when something has to be fetched first, or
+#                       exits 1 when what was asked for cannot be used:
 #                         torch=DIR   has include/ and lib/
 #                         cuda=DIR    has cuda_runtime_api.h, empty if this LibTorch knows no CUDA
 #                         crt=DIR     has host_defines.h, empty likewise
@@ -26,7 +26,7 @@ die() {
   exit 1
 }
 
-# version_of DIR: the version of the LibTorch whose include/ is in DIR, nothing if it cannot be told.
+# version_of DIR: the version of the LibTorch whose include/ is in DIR; nothing if it is unknown.
 version_of() {
   local file="$1/include/torch/headeronly/version.h"
   [[ -f ${file} ]] || file="$1/include/torch/csrc/api/include/torch/version.h"
@@ -34,7 +34,7 @@ version_of() {
   sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) *\([0-9]*\).*/\2/p' "${file}" | paste -sd.
 }
 
-# missing_in DIR: the first file that a usable LibTorch would have and this one has not.
+# missing_in DIR: the first file that a usable LibTorch has and this one does not.
 missing_in() {
   local file
   for file in include/ATen/core/Tensor.h include/torch/csrc/api/include/torch/torch.h \
@@ -43,7 +43,8 @@ missing_in() {
   done
 }
 
-# find_torch: sets `torch` (has include/ and lib/) and `site` (may hold nvidia/); both empty if there is none.
+# find_torch: sets `torch` (has include/ and lib/) and `site` (may hold nvidia/); both are empty if
+# there is none.
 find_torch() {
   local root found absent
   if [[ -n ${LIBTORCH_ROOT:-} ]]; then
@@ -91,8 +92,8 @@ first_with() {
   return 0
 }
 
-# find_cuda: sets `cuda`, `crt`, `nccl`. The wheels that LibTorch comes with have the headers of the CUDA
-# runtime but for crt/, so code that uses c10/cuda compiles where there is no CUDA Toolkit.
+# find_cuda: sets `cuda`, `crt`, `nccl`. The wheels that LibTorch comes with have the headers of the
+# CUDA runtime except crt/, so code that uses c10/cuda compiles where there is no CUDA Toolkit.
 find_cuda() {
   local toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}"
   cuda="" crt="" nccl=""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every way in which LibTorch is found, fetched or refused, on made-up folders and with a made-up pip.
+# Every way in which LibTorch is found, fetched or refused, with made-up folders and a made-up pip.
 set -uo pipefail
 
 script="${PWD}/third_party/libtorch/libtorch.sh"
@@ -7,7 +7,7 @@ root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
 
-# make_torch DIR VERSION: what the script looks at in a LibTorch.
+# make_torch DIR VERSION: makes the files that the script looks for in a LibTorch.
 make_torch() {
   local -a parts
   IFS=. read -r -a parts <<<"$2"

@@ -5,7 +5,7 @@ load("//third_party:system.bzl", "maybe")
 # A download of 2.6 GB over a slow line.
 _TIMEOUT_SECONDS = 3 * 60 * 60
 
-# What changes the answer of libtorch.sh.
+# The variables that change the answer of libtorch.sh.
 _ENVIRON = [
     "CUDA_HOME",
     "CUDA_PATH",
@@ -16,10 +16,10 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
-# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each compile
-# action, which takes longer than to compile the file (30 s for 5 s). As folders they cost nothing, and
-# the pinned version does not change under Bazel's feet. Bazel 4 takes headers in a folder as declared;
-# later ones may not, so the official Bazels get the list.
+# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each
+# compile action, which takes longer than compiling the file (30 s for 5 s). As folders they cost
+# nothing, and the pinned version does not change under Bazel's feet. Bazel 4 accepts headers in a
+# folder as declared; later versions may not, so the official Bazels get the list.
 def _header_folders(folders):
     return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
 
@@ -27,7 +27,8 @@ def _header_globs(folders):
     patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
-# Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left out.
+# Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left
+# out.
 def _what_to_do(stderr):
     lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
     return "\n" + "\n".join(lines or [stderr])

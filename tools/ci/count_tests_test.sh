@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/ci/count_tests.py on made-up build events.
+# Tests tools/ci/count_tests.py on made-up build events.
 set -uo pipefail
 
 script="${PWD}/tools/ci/count_tests.py"

@@ -52,7 +52,7 @@ FOLDERS = ("gpipe/internal", "gpipe/runtime", "skip")
 # Headers for tests only.
 NOT_MUTATED = ("skip/testing.h",)
 TESTS = "//gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + //skip:all"
-# Minutes long, or about the machine rather than the code.
+# They take minutes, or are about the machine rather than the code.
 SLOW_TESTS = ("//gpipe:golden_test",)
 LAST_TESTS = ("//gpipe:generated_programs_test",)
 
@@ -81,7 +81,7 @@ class Mutant:
 
     def __init__(self, file, line, line_text, kind, change, start, end, prefix, suffix):
         self.number = -1
-        self.twins = 0  # how many before it have the same name otherwise
+        self.twins = 0  # how many mutants before it have otherwise the same name
         self.file, self.line, self.line_text = file, line, line_text
         self.kind, self.change = kind, change
         self.start, self.end = start, end
@@ -433,14 +433,14 @@ def find_mutants(file, text):
         shown = (begin, end + 1)
         if USELESS.search(code[begin:end]):
             continue
-        # What is excluded within the statement, say a message, goes with it.
+        # Text that is excluded within the statement, such as a message, goes with it.
         saved = bytes(source.excluded[begin : end + 1])
         source.excluded[begin : end + 1] = bytes(end + 1 - begin)
         if not saved[0]:
             add("statement left out", begin, end + 1, "{{ if (!gpipe_mutant({})) {{ ", " }} }}", "", shown)
         source.excluded[begin : end + 1] = saved
 
-    # Scopes: objects that do something for as long as they live.
+    # Scopes: objects that act for as long as they live.
     for match in re.finditer(r"^[ \t]*((?:const )?((?:\w+::)*\w*(?:Scope|Guard)) (\w+)\(([^;{}]*)\);)$", code, re.M):
         begin, end = match.start(1), match.end(1)
         if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:

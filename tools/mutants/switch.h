@@ -1,6 +1,6 @@
-// The run-time switch of a mutant. mutants.py pastes it into the files that it changes; nothing
-// else includes it.
+// Switch: turns a mutant on at run time.
 //
+// mutants.py pastes it into the files that it changes; nothing else includes it.
 //   GPIPE_MUTANT       the number of the mutant that is switched on
 //   GPIPE_MUTANT_SEEN  a file with one byte for each mutant: 1 where its place was reached
 #ifndef TOOLS_MUTANTS_SWITCH_H_

@@ -1,4 +1,4 @@
-// gpipe_cc_test makes several programs of this source: each is told its device, and can use it.
+// gpipe_cc_test makes several programs from this source: each one knows its device and can use it.
 
 #include <ATen/Context.h>
 #include <ATen/ops/ones.h>

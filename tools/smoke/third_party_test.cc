@@ -1,5 +1,5 @@
-// Every library that comes through //third_party compiles, links and runs, all in one program: what
-// fails here is the set-up of the machine, not GPipe.
+// Every library that comes through //third_party compiles, links and runs, all in one program: a
+// failure here is a fault of the machine's set-up, not of GPipe.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>

@@ -1,4 +1,5 @@
-// The rows of the tests named wrong_input_test: a call with wrong input, and how it is refused.
+// WrongInput: a row of the tests named wrong_input_test: a call with wrong input, and how it is
+// refused.
 #ifndef TOOLS_TESTING_WRONG_INPUT_H_
 #define TOOLS_TESTING_WRONG_INPUT_H_
 
@@ -16,7 +17,7 @@
 
 namespace gpipe::testing {
 
-// `Args`: what the test hands to the call of every row, such as an object that has to live on.
+// `Args`: what the test passes to the call of every row, such as an object that must outlive it.
 template <typename... Args>
 struct WrongInput {
   std::string name;  // of the test: letters, digits and underscores
@@ -47,7 +48,7 @@ void expect_refused(const WrongInput<Args...>& row, Args... args) {
   }
 }
 
-// For INSTANTIATE_TEST_SUITE_P: the rows' names are the tests' names.
+// For INSTANTIATE_TEST_SUITE_P: names the tests after the rows.
 inline constexpr auto row_name = [](const auto& info) { return info.param.name; };
 
 }  // namespace gpipe::testing

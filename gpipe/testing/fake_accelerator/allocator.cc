@@ -98,14 +98,14 @@ Allocator::Block* Allocator::find(const void* address) {
   return byte < block->bytes.get() + block->size ? block : nullptr;
 }
 
-// As LibTorch's allocators: looks for finished events when it is asked for memory.
+// As LibTorch's allocators do: looks for finished events when memory is requested.
 void Allocator::collect() {
   const auto still_used = [this](Block* block) {
     for (const Event& event : block->pending) {
       if (!runtime_.is_over(event)) return true;
     }
-    // Only this block's history: that the host has found the events over would order all that it
-    // launches next behind them, by chance.
+    // Joins only this block's history. That the host has found the events over would, by chance,
+    // order everything that it launches next behind them.
     VectorClock seen;
     for (const Event& event : block->pending) Runtime::join(seen, event);
     runtime_.forget_accesses(block->bytes.get(), seen);

@@ -1,9 +1,9 @@
-// Allocator: memory of devices and pinned memory of the host, kept and given away again at once.
+// Allocator: device memory and pinned host memory, which is kept and reused at once.
 //
 // It follows LibTorch's rules for CUDA (c10/cuda/CUDACachingAllocator.h,
-// ATen/core/CachingHostAllocator.h) so far as a program may rely on them, and is unkind otherwise:
-// who reads memory that it did not write, or that it has given back, reads NaN, and who uses it
-// where the rules forbid makes a race.
+// ATen/core/CachingHostAllocator.h) as far as a program may rely on them, and is unkind otherwise:
+// reading memory that one did not write, or has given back, gives NaN, and using it where the rules
+// forbid it is a race.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 
@@ -26,18 +26,20 @@ namespace gpipe::testing::fake {
 // to 0xFF (floating: NaN, integers: -1) when it is freed and when it is allocated: by the owning
 // stream, in order with its kernels, as an access that the race detector judges. So a block must
 // not be freed while another stream uses it that was not recorded and that the owner has not waited
-// for. Thread-safety: all may be called by any thread.
+// for.
+//
+// Thread-safety: any thread may call any function.
 //
 // Example:
 //   Allocator allocator(runtime);
 //   void* block = allocator.allocate({0, 0}, 100);
 //   allocator.record(block, {0, 3});  // stream 3 uses it too
-//   allocator.free(block);            // given away again when stream 3 is done
+//   allocator.free(block);            // reused when stream 3 is done
 class Allocator {
  public:
-  // Requires: `runtime` outlives it.
+  // Requirements: `runtime` outlives it.
   explicit Allocator(Runtime& runtime) : runtime_(runtime) {}
-  // Waits for the devices; frees all memory, given back or not.
+  // Waits for the devices; frees all memory, including what was not given back.
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -46,17 +48,17 @@ class Allocator {
   void* allocate(StreamId owner, size_t bytes);
   // Pinned memory of the host.
   void* allocate_pinned(size_t bytes);
-  // Requires: what allocate() or allocate_pinned() returned, not freed since.
+  // Requirements: allocate() or allocate_pinned() returned it, and it has not been freed since.
   void free(void* block);
-  // The work that `stream` has by the time at which the block is freed must be over before it is
-  // given away. Nothing happens for a block's own stream, or an address of no block.
+  // The work that `stream` has at the time the block is freed must be over before the block is
+  // reused. Nothing happens for a block's own stream, or an address outside all blocks.
   void record(const void* address, StreamId stream);
   // Whether the address is in pinned memory that is allocated.
   bool is_pinned(const void* address);
 
   struct Counts {
     int64_t made = 0;    // blocks from the system
-    int64_t reused = 0;  // blocks given away again
+    int64_t reused = 0;  // blocks reused
   };
   Counts counts() const;
 

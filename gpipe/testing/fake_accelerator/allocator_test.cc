@@ -31,7 +31,7 @@ class AllocatorTest : public ::testing::Test {
                      [number, write, this] { write ? void(*number = 7) : void(read_ = *number); },
                      {}});
   }
-  // What a stream reads there.
+  // What a stream reads from the block.
   float read(StreamId stream, void* block) {
     use(stream, block, /*write=*/false);
     runtime_.drain();
@@ -176,7 +176,7 @@ TEST_F(AllocatorTest, AUserThatWasNotRecordedIsFoundBesideOneThatWas) {
   EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("reader on fake:1/0")));
 }
 
-// That the allocator found out by chance does not order others.
+// What the allocator found out by chance does not order others.
 TEST_F(AllocatorTest, TakingABlockBackHidesNoMissingWait) {
   void* watched = allocator_.allocate(kA, 4);
   runtime_.wait(kB, runtime_.record(kA));

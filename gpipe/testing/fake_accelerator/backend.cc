@@ -17,7 +17,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// As a driver's: of each thread.
+// As in a driver: one for each thread.
 thread_local int current_device = 0;
 thread_local int current_streams[kDevices] = {};
 
@@ -28,8 +28,8 @@ void check_index(int index) {
               index);
 }
 
-// Kernels on a single thread each: many streams share the CPU, and what a kernel computes must not
-// depend on how many threads it has. LibTorch's at::set_num_threads() would set the default of
+// Kernels run on a single thread each: many streams share the CPU, and what a kernel computes must
+// not depend on its number of threads. LibTorch's at::set_num_threads() would set the default of
 // other threads as well.
 void compute_on_one_thread() {
   (void)at::get_num_threads();  // sets this thread's number, when it is first asked
@@ -41,14 +41,14 @@ void compute_on_one_thread() {
   TORCH_INTERNAL_ASSERT(at::get_num_threads() == 1);
 }
 
-// For each stream's thread, before anything else.
+// Runs on each stream's thread, before anything else.
 void prepare_thread() {
   compute_on_one_thread();
   // Kernels are the CPU's own, below autograd.
   static thread_local const at::AutoDispatchBelowADInplaceOrView below;
-  // A kernel must not run while static objects of LibTorch are destroyed. Those made from now on
-  // are few: registered here and not earlier, as what is registered last is called first. A forked
-  // child has no threads to end.
+  // A kernel must not run while static objects of LibTorch are destroyed. The handler is registered
+  // here and not earlier because the last registered is called first, and few static objects are
+  // made from now on. A forked child has no threads to end.
   static std::once_flag once;
   std::call_once(once, [] {
     static const pid_t owner = getpid();
@@ -126,7 +126,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of({index_of(device), 0});
   }
-  // In turn, as LibTorch's for CUDA.
+  // Round robin, as in LibTorch for CUDA.
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
     static std::atomic<unsigned> next[kDevices];
     const int index = index_of(device);
@@ -206,7 +206,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* address) const override { return allocator().is_pinned(address); }
 };
 
-// Never destroyed, as tensors of static storage may be freed after all else.
+// Never destroyed, since tensors of static storage may be freed after everything else.
 struct Process {
   Runtime runtime{&prepare_thread};
   Allocator allocator{runtime};

@@ -1,9 +1,10 @@
-// The fake accelerator as LibTorch sees it: devices "fake:0" to "fake:3" of type PrivateUse1, with
-// streams, events, device and pinned memory, and generators. operators.cc adds what computes on
-// them.
+// Backend: the fake accelerator as LibTorch sees it.
+//
+// It has devices "fake:0" to "fake:3" of type PrivateUse1, with streams, events, device and pinned
+// memory, and generators. operators.cc adds the operators that compute on them.
 //
 // Linking it makes PrivateUse1 the accelerator of the process, in CUDA's place. It therefore
-// belongs into test programs of its own.
+// belongs in test programs of its own.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_H_
 
@@ -16,8 +17,8 @@
 
 namespace gpipe::testing::fake {
 
-// Those of the process. They live until it ends; the streams' threads end when exit() begins, and
-// what is enqueued later is dropped.
+// The runtime and the allocator of the process. They live until it ends. The streams' threads end
+// when exit() begins, and what is enqueued later is dropped.
 Runtime& runtime();
 Allocator& allocator();
 
@@ -28,7 +29,7 @@ c10::Device device(int number);
 
 // The calling thread's current stream.
 StreamId current_stream(c10::Device device);
-// Requires: a stream of a fake device.
+// Requirements: a stream of a fake device.
 StreamId id_of(c10::Stream stream);
 c10::Stream stream_of(StreamId id);
 

@@ -1,4 +1,4 @@
-// What tests of the parts above LibTorch's backend begin with.
+// BackendFixture: the base of tests of the parts above LibTorch's backend.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_FIXTURE_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_BACKEND_FIXTURE_H_
 
@@ -15,14 +15,14 @@
 namespace gpipe::testing::fake {
 
 // A test fails if it leaves complaints behind. For programs without :test_support, which would take
-// them before the test has looked at them.
+// the complaints before the test has looked at them.
 class BackendFixture : public ::testing::Test {
  protected:
   BackendFixture() { runtime().set_test_thread(std::this_thread::get_id()); }
   ~BackendFixture() override { EXPECT_THAT(complaints(runtime()), ::testing::IsEmpty()); }
 };
 
-// The body with another stream of the device current.
+// Runs the body with another stream of the device current.
 inline void on_stream(StreamId stream, const std::function<void()>& body) {
   const c10::impl::VirtualGuardImpl impl(c10::kPrivateUse1);
   const c10::Stream former = impl.exchangeStream(stream_of(stream));

@@ -16,7 +16,7 @@ Task copy_task(const std::string& name, Task::Kind kind, const at::Tensor& from,
   return {name,
           kind,
           {access_of(from, /*write=*/false), access_of(to, /*write=*/true)},
-          // Aliases: a stream's thread must neither keep nor free a tensor of the host.
+          // Aliases: a stream's thread must neither keep nor free a host tensor.
           [x = alias_on_cpu(from), y = alias_on_cpu(to)] { y.copy_(x); },
           {}};
 }
@@ -34,7 +34,7 @@ void copy_between_devices(const at::Tensor& from, const at::Tensor& to) {
   runtime().wait(target, runtime().record(source));
 }
 
-// Whether one run of bytes becomes another, so that no kernel is needed.
+// Whether one run of bytes can be copied to another, so that no kernel is needed.
 bool same_layout(const at::Tensor& from, const at::Tensor& to) {
   if (from.dtype() != to.dtype() || !from.is_non_overlapping_and_dense()) return false;
   for (int64_t d = 0; d < from.dim(); ++d) {
@@ -43,7 +43,7 @@ bool same_layout(const at::Tensor& from, const at::Tensor& to) {
   return true;
 }
 
-// Between host and device, of the same layout.
+// Copies between host and device, with the same layout.
 void copy_bytes(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool from_host = from.is_cpu();
   const at::Tensor& host = from_host ? from : to;
@@ -69,7 +69,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   } else if (same_layout(source, to)) {
     copy_bytes(source, to, non_blocking);
   } else if (is_fake(to)) {
-    // The host converts, into memory that is not pinned, and the device spreads.
+    // The host converts, into memory that is not pinned, and the device applies the strides.
     const at::Tensor packed = source.to(to.scalar_type()).contiguous();
     if (!packed.is_same(source)) {
       runtime().host_access("conversion by the host", access_of(source, /*write=*/false));
@@ -79,7 +79,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     copy_bytes(packed, target, non_blocking);
     if (!target.is_same(to)) to.copy_(target, non_blocking);
   } else {
-    // The device packs, and the host converts and spreads.
+    // The device packs; the host converts and applies the strides.
     const at::Tensor packed = source.contiguous();
     const at::Tensor target =
         to.is_contiguous() && to.dtype() == source.dtype()

@@ -1,4 +1,4 @@
-// Copies within a fake device, between two, and between one and the host.
+// Copies: copies within a fake device, between two fake devices, and between one and the host.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_COPIES_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_COPIES_H_
 
@@ -7,17 +7,17 @@
 
 namespace gpipe::testing::fake {
 
-// As CUDA's (aten/src/ATen/native/cuda/Copy.cu), the kernel of copy_(); returns `to`:
+// The kernel of copy_(), like CUDA's (aten/src/ATen/native/cuda/Copy.cu); returns `to`:
 // - within a device: a kernel on its current stream.
-// - between devices: on the current stream of `from`'s, which first waits for the current stream of
-// `to`'s;
-//   that one waits for the copy.
-// - between device and host: on the device's current stream. Where types or strides differ it goes
-// through
-//   temporaries, those of the host in memory that is not pinned. The host waits unless
-//   `non_blocking` and its memory is pinned; pinned memory is then kept for the copy, but what the
-//   host reads or writes there meanwhile is its own affair.
-// Requires: `from` can be expanded to the sizes of `to`; one of them is on a fake device.
+// - between devices: on the current stream of `from`'s device, which first waits for the current
+//   stream of `to`'s device; that one waits for the copy.
+// - between device and host: on the device's current stream. If types or strides differ, it goes
+//   through temporaries; those of the host are in memory that is not pinned. The host waits unless
+//   `non_blocking` and its memory is pinned. Pinned memory is then kept alive for the copy, but the
+//   copy does not order what the host reads or writes there meanwhile.
+//
+// Requirements: `from` can be expanded to the sizes of `to`; one of them is on a fake device.
+//
 // Throws DeviceError.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking);
 

@@ -59,8 +59,8 @@ TEST_F(CopiesTest, BetweenDevicesWaitsForTheSourcesStreamAndTheTargetsStreamForI
   EXPECT_THAT(complaints(runtime()), IsEmpty());
 }
 
-// The target's memory may still be in use by its stream: the copy, on the source's, comes after
-// that.
+// The target's memory may still be in use by its stream: the copy, on the source's stream, comes
+// after that.
 TEST_F(CopiesTest, BetweenDevicesWaitsForTheTargetsStream) {
   const at::Tensor x = at::ones({8}, device(0)), y = at::ones({8}, device(1));
   runtime().drain();
@@ -114,7 +114,7 @@ TEST_F(CopiesTest, TheHostWaitsForABlockingCopyAndForMemoryThatIsNotPinned) {
   here.copy_(there, /*non_blocking=*/true);
   there.copy_(here, /*non_blocking=*/true);
   here.copy_(wide.slice(1, 0, 3), /*non_blocking=*/true);  // the device packs
-  wide.slice(1, 0, 3).copy_(here, /*non_blocking=*/true);  // and spreads
+  wide.slice(1, 0, 3).copy_(here, /*non_blocking=*/true);  // and applies the strides
   EXPECT_THAT(complaints(runtime()), IsEmpty());
   struct {
     const char* why;
@@ -125,7 +125,7 @@ TEST_F(CopiesTest, TheHostWaitsForABlockingCopyAndForMemoryThatIsNotPinned) {
       {"from the host, blocking", there, here, false},
       {"to the host, of memory that is not pinned", at::ones({4, 3}), there, true},
       {"from the host, of memory that is not pinned", there, at::ones({4, 3}), true},
-      // A temporary's memory.
+      // Through a temporary's memory.
       {"to the host, of memory that is not pinned", halves, there, true},
       {"from the host, of memory that is not pinned", there, halves, true},
       {"from the host, of memory that is not pinned", there, pinned(at::ones({3, 4})).t(), true},

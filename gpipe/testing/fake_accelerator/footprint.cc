@@ -27,7 +27,7 @@ Footprint::Footprint(const void* base, size_t item_bytes, const std::vector<int6
   int64_t extent = run_;
   for (const Dimension& gap : gaps_) extent += (gap.size - 1) * gap.stride;
   end_ = begin_ + extent;
-  // Runs that touch or overlap are one.
+  // Runs that touch or overlap are merged.
   while (!gaps_.empty() && gaps_.front().stride <= run_) {
     run_ += (gaps_.front().size - 1) * gaps_.front().stride;
     gaps_.erase(gaps_.begin());
@@ -52,7 +52,7 @@ bool Footprint::overlaps(const Footprint& other) const {
   if (empty() || other.empty() || end_ <= other.begin_ || other.end_ <= begin_) return false;
   if (gaps_.empty() && other.gaps_.empty()) return true;
   const std::vector<Run> mine = runs(), theirs = other.runs();
-  // All runs of one footprint are of one length: the ends are sorted as the beginnings are.
+  // All runs of one footprint have the same length: the ends are sorted as the beginnings are.
   for (size_t i = 0, k = 0; i < mine.size() && k < theirs.size();) {
     if (mine[i].second <= theirs[k].first) {
       ++i;

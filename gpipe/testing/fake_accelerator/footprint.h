@@ -13,12 +13,12 @@ namespace gpipe::testing::fake {
 // columns of one matrix, whose extents overlap, are known to be disjoint.
 class Footprint {
  public:
-  // Nothing.
+  // The empty footprint.
   Footprint() = default;
-  // `bytes` consecutive ones.
+  // `bytes` consecutive bytes.
   Footprint(const void* base, size_t bytes);
-  // Of a tensor: elements of `item_bytes`, sizes and strides in elements. Requires: as many strides
-  // as sizes, none negative.
+  // The footprint of a tensor: elements of `item_bytes`, sizes and strides in elements.
+  // Requirements: as many strides as sizes, none negative.
   Footprint(const void* base, size_t item_bytes, const std::vector<int64_t>& sizes,
             const std::vector<int64_t>& strides);
 
@@ -27,10 +27,10 @@ class Footprint {
   const char* begin() const { return begin_; }
   const char* end() const { return end_; }
 
-  // Whether some byte is in both. Takes time in proportion to the numbers of runs, but only if the
-  // extents overlap and one has gaps.
+  // Whether some byte is in both. Takes time proportional to the number of runs, but only if the
+  // extents overlap and one footprint has gaps.
   bool overlaps(const Footprint& other) const;
-  // True only if each byte of `other` is in this one; may be false although it is so.
+  // True only if each byte of `other` is in this one; may be false although that is so.
   bool surely_covers(const Footprint& other) const;
 
  private:

@@ -33,7 +33,7 @@ TEST(Footprint, AScalarIsOneElement) {
   EXPECT_EQ(scalar.end() - scalar.begin(), 4);
 }
 
-// [3, 4], by rows.
+// A [3, 4] matrix, stored by rows.
 TEST(Footprint, ColumnsOfAMatrixAreDisjointRowsToo) {
   const Footprint left(memory, 4, {3, 2}, {4, 1}), right(memory + 8, 4, {3, 2}, {4, 1});
   EXPECT_FALSE(left.overlaps(right));

@@ -8,7 +8,8 @@
 
 namespace gpipe::testing::fake {
 
-// Opened at the latest when it is destroyed. What waits for a shut gate, as drain() does, hangs.
+// A gate opens at the latest when it is destroyed. Whatever waits for a shut gate, such as drain(),
+// hangs.
 //
 // Example:
 //   Gate gate;

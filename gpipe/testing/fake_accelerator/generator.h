@@ -1,4 +1,5 @@
-// Random numbers of the fake devices: those of a CPU generator of the same seed.
+// FakeGenerator: random numbers of the fake devices, the same as a CPU generator's with the same
+// seed.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
 
@@ -10,8 +11,10 @@
 
 namespace gpipe::testing::fake {
 
-// Wraps a CPU generator, because LibTorch takes one of its own class for the CPU's whatever its
-// device is. Thread-safety: as LibTorch's, the caller holds the generator's mutex.
+// Wraps a CPU generator, because LibTorch treats a generator of the CPU's class as the CPU's,
+// whatever its device is.
+//
+// Thread-safety: as in LibTorch, the caller holds the generator's mutex.
 class FakeGenerator final : public c10::GeneratorImpl {
  public:
   explicit FakeGenerator(c10::DeviceIndex device);
@@ -33,7 +36,7 @@ class FakeGenerator final : public c10::GeneratorImpl {
   at::Generator cpu_;
 };
 
-// Requires: a device that there is.
+// Requirements: the device exists.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
 }  // namespace gpipe::testing::fake

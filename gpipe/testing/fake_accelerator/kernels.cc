@@ -30,8 +30,9 @@ bool writes(const c10::Argument& argument) {
 }
 
 // Where an operator returns several of its outputs by reference, LibTorch drops the arguments from
-// the stack before it copies what the references refer to (make_boxed_from_unboxed_functor.h): the
-// tensors must live on. The backtrace of an error is that of a stream's thread, and tells nothing.
+// the stack before it copies what the references refer to (make_boxed_from_unboxed_functor.h), so
+// the tensors must live on. The backtrace of an error is that of a stream's thread, and tells
+// nothing.
 void call(const CpuKernel& kernel, Stack& stack) {
   const Stack arguments = stack;
   try {
@@ -49,14 +50,14 @@ class Call {
 
   // The one device of all tensors.
   c10::Device device() const;
-  // Whether the results' sizes, or results that are no tensors, depend on values.
+  // Whether the results' sizes, or results that are not tensors, depend on values.
   bool host_must_wait() const;
-  // Both leave the results in place of the arguments.
+  // Both replace the arguments with the results.
   Stack run_later(c10::Device device, const CpuKernel& kernel);
   Stack run_now(c10::Device device, const CpuKernel& kernel);
 
  private:
-  // The argument that result `result` is, for operators that write to it; else kNoArgument.
+  // The argument that result `result` is, for operators that write to it; otherwise kNoArgument.
   int argument_of(size_t result) const;
   bool is_written(size_t argument) const;
   std::vector<Access> accesses() const;
@@ -142,7 +143,7 @@ std::vector<Access> Call::accesses() const {
   return all;
 }
 
-// A number of the host is taken as it is now.
+// A number on the host is taken as it is now.
 at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   if (is_fake(tensor)) return alias_on_cpu(tensor);
   if (!tensor.defined()) return tensor;
@@ -153,14 +154,14 @@ at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   return copy;
 }
 
-// Whether it is only written, whatever it holds: `out`.
+// Whether the argument is only written, whatever it holds: `out`.
 bool Call::is_output(size_t argument) const {
   return schema_.arguments()[argument].is_out() && args_[argument].isTensor() &&
          is_fake(args_[argument].toTensor());
 }
 
-// What a kernel gets for an output. Kernels of the CPU may use it for values of another size on the
-// way (mse_loss does), which an alias of other memory cannot hold.
+// What a kernel gets for an output. CPU kernels may use it for intermediate values of another size
+// (mse_loss does), which an alias of other memory cannot hold.
 at::Tensor empty_output(const at::Tensor& output) {
   return at::empty({0}, output.options().device(c10::kCPU));
 }
@@ -174,8 +175,8 @@ Stack Call::on_cpu() const {
   return mapped;
 }
 
-// Replaces a generator among the arguments by a copy in its present state, and moves the generator
-// on as the kernel will move the copy.
+// Replaces a generator among the arguments by a copy in its present state, and advances the
+// generator as the kernel will advance the copy.
 Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
   Stack dry;
   for (size_t i = 0; i < args_.size(); ++i) {
@@ -214,7 +215,7 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
   return results;
 }
 
-// Outputs that the caller gives may be of another size than what the arguments `computed` now hold.
+// Outputs that the caller gives may have another size than the arguments `computed` now holds.
 void Call::resize_outputs(const Stack& computed) {
   for (size_t i = 0; i < args_.size(); ++i) {
     if (!writes(schema_.arguments()[i]) || !args_[i].isTensor()) continue;
@@ -237,8 +238,8 @@ void copy_values(const c10::IValue& from, const c10::IValue& to) {
 Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   const Stack dry_results = dry_run(device, kernel);
   std::vector<Access> touched = accesses();
-  // Where on the CPU the values go; none for a result that is an argument, and for an argument that
-  // is no output.
+  // Where on the CPU the values go; nothing for a result that is an argument, and for an argument
+  // that is not an output.
   Stack results, result_targets, output_targets;
   for (size_t r = 0; r < dry_results.size(); ++r) {
     const int argument = argument_of(r);
@@ -312,7 +313,7 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
 
 void run_on_stream(const c10::OperatorHandle& op, Stack* stack, const CpuKernel& kernel) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  // The pipeline intercepts operators by this key (interception.h). It has seen this one.
+  // The pipeline intercepts operators with this key (interception.h). It has already seen this one.
   const c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const size_t base = stack->size() - op.schema().arguments().size();
   Call call(op, Stack(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end()));

@@ -1,4 +1,4 @@
-// Kernels: an operator of the CPU becomes one of a fake device, run later by a stream's thread.
+// Kernels: CPU operators as kernels of a fake device, run later by a stream's thread.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_KERNELS_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_KERNELS_H_
 
@@ -9,16 +9,16 @@
 
 namespace gpipe::testing::fake {
 
-// Takes the operator's arguments, all of them on the CPU, from the stack and leaves its results.
+// Takes the operator's arguments, all on the CPU, from the stack and leaves its results.
 using CpuKernel = std::function<void(torch::jit::Stack&)>;
 
 // Takes the operator's arguments from the stack, leaves results on the same device, and enqueues
-// `kernel` on the current stream. The sizes of the results are those of a call of `kernel` at once,
-// on other values (ones and zeros): what the CPU refuses by its arguments, it refuses here in the
-// call. Only the values come later, and errors that depend on them (an index out of range, say) are
-// the device's.
+// `kernel` on the current stream. The sizes of the results are found by calling `kernel` at once on
+// other values (ones and zeros): arguments that the CPU refuses are refused here in the call. Only
+// the values come later, and errors that depend on them (an index out of range, say) are the
+// device's.
 //
-// Where the result is no tensor, or its size depends on values, the host waits for the stream.
+// Where the result is not a tensor, or its size depends on values, the host waits for the stream.
 //
 // Throws c10::Error if the tensors are on several devices (numbers may be the host's) or on none,
 // DeviceError if a task of the device has failed.

@@ -1,4 +1,4 @@
-// Operators on fake devices: values, sizes, errors, and what the race detector learns of them.
+// Operators on fake devices: values, sizes, errors, and what the race detector learns about them.
 
 #include "gpipe/testing/fake_accelerator/kernels.h"
 

@@ -1,5 +1,4 @@
-// What LibTorch calls for tensors on fake devices. Nobody includes a header of it: linking
-// registers it.
+// What LibTorch calls for tensors on fake devices. It has no header: linking registers it.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -87,7 +86,7 @@ void convolution(const c10::OperatorHandle& op, Stack* stack) {
 void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   static const c10::OperatorHandle& cpu = operator_named("aten::convolution_backward");
   run_on_stream(op, stack, [](Stack& values) {
-    // The CPU's takes one argument more, the sizes of the bias.
+    // The CPU's operator takes one more argument, the sizes of the bias.
     const at::Tensor weight = values[2].toTensor();
     const bool transposed = values[6].toBool();
     const int64_t channels =

@@ -41,9 +41,9 @@ void RaceDetector::access(const Actor& actor, const VectorClock& clock, const Ac
   Block* block = find(access.where.begin());
   if (block == nullptr) return;
   std::vector<Past>& past = block->past;
-  // What comes before this access and is covered by it needs no memory: whoever comes after this
-  // one comes after that one too, and whoever conflicts with that one conflicts with this one. A
-  // read does not stand for a write, which also conflicts with reads.
+  // An earlier access that this one covers and comes after need not be kept: whatever comes after
+  // this one comes after that one too, and whatever conflicts with that one conflicts with this
+  // one. A read does not stand for a write, which also conflicts with reads.
   past.erase(std::remove_if(past.begin(), past.end(),
                             [&](const Past& p) {
                               const bool before = p.actor.stream == actor.stream ||

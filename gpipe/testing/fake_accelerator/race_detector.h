@@ -1,4 +1,4 @@
-// RaceDetector: finds accesses of streams to one piece of memory that nothing orders.
+// RaceDetector: finds accesses of streams to the same memory that nothing orders.
 //
 // It looks at what is enqueued and at vector clocks, never at the time at which something runs: a
 // missing wait is reported in each run, also in those in which all went well. It knows neither
@@ -32,7 +32,9 @@ struct Actor {
 // Guarantees: an access is reported if and only if an earlier one of a task that `clock` has not
 // seen touches the same byte of the same block, and one of the two writes. The exception is a
 // second report beside an equal one: an access hidden behind a later one that covers it and comes
-// after it is judged through that one. Thread-safety: one call at a time.
+// after it is judged through that one.
+//
+// Thread-safety: one call at a time.
 //
 // Example:
 //   RaceDetector detector;
@@ -42,19 +44,19 @@ struct Actor {
 //   detector.take_races();  // one, unless clock_of_1 has seen time 1 of stream 0
 class RaceDetector {
  public:
-  // Memory outside of all blocks is not watched. Requires: overlaps no other block.
+  // Memory outside of all blocks is not watched. Requirements: it overlaps no other block.
   void add_block(const void* begin, size_t bytes, std::string name);
-  // Does nothing if there is none.
+  // Does nothing if there is no such block.
   void remove_block(const void* begin);
 
-  // `actor` accesses memory, after all that `clock` has seen. Calls come in the order in which the
-  // tasks of each stream are enqueued.
+  // `actor` accesses memory, after everything that `clock` has seen. Calls come in the order in
+  // which the tasks of each stream are enqueued.
   void access(const Actor& actor, const VectorClock& clock, const Access& access);
-  // The host does so at once, after all that `clock` has seen. It leaves no trace: what is enqueued
-  // later comes after it.
+  // The host accesses memory at once, after everything that `clock` has seen. This leaves no trace:
+  // what is enqueued later comes after it.
   void host_access(const std::string& what, const VectorClock& clock, const Access& access);
-  // Forgets the accesses to the block that `clock` has seen: it may be used anew, without a wait,
-  // by whoever comes after `clock`.
+  // Forgets the accesses to the block that `clock` has seen: whoever comes after `clock` may use it
+  // again without a wait.
   void forget(const void* block, const VectorClock& clock);
 
   // The races found since the last call, equal ones once with their number; at most 100 texts.

@@ -33,7 +33,7 @@ class RaceDetectorTest : public ::testing::Test {
   void read(int stream, size_t begin = 0, size_t end = 64) {
     access(stream, false, Footprint(memory_ + begin, end - begin));
   }
-  // What is enqueued on `stream` from now on comes after what `of` has by now.
+  // What is enqueued on `stream` from now on comes after everything enqueued on `of` so far.
   void wait(int stream, int of) { clocks_[stream].join(clocks_[of]); }
 
   char memory_[256] = {};

@@ -40,7 +40,7 @@ Runtime::Stream& Runtime::at(StreamId id) {
     stream = std::make_unique<Stream>();
     stream->id = id;
     stream->number = made_++;
-    // Known from the number alone, so that a run can be repeated.
+    // The seed depends on the number alone, so that a run can be repeated.
     stream->random.seed(static_cast<unsigned>(id.device * kStreams + id.number + 1));
   }
   return *stream;
@@ -61,7 +61,7 @@ void Runtime::enqueue(Stream& stream, Task task, const Event& after) {
   if (task.kind == Task::Kind::kKernel) ++counters_.kernels;
   if (task.kind == Task::Kind::kCopy) ++counters_.copies;
   if (!stream.thread.joinable()) stream.thread = std::thread([this, &stream] { serve(stream); });
-  // Waking a thread costs more than most kernels of a test. Upkeep has time until a kernel follows
+  // Waking a thread costs more than most kernels of a test. Upkeep can wait until a kernel follows
   // it or someone looks (over, wait_for).
   const bool urgent = task.kind != Task::Kind::kUpkeep;
   stream.queue.push_back({std::move(task), after});
@@ -198,7 +198,7 @@ void Runtime::count_wait(Wait kind, const std::string& why, int device) {
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (event.time_ == 0) return;
-  // Counted also if there is nothing to wait for by now: the next time there may be.
+  // Counted even if by now there is nothing to wait for: the next time there may be.
   count_wait(kind, why, event.stream_.device);
   wait_for(lock, event);
   host_.join(event.clock_);

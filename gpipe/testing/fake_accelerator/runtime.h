@@ -1,7 +1,7 @@
-// Runtime: devices, streams and events, as an accelerator's driver has them, on CPU threads.
+// Runtime: devices, streams and events on CPU threads, as an accelerator's driver has them.
 //
-// It runs closures; what memory they touch it is told, and hands that to a RaceDetector. It knows
-// neither LibTorch nor an allocator: those sit above it.
+// It runs closures. It is told which memory they touch, and passes that to a RaceDetector. It knows
+// neither LibTorch nor an allocator: those are layers above it.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
 
@@ -26,7 +26,7 @@
 namespace gpipe::testing::fake {
 
 constexpr int kDevices = 4;
-// The default one, number 0, and a pool of 32, as LibTorch has for CUDA.
+// The default stream, number 0, and a pool of 32, as LibTorch has for CUDA.
 constexpr int kStreams = 33;
 
 struct StreamId {
@@ -42,7 +42,7 @@ struct StreamId {
 };
 std::string to_text(StreamId stream);  // "fake:1/3": stream 3 of device 1
 
-// A task of a device failed. Told by a later call, as kernels run after the call that launched
+// A task of a device failed. A later call throws it, as kernels run after the call that launched
 // them.
 class DeviceError : public std::runtime_error {
  public:
@@ -53,16 +53,16 @@ struct Task {
   enum class Kind {
     kKernel,
     kCopy,
-    kUpkeep,  // the allocator's: takes no simulated time, is not counted, no error keeps it off
+    kUpkeep,  // the allocator's: no simulated time, not counted, runs despite errors
   };
   std::string name;
   Kind kind = Kind::kKernel;
   std::vector<Access> accesses;
   std::function<void()> run;            // may be null
-  std::chrono::microseconds longer{0};  // beside what Durations says
+  std::chrono::microseconds longer{0};  // added to what Durations says
 };
 
-// A place in a stream: everything enqueued on it before. A value; empty until recorded.
+// A point in a stream: everything enqueued on it before. A value; empty until recorded.
 class Event {
  public:
   Event() = default;
@@ -78,7 +78,7 @@ class Event {
 struct Durations {
   std::chrono::microseconds kernel{0};
   std::chrono::microseconds copy{0};
-  std::chrono::microseconds random{0};  // up to so much more, the same in each run of a program
+  std::chrono::microseconds random{0};  // up to this much more, the same in each run of a program
 };
 
 struct Counters {
@@ -100,25 +100,27 @@ struct Span {
 // Why a host thread waits for a stream.
 enum class Wait {
   kAsked,    // the program synchronizes
-  kImplied,  // what it calls must: item(), a blocking copy, a result whose size depends on values
+  kImplied,  // what it calls must wait: item(), a blocking copy, a result sized by values
   kUpkeep,   // a test's own, between tests: never counted
 };
 
-// Which of them are unexpected.
+// Which of these waits are unexpected.
 enum class HostWaits {
-  kOfTheTest,  // implied ones of other threads than the test's, if set_test_thread() has named it
+  kOfTheTest,  // implied waits of other threads than the test's, if set_test_thread() has named it
   kAllowed,    // none
   kForbidden,  // all
 };
 
+// Requirements: a task must not throw anything but std::exception.
+//
 // Guarantees: the tasks of a stream run one after another in the order in which they were enqueued,
-// after the call that enqueued them may have returned; those of different streams run at once.
-// Launching a task throws DeviceError once a task of its device has failed, and tasks of that
-// device enqueued before do not run; so does waiting, until reset(). Order is that of streams, of
+// possibly after the call that enqueued them has returned; those of different streams run at once.
+// Once a task of a device has failed, launching a task on the device throws DeviceError, tasks
+// enqueued before do not run, and waiting throws, too, until reset(). Order is that of streams, of
 // events, and of the host: what is enqueued after a host thread has waited comes after what it
 // waited for, whichever thread enqueues it (how host threads wait for each other cannot be seen).
-// Thread-safety: all may be called by any thread, also in tasks, which must not wait though.
-// A task must not throw anything but std::exception.
+//
+// Thread-safety: any thread may call any function. Tasks may, too, but they must not wait.
 //
 // Example:
 //   Runtime runtime;
@@ -139,15 +141,15 @@ class Runtime {
   void launch(StreamId stream, Task task);
 
   Event record(StreamId stream);
-  // What is enqueued on `stream` from now on runs after the event. No thread of the host waits.
+  // What is enqueued on `stream` from now on runs after the event. No host thread waits.
   void wait(StreamId stream, const Event& event);
   // Whether the event is over; if so, the host has seen it.
   bool query(const Event& event);
-  // The same without consequences for the order, for allocators: what they find out by chance must
+  // The same, but without effect on the order. For allocators: what they find out by chance must
   // not hide a missing wait.
   bool is_over(const Event& event);
   bool is_idle(StreamId stream);
-  // Adds to `clock` what the event comes after.
+  // Adds to `clock` everything that the event comes after.
   static void join(VectorClock& clock, const Event& event) { clock.join(event.clock_); }
 
   // Throw DeviceError. `why` names the wait in reports.
@@ -159,27 +161,27 @@ class Runtime {
 
   // Throws DeviceError if a task of the device has failed.
   void throw_error(int device);
-  // Waits for the device, which works again. Returns what had failed, or nothing.
+  // Waits for the device and makes it usable again. Returns what had failed, or nothing.
   std::string reset(int device);
 
   // Blocks of memory whose accesses are watched, see RaceDetector.
   void add_block(const void* begin, size_t bytes, std::string name);
   void remove_block(const void* begin);
   void forget_accesses(const void* block, const VectorClock& clock);
-  // The host touches memory itself, now.
+  // The host itself touches memory, now.
   void host_access(const std::string& what, const Access& access);
 
   void set_durations(Durations durations);
   Durations durations() const;
   void set_test_thread(std::thread::id thread);
-  // Returns the former one.
+  // Returns the former policy.
   HostWaits exchange_host_waits(HostWaits policy);
 
   Counters counters() const;
   void set_tracing(bool on);
-  // Waits for all devices first. The spans since the last call, in no order.
+  // Waits for all devices first. Returns the spans since the last call, in no order.
   std::vector<Span> take_spans();
-  // What has been found since the last call.
+  // The races found since the last call.
   std::vector<std::string> take_races();
   std::vector<std::string> take_unexpected_waits();
 
@@ -205,7 +207,7 @@ class Runtime {
     std::minstd_rand random;
   };
 
-  // All with mutex_ held; the ones with a lock release it while they wait.
+  // All are called with mutex_ held; those with a lock release it while they wait.
   Stream& at(StreamId id);
   void enqueue(Stream& stream, Task task, const Event& after = {});
   Event event_of(const Stream& stream) const;
@@ -234,7 +236,7 @@ class Runtime {
   bool closed_ = false;
 };
 
-// Says for its lifetime which waits of host threads, all of them, are unexpected.
+// Says for its lifetime which waits of host threads, of all threads, are unexpected.
 //
 // Example:
 //   const HostWaitScope nobody_waits(runtime, HostWaits::kForbidden);

@@ -121,7 +121,7 @@ TEST(Runtime, StartsAThreadForAStreamWhenItHasWork) {
   EXPECT_EQ(threads, 2);
 }
 
-// ---- Order: each edge takes away the report that its absence makes.
+// ---- Order: each edge removes the report that its absence causes.
 
 TEST_F(RuntimeTest, WithoutAnyOrderItIsARaceThoughAllIsOverLongAgo) {
   write_on(kA);
@@ -315,7 +315,7 @@ TEST_F(RuntimeTest, KernelsAndCopiesTakeTheTimeAskedForAndUpkeepNone) {
 TEST_F(RuntimeTest, StreamsTakeTheirTimeAtOnce) {
   runtime_.set_durations({milliseconds(60), {}, {}});
   const auto begin = steady_clock::now();
-  // Each waits for all the others: one after another they would hang.
+  // Each waits for all the others: if they ran one after another, they would hang.
   std::atomic<int> arrived{0};
   const auto meet = [&] {
     ++arrived;

@@ -16,10 +16,10 @@ Access access_of(const at::Tensor& tensor, bool write) {
 }
 
 at::Tensor alias_on_cpu(const at::Tensor& tensor) {
-  // Kernels that only read take a const pointer's tensor as well.
+  // Kernels that only read also take a tensor over a const pointer.
   at::Tensor alias = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
                                    tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
-  // Numbers count otherwise than tensors when types are promoted.
+  // Type promotion treats numbers differently from tensors.
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
   }

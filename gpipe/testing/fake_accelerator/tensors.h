@@ -1,4 +1,4 @@
-// Tensors of fake devices as kernels and the race detector see them.
+// Tensors: tensors of fake devices as kernels and the race detector see them.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_TENSORS_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_TENSORS_H_
 
@@ -16,8 +16,8 @@ bool is_fake(const at::Tensor& tensor);
 
 Access access_of(const at::Tensor& tensor, bool write);
 
-// The same memory as a tensor of the CPU. It does not keep the memory: as on a GPU, a kernel in
-// flight owns nothing. Requires: a defined tensor with strides.
+// The same memory as a CPU tensor. It does not keep the memory alive: as on a GPU, a kernel in
+// flight owns nothing. Requirements: a defined tensor with strides.
 at::Tensor alias_on_cpu(const at::Tensor& tensor);
 
 // `value` with each tensor in it, defined or not, replaced by function(tensor).

@@ -1,4 +1,4 @@
-// What gpipe_cc_test(fake = True) links into x_fake_test: nothing in the test itself names it.
+// What gpipe_cc_test(fake = True) links into x_fake_test; nothing in the test itself refers to it.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Long against what a test does on the host between two calls.
+// Long compared with what a test does on the host between two calls.
 void slow_work(c10::Device device) {
   runtime().launch(current_stream(device), {"slow work",
                                             Task::Kind::kKernel,

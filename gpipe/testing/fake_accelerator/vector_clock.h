@@ -1,4 +1,4 @@
-// VectorClock: what of each stream's work is known to be over before some point.
+// VectorClock: how much of each stream's work is known to be over before some point.
 //
 // The time of a stream is the number of tasks enqueued on it. A point (a task, a recorded event,
 // the host) that has seen time t of a stream comes after that stream's first t tasks, however fast
@@ -12,16 +12,18 @@
 
 namespace gpipe::testing::fake {
 
-// A value; streams are numbered from 0, densely. Thread-safety: that of an int.
+// A value; streams are numbered from 0, densely.
+//
+// Thread-safety: that of an int.
 class VectorClock {
  public:
   // The time of `stream` that has been seen; 0 if none of its work has.
   uint64_t of(int stream) const;
-  // Whether task number `time` of `stream` comes before.
+  // Whether task number `time` of `stream` comes before this point.
   bool has_seen(int stream, uint64_t time) const { return of(stream) >= time; }
-  // From now on also after task number `time` of `stream`. Never goes back.
+  // From now on the point is also after task number `time` of `stream`. It never goes back.
   void see(int stream, uint64_t time);
-  // From now on also after everything that `other` is after.
+  // From now on the point is also after everything that `other` is after.
   void join(const VectorClock& other);
 
  private:

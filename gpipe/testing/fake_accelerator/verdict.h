@@ -1,5 +1,5 @@
-// What fails a test on the fake accelerator beside its own expectations: a race, a failed kernel, a
-// host thread that waits where none should.
+// Verdict: fails a test on the fake accelerator for a race, a failed kernel, or a host thread that
+// waits where none should.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_VERDICT_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_VERDICT_H_
 
@@ -12,13 +12,15 @@
 
 namespace gpipe::testing::fake {
 
-// Waits for all devices, and says what has gone wrong on them since the last call, a line each.
-// They work again afterwards.
+// Waits for all devices, and returns what has gone wrong on them since the last call, one line
+// each. They work again afterwards.
 std::vector<std::string> complaints(Runtime& runtime);
 
 // Adds a failure for each complaint to the test in which it arose; one that arose between two tests
-// (in SetUpTestSuite, say) fails the next. The thread that runs a test is the one that may wait.
-// Requires: `runtime` outlives it.
+// (in SetUpTestSuite, say) fails the next test. The thread that runs a test is the one that may
+// wait.
+//
+// Requirements: `runtime` outlives it.
 class Verdict : public ::testing::EmptyTestEventListener {
  public:
   explicit Verdict(Runtime& runtime) : runtime_(runtime) {}

@@ -53,16 +53,16 @@ TEST_F(VerdictTest, ComplainsOfAllThatIsWrongOnce) {
   write_on(kA);
   write_on(kB);
   wait_elsewhere();
-  fail_on(kB);  // perhaps not yet run
+  fail_on(kB);  // may not have run yet
   EXPECT_THAT(complaints(runtime_),
               ElementsAre(AllOf(HasSubstr("race: writer on fake:1/0"), HasSubstr("fake:0/0")),
                           HasSubstr("unexpected wait: a thread that is not the test's"),
                           AllOf(HasSubstr("error of device 1"), HasSubstr("bad index"))));
   EXPECT_THAT(complaints(runtime_), IsEmpty());
-  write_on(kB);  // works again
+  write_on(kB);  // the device works again
 }
 
-// As in a test program, with the present test as the one that ends.
+// As in a test program, with the current test as the one that ends.
 TEST_F(VerdictTest, FailsTheTestInWhichItHappened) {
   Verdict verdict(runtime_);
   const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();

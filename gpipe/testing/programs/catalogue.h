@@ -1,5 +1,6 @@
-// The catalogue of layers: each function draws one that may fit the state; whoever draws tries it
-// out.
+// Catalogue: draws the layers of random programs.
+//
+// Each function draws a layer that may fit the state; the caller tries it out.
 #ifndef GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
 #define GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
 
@@ -9,26 +10,27 @@
 
 namespace gpipe::testing::programs {
 
-// A module of torch::nn, or a small block of them; on the main value where there are several.
+// A module of torch::nn, or a small block of them; applied to the main value if there are several.
 std::optional<Draw> draw_module(const State& state, Random& random);
 std::optional<Draw> draw_linear(const State& state, Random& random);
 
 // A function with up to two parameters: operators, views, in-place, custom autograd functions.
 std::optional<Draw> draw_function(const State& state, Random& random);
 
-// Adds a value beside the main one, uses one up, exchanges them or changes the type they travel in.
+// Adds a value beside the main one, consumes one, exchanges them or changes the type they travel
+// in.
 std::optional<Draw> draw_values(const State& state, Random& random);
-// The one that uses up the last of several values, or null for a single one.
+// The layer that consumes the last of several values, or null if there is only one value.
 std::optional<Draw> draw_use(const State& state, Random& random);
 
 // Stashes, pops, or both.
 std::optional<Draw> draw_skip(const State& state, Random& random);
 std::optional<Draw> draw_pop(const State& state, Random& random);
 
-// A whole module that stands in several layers.
+// A whole module that is used in several layers.
 std::optional<Draw> draw_shared_module(const State& state, Random& random);
 
-// What takes integers (rows, 4) in the first layer.
+// The first layer for integer inputs (rows, 4).
 Draw draw_embedding(Random& random);
 
 // The same layer with frozen parameters or with hooks on them.

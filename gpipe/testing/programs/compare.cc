@@ -33,13 +33,13 @@ namespace {
 
 using at::Tensor;
 
-// What the pipeline may refuse though the plain model runs. Each is documented:
+// What the pipeline may refuse although the plain model runs. Each is documented:
 const char* const kRefusals[] = {
     // an input of a checkpointed cell is changed in place, and its recompute would start from
     // there;
     "changed an input of stage",
-    // a tensor is changed in place that other routes carry past the cut as well: told to the layer
-    // that does it, or to the stage that gets it afterwards;
+    // a tensor is changed in place that other routes also carry past the cut: reported for the
+    // layer that does it, or for the stage that gets it afterwards;
     "changed a tensor in place that also went another way",
     "was changed in place by a layer of another stage",
     // an output does not have a row for each row of the micro-batch.
@@ -150,7 +150,7 @@ struct Batch {
   }
 };
 
-// The same at every call; for each side its own.
+// The same at every call; each side makes its own.
 Batch make_batch(const Program& program, int64_t call) {
   torch::manual_seed(program.seed * 1000 + static_cast<uint64_t>(call));
   Batch batch;
@@ -274,7 +274,7 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   return {0, pipe->forward(inputs)};
 }
 
-// Collects what differs: the first of each call is the one to look at.
+// Collects differences; the first of each call is the one to look at.
 class Comparison {
  public:
   // `close`: differences in the last bits are of the documented kind.

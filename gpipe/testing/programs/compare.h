@@ -1,4 +1,5 @@
-// Runs a program in the plain model and in the pipeline and compares all that a user could see.
+// run: runs a program in the plain model and in the pipeline, and compares all that a user could
+// see.
 #ifndef GPIPE_TESTING_PROGRAMS_COMPARE_H_
 #define GPIPE_TESTING_PROGRAMS_COMPARE_H_
 
@@ -11,7 +12,7 @@ namespace gpipe::testing::programs {
 struct Outcome {
   enum Kind {
     kEqual,         // bit by bit
-    kEqualButSums,  // up to the order of sums, where one tensor goes several ways
+    kEqualButSums,  // up to the order of sums, where one tensor takes several routes
     kInvalid,       // the plain model throws
     kRefused,       // the pipeline throws what it documents, see compare.cc
     kDifferent,
@@ -24,7 +25,7 @@ struct Outcome {
   bool failed() const { return kind == kDifferent || kind == kThrows; }
 };
 
-// A pipeline that hangs ends the process with the program's text.
+// If the pipeline hangs, the process ends with the program's text.
 Outcome run(const Program& program);
 
 }  // namespace gpipe::testing::programs

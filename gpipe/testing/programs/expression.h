@@ -1,5 +1,5 @@
-// An expression over the main value `x`, another value `s` and parameters `a` and `b`, with its
-// text.
+// Expression: an expression over the main value `x`, another value `s` and parameters `a` and `b`,
+// with its text.
 #ifndef GPIPE_TESTING_PROGRAMS_EXPRESSION_H_
 #define GPIPE_TESTING_PROGRAMS_EXPRESSION_H_
 
@@ -13,7 +13,7 @@
 
 namespace gpipe::testing::programs {
 
-// One with its numbers put in and its parameters chosen: a part of a layer.
+// An expression with its numbers filled in and its parameters chosen: a part of a layer.
 struct Expression {
   std::string text;  // without the parameters
   std::function<at::Tensor(at::Tensor x, at::Tensor s, at::Tensor a, at::Tensor b)> compute;
@@ -21,13 +21,13 @@ struct Expression {
   bool in_place = false;
   bool fresh = false;       // the result, see Layer
   bool keeps_fresh = true;  // `x` itself stays fresh
-  bool same = false;        // gives `x` itself
-  bool alias = false;       // gives memory of `x`
+  bool same = false;        // returns `x` itself
+  bool alias = false;       // shares memory with `x`
 };
 
-// What uses `s` up, fit for the two samples.
+// An expression that consumes `s` and fits the two samples.
 std::optional<Expression> draw_use_of(const State& state, const at::Tensor& s, Random& random);
-// What makes one more value of `x`.
+// An expression that makes one more value from `x`.
 Expression draw_extra(const State& state, Random& random);
 
 // "[a = parameter({4})]", and the parameters themselves, registered in `module`.

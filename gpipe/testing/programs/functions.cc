@@ -1,4 +1,4 @@
-// Layers that are functions of the main value, and values beside it.
+// Layers that are functions of the main value and of other values.
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -22,7 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Timing only: what a thread draws here changes no result.
+// Affects timing only: what a thread draws here changes no result.
 void sleep_a_little() {
   thread_local Random random(std::hash<std::thread::id>()(std::this_thread::get_id()));
   std::this_thread::sleep_for(std::chrono::microseconds(pick(random, 0, 300)));
@@ -102,7 +102,7 @@ struct Scaled : Function<Scaled> {  // with a parameter
   }
 };
 
-// (rows) -> (rows, 1, ...), to go with x.
+// (rows) -> (rows, 1, ...), to match x.
 Tensor column(const Tensor& s, const Tensor& x) {
   std::vector<int64_t> sizes(x.dim(), 1);
   sizes[0] = x.size(0);
@@ -125,8 +125,8 @@ enum Flags : uint32_t {
   kFresh = 1,
   kInPlace = 2,
   kSaves = 4,   // x for its backward
-  kSame = 8,    // gives x itself
-  kAlias = 16,  // gives a view of x
+  kSame = 8,    // returns x itself
+  kAlias = 16,  // returns a view of x
 };
 
 // The shapes of parameters.
@@ -178,7 +178,7 @@ struct Entry {
                     int64_t width);
 };
 
-// The text of an expression and its function: each is written once.
+// The text of an expression and its function, so that each is written once.
 #define GPIPE_EXPRESSION(...)                                                        \
 #__VA_ARGS__, []([[maybe_unused]] Tensor x, [[maybe_unused]] Tensor s,             \
                    [[maybe_unused]] Tensor a, [[maybe_unused]] Tensor b,             \
@@ -289,14 +289,14 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(View::apply(x))},
     {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(Scaled::apply(x, a))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x * 2))},
-    // Of a view: behind a cut a hook on x itself would see the gradient of one way only.
+    // On a view: behind a cut, a hook on x itself would see the gradient of one route only.
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x.view_as(x)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
 };
 
-// What uses up another value `s`.
+// Expressions that consume another value `s`.
 const Entry kUsesOfFloats[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + s)},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + s)},
@@ -333,7 +333,7 @@ const Entry kUsesOfUndefined[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x)},
 };
 
-// One more value, to travel beside x.
+// Expressions for one more value, to travel beside x.
 const Entry kExtras[] = {
     {kAny, kSaves, kNone, kNone, GPIPE_EXPRESSION(x.sin())},
     {kAny, kSaves, Shape::kSample, kNone, GPIPE_EXPRESSION(x* a)},
@@ -377,12 +377,12 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
       for (size_t k = 0; k < state.tied_shapes.size(); ++k) {
         if (state.tied_shapes[k] == parameter.shape) parameter.tied = static_cast<int64_t>(k);
       }
-      // Else the first of several: see draw_function.
+      // Otherwise the first of several: see draw_function.
       if (parameter.tied < 0) parameter.tied = static_cast<int64_t>(state.tied_shapes.size());
     }
     result.parameters.push_back(std::move(parameter));
   }
-  // Two new tied ones would get the same number.
+  // Two new tied parameters would get the same number.
   if (result.parameters.size() == 2 && result.parameters[1].tied >= 0 &&
       result.parameters[0].tied == result.parameters[1].tied &&
       result.parameters[0].shape != result.parameters[1].shape) {
@@ -412,7 +412,7 @@ std::function<void(State&)> note_tied(const std::vector<Parameter>& parameters) 
   };
 }
 
-// x replaced by the expression's result; `s` is values[at], erased behind if `erase`.
+// Replaces x with the expression's result; `s` is values[at], erased afterwards if `erase`.
 Layer expression_layer(const State& state, const Expression& expression, size_t at, bool erase,
                        ValueKind out) {
   Layer layer;
@@ -446,7 +446,7 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   return layer;
 }
 
-// Running statistics of the user's own: a buffer that the layer changes in each first run.
+// The user's own running statistics: a buffer that the layer changes in each first run.
 Layer moving_average() {
   Layer layer;
   layer.text =
@@ -586,7 +586,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
   if (count >= 5) return std::nullopt;
   const Expression chosen = draw_extra(state, random);
   const ValueKind out = pick_kind(random, count + 1);
-  const bool on = once_in(random, 2);  // go on with another than x
+  const bool on = once_in(random, 2);  // continue with another value than x
   Layer layer;
   layer.text = parameters_text(chosen.parameters) + "(" + argument_text(state.kind) + ") { " +
                (count == 1 ? "Tensors v{x}; " : "auto& x = v[0]; ") + "v.push_back(" + chosen.text +

@@ -1,4 +1,4 @@
-// The layers that random programs are made of: what describes one, and what they share in a model.
+// Layer: the layers of random programs: what describes one, and what they share in a model.
 #ifndef GPIPE_TESTING_PROGRAMS_LAYER_H_
 #define GPIPE_TESTING_PROGRAMS_LAYER_H_
 
@@ -27,11 +27,11 @@ using Random = std::mt19937_64;
 
 // Uniform in [low, high].
 int64_t pick(Random& random, int64_t low, int64_t high);
-// True once in `count` times.
+// True with probability 1 / `count`.
 bool once_in(Random& random, int64_t count);
 
-// What layers of one model have in common. Looked up by number and made at first use, so that a
-// program stays whole when layers are left out of it.
+// What the layers of one model share. Looked up by number and made at first use, so that a program
+// stays valid when layers are left out of it.
 struct Workshop {
   at::Tensor tied_parameter(int64_t number, at::IntArrayRef shape);
 
@@ -49,9 +49,9 @@ struct Layer {
   bool in_place = false;  // changes its input in place
   // Its output may be changed in place by the next layer: nobody saved it for a backward.
   bool fresh = false;
-  // One tensor leaves it by several ways: gradients are exact only up to the order of sums.
+  // One tensor leaves it by several routes: gradients are exact only up to the order of sums.
   bool spreads = false;
-  // Another value that leaves it lies in the same memory: a change in place behind it shows there.
+  // Another value that leaves it shares its memory: a later in-place change shows there.
   bool aliases = false;
   bool needs_two_rows = false;  // statistics over the rows
   bool batch_norm = false;
@@ -60,11 +60,11 @@ struct Layer {
 // A skip that waits for its pop.
 struct OpenSkip {
   int64_t number;
-  bool isolated;      // in a namespace of its own, else by a name of its own
+  bool isolated;      // in a namespace of its own; otherwise it has a name of its own
   at::Tensor sample;  // as in State
 };
 
-// What is known behind the layers drawn so far: a trial model has run on a few rows.
+// What is known after the layers drawn so far: a trial model has run on a few rows.
 struct State {
   ValueKind kind = ValueKind::kTensor;
   Tensors values;  // values[0] is the main one: a float tensor (rows, 1 to 3 more dimensions)

@@ -1,4 +1,4 @@
-// torch::nn's own modules.
+// Modules of torch::nn.
 
 #include <torch/nn/modules.h>
 
@@ -12,7 +12,7 @@ namespace {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-// Which number of dimensions behind the rows a module takes.
+// The numbers of dimensions after the rows that a module takes.
 enum Dimensions : uint32_t { k1 = 1, k2 = 2, k3 = 4, kAny = 7 };
 
 enum Flags : uint32_t {
@@ -102,7 +102,7 @@ struct ResidualImpl : nn::Module {
 };
 TORCH_MODULE(Residual);
 
-// As in ResNet: its last act is in place.
+// As in ResNet: its last operation is in-place.
 struct BasicBlockImpl : nn::Module {
   explicit BasicBlockImpl(int64_t channels)
       : conv(register_module(
@@ -118,7 +118,7 @@ struct BasicBlockImpl : nn::Module {
 };
 TORCH_MODULE(BasicBlock);
 
-// One parameter used twice, as a decoder with its encoder's weight.
+// One parameter used twice, like a decoder with its encoder's weight.
 struct TiedInsideImpl : nn::Module {
   explicit TiedInsideImpl(int64_t width)
       : encode(register_module("encode", nn::Linear(width, width))) {}
@@ -162,7 +162,7 @@ struct Entry {
   nn::AnyModule (*make)(int64_t channels, int64_t last, int64_t width);
 };
 
-// The text of a module and the module: each is written once.
+// The text of a module and the module, so that each is written once.
 #define GPIPE_MODULE(...)                                                            \
 #__VA_ARGS__, []([[maybe_unused]] int64_t channels, [[maybe_unused]] int64_t last, \
                    [[maybe_unused]] int64_t width) { return nn::AnyModule(__VA_ARGS__); }
@@ -257,7 +257,7 @@ const Entry kModules[] = {
          nn::InstanceNorm2d(nn::InstanceNorm2dOptions(channels).track_running_stats(true)))},
     {k2 | k3, 0, GPIPE_MODULE(nn::LocalResponseNorm(2))},
     {k3, 0, GPIPE_MODULE(nn::CrossMapLRN2d(3))},
-    // Random ones.
+    // Random modules.
     {kAny, kFresh, GPIPE_MODULE(nn::Dropout(0.3))},
     {kAny, kFresh, GPIPE_MODULE(nn::Dropout(0.5))},
     {kAny, kFresh, GPIPE_MODULE(nn::AlphaDropout(0.2))},
@@ -396,7 +396,7 @@ std::optional<Draw> draw_shared_module(const State& state, Random& random) {
   layer.make = [number, make = source.make](Workshop& workshop) {
     auto [entry, fresh] = workshop.modules.try_emplace(number);
     if (fresh) entry->second = make(workshop);
-    // In a layer of its own: one object cannot be two layers.
+    // Wrapped in a layer of its own: one object cannot be two layers.
     nn::AnyModule inner = entry->second;
     nn::AnyModule outer = function_module(
         ValueKind::kTensor, ValueKind::kTensor,

@@ -138,7 +138,8 @@ void draw_inputs(Program& program, State& state, Random& random) {
     shape.insert(shape.begin(), kTrialRows);
     state.values.push_back(input.integer ? at::randint(0, 7, shape, at::kLong) : at::randn(shape));
   }
-  // Autograd refuses a change in place of a leaf that wants a gradient, and of rows that are one.
+  // Autograd refuses an in-place change of a leaf that requires a gradient, and of rows that share
+  // memory.
   state.fresh = std::none_of(program.inputs.begin(), program.inputs.end(), [](const Input& input) {
     return input.requires_grad || input.layout == Layout::kExpanded;
   });
@@ -153,7 +154,7 @@ void draw_layers(Program& program, State& state, Random& random,
   const size_t length = static_cast<size_t>(pick(random, 2, 9));
   for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
     append_one(program, state, random, pick_drawer(random), without);
-    // What chance would rarely bring together.
+    // Combines what chance would rarely bring together.
     if (!program.layers.empty() && program.layers.back().aliases && state.fresh &&
         once_in(random, 4)) {
       for (int k = 0; k < 30 && !program.layers.back().in_place; ++k) {
@@ -161,11 +162,11 @@ void draw_layers(Program& program, State& state, Random& random,
       }
     }
   }
-  // Something is to be trained.
+  // Something must be trainable.
   for (int tries = 0; !state.trainable && tries < 3000; ++tries) {
     append_one(program, state, random, draw_linear, without);
   }
-  // Every skip is to be popped.
+  // Every skip must be popped.
   for (int tries = 0; !state.skips.empty() && tries < 300; ++tries) {
     if (state.kind != ValueKind::kTensor && state.kind != ValueKind::kTensors) {
       append_one(program, state, random, draw_use, without);
@@ -185,7 +186,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   };
   const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
   const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
-  // A view of what is changed in place later becomes one more use of it, made when it is asked for.
+  // A view of a tensor that is changed in place later becomes one more use of it, made when
+  // somebody asks for it.
   program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
                       (any([](const Layer& layer) { return layer.aliases; }) &&
                        any([](const Layer& layer) { return layer.in_place; }));
@@ -240,7 +242,7 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
     program.calls = pick(random, 1, 4);
     program.optimizer = static_cast<Optimizer>(pick(random, 0, 3));
     program.zero_grad = static_cast<ZeroGrad>(pick(random, 0, 2));
-    // Adam divides by the gradient's size: it would make a last bit a large difference.
+    // Adam divides by the gradient's size: it would turn a last bit into a large difference.
     if (program.in_double && program.optimizer != Optimizer::kNone) {
       program.optimizer = Optimizer::kMomentum;
     }
@@ -266,14 +268,15 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
     State state;
     draw_inputs(program, state, random);
     draw_layers(program, state, random, without);
-    // A change in place of rows that are one would reach what earlier micro-batches have given.
+    // An in-place change of rows that share memory would reach the outputs of earlier
+    // micro-batches.
     const bool in_place = std::any_of(program.layers.begin(), program.layers.end(),
                                       [](const Layer& layer) { return layer.in_place; });
     for (Input& input : program.inputs) {
       if (in_place && input.layout == Layout::kExpanded) input.layout = Layout::kContiguous;
     }
     draw_run(program, random, without);
-    if (state.skips.empty()) return program;  // else one could not be popped
+    if (state.skips.empty()) return program;  // otherwise one could not be popped
   }
 }
 

@@ -1,4 +1,4 @@
-// A random program: a model, its inputs, and how they are run.
+// Program: a random program: a model, its inputs, and how they are run.
 #ifndef GPIPE_TESTING_PROGRAMS_PROGRAM_H_
 #define GPIPE_TESTING_PROGRAMS_PROGRAM_H_
 
@@ -15,12 +15,12 @@ enum class Entry : uint8_t {
   kForward,    // forward, the loss outside, backward
   kStep,       // step with 1F1B
   kStepGPipe,  // step with GPipe's schedule
-  kStepTable,  // step with any other: several stages on a worker, split backwards
+  kStepTable,  // step with any other schedule: several stages on a worker, split backwards
   kNoGrad,     // forward only
   kInference,  // the same in inference mode
 };
 
-// How an input lies in memory: on its own, or as a view of a larger tensor.
+// How an input is stored: on its own, or as a view of a larger tensor.
 enum class Layout : uint8_t { kContiguous, kOffset, kEverySecondRow, kTransposed, kExpanded };
 
 struct Input {
@@ -46,7 +46,7 @@ struct Program {
   bool autocast = false;
   bool deferred_batch_norm = false;
   bool target_requires_grad = false;
-  // In double, for a program whose gradients are exact only up to the order of sums.
+  // Runs in double, for a program whose gradients are exact only up to the order of sums.
   bool in_double = false;
   Entry entry = Entry::kForward;
   Loss loss = Loss::kMse;
@@ -57,10 +57,10 @@ struct Program {
   bool forward_only() const { return entry == Entry::kNoGrad || entry == Entry::kInference; }
 };
 
-// The program of a seed. `without`: words; no layer or feature whose text has one is drawn.
+// The program of a seed. `without`: words; a layer or feature whose text contains one is not drawn.
 Program random_program(uint64_t seed, const std::vector<std::string>& without);
 
-// The program as text much like C++, to write it down as a test.
+// The program as text close to C++, to be written down as a test.
 std::string to_text(const Program& program);
 
 }  // namespace gpipe::testing::programs

@@ -8,7 +8,7 @@ namespace gpipe::testing::programs {
 namespace {
 
 constexpr int kMostRuns = 600;
-constexpr int kTries = 8;  // of one that fails now and then
+constexpr int kTries = 8;  // of a failure that occurs now and then
 
 void drop_layers(Program& program, size_t begin, size_t count) {
   program.layers.erase(program.layers.begin() + static_cast<int64_t>(begin),
@@ -45,7 +45,7 @@ std::vector<Program> smaller(const Program& program) {
       with([&](Program& next) { drop_layers(next, begin, count); });
     }
   }
-  // Two that belong together, a stash and its pop.
+  // Two that belong together: a stash and its pop.
   for (size_t a = 0; a + 2 < layers; ++a) {
     for (size_t b = a + 2; b < layers && layers > 2; ++b) {
       with([&](Program& next) {
@@ -106,7 +106,7 @@ std::vector<Program> smaller(const Program& program) {
 
 Reduced reduce(Program program, Outcome outcome) {
   int runs = 0;
-  // A failure that comes at every try needs one only.
+  // A failure that occurs in every try needs only one.
   int failures = 0;
   for (int k = 0; k < kTries; ++k) failures += run(program).failed() ? 1 : 0;
   const int tries = failures == kTries ? 1 : kTries;

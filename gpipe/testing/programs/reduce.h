@@ -1,4 +1,4 @@
-// Makes a failing program small.
+// reduce: makes a failing program small.
 #ifndef GPIPE_TESTING_PROGRAMS_REDUCE_H_
 #define GPIPE_TESTING_PROGRAMS_REDUCE_H_
 

@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 
-// Takes what it pops and its values, gives its values and what it stashes.
+// Takes what it pops and its values; returns its values and sets what it stashes.
 using SkipBody = std::function<Tensors(const Tensors& popped, Tensors values, Tensors& stashed)>;
 
 template <typename Value>
@@ -43,7 +43,7 @@ struct SkipLayerImpl : torch::nn::Module, skip::Skippable {
 };
 
 std::string name_of(const OpenSkip& skip) {
-  // In a namespace of its own it may be called like others.
+  // In a namespace of its own, a skip may have the same name as others.
   return skip.isolated ? "skip" : "skip_" + std::to_string(skip.number);
 }
 
@@ -103,12 +103,12 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   const Expression what = draw_extra(state, random);
   OpenSkip skip{state.next_number, once_in(random, 2), {}};
   const bool on = once_in(random, 2);
-  // A new tied parameter would need a note in the state; skips have their own ones.
+  // A new tied parameter would need an entry in the state; skips have parameters of their own.
   std::vector<Parameter> parameters = what.parameters;
   for (Parameter& parameter : parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // What waits, for whoever looks for a use of it: with parameters of the same shapes.
+  // The waiting value, for whoever looks for a use of it: with parameters of the same shapes.
   Tensors made;
   for (const Parameter& parameter : parameters) made.push_back(at::randn(parameter.shape));
   made.resize(2);
@@ -152,7 +152,7 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
   for (Parameter& parameter : use->parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // Tried here: a pop that fails would have taken the skip from the trial model.
+  // Tried here: a failing pop would have taken the skip from the trial model.
   Tensors made;
   for (const Parameter& parameter : use->parameters) made.push_back(at::randn(parameter.shape));
   made.resize(2);
@@ -161,7 +161,7 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
   } catch (const std::exception&) {
     return std::nullopt;
   }
-  const bool both = once_in(random, 4);  // stashes what it gives, too
+  const bool both = once_in(random, 4);  // also stashes its result
   // One layer has one namespace for a name.
   OpenSkip next{state.next_number, !skip.isolated && once_in(random, 2), {}};
   Layer layer;
