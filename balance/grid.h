@@ -7,9 +7,9 @@
 
 namespace gpipe::balance::internal {
 
-// The unit is a power of two, as small as the values allow: their sum in units stays below 2^62. So
-// the units of any values that together span no more than 61 bits are exact, and scaling all values
-// by a power of two leaves their units as they are.
+// The unit is a power of two, so small that the values sum to 2^60 units or more, but less than
+// 2^62. So whole numbers that sum to at most 2^60 are exact, and scaling all values by a power of
+// two leaves their units as they are.
 class Grid {
  public:
   // `values` are finite and at least 0.

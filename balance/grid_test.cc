@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
+#include <vector>
 
 #include "gpipe/testing/seed.h"
 
@@ -16,6 +19,7 @@ constexpr int64_t kBound = int64_t{1} << 62;
 std::vector<int64_t> units(const std::vector<double>& values) {
   const Grid grid(values);
   std::vector<int64_t> result;
+  result.reserve(values.size());
   for (double value : values) result.push_back(grid.units(value));
   return result;
 }

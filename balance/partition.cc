@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "balance/cuts.h"
 #include "balance/grid.h"
@@ -134,6 +135,7 @@ std::vector<int64_t> places(int64_t layers, const std::vector<LayerRange>& keep_
 // The sum of all values before each place.
 std::vector<int64_t> sums(const std::vector<int64_t>& places, const std::vector<int64_t>& values) {
   std::vector<int64_t> result;
+  result.reserve(places.size());
   int64_t sum = 0;
   int64_t next = 0;
   for (int64_t place : places) {
@@ -145,6 +147,7 @@ std::vector<int64_t> sums(const std::vector<int64_t>& places, const std::vector<
 
 std::vector<int64_t> units(const Grid& grid, const std::vector<double>& values) {
   std::vector<int64_t> result;
+  result.reserve(values.size());
   for (double value : values) result.push_back(grid.units(value));
   return result;
 }

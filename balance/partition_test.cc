@@ -1,21 +1,21 @@
 #include "balance/partition.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <optional>
-#include <ostream>
-#include <set>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "gpipe/testing/seed.h"
 
@@ -24,7 +24,6 @@ namespace {
 
 using Balance = std::vector<int64_t>;
 using Costs = std::vector<double>;
-using ::testing::HasSubstr;
 
 // --- What partition() promises, by trying every cut
 

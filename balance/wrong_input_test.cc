@@ -25,16 +25,16 @@ constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Row row(std::string name, std::vector<double> costs, int64_t partitions, PartitionOptions options,
-        std::vector<std::string> parts) {
+Row row(std::string name, const std::vector<double>& costs, int64_t partitions,
+        const PartitionOptions& options, std::vector<std::string> parts) {
   parts.insert(parts.begin(), "partition: ");
   return {std::move(name), [=] { partition(costs, partitions, options); },
           typeid(std::invalid_argument), std::move(parts)};
 }
 
 // Five layers of cost 1 into two partitions.
-Row row(std::string name, PartitionOptions options, std::vector<std::string> parts) {
-  return row(std::move(name), {1, 1, 1, 1, 1}, 2, std::move(options), std::move(parts));
+Row row(std::string name, const PartitionOptions& options, std::vector<std::string> parts) {
+  return row(std::move(name), {1, 1, 1, 1, 1}, 2, options, std::move(parts));
 }
 
 class WrongInputTest : public ::testing::TestWithParam<Row> {};
@@ -96,7 +96,7 @@ Rows lists() {
                        std::vector<std::string> parts) {
     PartitionOptions options;
     set(&options);
-    rows.push_back(row(std::move(name), std::move(options), std::move(parts)));
+    rows.push_back(row(std::move(name), options, std::move(parts)));
   };
   add("ShortSlowness", [](auto* options) { options->slowness = {1}; },
       {"slowness has 1 value", "expected 2", "each partition"});
@@ -133,7 +133,7 @@ Row size_row(std::string name, std::vector<int64_t> sizes, std::vector<int64_t> 
   options.sizes = std::move(sizes);
   options.size_limits = std::move(limits);
   options.keep_together = std::move(keep_together);
-  return row(std::move(name), std::move(options), std::move(parts));
+  return row(std::move(name), options, std::move(parts));
 }
 
 Rows sizes() {
@@ -165,7 +165,7 @@ Rows sizes() {
 INSTANTIATE_TEST_SUITE_P(Sizes, WrongInputTest, ::testing::ValuesIn(sizes()), testing::row_name);
 
 Rows ranges() {
-  const auto one = [](std::string name, int64_t first, int64_t last, std::string shown) {
+  const auto one = [](std::string name, int64_t first, int64_t last, const std::string& shown) {
     PartitionOptions options;
     options.keep_together = {{0, 1}, {first, last}};
     return row(std::move(name), options,
