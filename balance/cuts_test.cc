@@ -28,6 +28,11 @@ TEST(BestCuts, EndsWithTheLastPlace) {
   EXPECT_EQ(best_cuts(make({1}, 1)), (Places{1}));
 }
 
+// 4, 4, 1. One more would allow 2, 2, 5, as even by weight and more so by layers.
+TEST(BestCuts, TheLongestTimeIsTheLeastToTheLastUnit) {
+  EXPECT_EQ(best_cuts(make({0, 2, 2, 4, 1}, 3)), (Places{3, 4, 5}));
+}
+
 // The heaviest block is given; all that decides are the last bits of sums of 186.
 TEST(BestCuts, ComparesAllBitsOfTheUnevenness) {
   const int64_t large = kMost / 4;

@@ -689,6 +689,12 @@ TEST(Options, CutsCostTheSameWhateverTheSlowness) {
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));
   options.send_costs = {6, 1};
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{2, 1}));
+  // Also where all devices are far faster than the one that costs were measured on.
+  options.slowness = {0x4p-20, 0x1p-20};
+  options.send_costs = {0x4p-20, 0x1p-20};
+  EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));
+  options.send_costs = {0x6p-20, 0x1p-20};
+  EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{2, 1}));
 }
 
 // --- Large ones

@@ -156,7 +156,9 @@ Rows sizes() {
                {"layer 0 alone needs 1", "largest limit is 0", "take 1 more"}),
       size_row("LargeNumbers", {kMax - 4, 1, 1, 1, 1}, {kMax - 5, kMax - 5},
                {"layer 0 alone needs " + std::to_string(kMax - 4), "take 1 more"}),
-      size_row("LimitsThatSumToMoreThanThereIs", {1, kMax - 2, 1, 0, 0}, {kMax - 2, 0},
+      size_row("LimitsThatSumToMoreThanANumberHolds", {1, kMax - 2, 1, 0, 0}, {kMax - 2, 3},
+               {"wherever the cuts are", "take 1 more"}),
+      size_row("LimitsThatTogetherAreTooSmall", {1, kMax - 2, 1, 0, 0}, {kMax - 2, 0},
                {"all layers need " + std::to_string(kMax),
                 "allow " + std::to_string(kMax - 2) + " in all", "take 1 more"}),
   };
