@@ -1,0 +1,334 @@
+#include "balance/cuts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+namespace gpipe::balance::internal {
+namespace {
+
+using Time = __int128;  // below 2^124
+
+// The last place up to which `sums` grow by no more than `most` from `begin` on.
+size_t last_within(const std::vector<int64_t>& sums, size_t begin, int64_t most) {
+  const auto from = sums.begin() + static_cast<std::ptrdiff_t>(begin);
+  const auto past = std::partition_point(
+      from, sums.end(), [least = *from, most](int64_t sum) { return sum - least <= most; });
+  return static_cast<size_t>(past - sums.begin()) - 1;
+}
+
+// The blocks of a problem, none of which may take longer than `most`.
+class Blocks {
+ public:
+  Blocks(const CutProblem& problem, Time most)
+      : problem_(problem), has_transfers_(!problem.send.empty()), most_(most) {
+    for (int64_t slowness : problem.slowness) {
+      capacity_.push_back(
+          static_cast<int64_t>(std::min<Time>(most / slowness, problem.cost.back())));
+    }
+  }
+
+  size_t count() const { return problem_.slowness.size(); }
+  size_t last_place() const { return problem_.cost.size() - 1; }
+  bool has_transfers() const { return has_transfers_; }
+  int64_t capacity(size_t j) const { return capacity_[j]; }
+  int64_t cost(size_t place) const { return problem_.cost[place]; }
+
+  int64_t weight(size_t begin, size_t end) const {
+    return problem_.cost[end] - problem_.cost[begin];
+  }
+
+  int64_t layers(size_t begin, size_t end) const {
+    return problem_.layers[end] - problem_.layers[begin];
+  }
+
+  Time time(size_t j, size_t begin, size_t end) const {
+    const Time work = Time{problem_.slowness[j]} * weight(begin, end);
+    if (!has_transfers_) return work;
+    return work + Time{problem_.transfer_slowness} * (problem_.receive[begin] + problem_.send[end]);
+  }
+
+  // Whether weight and size allow the block. If not, they allow none that contains it.
+  bool fits(size_t j, size_t begin, size_t end) const {
+    return weight(begin, end) <= capacity_[j] &&
+           problem_.size[end] - problem_.size[begin] <= problem_.size_limit[j];
+  }
+
+  // The last place where a block that begins at `begin` and fits can end; `begin` if there is none.
+  size_t furthest(size_t j, size_t begin) const {
+    return std::min(last_within(problem_.cost, begin, capacity_[j]),
+                    last_within(problem_.size, begin, problem_.size_limit[j]));
+  }
+
+  // Whether the transfers allow a block that fits.
+  bool in_time(size_t j, size_t begin, size_t end) const {
+    return !has_transfers_ || time(j, begin, end) <= most_;
+  }
+
+ private:
+  const CutProblem& problem_;
+  const bool has_transfers_;
+  const Time most_;
+  std::vector<int64_t> capacity_;  // the weight that a block may have
+};
+
+// Some places, all of them from `first` on.
+struct Places {
+  size_t first = 0;
+  std::vector<char> flags;
+
+  bool empty() const { return flags.empty(); }
+  size_t end() const { return first + flags.size(); }
+  bool has(size_t place) const { return place >= first && place < end() && flags[place - first]; }
+
+  // In ascending order.
+  void add(size_t place) {
+    if (flags.empty()) first = place;
+    flags.resize(place - first);
+    flags.push_back(1);
+  }
+};
+
+// The places where block j can end if it begins at one of `begins`. Those from which the later
+// blocks cannot reach the end, be it for want of layers or because what follows costs more than
+// `later` allows, are left out as far as that is easily seen.
+Places reach(const Blocks& blocks, size_t j, const Places& begins, Time later) {
+  Places ends;
+  const Time needed = blocks.cost(blocks.last_place()) - later;
+  const bool is_last = j + 1 == blocks.count();
+  const size_t past = blocks.last_place() + 1 - (blocks.count() - 1 - j);
+  // The begins that may be the best for this or a later end, the best at the front: one takes less
+  // time, to any end, than those behind it, and stops fitting before they do.
+  std::vector<size_t> queue;
+  size_t front = 0;
+  for (size_t end = begins.first + 1; end < past; ++end) {
+    if (begins.has(end - 1)) {
+      while (queue.size() > front &&
+             (!blocks.has_transfers() ||
+              blocks.time(j, end - 1, end) <= blocks.time(j, queue.back(), end))) {
+        queue.pop_back();
+      }
+      queue.push_back(end - 1);
+    }
+    while (front < queue.size() && !blocks.fits(j, queue[front], end)) ++front;
+    if (front == queue.size()) {
+      if (end >= begins.end()) break;
+      continue;
+    }
+    if (is_last && end != blocks.last_place()) continue;
+    if (blocks.cost(end) >= needed && blocks.in_time(j, queue[front], end)) ends.add(end);
+  }
+  return ends;
+}
+
+// Where each block can begin, and behind them where the last can end; nothing if no cut keeps the
+// limits.
+std::vector<Places> reach_the_end(const Blocks& blocks) {
+  std::vector<Time> later(blocks.count());
+  for (size_t j = blocks.count() - 1; j > 0; --j) later[j - 1] = later[j] + blocks.capacity(j);
+  std::vector<Places> reached(blocks.count() + 1);
+  reached[0].add(0);
+  for (size_t j = 0; j < blocks.count(); ++j) {
+    reached[j + 1] = reach(blocks, j, reached[j], later[j]);
+    if (reached[j + 1].empty()) return {};
+  }
+  return reached;
+}
+
+// What decides between cuts of the same longest time.
+struct Unevenness {
+  // The sum of weight x time, below 2^186: high * 2^64 + low.
+  unsigned __int128 high = 0;
+  uint64_t low = 0;
+  uint64_t squared_layers = 0;
+
+  void add(int64_t weight, Time time, int64_t layers) {
+    using Wide = unsigned __int128;
+    const auto factor = static_cast<Wide>(weight);
+    const Wide lower = factor * static_cast<uint64_t>(time);
+    const Wide sum = Wide{low} + static_cast<uint64_t>(lower);
+    low = static_cast<uint64_t>(sum);
+    high += factor * static_cast<uint64_t>(time >> 64) + (lower >> 64) + (sum >> 64);
+    squared_layers += static_cast<uint64_t>(layers) * static_cast<uint64_t>(layers);
+  }
+
+  friend bool operator<(const Unevenness& a, const Unevenness& b) {
+    return std::tie(a.high, a.low, a.squared_layers) < std::tie(b.high, b.low, b.squared_layers);
+  }
+};
+
+// Finds, block by block from the last to the first and for each place where the block can begin,
+// the best place to end at.
+class MostEven {
+ public:
+  // `reached` is reach_the_end(blocks), not empty.
+  MostEven(const Blocks& blocks, const std::vector<Places>& reached)
+      : blocks_(blocks), reached_(reached), ends_{{blocks.last_place(), {}}} {}
+
+  std::vector<int64_t> cuts() {
+    std::vector<std::vector<Choice>> choices(blocks_.count());
+    for (size_t j = blocks_.count(); j-- > 0;) choices[j] = choose(j);
+    std::vector<int64_t> cuts;
+    size_t place = 0;
+    for (const std::vector<Choice>& of_block : choices) {
+      const auto choice =
+          std::lower_bound(of_block.begin(), of_block.end(), place,
+                           [](const Choice& choice, size_t place) { return choice.begin < place; });
+      place = choice->end;
+      cuts.push_back(static_cast<int64_t>(place));
+    }
+    return cuts;
+  }
+
+ private:
+  struct Choice {
+    uint32_t begin;
+    uint32_t end;
+  };
+
+  // A place, and the best of all ways to cut what lies behind it.
+  struct Way {
+    size_t place;
+    Unevenness unevenness;
+  };
+
+  // A place where the block can begin, and which of ends_ (one at least) fit.
+  struct Begin {
+    size_t place;
+    size_t first;
+    size_t last;
+    size_t chosen = kNone;
+    Unevenness unevenness = {};
+  };
+
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  std::vector<Choice> choose(size_t j) {
+    find_begins(j);
+    if (blocks_.has_transfers()) {
+      for (Begin& begin : begins_) choose_end(j, &begin, begin.first, begin.last);
+    } else if (!begins_.empty()) {
+      choose_ends(j, 0, begins_.size(), 0, ends_.size() - 1);
+    }
+    std::vector<Choice> choices;
+    std::vector<Way> ways;
+    for (const Begin& begin : begins_) {
+      if (begin.chosen == kNone) continue;
+      choices.push_back(
+          {static_cast<uint32_t>(begin.place), static_cast<uint32_t>(ends_[begin.chosen].place)});
+      ways.push_back({begin.place, begin.unevenness});
+    }
+    ends_ = std::move(ways);
+    return choices;
+  }
+
+  void find_begins(size_t j) {
+    begins_.clear();
+    size_t first = 0;
+    size_t past = 0;
+    for (size_t place = reached_[j].first; place < reached_[j].end(); ++place) {
+      if (!reached_[j].has(place)) continue;
+      while (first < ends_.size() && ends_[first].place <= place) ++first;
+      past = std::max(past, first);
+      while (past < ends_.size() && blocks_.fits(j, place, ends_[past].place)) ++past;
+      if (first < past) begins_.push_back({place, first, past - 1});
+    }
+  }
+
+  // For the begins from `from` to before `to`, whose best ends lie from `first` to `last`. Without
+  // transfers a later begin has no earlier best end, so each one found halves the search for the
+  // begins before and behind it.
+  void choose_ends(size_t j, size_t from, size_t to, size_t first, size_t last) {
+    const size_t middle = from + (to - from) / 2;
+    Begin& begin = begins_[middle];
+    choose_end(j, &begin, std::max(first, begin.first), std::min(last, begin.last));
+    if (from < middle) choose_ends(j, from, middle, first, begin.chosen);
+    if (middle + 1 < to) choose_ends(j, middle + 1, to, begin.chosen, last);
+  }
+
+  // The first of the best from `first` to `last`.
+  void choose_end(size_t j, Begin* begin, size_t first, size_t last) const {
+    for (size_t k = first; k <= last; ++k) {
+      const size_t end = ends_[k].place;
+      if (!blocks_.in_time(j, begin->place, end)) continue;
+      Unevenness unevenness = ends_[k].unevenness;
+      unevenness.add(blocks_.weight(begin->place, end), blocks_.time(j, begin->place, end),
+                     blocks_.layers(begin->place, end));
+      if (begin->chosen != kNone && !(unevenness < begin->unevenness)) continue;
+      begin->chosen = k;
+      begin->unevenness = unevenness;
+    }
+  }
+
+  const Blocks& blocks_;
+  const std::vector<Places>& reached_;
+  std::vector<Way> ends_;      // where the block can end, in ascending order
+  std::vector<Begin> begins_;  // where it can begin, likewise
+};
+
+int64_t largest(const std::vector<int64_t>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+// A time that every cut keeps.
+Time enough_time(const CutProblem& problem) {
+  return Time{largest(problem.slowness)} * problem.cost.back() +
+         Time{problem.transfer_slowness} * (largest(problem.receive) + largest(problem.send));
+}
+
+bool possible(const CutProblem& problem, Time most) {
+  return !reach_the_end(Blocks(problem, most)).empty();
+}
+
+// What possible() would be if transfers took no time and blocks might be empty: much quicker, and
+// never false where possible() is true.
+bool nearly_possible(const CutProblem& problem, Time most) {
+  const Blocks blocks(problem, most);
+  size_t place = 0;
+  for (size_t j = 0; j < blocks.count(); ++j) place = blocks.furthest(j, place);
+  return place == blocks.last_place();
+}
+
+// The least time in (none, some] that is possible, if `some` is and `none` is not.
+template <typename Possible>
+Time least_time(Time none, Time some, Possible possible) {
+  while (none + 1 < some) {
+    const Time middle = none + (some - none) / 2;
+    (possible(middle) ? some : none) = middle;
+  }
+  return some;
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> best_cuts(const CutProblem& problem) {
+  const Time enough = enough_time(problem);
+  if (!possible(problem, enough)) return std::nullopt;
+  // Most often the quick search has the answer.
+  const Time least =
+      least_time(-1, enough, [&](Time most) { return nearly_possible(problem, most); });
+  Time most = least;
+  if (!possible(problem, least)) {
+    most = least_time(least, enough, [&](Time most) { return possible(problem, most); });
+  }
+  const Blocks blocks(problem, most);
+  const std::vector<Places> reached = reach_the_end(blocks);
+  return MostEven(blocks, reached).cuts();
+}
+
+int64_t missing_size(const CutProblem& problem) {
+  const Time most = enough_time(problem);
+  const int64_t all = problem.size.back();
+  int64_t too_little = 0;
+  int64_t enough = all;
+  while (too_little + 1 < enough) {
+    const int64_t middle = too_little + (enough - too_little) / 2;
+    CutProblem larger = problem;
+    for (int64_t& limit : larger.size_limit) limit = std::min(limit, all - middle) + middle;
+    (possible(larger, most) ? enough : too_little) = middle;
+  }
+  return enough;
+}
+
+}  // namespace gpipe::balance::internal
