@@ -49,7 +49,7 @@ void check_not_inside() {
       "an input or a target");
 }
 
-// Outputs are the caller's to change in place: nothing else may see it.
+// The caller may change outputs in place, so nothing else may share their memory.
 void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensors& outputs) {
   for (at::Tensor& output : outputs) {
     const c10::StorageImpl* storage = internal::storage_of(output);
@@ -89,7 +89,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     layers_.push_back(child.value());
   }
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
-  train(module->is_training());  // before it has layers, which keep their own flags
+  train(module->is_training());  // before it has layers, which keep their own modes
   std::vector<std::vector<internal::Layer>> parts(partitions);
   auto any = module->begin();
   size_t index = 0;
@@ -142,7 +142,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
                       devices_.front(), "; move it there with .to()");
   }
   const int64_t rows = internal::batch_size(inputs, "input");
-  // Refused here, before memory for the cells is taken.
+  // Refused here, before memory for the cells is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
@@ -159,7 +159,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   }
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
-  // Checked here once, on the caller's thread.
+  // Checked once, here on the caller's thread.
   (void)internal::shape_as(kind, inputs, "the model's first layer");
   Packet whole;
   whole.kind = kind;
@@ -186,7 +186,7 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   TORCH_CHECK_VALUE(!inputs.empty(), "forward was given no input tensor");
   if (!pipeline_) return inputs;
   const internal::WorkScope work;
-  // exit() in a layer may destroy the module, a static object, but not what is running.
+  // exit() in a layer may destroy the module (e.g. a static object), but not what is running.
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const bool record = c10::GradMode::is_enabled();
   std::unique_ptr<Pass> pass = prepare(inputs, record);

@@ -16,7 +16,7 @@ struct Dimension {
 };
 using Box = c10::SmallVector<Dimension, 6>;
 
-// The dimensions with more than one element, the widest stride first.
+// The dimensions with more than one element, the largest stride first.
 Box box_of(const at::Tensor& tensor) {
   Box box;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -27,14 +27,14 @@ Box box_of(const at::Tensor& tensor) {
   return box;
 }
 
-// One behind the last element, counted from the first.
+// One past the last element, counted from the first.
 int64_t extent(const Box& box) {
   int64_t last = 0;
   for (const Dimension& dimension : box) last += (dimension.size - 1) * dimension.stride;
   return last + 1;
 }
 
-// The strides of both, each once, the widest first; always with the 1.
+// The strides of both, each once, the largest first; always including 1.
 c10::SmallVector<int64_t, 12> strides_of(const Box& a, const Box& b) {
   c10::SmallVector<int64_t, 12> strides;
   for (const Box* box : {&a, &b}) {
@@ -51,8 +51,8 @@ struct Interval {
   int64_t end;
 };
 
-// Where a box that starts at `offset` lies in coordinates over `strides`. False: it is no block of
-// a tensor with these strides, since it runs over the edge of one of them.
+// The position of a box that starts at `offset`, in coordinates over `strides`. False: it is not a
+// block of a tensor with these strides, because it crosses the end of one of them.
 bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t, 12>& strides,
                  c10::SmallVector<Interval, 12>& result) {
   for (size_t k = 0; k < strides.size(); ++k) {
@@ -79,7 +79,8 @@ MemoryRange memory_range(const at::Tensor& tensor) {
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
   c10::NoGradGuard no_grad;
   const at::Tensor source = tensor.detach().as_strided({range.end - range.begin}, {1}, range.begin);
-  // At a place as far from a cache line's begin: kernels work up to it in another way.
+  // At the same offset from the start of a cache line: kernels treat the elements up to the next
+  // line in a different way.
   constexpr uintptr_t kLine = 64;
   const auto item = static_cast<uintptr_t>(tensor.element_size());
   const at::Tensor memory = at::empty({source.size(0) + static_cast<int64_t>(kLine / item)},
@@ -125,7 +126,7 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
   const int64_t offset_a = a.storage_offset();
   const int64_t offset_b = b.storage_offset();
   if (offset_a + extent(box_a) <= offset_b || offset_b + extent(box_b) <= offset_a) return false;
-  // Slices of one tensor: blocks over the same strides.
+  // Slices of one tensor are blocks over the same strides.
   const auto strides = strides_of(box_a, box_b);
   c10::SmallVector<Interval, 12> where_a;
   c10::SmallVector<Interval, 12> where_b;

@@ -92,14 +92,14 @@ TEST(MayOverlap, TellsBlocksOfOneTensorApart) {
   EXPECT_TRUE(may_overlap(x.narrow(1, 0, 4), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).t(), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.select(1, 2), x.select(1, 3)));
-  // The stride of a dimension with one element says nothing.
+  // The stride of a dimension with one element does not matter.
   EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).as_strided({1, 4, 3}, {0, 6, 1}), x.narrow(1, 3, 3)));
   EXPECT_TRUE(may_overlap(x.select(1, 2), x.select(0, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(0, 0, 0), x));
   EXPECT_FALSE(may_overlap(at::Tensor(), x));
 }
 
-// Against the sets of addresses: never "no" where they meet.
+// Compared with sets of addresses: it never says "no" if they intersect.
 TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
   std::mt19937 random(7);
   auto pick = [&](int64_t low, int64_t high) {
@@ -137,7 +137,7 @@ TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
       said_no += may_overlap(a, b) ? 0 : 1;
     }
   }
-  // Not by always saying yes.
+  // It does not simply always say yes.
   EXPECT_GT(said_no, apart * 3 / 4) << "of " << apart;
 }
 

@@ -57,7 +57,7 @@ std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
   return as<torch::nn::BatchNorm3dImpl>(module);
 }
 
-// Moments over all dimensions but that of the channels, in double whatever the input's dtype.
+// Moments over all dimensions except the channels, in double whatever the input's dtype is.
 void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.elements = input.numel() / input.size(1);
@@ -71,8 +71,8 @@ void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   statistics.spread = variance * static_cast<double>(statistics.elements);
 }
 
-// Mean and unbiased variance of each instance and channel, as the operator computes them: it takes
-// every instance's channel for a channel of a batch norm.
+// Mean and unbiased variance of each instance and channel, computed as the operator does: it treats
+// the channels of every instance as channels of a batch norm.
 void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.instances = input.size(0);
@@ -88,7 +88,7 @@ void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statis
                               statistics.spread, /*momentum=*/1);
 }
 
-// With the input's strides, on which the order of sums depends.
+// A copy with the input's strides, because the order of sums depends on them.
 at::Tensor copy_of(const at::Tensor& input) {
   c10::NoGradGuard no_grad;
   std::vector<int64_t> strides = input.strides().vec();
@@ -98,10 +98,10 @@ at::Tensor copy_of(const at::Tensor& input) {
       .copy_(input);
 }
 
-// In place of an operator that updates running statistics.
+// Replaces an operator that updates running statistics.
 class UpdateKernel : public c10::OperatorKernel {
  public:
-  // Null where the operator updates none.
+  // Null if the operator updates none.
   static std::unique_ptr<UpdateKernel> make(const c10::FunctionSchema& schema) {
     auto kernel = std::make_unique<UpdateKernel>();
     kernel->arity_ = schema.arguments().size();
@@ -147,7 +147,7 @@ class UpdateKernel : public c10::OperatorKernel {
     op.redispatchBoxed(after_interception(keys), stack);
     if (scope->policy() == RunningStatistics::kKeep) return;
     if (input.numel() == 0) {
-      // Nothing to learn from; a counter that was raised before it still counts.
+      // There is nothing to update with, but a counter that was raised just before still counts.
     } else if (scope->policy() == RunningStatistics::kUpdate) {
       statistics.input = copy_of(input);
       statistics.instances = by_instance_ ? input.size(0) : 0;
@@ -165,7 +165,7 @@ class UpdateKernel : public c10::OperatorKernel {
   bool by_instance_ = false;
 };
 
-// `num_batches_tracked += 1`.
+// Intercepts `num_batches_tracked += 1`.
 at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Scalar& other,
                        const at::Scalar& alpha) {
   RunningStatisticsScope* const scope = RunningStatisticsScope::current();
@@ -177,7 +177,7 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
   return op.redispatch(after_interception(keys), self, other, alpha);
 }
 
-// In double, rounded once.
+// Computed in double and rounded once.
 at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
@@ -269,7 +269,7 @@ void StatisticsLog::settle() {
 
 void StatisticsLog::put(Entry entry) {
   if (entry.place.deferred) {
-    // Micro-batches make the same calls in the same order, as a rule: the search is over at once.
+    // Micro-batches usually make the same calls in the same order, so the search ends at once.
     for (size_t k = 0; k < entries_.size(); ++k) {
       const size_t place = (next_ + k) % entries_.size();
       Entry& known = entries_[place];
@@ -289,8 +289,8 @@ void StatisticsLog::put(Entry entry) {
   next_ = entries_.size();
 }
 
-// Batch norms by the pairwise update of Chan, Golub, LeVeque (1979), which does not cancel as a sum
-// of squares does.
+// For batch norms, the pairwise update of Chan, Golub, LeVeque (1979), which does not suffer from
+// cancellation as a sum of squares does.
 void StatisticsLog::merge(Statistics& sum, Statistics& fresh) {
   c10::NoGradGuard no_grad;
   sum.momentum = fresh.momentum;
@@ -327,7 +327,7 @@ void StatisticsLog::apply(Entry& entry) {
     at::batch_norm_update_stats(s.input, s.running_mean, s.running_var, s.momentum);
     return;
   }
-  // One element per channel gives the same infinity in the operator.
+  // With one element per channel the operator also gives infinity.
   if (s.elements > 0) s.spread = s.spread / static_cast<double>(s.elements - 1);
   auto renew = [&](const at::Tensor& running, const at::Tensor& fresh) {
     if (!running.defined() || !fresh.defined()) return;
@@ -390,7 +390,8 @@ bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::S
 
 bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
                                           const at::Tensor& running_var) const {
-  // A logged counter's update follows it, because its momentum may depend on it.
+  // If a counter was logged, its update must be logged too, because its momentum may depend on the
+  // counter.
   return policy_ != RunningStatistics::kUpdate || tracked_.is_shared(running_mean) ||
          tracked_.is_shared(running_var) || log_->counts(place_);
 }

@@ -1,22 +1,22 @@
-// What becomes of running statistics when a mini-batch passes a norm in micro-batches.
+// Running statistics: how they are updated when a mini-batch passes a norm in micro-batches.
 //
-//  - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute
-//  does
-//    not update them again. Statistics that several stages share are not updated while the stages
-//    run, which would race, but logged, and committed in the loop's order after them. The log has a
-//    copy of each input of the norms that use them, and so takes memory for a whole mini-batch.
-//  - Deferred: micro-batches are normalised by their own statistics, and after the whole mini-batch
-//    the running statistics are updated once, as if the layer had seen it as one (GPipe, Huang et
-//    al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm).
+// - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
+//   not update them again. Statistics that several stages share are not updated while the stages
+//   run, because that would be a race. Their updates are logged, and committed after the run in the
+//   loop's order. The log has a copy of each input of the norms that use them, so it takes memory
+//   for a whole mini-batch.
+// - Deferred: micro-batches are normalized by their own statistics. After the whole mini-batch the
+//   running statistics are updated once, as if the layer had seen it as one batch (GPipe, Huang et
+//   al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm).
 //
 // Both work on operators: those that update running statistics, and the addition that counts
-// batches. So they hold for any module that calls them; the user's modules are neither replaced nor
-// changed. What a norm returns in training does not depend on its running statistics, so an
-// operator that is not to touch them gets zeros in their place.
+// batches. So they work for any module that calls these operators; the user's modules are neither
+// replaced nor changed. What a norm returns in training does not depend on its running statistics,
+// so an operator that must not change them gets zeros in their place.
 //
-// Outside this: a module that reads its running statistics in a training forward sees those from
-// before the mini-batch where they are deferred or shared, and one that is no torch::nn::BatchNorm
-// and derives its momentum from its counter is updated with a momentum of that time.
+// Limits: a module that reads its running statistics in a training forward sees those from before
+// the mini-batch if they are deferred or shared. A module that is not a torch::nn::BatchNorm and
+// derives its momentum from its counter is updated with the momentum of that time.
 #ifndef GPIPE_INTERNAL_BATCH_NORM_H_
 #define GPIPE_INTERNAL_BATCH_NORM_H_
 
@@ -33,20 +33,20 @@
 
 namespace gpipe::internal {
 
-// The running statistics and counters in a model's modules as they are now. Made anew for each run,
-// because a module may be replaced between two; it keeps the tensors alive, so that none that is
-// made meanwhile is taken for one of them.
+// The running statistics and counters in a model's modules as they are now. It is made anew for
+// each run, because a module may be replaced between two runs. It keeps the tensors alive, so that
+// no new tensor is taken for one of them.
 class TrackedStatistics {
  public:
   explicit TrackedStatistics(int64_t stages) : several_stages_(stages > 1) {}
 
-  // `layer`, which belongs to `stage`, and the modules in it.
+  // Adds those of `layer`, which belongs to `stage`, and of the modules in it.
   void add(int64_t stage, torch::nn::Module& layer);
 
   struct Counter {
-    bool cumulative;  // a batch norm's without momentum: the momentum is 1 / counter
+    bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
   };
-  // Null where `tensor` is none.
+  // Null if `tensor` is not a counter.
   const Counter* counter(const at::Tensor& tensor) const;
 
   // Whether modules of several stages have it, or another tensor with its memory.
@@ -61,40 +61,44 @@ class TrackedStatistics {
   std::vector<at::Tensor> alive_;
 };
 
-// Updates that are to be made after the run. Not thread-safe: written by one stage's worker,
-// committed after it has stopped.
+// Updates that are to be made after the run.
+//
+// Thread-safety: none; it is written by one stage's worker and committed after that has stopped.
 class StatisticsLog {
  public:
   // Where an update belongs.
   struct Place {
     int64_t micro_batch = 0;
     int64_t layer = 0;  // in the whole model
-    // Updates of the micro-batches that belong together become one: for each call in a layer's
-    // forward, told apart by what it updates and by how often that was updated before.
+    // Updates of several micro-batches that belong together become one update: one for each call in
+    // a layer's forward. Calls are told apart by what they update and by how often that was updated
+    // before.
     bool deferred = false;
   };
   struct Statistics {
-    at::Tensor running_mean;  // of the two, the undefined one is not updated
+    at::Tensor running_mean;  // if one of the two is undefined, it is not updated
     at::Tensor running_var;
     double momentum = 0;
-    int64_t instances = 0;  // of an instance norm; 0: it is a batch norm
-    // Not deferred: LibTorch's operator makes the update from a copy of its input. To compute it
-    // from mean and variance would take less memory, but not always give the same last bit.
+    int64_t instances = 0;  // of an instance norm; 0: a batch norm
+    // Not deferred: LibTorch's operator makes the update, from a copy of its input. Computing the
+    // update from mean and variance would take less memory, but would not always give the same last
+    // bit.
     at::Tensor input;
-    // Deferred: of an instance norm (instances * C) and unbiased variances, of a batch norm (C) and
-    // sums of squared deviations.
+    // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
+    // means and sums of squared deviations, of shape (C).
     at::Tensor mean;
     at::Tensor spread;
-    int64_t elements = 0;  // per channel, of a batch norm
+    int64_t elements = 0;  // per channel; of a batch norm
   };
 
-  // A counter's addition. Belongs to the update that follows, if that comes in the same place.
+  // Logs the addition to a counter. It belongs to the update that follows, if that has the same
+  // place.
   void count(const Place& place, const at::Tensor& counter, bool cumulative, const c10::Scalar& by);
-  bool counts(const Place& place) const;  // the last entry was a count(), in the same place
+  bool counts(const Place& place) const;  // whether the last entry is a count() there
   void update(const Place& place, Statistics statistics);
 
-  // Makes the updates of all stages' logs and empties them: deferred ones by layer, others by
-  // micro-batch and layer.
+  // Makes the updates of all stages' logs and empties the logs: deferred updates in the order of
+  // the layers, others in the order of micro-batch and layer.
   static void commit(std::vector<StatisticsLog>& stages);
 
  private:
@@ -111,17 +115,19 @@ class StatisticsLog {
   static void apply(Entry& entry);
 
   std::vector<Entry> entries_;
-  std::optional<Entry> counted_;  // not among entries_ yet
+  std::optional<Entry> counted_;  // not yet in entries_
   size_t next_ = 0;               // where put() expects the entry to merge with
 };
 
 enum class RunningStatistics : uint8_t {
-  kUpdate,  // as the module would alone; shared ones by the log
-  kKeep,    // a recompute: leave them
-  kDefer,   // by the log, once per mini-batch
+  kUpdate,  // like the module on its own; shared ones through the log
+  kKeep,    // in a recompute: leave them unchanged
+  kDefer,   // through the log, once per mini-batch
 };
 
-// Governs, on this thread and under an InterceptionScope, the norms called while it lives.
+// While it lives, sets the policy for the norms called on this thread.
+//
+// Requirements: it is used under an InterceptionScope.
 class RunningStatisticsScope {
  public:
   // `log` may be null with kKeep.
@@ -131,14 +137,15 @@ class RunningStatisticsScope {
   RunningStatisticsScope(const RunningStatisticsScope&) = delete;
   RunningStatisticsScope& operator=(const RunningStatisticsScope&) = delete;
 
-  // From here on `layer` runs in the scope in force, if there is one.
+  // From here on `layer` runs in the current scope, if there is one.
   static void enter_layer(int64_t layer);
 
-  // Called by the intercepted operators.
+  // The following functions are called by the intercepted operators. current() is null outside a
+  // scope.
   static RunningStatisticsScope* current();
-  // Whether the addition is not to be made now.
+  // Whether the addition must not be made now.
   bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
-  // Whether the update of these two is not to be made now.
+  // Whether the update of these two must not be made now.
   bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var) const;
   RunningStatistics policy() const { return policy_; }
   void update(StatisticsLog::Statistics statistics);

@@ -25,7 +25,7 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 // The gradients of one backward on their way from the output node to the input node. They travel
-// inside the tensor between the two, so that backwards of several threads do not meet.
+// inside the tensor between the two nodes, so backwards of several threads do not mix.
 struct CarriedGradients {
   double element = 0;
   variable_list gradients;
@@ -50,10 +50,10 @@ variable_list gradients_in(const at::Tensor& tensor) {
       static_cast<CarriedGradients*>(tensor.storage().data_ptr().get_context())->gradients);
 }
 
-// Its edges: to the inputs, then to the accumulators of `parameters` (numbers in
-// ModelState::parameters). The workers accumulate parameters' gradients themselves, so a backward
-// gets undefined ones here, which accumulators ignore; only a caller that names a parameter
-// (torch::autograd::grad) gets its gradient through this node.
+// Runs the backward half. Its edges lead to the inputs, then to the accumulators of `parameters`
+// (indices into ModelState::parameters). The workers accumulate parameters' gradients themselves,
+// so a backward gets undefined ones here, which accumulators ignore. Only a caller that names a
+// parameter (torch::autograd::grad) gets its gradient through this node.
 class InputNode : public Node {
  public:
   InputNode(torch::autograd::edge_list&& edges, std::vector<size_t> parameters,
@@ -85,7 +85,7 @@ class InputNode : public Node {
     TORCH_CHECK(pipeline != nullptr,
                 "backward ran through the output of a pipeline that is already destroyed; keep the "
                 "GPipe module alive until its last backward is done");
-    // Not empty where the caller named what it wants gradients of.
+    // Not empty if the caller named the tensors whose gradients it wants.
     const auto* named = torch::autograd::get_current_graph_task_exec_info();
     const bool all = named == nullptr || named->empty();
     const size_t own = num_outputs() - parameters_.size();
@@ -124,7 +124,7 @@ class InputNode : public Node {
   std::string name() const override { return "GPipeBackward"; }
 
  private:
-  // An accumulator would hand its hooks the undefined gradient that it gets from here.
+  // An accumulator would pass the undefined gradient that it gets from here to its hooks.
   void check_no_new_hooks(size_t inputs) const {
     for (size_t k = 0; k < parameters_.size(); ++k) {
       TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
@@ -134,7 +134,7 @@ class InputNode : public Node {
     }
   }
 
-  // Of the parameters that the caller named.
+  // The request for the parameters that the caller named.
   template <typename ExecInfo>
   RequestedGradients requested_of(const ExecInfo& named, size_t inputs) const {
     RequestedGradients requested;
@@ -166,11 +166,11 @@ class InputNode : public Node {
     return place == leaves.end() ? at::Tensor() : requested.sums[place - leaves.begin()];
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::vector<size_t> parameters_;
   std::weak_ptr<Pipeline> pipeline_;
-  std::unique_ptr<Pass> pass_;  // null: used up
-  bool failed_ = false;         // and why
+  std::unique_ptr<Pass> pass_;  // null: freed
+  bool failed_ = false;         // a backward failed; the pass is freed
 };
 
 class OutputNode : public Node {
@@ -184,7 +184,7 @@ class OutputNode : public Node {
   std::string name() const override { return "GPipeOutputBackward"; }
 };
 
-// With the deleter that takes long chains of nodes apart without recursion.
+// With autograd's deleter, which frees long chains of nodes without recursion.
 template <typename T, typename... Arguments>
 std::shared_ptr<T> make_node(Arguments&&... arguments) {
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
@@ -196,7 +196,7 @@ std::shared_ptr<T> make_node(Arguments&&... arguments) {
 void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pass> pass,
                    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                    const std::vector<bool>& needs_grad) {
-  pass->outputs.clear();  // the joined outputs are the caller's; nothing in backward needs these
+  pass->outputs.clear();  // the caller has the joined outputs; no backward needs these
 
   torch::autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
@@ -209,7 +209,7 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pa
     const at::Tensor& parameter = known[k].tensor;
     if (!parameter.requires_grad() || !parameter.is_leaf()) continue;
     torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(parameter);
-    // Its hooks are called by the stages, with each micro-batch's gradient.
+    // The stages call its hooks, with each micro-batch's gradient.
     if (has_hooks(*edge.function)) continue;
     edges.push_back(std::move(edge));
     parameters.push_back(k);
@@ -220,7 +220,7 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pa
   auto output_node =
       make_node<OutputNode>(torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)});
   for (size_t n = 0; n < outputs.size(); ++n) {
-    // Every output takes a place, so that gradients arrive by the outputs' numbers.
+    // Every output takes a place, so gradients arrive under the outputs' numbers.
     if (!needs_grad[n]) {
       output_node->add_input_metadata(Node::undefined_input());
       continue;

@@ -31,7 +31,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
   packet.kind = whole_.kind;
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const Item& item = whole_.items[k];
-    // The same tensor given twice stays the same tensor.
+    // A tensor that is given twice stays a single tensor.
     size_t same = 0;
     while (same < k && !whole_.items[same].tensor.is_same(item.tensor)) ++same;
     if (same < k && item.tensor.defined()) {
@@ -48,7 +48,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     piece.version = version_of(piece.tensor);
     packet.items.push_back(std::move(piece));
   }
-  // Two tensors over the same memory are no views of each other here.
+  // Two tensors over the same memory are not views of each other here.
   for (size_t k = 0; record_ && k < packet.items.size(); ++k) {
     for (size_t n = 0; n < k; ++n) {
       Item& a = packet.items[k];

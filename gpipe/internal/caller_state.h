@@ -1,4 +1,4 @@
-// CallerState: what a calling thread has set for itself and its layers are to find on the workers.
+// CallerState: the thread-local state of a calling thread that its layers must find on the workers.
 #ifndef GPIPE_INTERNAL_CALLER_STATE_H_
 #define GPIPE_INTERNAL_CALLER_STATE_H_
 
@@ -10,8 +10,8 @@
 
 namespace gpipe::internal {
 
-// Grad mode, inference mode, autocast with its types, record-function callbacks, and whatever else
-// at::ThreadLocalState carries; as they are on the thread that makes the object. A value.
+// Grad mode, inference mode, autocast with its dtypes, record-function callbacks, and whatever else
+// at::ThreadLocalState carries, as they are on the thread that makes the object. A value type.
 class CallerState {
  public:
   CallerState();
@@ -23,7 +23,7 @@ class CallerState {
       c10::DeviceType::CPU, c10::DeviceType::CUDA, c10::DeviceType::PrivateUse1};
   using Types = std::array<c10::ScalarType, kDevices.size()>;
 
-  // The types that autocast casts to, which at::ThreadLocalState leaves out.
+  // The dtypes that autocast casts to, which at::ThreadLocalState omits.
   static Types autocast_types();
   static void set_autocast_types(const Types& types);
 
@@ -31,7 +31,7 @@ class CallerState {
   Types autocast_types_;
 };
 
-// Puts a state in force on this thread, and restores the former one on exit.
+// Applies a state to this thread, and restores the previous one on exit.
 class CallerStateScope {
  public:
   explicit CallerStateScope(const CallerState& state);
@@ -44,10 +44,10 @@ class CallerStateScope {
   CallerState::Types former_;
 };
 
-// While it lives, autocast casts each weight anew on this thread. Its cache belongs to the process
-// and is emptied by whoever leaves autocast on the calling thread: stages that run at the same time
-// would take casts from each other's graphs, and a recompute outside the caller's autocast would
-// leave casts of today's weights for tomorrow's forward.
+// While it lives, autocast casts every weight anew on this thread. Autocast's cache belongs to the
+// process, and whoever leaves autocast on the calling thread empties it. With the cache, stages
+// that run at the same time would take casts from each other's graphs, and a recompute outside the
+// caller's autocast would leave casts of the current weights for a later forward.
 class AutocastCacheOff {
  public:
   AutocastCacheOff();

@@ -15,10 +15,11 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-// The sequence number of accumulators, which have no place among the nodes.
+// The sequence number of accumulators, which have no place in the order of nodes.
 constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
 
-// A layer may have moved what it returned to another device.
+// The gradient on the device that the edge expects: a layer may have moved its output to another
+// device.
 at::Tensor where_wanted(at::Tensor gradient, const Edge& edge) {
   const auto& wanted = edge.function->input_metadata(edge.input_nr);
   if (wanted.was_default_constructed() || wanted.device() == gradient.device()) return gradient;
@@ -52,18 +53,18 @@ std::vector<Packet> Sinks::take() {
   return packets;
 }
 
-// Lets users' code in a backward draw numbers that depend on what is computed alone.
+// Makes the random numbers that user code draws in a backward depend only on what is computed.
 struct CellGraph::UsersCode {
   const CellGraph& graph;
   const CellDraws& from;
-  uint64_t leaves = 0;  // that have run
+  uint64_t leaves = 0;  // the number of leaves that have run
 
-  // Before `node` runs; `next` as in LocalBackwardOptions.
+  // Called before `node` runs; `next` is as in LocalBackwardOptions.
   void enter(const Node& node, uint64_t next) {
     if (is_custom_function(node) && repeat_forward(node, next)) return;
     const uint64_t number = node.sequence_nr();
     if (number == kNoNumber) {
-      // They run in one order in every schedule.
+      // Leaves run in the same order in every schedule.
       return enter(static_cast<int64_t>(graph.layer_ends_.size()), ~leaves++);
     }
     if (number < graph.begin_) return enter(0, 0);
@@ -71,10 +72,10 @@ struct CellGraph::UsersCode {
     enter(layer, number - graph.start_of(layer) + 1);
   }
 
-  // A function that drew in its forward may compute it once more.
+  // A function that drew in its forward may compute that forward again.
   bool repeat_forward(const Node& node, uint64_t next) {
     for (const DrawRecord& record : graph.draws_) {
-      // The function's forward drew after its node was made and before the next one.
+      // The function's forward drew after its node was made and before the next node was.
       if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
       from.draws->repeat(from.step_seed, from.micro_batch, record);
       return true;
@@ -94,7 +95,7 @@ void CellGraph::begin() {
 
 void CellGraph::begin_loss(size_t layers) {
   begin();
-  layer_ends_.assign(layers, 0);  // all numbers are behind
+  layer_ends_.assign(layers, 0);  // all sequence numbers are behind the layers
   has_layers_ = false;
   has_loss_ = true;
 }
@@ -126,7 +127,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   if (task.enter_foreign) {
     options.enter_foreign = [this, &task](const Node& node) { task.enter_foreign(node, thread_); };
   }
-  // One pointer, so that the function needs no memory of its own.
+  // It captures one pointer, so the std::function allocates no memory.
   options.before_users_code = [&users_code](const Node& node, uint64_t next) {
     users_code.enter(node, next);
   };
@@ -134,7 +135,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   try {
     run(std::move(roots), task.part, options);
   } catch (...) {
-    // Nodes from outside have numbers of their own.
+    // Nodes from outside may have numbers of another thread.
     layer = running == kNoNumber ? before_layers() : std::min(layer, layer_of(running));
     throw;
   }
@@ -173,8 +174,8 @@ std::vector<Packet> CellGraph::take_input_gradients() {
   if (weights_.empty()) return packets;
   for (Packet& packet : packets) {
     for (Item& item : packet.items) {
-      // A stage before may change what it is given (a hook does, perhaps), and this half is not
-      // over: see docs/design/pipeline.md on memory.
+      // A previous stage may change what it is given (e.g. in a hook), and the weight half still
+      // needs it: see docs/design/pipeline.md on memory.
       const c10::StorageImpl* storage = storage_of(item.tensor);
       if (storage != nullptr && weights_.holds(storage)) item.tensor = copy_in_layout(item.tensor);
     }

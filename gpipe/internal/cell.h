@@ -1,9 +1,9 @@
 // Cell: what one micro-batch in one stage keeps between its forward and its backward.
 //
-// Its graph is local: it begins at Sinks, where the gradients of its inputs end, and its outputs
-// are edges whose gradients are given. A CellGraph knows nothing of layers but where their nodes
-// end; Stage runs them, forward and in a recompute. The graph of a loss is one more CellGraph,
-// behind the layers' or joined to it.
+// Its graph is local. It begins at Sinks, where the gradients of its inputs end; its outputs are
+// edges whose gradients are given. A CellGraph knows nothing about layers except where their nodes
+// end; Stage runs the layers, in the forward and in a recompute. The graph of a loss is one more
+// CellGraph, either behind the graph of the layers or joined to it.
 #ifndef GPIPE_INTERNAL_CELL_H_
 #define GPIPE_INTERNAL_CELL_H_
 
@@ -31,28 +31,30 @@ namespace gpipe::internal {
 // Which part of a cell's backward is run.
 enum class BackwardPart : uint8_t {
   kWhole,
-  kInputs,   // what the stages before wait for; a recompute, if there is one, is here
+  kInputs,   // what the previous stages wait for; includes the recompute, if any
   kWeights,  // the rest
 };
 
-// Tensors, packet by packet, whose gradients end in one GradientSink.
+// Tensors, by packet, whose gradients end in one GradientSink.
 class Sinks {
  public:
-  // The next tensor of a packet. If `wanted`, its gradient ends here: see GradientSink::attach().
+  // Adds the next tensor of a packet. If `wanted`, its gradient ends here: see
+  // GradientSink::attach().
   void add(size_t packet, const at::Tensor& tensor, bool wanted);
 
-  // The gradients that have arrived, once: as many items as were added, undefined where none has.
+  // Takes the gradients that have arrived; each is returned once. As many items as were added,
+  // undefined where none has arrived.
   std::vector<Packet> take();
 
-  // Null: no gradient is wanted.
+  // Null if no gradient is wanted.
   const GradientSink* node() const { return sink_.get(); }
 
  private:
   std::shared_ptr<GradientSink> sink_;
-  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] in the sink, or -1
+  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] index in the sink, or -1
 };
 
-// Where a backward starts. Gradients that meet are added up in this order.
+// Where a backward starts. Gradients of one node are added up in this order.
 struct Roots {
   torch::autograd::edge_list edges;
   torch::autograd::variable_list gradients;
@@ -63,59 +65,63 @@ struct Roots {
   }
 };
 
-// Where users' code in a cell's backward, hooks and custom functions, draws random numbers.
+// The random numbers that user code (hooks, custom functions) draws in a cell's backward.
 struct CellDraws {
   RandomStreams* draws = nullptr;
   uint64_t step_seed = 0;
   int64_t micro_batch = 0;
-  int64_t first_layer = 0;  // the number in the model of the stage's first layer
+  int64_t first_layer = 0;  // the index in the model of the stage's first layer
 };
 
-// What a backward of a CellGraph needs besides gradients.
+// What a backward of a CellGraph needs besides the gradients.
 struct GraphTask {
   BackwardPart part = BackwardPart::kWhole;
-  bool keep = false;  // the graph may run once more; not with a part
+  bool keep = false;  // the graph may run again; only with kWhole
   CellDraws draws;
-  // As in LocalBackwardOptions; `thread`: on which the graph was made.
+  // As in LocalBackwardOptions; `thread` is the one on which the graph was made.
   std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
       sum_of;
   std::function<void(const torch::autograd::Node&, uint64_t thread)> enter_foreign;
-  // Gets what the targets of a loss wait for; left as it is where there are none.
+  // Gets the gradients of the loss's targets; left as it is if none are wanted.
   Packet* target_gradients = nullptr;
 };
 
-// The part of autograd's graph that a forward, or a recompute, or a loss, leaves for a backward.
+// The part of autograd's graph that a forward, a recompute or a loss leaves for a backward.
 //
-// Layers have positions: 0 is the stage's first one, -1 what was made before it, and the number of
-// the layers the loss behind them. Not thread-safe.
+// Layers have positions: 0 is the stage's first layer, -1 stands for what was made before it, and
+// the number of layers stands for the loss behind them.
+//
+// Thread-safety: none.
 class CellGraph {
  public:
-  // Making it, in this order. First the sinks: the cell's inputs, or what a loss hangs on; and the
-  // targets of a loss.
+  // The graph is made in this order. First the sinks: the cell's inputs, or the outputs that a loss
+  // starts from; and the targets of a loss.
   Sinks& inputs() { return inputs_; }
   Sinks& targets() { return targets_; }
-  // What this thread makes from then on is the graph's: that of layers, each of which ends with
-  // end_layer(), or that of a loss alone, behind so many layers.
+  // What this thread makes after begin() belongs to the graph: nodes of layers, each of which is
+  // closed with end_layer(). After begin_loss(), they are nodes of a loss alone, behind that many
+  // layers.
   void begin();
   void begin_loss(size_t layers);
   void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
-  // Item `item` of packet `packet` of the outputs. Their gradients are added up in the order of the
-  // calls.
+  // Item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the order
+  // of the calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
   // The draws of functions that may repeat them in their backward: see RandomStreamsScope.
   std::vector<DrawRecord>& draws() { return draws_; }
 
-  // Puts behind this graph that of a loss, which was made on its outputs as they are, with no sinks
-  // between. The loss is then the only output.
+  // Appends the graph of a loss that was computed directly on this graph's outputs, with no sinks
+  // in between. The loss is then the only output.
   void append_loss(CellGraph loss);
 
-  // Runs the part task.part of the backward, from `roots` and then the outputs, whose gradients are
-  // given as packets; neither with kWeights, which goes on where kInputs has stopped. Adds to
-  // leaves' gradients (not with kInputs) and returns the gradients of the inputs (none with
-  // kWeights). Unless task.keep, nothing is left then but, with kInputs, what kWeights needs.
-  // kInputs and kWeights together are kWhole, bit for bit.
+  // Runs the part task.part of the backward. It starts from `roots` and then from the outputs,
+  // whose gradients are given as packets; kWeights takes neither, because it goes on where kInputs
+  // stopped. Adds to the leaves' gradients (not with kInputs) and returns the gradients of the
+  // inputs (none with kWeights). Unless task.keep, nothing is left afterwards, except, with
+  // kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
   //
-  // layer: the position of the layer to blame, for messages. The last one until a node fails.
+  // `layer`: the position of the layer to name in error messages. It is the last layer until a node
+  // fails.
   std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
                                int64_t& layer);
 
@@ -132,18 +138,18 @@ class CellGraph {
   std::vector<Packet> take_input_gradients();
   void release(BackwardPart part);
 
-  // The positions that messages name. All that runs for a loss alone is the loss's.
+  // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.
   int64_t last_layer() const;
   int64_t before_layers() const;
   int64_t layer_of(uint64_t sequence_nr) const;
-  // The first number that may be of a node of that layer.
+  // The lowest sequence number that a node of that layer may have.
   uint64_t start_of(int64_t layer) const;
 
   Sinks inputs_;
   Sinks targets_;
-  c10::SmallVector<Output, 2> outputs_;  // those that want a gradient
-  // Nodes made in layer k have sequence numbers below layer_ends_[k] and not below the one before,
-  // or those of the first layer not below begin_; all of them are made on thread_.
+  c10::SmallVector<Output, 2> outputs_;  // those that require a gradient
+  // Nodes made in layer k have sequence numbers below layer_ends_[k] and not below the end before
+  // it (for the first layer: not below begin_). All of them are made on thread_.
   uint64_t thread_ = 0;
   uint64_t begin_ = 0;
   c10::SmallVector<uint64_t, 8> layer_ends_;
@@ -155,19 +161,20 @@ class CellGraph {
 
 // What a cell keeps between its forward and its backward.
 struct Cell {
-  // Of the layers and, unless the cell is checkpointed, of the loss. A checkpointed cell has it
-  // from its recompute on.
+  // The graph of the layers and, unless the cell is checkpointed, of the loss. A checkpointed cell
+  // has it from its recompute on.
   CellGraph graph;
 
-  // A checkpointed cell.
+  // Present in a checkpointed cell.
   struct Recompute {
     std::vector<Packet> inputs;
-    std::vector<Fingerprint> fingerprints;  // of the outputs that want a gradient
+    std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
   };
   std::optional<Recompute> recompute;
-  std::unique_ptr<CellGraph> loss;  // hangs on detached outputs; null: none
+  std::unique_ptr<CellGraph> loss;  // starts at detached outputs; null: none
 
-  // The gradient of the loss. Undefined: there is no loss here, or this micro-batch does not count.
+  // The gradient of the loss. Undefined if there is no loss here or this micro-batch does not
+  // count.
   at::Tensor seed;
 };
 

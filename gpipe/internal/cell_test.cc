@@ -36,7 +36,7 @@ std::vector<Packet> packets_of(const std::vector<at::Tensor>& tensors) {
   return packets;
 }
 
-// A backward of the graph, with what it needs.
+// Runs the backward of a graph, with what that needs.
 struct Backward {
   GraphTask task;
   RandomStreams draws;
@@ -140,7 +140,7 @@ TEST(CellGraph, BothHalvesAreTheWhole) {
   }
 }
 
-// Whoever gets it may write into it.
+// The stage that gets the gradient may write into it.
 TEST(CellGraph, AGradientThatTheOtherHalfNeedsLeavesAsACopy) {
   const at::Tensor bias = leaf({2, 3});
   CellGraph graph;
@@ -207,7 +207,7 @@ TEST(CellGraph, AddsUpGradientsInTheOrderInWhichOutputsWereNamed) {
   EXPECT_EQ(sum({0, 2, 1}), 1);
 }
 
-// What others have left for a leaf comes before the cell's own terms.
+// Terms that other stages have left for a leaf come before the cell's own terms.
 TEST(CellGraph, OtherRootsComeFirst) {
   const at::Tensor w = torch::ones({1}).requires_grad_();
   CellGraph graph;
@@ -222,7 +222,7 @@ TEST(CellGraph, OtherRootsComeFirst) {
   EXPECT_EQ(w.grad().item<float>(), 0) << "(1 + 1e8) - 1e8, in float";
 }
 
-// --- whom to blame
+// --- which layer is named in errors
 
 struct Fails : torch::autograd::Function<Fails> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return x.clone(); }
@@ -272,7 +272,7 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
     EXPECT_EQ(backward.layer, -1);
   }
   {
-    // Before anything has run.
+    // An error before anything has run.
     CellGraph graph = graph_with();
     Backward backward;
     uint64_t made_on = 0;
@@ -290,7 +290,7 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
 
 // --- losses
 
-// Two layers and a loss, which uses a leaf of the layers', too.
+// Two layers and a loss, which also uses a leaf of the layers.
 struct CellWithLoss {
   explicit CellWithLoss(bool cut_off) : cut(cut_off) {
     testing::manual_seed(5);
@@ -313,7 +313,7 @@ struct CellWithLoss {
     if (!cut) graph.append_loss(std::move(loss));
   }
 
-  // As a stage does it.
+  // As a stage runs it.
   at::Tensor run() {
     std::vector<at::Tensor> gradients = {torch::full({}, 0.5)};
     if (cut) {
@@ -393,8 +393,7 @@ TEST(CellGraphOfALoss, IsBlamedForAllThatRunsForItAlone) {
 
 // --- draws
 
-// RandomStreams a mask under no_grad, as a custom function's forward does, and once more in its
-// backward.
+// Draws a mask under no_grad, as a custom function's forward does, and again in its backward.
 struct DrawsTwice : torch::autograd::Function<DrawsTwice> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) {
     return x * torch::rand_like(x);

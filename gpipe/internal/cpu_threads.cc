@@ -12,8 +12,8 @@ int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages) {
 }
 
 void set_threads_of_this_thread(int64_t threads) {
-  // ATen sets a thread's default number lazily, at its first parallel operator, and would overwrite
-  // ours then. Asking for the number does that now.
+  // ATen sets a thread's default number lazily, at its first parallel operator, and would then
+  // overwrite ours. Asking for the number makes ATen do so now.
   (void)at::get_num_threads();
   at::set_num_threads(static_cast<int>(threads));
 }

@@ -1,4 +1,4 @@
-// Sharing out the cores among the stages that run on the CPU.
+// CPU threads: how the cores are shared among the stages that run on the CPU.
 #ifndef GPIPE_INTERNAL_CPU_THREADS_H_
 #define GPIPE_INTERNAL_CPU_THREADS_H_
 
@@ -6,18 +6,20 @@
 
 namespace gpipe::internal {
 
-// The intra-op threads of each of `cpu_stages` stages: `wanted` if positive, else an equal share of
-// this thread's, at least one.
+// The number of intra-op threads for each of `cpu_stages` stages: `wanted` if positive, otherwise
+// an equal share of this thread's number, at least one.
 int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
 
-// Sets the number of intra-op threads of the calling thread alone. at::set_num_threads also sets
-// what threads started later begin with: see DefaultThreadsScope.
+// Sets the number of intra-op threads of the calling thread only. However, at::set_num_threads also
+// changes the initial number of threads started later: see DefaultThreadsScope.
 void set_threads_of_this_thread(int64_t threads);
 
-// Lives where threads are started that call set_threads_of_this_thread(): those started later begin
-// with this thread's number. That is also set before: after fork() LibTorch makes its thread pool
-// anew at the first number set, and not under a lock; two threads at once would leave it without
-// one ("Invalid thread pool").
+// Open it while starting threads that call set_threads_of_this_thread(). Threads started after it
+// then begin with this thread's number.
+//
+// That number is also set when the scope opens. After fork(), LibTorch makes its thread pool anew
+// when a number is first set, and does so without a lock; two threads at once would leave it
+// without a pool ("Invalid thread pool").
 class DefaultThreadsScope {
  public:
   DefaultThreadsScope();

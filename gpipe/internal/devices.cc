@@ -17,7 +17,7 @@ std::vector<c10::Device> default_devices(size_t partitions) {
   return devices;
 }
 
-// A device by its full name, so that "cuda" and "cuda:0" are the same one.
+// A device by its full name, so that "cuda" and "cuda:0" are the same device.
 c10::Device normalized(c10::Device device) {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
   if (device.has_index()) return device;

@@ -8,9 +8,9 @@
 namespace gpipe::internal {
 namespace {
 
-// What they do to `error` if it is exactly a T: a class derived from T, thrown again as a T, would
-// lose what the caller may want to catch. The error itself stays as it is, it may be one that the
-// user keeps and throws again.
+// Both functions throw only if `error` is exactly a T: a class derived from T, thrown again as a T,
+// would lose what the caller may want to catch. The error itself is not changed, because the user
+// may keep it and throw it again.
 
 template <typename T>
 void rethrow_copy(const c10::Error& error, const std::string& where) {
@@ -41,7 +41,7 @@ void rethrow_with(std::exception_ptr error, const std::string& where) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error& e) {
-    // All of c10/util/Exception.h.
+    // All exception types of c10/util/Exception.h.
     rethrow_copy_of_any<c10::Error, c10::ErrorAlwaysShowCppStacktrace, c10::IndexError,
                         c10::ValueError, c10::TypeError, c10::NotImplementedError, c10::BufferError,
                         c10::EnforceFiniteError, c10::OnnxfiBackendSystemError, c10::LinAlgError,

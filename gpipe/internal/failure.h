@@ -1,4 +1,4 @@
-// Failure: where in the pipeline a layer failed, and how that reaches the caller's exception.
+// Failure: the place of an error in the pipeline, added to the caller's exception.
 #ifndef GPIPE_INTERNAL_FAILURE_H_
 #define GPIPE_INTERNAL_FAILURE_H_
 
@@ -8,9 +8,9 @@
 namespace gpipe::internal {
 
 // Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
-// types as a copy with more context, the standard library's with the longer message. Any other
-// type, a user's own class derived from one of these too, is rethrown unchanged. `error` itself is
-// never changed: the user may keep it and throw it again.
+// types as a copy with more context, those of the standard library with the longer message. Any
+// other type, including a user's class derived from one of these, is rethrown unchanged. `error`
+// itself is never changed: the user may keep it and throw it again.
 [[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
 
 }  // namespace gpipe::internal

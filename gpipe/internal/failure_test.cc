@@ -12,7 +12,7 @@
 namespace gpipe::internal {
 namespace {
 
-// What comes out: its type, whether it is the very object, and its message.
+// The exception that comes out: its type, whether it is the same object, and its message.
 struct Outcome {
   std::string type;
   bool same = false;
@@ -43,7 +43,8 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-// As TORCH_CHECK makes them; some classes have no public constructor but this inherited one.
+// Made as TORCH_CHECK makes them; some of the classes have no public constructor except this
+// inherited one.
 template <typename T>
 std::exception_ptr torch_error() {
   return std::make_exception_ptr(T(c10::SourceLocation{"f", "file.cc", 1}, "trouble"));

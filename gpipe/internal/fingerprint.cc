@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSamples = 256;
 
-// Far from what another order of sums may change, near enough to see other values.
+// Much more than another order of sums changes, and little enough to notice other values.
 constexpr double kTolerance = 1e-4;
 constexpr double kToleranceOfHalfs = 1e-2;
 
@@ -37,7 +37,7 @@ Sums sums_of(const at::Tensor& tensor) {
     const double value = static_cast<double>(data[k]);
     result.sum += weight * value;
     result.magnitude += std::fabs(weight * value);
-    weight = weight < 2 ? weight + 0.125 : 1;  // so that an exchange of values shows
+    weight = weight < 2 ? weight + 0.125 : 1;  // so that swapped values are noticed
   }
   return result;
 }
@@ -83,7 +83,7 @@ at::Tensor Fingerprint::differs(const Fingerprint& other) const {
   const bool half = at::elementSize(sample_.scalar_type()) < 4;
   const at::Tensor mine = sample_.to(at::kFloat);
   const at::Tensor theirs = other.sample_.to(at::kFloat);
-  // False where either is not a number.
+  // False if a difference or a value is NaN.
   return (mine - theirs).abs().max() > theirs.abs().max() * (half ? kToleranceOfHalfs : kTolerance);
 }
 

@@ -1,4 +1,4 @@
-// Fingerprint: a sample of a tensor's values, to tell whether a recompute gave the same.
+// Fingerprint: a sample of a tensor's values, to tell whether a recompute gave the same values.
 #ifndef GPIPE_INTERNAL_FINGERPRINT_H_
 #define GPIPE_INTERNAL_FINGERPRINT_H_
 
@@ -6,21 +6,22 @@
 
 namespace gpipe::internal {
 
-// Of what is dense, floating-point and not empty; of anything else it is empty and matches all.
+// It is empty, and matches everything, unless the tensor is dense, floating-point and not empty. On
+// the CPU only float and double are sampled; other dtypes match everything.
 class Fingerprint {
  public:
   static Fingerprint of(const at::Tensor& tensor);
 
-  // What can be told at once: on the CPU whether the values do, elsewhere whether there are as
-  // many. Values that are not finite match all.
+  // What is known at once: on the CPU whether the values match, elsewhere whether there are as
+  // many. Values that are not finite match everything.
   bool matches(const Fingerprint& other) const;
 
-  // Accelerators: whether they differ, as a tensor there; undefined if both are empty. Nobody
-  // waits.
+  // Accelerators: whether the values differ, as a tensor on the device, without waiting for it.
+  // Undefined if either sample is empty or they are on different devices.
   at::Tensor differs(const Fingerprint& other) const;
 
  private:
-  double sum_ = 0;  // of some of the values, with weights
+  double sum_ = 0;  // of some of the values, weighted
   double magnitude_ = 0;
   at::Tensor sample_;  // accelerators: the values themselves
 };

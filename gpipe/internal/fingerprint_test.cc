@@ -12,7 +12,7 @@
 namespace gpipe::internal {
 namespace {
 
-// As the stages ask: at once on the CPU, by a tensor elsewhere.
+// Asks as the stages do: at once on the CPU, with a tensor elsewhere.
 bool same(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor here = a.to(testing::device());
   const at::Tensor there = b.to(testing::device());

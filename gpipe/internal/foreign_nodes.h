@@ -1,4 +1,4 @@
-// ForeignNodes: graphs from outside the pipeline, each of which one stage at most may run.
+// ForeignNodes: graph nodes from outside the pipeline, each of which at most one stage may run.
 #ifndef GPIPE_INTERNAL_FOREIGN_NODES_H_
 #define GPIPE_INTERNAL_FOREIGN_NODES_H_
 
@@ -11,11 +11,11 @@
 
 namespace gpipe::internal {
 
-// Graph nodes from outside the pipeline that cells have reached, and the stage that did. Two
-// stages' workers must not run one graph.
+// Graph nodes from outside the pipeline that cells have reached, and the stage that reached each.
+// Two stages' workers must not run the same graph.
 class ForeignNodes {
  public:
-  // Throws c10::Error if another stage has reached it. Thread-safe.
+  // Throws c10::Error if another stage has reached the node. Thread-safe.
   void enter(const torch::autograd::Node& node, int64_t stage);
   void clear() { stages_.clear(); }
 

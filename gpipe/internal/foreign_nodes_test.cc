@@ -20,7 +20,7 @@ TEST(ForeignNodesTest, EachBelongsToTheStageThatReachedItFirst) {
   ForeignNodes nodes;
   nodes.enter(*a.grad_fn(), 2);
   nodes.enter(*b.grad_fn(), 0);
-  nodes.enter(*a.grad_fn(), 2);  // another micro-batch of it
+  nodes.enter(*a.grad_fn(), 2);  // another micro-batch of stage 2
   EXPECT_THAT(([&] { nodes.enter(*a.grad_fn(), 1); }),
               ThrowsMessage<c10::Error>(AllOf(HasSubstr("stages 1 and 2"),
                                               HasSubstr("MulBackward1"), HasSubstr("detach()"))));

@@ -1,4 +1,4 @@
-// GradientSink: where the graph of one cell ends on the side of its inputs.
+// GradientSink: where the graph of a cell ends on the side of its inputs.
 #ifndef GPIPE_INTERNAL_GRADIENT_SINK_H_
 #define GPIPE_INTERNAL_GRADIENT_SINK_H_
 
@@ -10,14 +10,16 @@ namespace gpipe::internal {
 
 // A sink of autograd's graph that keeps the gradients that arrive at it.
 //
-// It takes the place of leaf tensors with .grad: the tensors it stands behind are no leaves, so the
-// first layer of a stage may change them in place, as it could in the unpartitioned model.
+// It replaces leaf tensors with a .grad. The tensors that it stands behind are not leaves, so the
+// first layer of a stage may change them in place, as it may in the unpartitioned model.
 //
-// Not thread-safe; after a backward over the cell's graph, gradients() belongs to who ran it. A
-// tensor that the backward did not reach has an undefined gradient.
+// Guarantees: a tensor that the backward did not reach has an undefined gradient.
+//
+// Thread-safety: none; after a backward over the cell's graph, gradients() belongs to the thread
+// that ran it.
 class GradientSink : public torch::autograd::Node {
  public:
-  // Makes `tensor` (detached, of a differentiable type) require a gradient that will end here.
+  // Makes `tensor` (detached, of a differentiable dtype) require a gradient, which will end here.
   // Returns its index in gradients().
   uint32_t attach(const at::Tensor& tensor);
 

@@ -10,7 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// One more library for the key. Never unregistered: a worker may outlive static destruction.
+// One more library for the key. Libraries are never unregistered: a worker may outlive static
+// destruction.
 torch::Library& library(const char* name) {
   static std::mutex mutex;
   static auto* const all = new std::deque<torch::Library>;
@@ -19,7 +20,7 @@ torch::Library& library(const char* name) {
   return all->back();
 }
 
-// Every operator that nobody intercepts. Once per process.
+// Makes every operator that nobody intercepts fall through, once per process. Returns the key.
 c10::DispatchKey falling_through() {
   [[maybe_unused]] static const bool registered = [] {
     library("_").fallback(torch::CppFunction::makeFallthrough());

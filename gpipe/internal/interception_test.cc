@@ -30,7 +30,7 @@ at::Tensor counted_sgn(c10::DispatchKeySet keys, const at::Tensor& self) {
   return op.redispatch(after_interception(keys), self);
 }
 
-// Beside those of random_streams.cc.
+// In addition to those of random_streams.cc.
 const Interceptor interceptor([](torch::Library& aten) { aten.impl("sgn", &counted_sgn); });
 
 TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {

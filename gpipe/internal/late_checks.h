@@ -1,9 +1,8 @@
-// LateChecks: recomputes whose values only their devices know yet.
+// LateChecks: checks of recomputes whose result only the device knows yet.
 //
-// On the CPU a recompute that gave other values than its forward is an error at once. On an
-// accelerator a thread that looked would wait for the device, which nobody should have to; so the
-// answer travels to the host behind the work, and a later call of the pipeline that finds it there
-// throws.
+// On the CPU, a recompute that gave other values than its forward is an error at once. On an
+// accelerator, a thread that looked at the values would have to wait for the device. So the answer
+// travels to the host behind the work, and a later call of the pipeline that finds it there throws.
 #ifndef GPIPE_INTERNAL_LATE_CHECKS_H_
 #define GPIPE_INTERNAL_LATE_CHECKS_H_
 
@@ -19,13 +18,13 @@ namespace gpipe::internal {
 
 class Transfers;
 
-// Thread-safe.
+// Thread-safety: all functions are thread-safe.
 class LateChecks {
  public:
-  // `differs`: a bool on the stage's device, made on its current stream.
+  // `differs`: a bool tensor on the stage's device, computed on its current stream.
   void add(int64_t stage, const at::Tensor& differs, Transfers& transfers);
 
-  // Forgets the answers that have arrived. Throws c10::Error if one of them is a yes.
+  // Removes the answers that have arrived. Throws c10::Error if one of them is true.
   void look();
 
  private:

@@ -1,4 +1,4 @@
-// On the fake accelerator, with an answer that is long in coming.
+// LateChecks on the fake accelerator, with an answer that arrives late.
 #include "gpipe/internal/late_checks.h"
 
 #include <ATen/ops/full.h>

@@ -1,4 +1,4 @@
-// Layer: a layer of the user's model, and what the pipeline has to know of it.
+// Layer: a layer of the user's model, and what the pipeline has to know about it.
 #ifndef GPIPE_INTERNAL_LAYER_H_
 #define GPIPE_INTERNAL_LAYER_H_
 
@@ -14,7 +14,7 @@ namespace gpipe::internal {
 struct Layer {
   torch::nn::AnyModule module;
   std::string name;  // its key in the user's Sequential
-  int64_t index;     // in the whole model
+  int64_t index;     // its index in the whole model
   skip::CallPlan skips;
 };
 

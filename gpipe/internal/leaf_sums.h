@@ -1,9 +1,9 @@
 // LeafSums: gradients of leaves that are not accumulated where they arise.
 //
-// A parameter that several stages use, or that belongs to none (one of the loss, say), gets its
-// gradient once per micro-batch, as in the plain model: the stages' terms are added up from the
-// last use to the first, and the first stage accumulates. Without that, stages would add to its
-// .grad whenever they come by, in another order in every run, and its hooks would see pieces.
+// A parameter that several stages use, or that belongs to none (e.g. one of the loss), gets its
+// gradient once per micro-batch, as in the plain model. The stages' terms are added up from the
+// last use to the first, and the first stage accumulates the sum. Otherwise stages would add to its
+// .grad whenever they reach it, in a different order in every run, and its hooks would see pieces.
 #ifndef GPIPE_INTERNAL_LEAF_SUMS_H_
 #define GPIPE_INTERNAL_LEAF_SUMS_H_
 
@@ -17,8 +17,10 @@
 
 namespace gpipe::internal {
 
-// Those of one micro-batch. Not thread-safe: the stages come by one after another, since each
-// backward waits for the next stage's.
+// The sums of one micro-batch.
+//
+// Thread-safety: none. The stages use it one after another, since each backward waits for that of
+// the next stage.
 class LeafSums {
  public:
   struct Entry {
@@ -27,7 +29,8 @@ class LeafSums {
     at::Tensor sum;  // undefined: nothing has arrived
   };
 
-  // Where the terms of a leaf are added up; the place stays while others are added.
+  // The tensor in which the terms of a leaf are added up. The pointer stays valid when other leaves
+  // are added.
   at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator, int64_t owner) {
     for (const auto& entry : entries_) {
       if (entry->accumulator == accumulator) return &entry->sum;
@@ -36,7 +39,7 @@ class LeafSums {
     return &entries_.back()->sum;
   }
 
-  // Removes the entries of `owner` and calls visit(Entry) for those to which something arrived.
+  // Removes the entries of `owner` and calls visit(Entry) for those that have received a term.
   template <typename Visit>
   void take(int64_t owner, const Visit& visit) {
     if (entries_.empty()) return;

@@ -22,7 +22,7 @@ std::vector<LeafSums::Entry> taken(LeafSums& sums, int64_t owner) {
   return result;
 }
 
-// Stage 2 adds to what stages 0 and 1 own, and stage 1 takes its own first.
+// Stage 2 adds to leaves that stages 0 and 1 own, and stage 1 takes its own first.
 TEST(LeafSums, WhatOthersOwnStays) {
   LeafSums sums;
   const auto of_first = accumulator();

@@ -34,8 +34,8 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   for (const Copy& copy : copies_) {
     if (copy.storage == storage) return;
   }
-  // The tensors over this memory that leave, and what they are views of: whoever else holds it is
-  // a layer, the caller, or the graph.
+  // Counts the references of the tensors over this memory that leave, and of their bases. Any
+  // further reference is held by a layer, the caller, or the graph.
   MemoryRange range = memory_range(first);
   c10::SmallVector<const c10::TensorImpl*, 8> known;
   size_t held = 0;
@@ -48,12 +48,12 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   size_t expected = 0;
   for (const at::Tensor* tensor : leaving) {
     if (storage_of(*tensor) != storage) continue;
-    if (record && tensor->requires_grad()) return;  // its graph tells of changes
+    if (record && tensor->requires_grad()) return;  // its graph notices changes
     know(*tensor);
     ++expected;
     if (!tensor->is_inference() && tensor->is_view()) {
       know(tensor->_base());
-      ++expected;  // held by the view
+      ++expected;  // the view's reference
     }
     if (tensor->numel() == 0) continue;
     const MemoryRange other = memory_range(*tensor);

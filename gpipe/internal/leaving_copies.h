@@ -1,4 +1,5 @@
-// LeavingCopies: what leaves a cell in memory of its own, because somebody else may change it.
+// LeavingCopies: copies of outputs that leave a cell in memory of their own, because somebody else
+// may change the original.
 #ifndef GPIPE_INTERNAL_LEAVING_COPIES_H_
 #define GPIPE_INTERNAL_LEAVING_COPIES_H_
 
@@ -15,21 +16,23 @@
 
 namespace gpipe::internal {
 
-// Memory that is remembered and not kept: a freed one's address is nobody's.
+// Weak pointers to storages: they do not keep the memory alive, and the address of freed memory
+// matches nothing.
 using WeakStorages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
 bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 
-// What leaves without a gradient leaves as a copy if somebody else may change it before it is used:
-// a layer that fills one tensor again for every micro-batch. Values over one memory share a copy.
+// An output without a gradient leaves as a copy if somebody else may change it before it is used,
+// e.g. a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
+// share a copy.
 class LeavingCopies {
  public:
-  // `leaving`: all that leaves; not copies of the tensors, since who holds them counts. `shared`:
-  // memory that others under way have, too, and that must stay theirs. `record`: whether gradients
-  // will be asked for.
+  // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
+  // references counts. `shared`: memory that other tensors on their way also have; it must stay
+  // theirs. `record`: whether gradients will be asked for.
   LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
                 const WeakStorages& shared);
 
-  // Undefined: the tensor leaves over its own memory.
+  // The tensor's counterpart in the copy. Undefined: the tensor leaves over its own memory.
   at::Tensor of(const at::Tensor& tensor) const;
 
  private:

@@ -28,7 +28,7 @@ bool is_copied(const Tensors& leaving, size_t which) {
 }
 
 TEST(LeavingCopiesTest, WhatNobodyElseHoldsLeavesAsItIs) {
-  Tensors alone(1);  // a list in braces would hold it, too
+  Tensors alone(1);  // an initializer list would also hold a reference
   alone[0] = at::ones({4});
   EXPECT_FALSE(is_copied(alone, 0));
   alone[0] = at::ones({4}).view({2, 2});

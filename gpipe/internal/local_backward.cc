@@ -45,12 +45,13 @@ bool starts_with(const char* text, const char (&start)[kSize]) {
 enum class Kind {
   kLeaf,     // accumulates a leaf's gradient
   kSink,     // where the cell's graph ends
-  kBuiltin,  // of one of LibTorch's own operators: it needs nothing of the engine but its inputs
-  kOther,    // with code of a user's
+  kBuiltin,  // of one of LibTorch's own operators: needs only its inputs from the engine
+  kOther,    // runs user code
 };
 
 Kind kind_of(const Node& node) {
-  // Mostly one object for each type, so that its address tells; the comparison of names is slower.
+  // A type usually has a single type_info object, so comparing addresses is enough; comparing names
+  // is slower.
   const std::type_info& type = typeid(node);
   if (&type == &typeid(AccumulateGrad)) return Kind::kLeaf;
   const char* name = type.name();
@@ -61,8 +62,8 @@ Kind kind_of(const Node& node) {
   return type == typeid(GradientSink) ? Kind::kSink : Kind::kOther;
 }
 
-// Whether the node computes each of its results apart from the others, and at some cost: then it
-// may run twice, each time for some of them.
+// Whether the node computes each of its results separately, and at considerable cost: then it may
+// run twice, each time for some of them.
 bool is_product(const Node& node) {
   static const auto* const products = [] {
     auto* mangled = new absl::flat_hash_set<std::string>();
@@ -81,7 +82,7 @@ const at::Tensor& leaf_of(const Node& node) {
   return static_cast<const AccumulateGrad&>(node).variable;
 }
 
-// Takes what a node hands out when the engine runs this node alone.
+// Takes the results of a node when the engine runs this node alone.
 class Collector : public Node {
  public:
   void expect(const InputMetadata& metadata) { input_metadata_.push_back(metadata); }
@@ -94,7 +95,7 @@ class Collector : public Node {
   variable_list collected;
 };
 
-// Hands a node its inputs, undefined ones among them, which the engine does not take as roots.
+// Passes a node its inputs. Some may be undefined, which the engine does not accept as roots.
 class Feeder : public Node {
  public:
   Feeder(edge_list&& edges, variable_list&& values)
@@ -110,12 +111,12 @@ class Feeder : public Node {
   variable_list values_;
 };
 
-// While it lives, the node hands its results to `collector`, in the order of its valid edges.
+// While it lives, the node passes its results to `collector`, in the order of its valid edges.
 class DetourScope {
  public:
   DetourScope(Node& node, const std::shared_ptr<Collector>& collector)
-      // Not set_next_edges(), which refuses nodes that have parents, for the sake of a numbering
-      // that is not used where all of a graph runs.
+      // Not set_next_edges(): it refuses nodes that have parents, because of a numbering that is
+      // not used when a whole graph runs.
       : edges_(const_cast<edge_list&>(node.next_edges())), former_(edges_) {
     uint32_t count = 0;
     for (Edge& edge : edges_) {
@@ -133,7 +134,7 @@ class DetourScope {
   edge_list former_;
 };
 
-// The node's results, with all its hooks called, by the engine.
+// Runs the node in the engine, with all its hooks, and returns its results.
 variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
   edge_list edges;
   for (uint32_t k = 0; k < inputs.size(); ++k) edges.emplace_back(node.getptr(), k);
@@ -154,8 +155,8 @@ variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
   return outputs;
 }
 
-// Whether `gradient` is what the node expects already, the usual case: then it need not go through
-// validate_outputs, which is slow at finding that out.
+// Whether `gradient` already is what the node expects, which is the usual case. Then it need not go
+// through validate_outputs, which is slow at finding that out.
 bool fits(const InputMetadata& expected, const at::Tensor& gradient) {
   if (expected.was_default_constructed() || expected.is_nested_tensor() ||
       expected.is_tensor_subclass() || expected.layout() != c10::kStrided ||
@@ -175,7 +176,7 @@ bool fits(const InputMetadata& expected, const at::Tensor& gradient) {
                                                     });
 }
 
-// Checks gradients on their way along `edges`, and brings them to the expected form.
+// Checks gradients on their way along `edges`, and converts them to the expected form.
 void validate(const edge_list& edges, variable_list& gradients, const Node* from) {
   bool all_fit = edges.size() == gradients.size();
   for (size_t i = 0; all_fit && i < edges.size(); ++i) {
@@ -189,9 +190,10 @@ void validate(const edge_list& edges, variable_list& gradients, const Node* from
   });
 }
 
-// While it lives, the stream on which an accelerator's node computed in forward is current, as in
-// autograd. Mostly that is the stage's own, and nothing happens. Where it is another one (of a
-// layer with streams of its own), it follows the stage's, and the stage's follows it afterwards.
+// While it lives, the stream on which an accelerator's node computed in the forward is current, as
+// in autograd. Usually that is the stage's own stream, and nothing happens. If it is another one
+// (of a layer with streams of its own), it waits for the stage's stream, and afterwards the stage's
+// stream waits for it.
 class NodeStreamScope {
  public:
   NodeStreamScope(Node& node, const variable_list& inputs) {
@@ -224,7 +226,7 @@ class NodeStreamScope {
   std::optional<StreamScope> scope_;
 };
 
-// Puts other edges in place of the node's while it lives, as many of them.
+// While it lives, the node has these edges instead of its own. There must be as many.
 class EdgesScope {
  public:
   EdgesScope(Node& node, edge_list edges)
@@ -240,12 +242,12 @@ class EdgesScope {
   edge_list former_;
 };
 
-// A node's place in the engine's order, which runs, of the nodes that are ready, the one made last
-// in forward, and those from outside after all others.
+// A node's place in the engine's order. Of the nodes that are ready, the engine runs the one that
+// was made last in the forward; those from outside run after all others.
 struct Order {
   bool foreign = false;
-  uint64_t number = 0;  // the higher ones first
-  // Among equal numbers: the lower ones first, then the one made later.
+  uint64_t number = 0;  // higher ones first
+  // Among equal numbers: lower positions first, then the node that was made later.
   size_t position = 0;
   uint64_t sequence_nr = 0;
 };
@@ -259,11 +261,11 @@ bool runs_before(const Order& a, const Order& b) {
 
 // What one node leaves to the second half of a backward.
 struct HeldBack {
-  std::optional<Order> order;  // of the node in the second half; none: given to the backward
-  // A product that is to run again for these edges; null: it has run for all.
+  std::optional<Order> order;  // of the node in the second half; none: these are roots
+  // A product that is to run again for these edges; null: it has run for all edges.
   std::shared_ptr<Node> product;
-  edge_list edges;          // as many as the node has, those that were not held back invalid
-  variable_list gradients;  // the product's inputs, or what is on its way along the edges
+  edge_list edges;          // as many as the node has; invalid if not held back
+  variable_list gradients;  // the product's inputs, or the gradients for the edges
 };
 
 class LocalBackward {
@@ -271,7 +273,7 @@ class LocalBackward {
   using HeldBacks = std::vector<HeldBack>;
   struct Held {
     HeldBacks entries;
-    // For nodes with users' code, see before_users_code.
+    // For nodes with user code, see before_users_code.
     absl::flat_hash_map<const Node*, uint64_t> next_made;
   };
 
@@ -306,7 +308,8 @@ class LocalBackward {
     run_ready();
   }
 
-  // The first half: what sinks and others' leaves wait for. Puts the second one into *held.
+  // The first half: what the sinks and other stages' leaves wait for. Leaves the second half in
+  // *held.
   void run_urgent(const edge_list& roots, variable_list& gradients, Held* held) {
     mark_urgent();
     for (const auto& [node, waiting] : waiting_) {
@@ -332,30 +335,30 @@ class LocalBackward {
   }
 
  private:
-  // A cell of one layer has about six.
+  // A cell of one layer has about six nodes.
   static constexpr size_t kUsualNodes = 12;
   using NodeList = c10::SmallVector<Node*, kUsualNodes>;
 
   struct Waiting {
-    int gradients = 0;  // that have not arrived
+    int gradients = 0;  // that have not arrived yet
     bool leaf = false;
     bool users_code = false;
     bool foreign = false;
     bool urgent = false;        // see run_urgent()
-    at::Tensor* sum = nullptr;  // a leaf whose gradient is not accumulated here
+    at::Tensor* sum = nullptr;  // of a leaf whose gradient is not accumulated here
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
     Order order;
-    // The lowest sequence number on the way here, at which the engine comes to the node. That is
-    // mostly its own; but the graph of a view that was changed in place is made anew, later than
-    // the nodes in front of it.
+    // The lowest sequence number on the way to here, which decides when the engine comes to the
+    // node. Usually that is the node's own. But the graph of a view that was changed in place is
+    // made anew, later than the nodes in front of it.
     uint64_t reached;
     Node* node;
     bool leaf;
     bool users_code;
     variable_list inputs;
-    HeldBack* held = nullptr;  // instead of the others
+    HeldBack* held = nullptr;  // if not null, replaces node and inputs
   };
 
   static bool runs_later(const Ready& a, const Ready& b) { return runs_before(b.order, a.order); }
@@ -376,9 +379,9 @@ class LocalBackward {
     return found->second;
   }
 
-  // Those that lead to a sink, or to a leaf whose gradient others wait for.
+  // Marks the nodes that lead to a sink, or to a leaf whose gradient others wait for.
   void mark_urgent() {
-    std::vector<std::pair<Order, Node*>> nodes;  // mostly what is in front comes behind
+    std::vector<std::pair<Order, Node*>> nodes;  // sorted so that one pass usually is enough
     for (auto& [node, waiting] : waiting_) {
       if (kind_of(*node) == Kind::kSink || waiting.sum != nullptr) {
         waiting.urgent = true;
@@ -469,7 +472,8 @@ class LocalBackward {
     if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
   }
 
-  // Of these edges those to what is not urgent; the others are invalid. Empty: there are none.
+  // Of these edges, those to nodes that are not urgent; the others are invalid. Empty if there are
+  // none.
   edge_list not_urgent(const edge_list& edges) {
     edge_list rest;
     for (size_t i = 0; i < edges.size(); ++i) {
@@ -522,14 +526,15 @@ class LocalBackward {
     const uint64_t own = node->sequence_nr();
     const bool follows = from != nullptr && from->order.foreign == waiting.foreign;
     const uint64_t reached = follows ? std::min(own, from->reached) : own;
-    // In a second half what was held back is ready at once: its numbers tell who would have been.
+    // In a second half, what was held back is ready at once. The numbers tell which node would have
+    // been ready when.
     const Order order = next_made_ == nullptr ? Order{waiting.foreign, own, 0, own}
                                               : Order{waiting.foreign, waiting.leaf ? own : reached,
                                                       follows ? from->order.position : 0, own};
     push({order, reached, node, waiting.leaf, waiting.users_code, std::move(inputs)});
   }
 
-  // Of what a node leaves to the second half.
+  // The order of what a node leaves to the second half.
   std::optional<Order> order_of_rest(const Ready* node) const {
     if (node == nullptr) return std::nullopt;
     return Order{node->order.foreign, node->reached, held_->entries.size(),
@@ -541,7 +546,7 @@ class LocalBackward {
     std::push_heap(ready_.begin(), ready_.end(), runs_later);
   }
 
-  // As a node's input buffer adds up.
+  // Adds up as a node's input buffer does.
   static void add_to(at::Tensor& sum, at::Tensor term, Node* node) {
     InputBuffer buffer(1);
     buffer.buffer[0] = std::move(sum);
@@ -549,7 +554,7 @@ class LocalBackward {
     sum = std::move(buffer.buffer[0]);
   }
 
-  // On the stream that is current here, where all gradients are when their node is done.
+  // On the current stream, on which all gradients are once their node is done.
   static void add(InputBuffer& buffer, size_t place, at::Tensor term, Node* node) {
     std::optional<c10::Stream> here;
     if (term.defined() && !term.device().is_cpu()) here = current_stream(term.device());
@@ -558,7 +563,7 @@ class LocalBackward {
 
   void evaluate(const Ready& ready, variable_list inputs) {
     Node& node = *ready.node;
-    // Accumulators have no place among the nodes.
+    // Accumulators have no place in the order of nodes.
     if (options_.running != nullptr && !ready.leaf) *options_.running = node.sequence_nr();
     if (ready.leaf && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
       inputs[0] = inputs[0].clone();
@@ -595,7 +600,7 @@ class LocalBackward {
     deliver(node.next_edges(), outputs, &ready);
   }
 
-  // What a hook gave back, or the engine has left, may be a view of another gradient.
+  // What a hook returned, or what the engine left, may be a view of another gradient.
   static void unshare_gradient(const at::Tensor& leaf) {
     at::Tensor& gradient = leaf.mutable_grad();
     if (!shares_storage(gradient)) return;
@@ -606,10 +611,10 @@ class LocalBackward {
   const LocalBackwardOptions& options_;
   const bool anomaly_;
   absl::flat_hash_map<Node*, Waiting> waiting_;
-  c10::SmallVector<Node*, 4> fresh_leaves_;  // that have no gradient yet
+  c10::SmallVector<Node*, 4> fresh_leaves_;  // reached leaves that had no gradient
   std::vector<Ready> ready_;                 // a heap
-  Held* held_ = nullptr;                     // in a first half
-  const absl::flat_hash_map<const Node*, uint64_t>* next_made_ = nullptr;  // in a second half
+  Held* held_ = nullptr;                     // in a first half only
+  const absl::flat_hash_map<const Node*, uint64_t>* next_made_ = nullptr;  // second half only
 };
 
 }  // namespace

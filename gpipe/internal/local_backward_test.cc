@@ -44,7 +44,8 @@ variable_list ones_for(const std::vector<at::Tensor>& outputs) {
 
 constexpr int kLeaves = 4;
 
-// Backward of `outputs` in halves; the first one gives the gradient of `input`, if that is defined.
+// Runs the backward of `outputs` in halves; the first half gives the gradient of `input`, if that
+// is defined.
 at::Tensor halves(const std::vector<at::Tensor>& outputs,
                   const std::shared_ptr<GradientSink>& input) {
   LocalBackwardOptions options;
@@ -61,8 +62,8 @@ at::Tensor halves(const std::vector<at::Tensor>& outputs,
   return result;
 }
 
-// Runs `model` on fresh leaves, and its backward twice: by the engine, here, and here in halves,
-// with each of the leaves, or none, as the input of a stage.
+// Runs `model` on fresh leaves, and its backward twice: in the engine, locally, and locally in
+// halves, with each of the leaves, or none, as the input of a stage.
 void expect_same_as_engine(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves)>& model) {
   enum class Way { kEngine, kWhole, kHalves };
@@ -71,7 +72,7 @@ void expect_same_as_engine(
     std::vector<at::Tensor> leaves;
     for (int i = 0; i < kLeaves; ++i) leaves.push_back(torch::randn({5, 5}).requires_grad_());
     at::Tensor of_input;
-    for (int call = 0; call < 2; ++call) {  // the second adds to gradients that are there
+    for (int call = 0; call < 2; ++call) {  // the second adds to existing gradients
       std::vector<at::Tensor> given = leaves;
       std::shared_ptr<GradientSink> sink;
       if (way == Way::kHalves && input >= 0) {
@@ -159,7 +160,8 @@ TEST(LocalBackward, ChangesInPlaceAndViews) {
   });
 }
 
-// The view's graph is made anew after the change, with a node that is later than those in front.
+// The view's graph is made anew after the change, with a node that is later than the nodes in front
+// of it.
 TEST(LocalBackward, ViewsThatWereChangedThroughTheirBase) {
   expect_same_as_engine([](const Leaves& x) {
     at::Tensor y = x[0] * x[1];
@@ -237,7 +239,8 @@ struct TwiceFunction : torch::autograd::Function<TwiceFunction> {
   static variable_list backward(torch::autograd::AutogradContext* context,
                                 variable_list gradients) {
     EXPECT_EQ(context->get_saved_variables().size(), 1u);
-    // As a library does that waits for the end of backward: only the engine's task can take it.
+    // As a library does that waits for the end of backward: only the engine's graph task accepts
+    // this.
     torch::autograd::Engine::get_default_engine().queue_callback([] { ++callbacks; });
     return {gradients[0] * 2};
   }
@@ -285,7 +288,8 @@ TEST(LocalBackward, AnomalyModeFindsWhatIsNotANumber) {
   }
 }
 
-// LibTorch's own accumulation takes the memory of a view, so that two leaves end up with one.
+// LibTorch's own accumulation takes the memory of a view, so two leaves end up with the same
+// memory.
 TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
   const at::Tensor a = torch::randn({4}).requires_grad_();
   const at::Tensor b = torch::randn({4}).requires_grad_();
@@ -332,7 +336,7 @@ TEST(LocalBackward, ReachesTheBoundariesItIsGivenAndNoOther) {
   EXPECT_TRUE(other->gradients().empty());
 }
 
-// A leaf's terms, over two backwards, add up as in one.
+// A leaf's terms add up over two backwards as in one.
 TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   testing::manual_seed(5);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
@@ -363,7 +367,7 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   EXPECT_THAT(w.grad(), EqualsBitwise(want));
 }
 
-// Names of the nodes that have run while it lived.
+// The names of the nodes that have run while it lived.
 class NodesRun {
  public:
   NodesRun()
@@ -417,7 +421,7 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
   EXPECT_TRUE(rest.empty());
 }
 
-// What a half that waits keeps: the products' inputs, and no activation of what has run.
+// What a waiting half keeps: the inputs of the products, and no activation of nodes that have run.
 TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
   auto sink = std::make_shared<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
@@ -444,7 +448,7 @@ TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
   EXPECT_FALSE(w.grad().defined());
 }
 
-// Others wait for the terms of a leaf that is theirs: they belong to the first half.
+// Other stages wait for the terms of leaves that they own: these terms belong to the first half.
 TEST(SplitBackward, OthersLeavesAreUrgent) {
   const at::Tensor mine = torch::randn({5, 5}).requires_grad_();
   const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();

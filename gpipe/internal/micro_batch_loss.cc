@@ -16,9 +16,9 @@
 namespace gpipe::internal {
 namespace {
 
-// A loss function that indexes with [] a tensor that was not given reads behind the list. For a few
-// places there it finds an undefined tensor, which every operator refuses by name, instead of
-// whatever lies in memory.
+// A loss function that indexes with [] a tensor that was not given reads past the end of the list.
+// In the first few places there it finds an undefined tensor, which every operator refuses by name,
+// instead of arbitrary memory.
 Tensors with_undefined_tensors_behind(const Tensors& tensors) {
   constexpr size_t kBehind = 8;
   Tensors result;
@@ -89,7 +89,7 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
 
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   for (size_t n = 0; n < outputs.size(); ++n) {
-    // Now, before any gradient is added to what the caller has.
+    // Checked now, before any gradient is added to the caller's.
     if (keep_outputs_) {
       mini_batch_.check_joinable(outputs[n], n, i);
     } else {
@@ -104,7 +104,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   }
   try {
     result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
-  } catch (const std::out_of_range& error) {  // of .at(), where it may be outputs or targets
+  } catch (const std::out_of_range& error) {  // from .at(), on outputs or targets
     if (typeid(error) != typeid(std::out_of_range)) throw;
     throw std::out_of_range(std::string(error.what()) + "; the loss function was given " +
                             std::to_string(outputs.size()) + " outputs and " +
@@ -131,7 +131,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
 double MicroBatchLoss::total() const {
   double total = 0;
   for (size_t i = 0; i < losses_.size(); ++i) {
-    // One that does not count may be anything, NaN for example: the mean over nothing.
+    // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
     if (weights_[i] > 0) total += weights_[i] * losses_[i].item<double>();
   }
   return total;

@@ -17,22 +17,26 @@ namespace gpipe::internal {
 
 // The loss of a micro-batch.
 struct LossResult {
-  at::Tensor loss;  // a scalar that wants a gradient
-  at::Tensor seed;  // the gradient to start its backward with; undefined: it does not count
-  Sinks targets;    // one packet of them
+  at::Tensor loss;  // a scalar that requires a gradient
+  at::Tensor seed;  // the gradient at which its backward starts; undefined: does not count
+  Sinks targets;    // one packet with the targets
 };
 
-// Thread-safety: the call operator runs on the last stage's worker, everything else outside a run.
-// `loss_fn` must outlive it.
+// Calls the caller's loss function for each micro-batch.
+//
+// Requirements: `loss_fn` outlives it.
+//
+// Thread-safety: the call operator runs on the last stage's worker; everything else is called
+// outside a run.
 class MicroBatchLoss {
  public:
   // Cuts the targets. Throws c10::ValueError for targets that do not fit `mini_batch` or `device`,
-  // and for weights that are negative, not finite, all zero, or given for a sum.
+  // and for weights that are negative, not finite, all zero, or given together with a sum.
   MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
                  const LossFn& loss_fn, const StepOptions& options);
 
-  // The loss of micro-batch i. Throws c10::ValueError if it is no real number or wants no gradient,
-  // and for outputs that do not have the micro-batch's rows.
+  // The loss of micro-batch i. Throws c10::ValueError if it is not a real number or requires no
+  // gradient, and for outputs that do not have the micro-batch's rows.
   LossResult operator()(int64_t i, const Tensors& outputs);
 
   // After the run: the loss of the mini-batch.
@@ -43,8 +47,8 @@ class MicroBatchLoss {
   const bool keep_outputs_;
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
-  std::vector<bool> target_wants_;  // [target] a gradient
-  std::vector<double> weights_;     // [micro-batch] of its loss in that of the mini-batch
+  std::vector<bool> target_wants_;  // [target] requires a gradient
+  std::vector<double> weights_;     // [micro-batch] of its loss in the total
   std::vector<at::Tensor> losses_;  // [micro-batch]
 };
 

@@ -17,7 +17,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether outputs `a` and `b` are one tensor in every micro-batch.
+// Whether outputs `a` and `b` are the same tensor in every micro-batch.
 bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t b) {
   return std::all_of(micro_batches.begin(), micro_batches.end(), [&](const Packet& packet) {
     return packet.items[a].tensor.defined() &&
@@ -27,7 +27,7 @@ bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t 
 
 // The rows [start, start + rows): see MiniBatch::cut().
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
-  // All of them: of tensors that cannot be cut (sparse ones), too.
+  // All rows, also of tensors that cannot be cut (e.g. sparse ones).
   if (!tensor.defined() || rows == tensor.size(0)) return detached_alias(tensor);
   TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided, "a tensor of layout ", tensor.layout(),
                     " and shape ", tensor.sizes(),
@@ -35,8 +35,7 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
                     "chunks(1)");
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  // narrow() costs as much as a small operator, and has to be asked for other kinds of tensors
-  // only.
+  // narrow() costs as much as a small operator, so it is called only for other kinds of tensors.
   if (typeid(impl) != typeid(c10::TensorImpl) || impl.has_symbolic_sizes_strides()) {
     return detached_alias(at::narrow(tensor, 0, start, rows));
   }
@@ -136,7 +135,7 @@ std::vector<at::Tensor> MiniBatch::join(const std::vector<Packet>& outputs) cons
                       "; it must return the same number for every micro-batch");
   }
   for (size_t k = 0; k < first.items.size(); ++k) {
-    // The same tensor returned twice stays the same tensor.
+    // A tensor that is returned twice stays a single tensor.
     size_t same = 0;
     while (same < k && !same_everywhere(outputs, same, k)) ++same;
     if (same < k) {

@@ -17,7 +17,7 @@ constexpr char kBalanceHint[] =
     "one "
     "(#include \"balance/balance.h\")";
 
-// No machine has more threads for a stage, and OpenMP ends the process where it cannot make them.
+// No machine has more threads for a stage, and OpenMP ends the process if it cannot create them.
 constexpr int64_t kMostThreads = 1024;
 
 void check_mode(Checkpoint mode, const char* what) {

@@ -1,4 +1,5 @@
-// What of a model, a balance and options can be told to be wrong before anything is made or moved.
+// Model checks: what can be found wrong with a model, a balance and options before anything is made
+// or moved.
 #ifndef GPIPE_INTERNAL_MODEL_CHECKS_H_
 #define GPIPE_INTERNAL_MODEL_CHECKS_H_
 
@@ -16,21 +17,22 @@ namespace gpipe::internal {
 // "{1, 2}"
 std::string list_text(const std::vector<int64_t>& values);
 
-// All throw c10::ValueError with what was given and what to do.
+// All of these throw c10::ValueError that says what was given and what to do.
 
-// Numbers and modes; not the balance, and not the devices.
+// Checks numbers and modes; neither the balance nor the devices.
 void check_options(const GPipeOptions& options);
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers);
 
-// Layers that are null, or one object twice.
+// Refuses layers that are null, and one object that occurs twice.
 void check_layers(const torch::nn::Sequential& module);
 
-// Layers that take several arguments, or first layers of a partition that take what cannot travel:
-// c10::TypeError. The balance must be the model's.
+// Refuses, with c10::TypeError, layers that take several arguments, and first layers of a partition
+// that take what cannot travel between partitions. The balance must fit the model.
 void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
-// Parameters and buffers that would have to be on two devices. The balance must be the model's.
+// Refuses parameters and buffers that would have to be on two devices. The balance must fit the
+// model.
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
                    const std::vector<c10::Device>& devices);
 

@@ -1,4 +1,4 @@
-// PacketTransport: packets between the stages of one process, and between their devices.
+// PacketTransport: moves packets between the stages of one process and between their devices.
 #ifndef GPIPE_INTERNAL_PACKET_TRANSPORT_H_
 #define GPIPE_INTERNAL_PACKET_TRANSPORT_H_
 
@@ -15,8 +15,10 @@
 
 namespace gpipe::internal {
 
-// A packet's copy to the receiving stage's device starts when it is sent; the receiver waits for it
-// with arrive() (transfer.h). What is given to the constructor must outlive it.
+// The copy of a packet to the receiving stage's device starts when it is sent; the receiver waits
+// for the copy with arrive() (transfer.h).
+//
+// Requirements: the constructor's arguments outlive it.
 class PacketTransport final : public Transport<Packet> {
  public:
   PacketTransport(const Program& program, const std::vector<c10::Device>& device_of_stage,

@@ -47,8 +47,8 @@ BackwardPart part_of(ActionKind kind) {
                                                : BackwardPart::kWhole;
 }
 
-// To the sends of a stage that has a route for each of its packets; the first stage's inputs and
-// the last one's outputs are the caller's.
+// Moves a stage's packets to its sends. There is a send for each packet, except for the first
+// stage's input gradients and the last stage's outputs, which are the caller's.
 void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   for (size_t k = 0; k < std::min(sent.size(), packets.size()); ++k) {
     sent[k] = std::move(packets[k]);
@@ -57,8 +57,8 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
 
 }  // namespace
 
-// The key is switched on where a pipeline's cells run, and autograd takes it along to the threads
-// on which it runs their graphs.
+// The key is switched on wherever a pipeline's cells run, and autograd copies it to the threads on
+// which it runs their graphs.
 bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
@@ -76,8 +76,8 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  // A single stage has nothing to overlap with: it runs on the caller's thread, unless that one has
-  // another number of intra-op threads than asked for.
+  // A single stage has nothing to overlap with, so it runs on the caller's thread, unless a number
+  // of intra-op threads was asked for, which may differ from the caller's.
   const bool inline_single = cpu_threads_per_stage == 0;
   const DefaultThreadsScope of_the_caller;
   pool_ = std::make_unique<WorkerPool>(
@@ -162,14 +162,14 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   StatisticsLog::commit(pass.statistics);
 }
 
-// One run over the cells of a pass, seen by the workers.
+// One run over the cells of a pass, as the workers see it.
 struct Pipeline::Run {
   Pipeline& pipeline;
   Pass& pass;
   const BackwardRequest* request;
   const RunContext& context;
 
-  // Handler, see executor.h.
+  // The Handler: see executor.h.
   void operator()(const Action& action, std::vector<Packet>& received,
                   std::vector<Packet>& sent) const {
     // A worker may run stages of several devices.
@@ -199,7 +199,7 @@ struct Pipeline::Run {
   void backward(int64_t j, int64_t i, BackwardPart part, std::vector<Packet>& received,
                 std::vector<Packet>& sent) const {
     std::vector<Packet> gradients;
-    // Cut here, so that the cutting overlaps with the other stages' work.
+    // Cut here, so that cutting overlaps with the work of other stages.
     if (request != nullptr && j + 1 == pipeline.stages()) {
       gradients.push_back(pass.mini_batch.cut_gradients(request->output_gradients, i));
     }
@@ -254,7 +254,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   if (failure) error = describe(*failure);
   try {
     give_back(pass, request, of_caller);
-  } catch (...) {  // the device's own error, if it is broken; an earlier one tells more
+  } catch (...) {  // an error of a broken device; an earlier error tells more
     if (!error) error = std::current_exception();
   }
   pass.failed = error != nullptr;
@@ -264,7 +264,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
 std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
   const Action& action = *failure.action;
-  // The stage has done nothing since.
+  // The stage has run nothing since.
   const std::string layer = stages_[action.stage].current_layer();
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
@@ -308,7 +308,7 @@ void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);
   }
-  // Made on the stages' streams, read on the caller's.
+  // These were made on the stages' streams and are read on the caller's.
   auto use_here = [](const at::Tensor& gradient) {
     if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
   };

@@ -1,7 +1,7 @@
 // Pipeline: the stages of a model, their workers, and the runs over them.
 //
 // It sits between the public module (gpipe/gpipe.h), which checks what users give, and the
-// torch-free runtime, which runs schedules. It knows tensors only as packets.
+// torch-free runtime, which runs schedules. Between stages it passes tensors on as packets.
 #ifndef GPIPE_INTERNAL_PIPELINE_H_
 #define GPIPE_INTERNAL_PIPELINE_H_
 
@@ -39,8 +39,9 @@
 
 namespace gpipe::internal {
 
-// One mini-batch on its way through the pipeline: made for a step or a forward, whose backwards use
-// it, too. It holds values only; when it is destroyed, nothing of the mini-batch is left.
+// One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
+// backwards use it too. It holds values only: once it is destroyed, nothing of the mini-batch is
+// left.
 struct Pass {
   Pass(int64_t stages, MiniBatch cut)
       : mini_batch(std::move(cut)),
@@ -60,73 +61,74 @@ struct Pass {
   CallerInputs inputs;
   std::optional<MicroBatchLoss> loss;    // of a step
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
-  // Where the stages compute: on what was current where the forward was called, as autograd does.
-  // One for each device of an accelerator.
+  // The streams on which the stages compute, one for each device of an accelerator: those that were
+  // current where forward or step was called, as in autograd.
   std::vector<c10::Stream> streams;
-  bool failed = false;  // a run over it did, so no other one is possible
+  bool failed = false;  // a run over it failed; there can be no other
   bool keep_outputs = true;
   std::vector<Packet> outputs;            // [micro-batch], of the last stage
   std::vector<Packet> input_gradients;    // [micro-batch], after a step
-  std::vector<Packet> target_gradients;   // the same
+  std::vector<Packet> target_gradients;   // [micro-batch], after a step
   std::vector<StatisticsLog> statistics;  // [stage]
   std::vector<LeafSums> leaf_sums;        // [micro-batch]
 };
 
-// What autograd asks of the backward half of a pass.
+// What autograd asks the backward half of a pass for.
 struct BackwardRequest {
   std::vector<at::Tensor> output_gradients;     // [output] of the mini-batch
   bool keep_graph = false;                      // the backward half may run once more
   std::optional<RequestedGradients> requested;  // none: the leaves' .grad gets what arrives
 };
 
-// Thread-safe: runs of several threads follow one another.
+// Thread-safety: thread-safe; runs of several threads follow one another.
 class Pipeline {
  public:
-  // `cpu_threads_per_stage` as in GPipeOptions. `layout` has the skips of the whole model.
+  // `cpu_threads_per_stage` is as in GPipeOptions. `layout` has the skips of the whole model.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
            const skip::Layout& layout, int64_t cpu_threads_per_stage);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 
-  // The layers' parameters, buffers and modes as they are now. Not beside a run.
+  // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
 
-  // Throws, with what to do, where no run is possible: std::logic_error in a forked child,
-  // c10::ValueError where the skips of a layer have been moved (Skippable::isolate), c10::Error
-  // where a recompute of an earlier call turns out to have been another function's (see
+  // Throws, saying what to do, if no run is possible: std::logic_error in a forked child;
+  // c10::ValueError if a layer's skips have been moved (Skippable::isolate); c10::Error if a
+  // recompute of an earlier call turns out to have given other values than its forward (see
   // late_checks.h).
   void check_callable();
   void check_late() { late_checks_.look(); }
 
-  // Runs all forwards (inputs -> outputs), or all backwards; those return the gradients of the
-  // inputs: [micro-batch]. A backward throws c10::Error
-  // if the caller changed what it needs since the forward.
+  // Run all forwards (inputs -> outputs), or all backwards. run_backward() returns the gradients of
+  // the inputs: [micro-batch]. It throws c10::Error if the caller has changed, since the forward,
+  // something that it needs.
   void run_forward(Pass& pass);
   std::vector<Packet> run_backward(Pass& pass, BackwardRequest& request);
-  // Runs forward, loss and backward as `schedule` says. Throws c10::ValueError if it does not fit.
+  // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if it does
+  // not fit.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
 
-  // Where the last error in an action happened.
+  // The place of the last error in an action.
   std::optional<Failure> last_failure() const;
 
  private:
   struct Run;
 
   using Half = ProgramCache::Half;
-  // `request`: of a backward.
+  // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
            const Observer& observer);
-  // What the caller gets for it: the error with the place in its message. Notes the place.
+  // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
-  // Throws c10::Error where a recompute would not see what the forward saw.
+  // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;
 
-  // The calling thread's, on all devices of the stages' types.
+  // The calling thread's current streams on all devices of the stages' device types.
   std::vector<c10::Stream> streams_of_caller() const;
-  // Throws c10::Error on a thread that the stages' backward may wait for.
+  // Throws c10::Error if this is a thread that the stages' backward may wait for.
   void check_backward_thread() const;
-  // After a run, also one that failed: what the caller does next on its own streams comes behind.
+  // After a run, even if it failed: makes the caller's own streams wait for the run's.
   void give_back(const Pass& pass, const BackwardRequest* request,
                  const std::vector<c10::Stream>& of_caller);
 
@@ -144,8 +146,8 @@ class Pipeline {
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };
 
-// Whether this thread, or the thread on whose behalf autograd uses it, is running a layer of some
-// pipeline.
+// Whether this thread, or the thread on whose behalf autograd uses this one, is running a layer or
+// the loss of a pipeline.
 bool inside_pipeline();
 
 }  // namespace gpipe::internal

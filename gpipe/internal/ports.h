@@ -12,23 +12,23 @@
 
 namespace gpipe::internal {
 
-// A stage takes and gives one packet for each port, in this order: the activation (of the first
-// stage the model's input, of the last its output), then the skips in the order of their routes.
-// A value.
+// A stage receives and sends one packet for each port, in this order: the activation (for the first
+// stage the model's input, for the last its output), then the skips in the order of their routes. A
+// value type.
 struct Ports {
   struct Port {
     std::optional<skip::Key> skip;  // none: the activation
-    // The stage at the other end; of the model's output the one that would follow.
+    // The stage at the other end; -1 for the model's input, the number of stages for its output.
     int64_t stage;
   };
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  // The outputs' numbers in the order in which their gradients are to be added up: as the plain
-  // model adds up those of a tensor that is used several times, from its last use to its first.
+  // The outputs' numbers in the order in which their gradients are added up. The plain model adds
+  // up the gradients of a tensor with several uses in this order, from the last use to the first.
   std::vector<size_t> gradient_order;
 };
 
-// `skips` are those that the routes were created with, in the same order.
+// `skips` are those with which the routes were created, in the same order.
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips);
 
 }  // namespace gpipe::internal

@@ -10,7 +10,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The tail of an epoch brings another number of micro-batches; a few programs are enough to keep.
+// The last batch of an epoch may give another number of micro-batches. A few programs are enough.
 constexpr size_t kKept = 16;
 
 std::vector<std::vector<bool>> backwards_that_follow_at_once(const Schedule& schedule) {
@@ -35,7 +35,7 @@ void check(const Schedule& schedule, const Routes& routes) {
                     schedule.workers(), " workers, but the ", routes.stages(),
                     " stages can keep only as many busy");
   try {
-    // Slots hold what was sent until it is taken: nobody waits for a receiver.
+    // Slots hold what was sent until it is taken, so no send waits for its receiver.
     schedule.verify(routes, Sends::kBuffered);
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
@@ -46,7 +46,7 @@ void check(const Schedule& schedule, const Routes& routes) {
       (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
-  // Half a schedule verifies, too.
+  // Half a schedule passes verify() too.
   TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
                     forwards ? "backwards" : "forwards",
                     "; a step needs both, so give the whole schedule and not a half of it");

@@ -1,4 +1,4 @@
-// ProgramCache: schedules compiled for a pipeline's routes, kept from one call to the next.
+// ProgramCache: schedules compiled for a pipeline's routes, kept between calls.
 #ifndef GPIPE_INTERNAL_PROGRAM_CACHE_H_
 #define GPIPE_INTERNAL_PROGRAM_CACHE_H_
 
@@ -12,7 +12,7 @@
 
 namespace gpipe::internal {
 
-// Not thread-safe.
+// Thread-safety: none.
 class ProgramCache {
  public:
   enum class Half : uint8_t { kForward, kBackward, kBoth };
@@ -20,15 +20,18 @@ class ProgramCache {
     Schedule schedule;
     Half half;
     Program program;
-    // [stage][micro-batch] the whole schedule runs the cell's backward right after its forward.
+    // [stage][micro-batch] whether the whole schedule runs the cell's backward right after its
+    // forward.
     std::vector<std::vector<bool>> follows_at_once;
   };
 
   explicit ProgramCache(Routes routes) : routes_(std::move(routes)) {}
 
-  // Compiles what is not there yet. Valid until the next call. Throws c10::ValueError, with what to
-  // do, for a schedule of other stages or more workers than the pipeline has, for one that cannot
-  // be run, and for one without forwards or without backwards.
+  // Compiles the program if it is not in the cache. The reference is valid until the next call.
+  //
+  // Throws c10::ValueError that says what to do: for a schedule with other stages or more workers
+  // than the pipeline has, for one that cannot be run, and for one without forwards or without
+  // backwards.
   const Compiled& get(const Schedule& schedule, Half half);
 
   const Routes& routes() const { return routes_; }

@@ -19,15 +19,15 @@ namespace {
 
 thread_local RandomStreams* current_draws = nullptr;
 
-// Of the thread-local state, autograd takes along what LibTorch knows. The kinds are LibTorch's;
-// this one it leaves to whoever needs it.
+// Autograd copies only the thread-local state that LibTorch knows to its threads. This is a kind of
+// debug info that LibTorch leaves for free use.
 constexpr c10::DebugInfoKind kRandomStreamsInfo = c10::DebugInfoKind::TEST_INFO_2;
 struct RandomStreamsInfo : c10::DebugInfoBase {
   explicit RandomStreamsInfo(RandomStreams* draws) : draws(draws) {}
   RandomStreams* draws;
 };
 
-// SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbouring inputs give unrelated seeds.
+// SplitMix64's finalizer (Steele, Lea, Flood 2014): neighboring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -40,7 +40,8 @@ uint64_t seed_of(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
              (static_cast<uint64_t>(layer) + 0x5851F42D4C957F2Dull));
 }
 
-// Where the operator will draw: the device of its first tensor, else its `device` argument.
+// The device on which the operator will draw: that of its first tensor, or else its `device`
+// argument.
 c10::Device device_of(const std::vector<c10::Argument>& schema, c10::ArrayRef<c10::IValue> values) {
   for (const c10::IValue& value : values) {
     if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
@@ -55,12 +56,12 @@ c10::Device device_of(const std::vector<c10::Argument>& schema, c10::ArrayRef<c1
 }
 
 bool has_generators(c10::Device device) {
-  // A device from outside of LibTorch draws from what its hooks give.
+  // A device from outside LibTorch draws from the generator that its hooks provide.
   if (device.is_privateuseone()) return at::isPrivateUse1HooksRegistered();
   return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
 }
 
-// In place of every operator that has an argument `generator`: fills it in where it is absent.
+// Replaces every operator with an argument `generator`: fills it in if it is absent.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
@@ -78,7 +79,7 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(after_interception(keys), stack);
 }
 
-// The fused dropout of GPUs takes no generator. Its unfused form does.
+// The fused dropout of GPUs takes no generator; the unfused form does.
 std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, const at::Tensor& input,
                                                   double p, std::optional<bool> train) {
   InterceptionPause pause;

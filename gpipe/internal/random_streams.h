@@ -2,7 +2,7 @@
 //
 // LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
-// pipeline every random operator that was given no generator gets one that is seeded from (step,
+// pipeline, every random operator that was given no generator gets one that is seeded from (step,
 // micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
 // threads, balance, schedule or checkpoint mode.
 #ifndef GPIPE_INTERNAL_RANDOM_STREAMS_H_
@@ -18,34 +18,36 @@
 
 namespace gpipe::internal {
 
-// Where in a cell's forward a function drew that keeps no graph of its own.
+// A draw in a cell's forward by a function whose forward is not recorded by autograd.
 struct DrawRecord {
-  uint64_t sequence_nr;  // of the next graph node at that moment
+  uint64_t sequence_nr;  // of the next graph node at the time of the draw
   int64_t layer;
-  int64_t number;  // of the draw within the layer
+  int64_t number;  // index of the draw within the layer
 };
 
-// The generators of one thread of execution. Not thread-safe: one stage or one loop owns it.
+// The generators of one stage or one loop.
 //
 // Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
 // of the draw within the layer's forward, or within the backward of one of its nodes).
+//
+// Thread-safety: none.
 class RandomStreams {
  public:
-  // From here on, draws are those of this layer's forward in this micro-batch of the step.
+  // From here on, draws belong to this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
   // The same for the backward of one node of the layer: custom functions and hooks may draw there.
-  // `node` numbers it within the layer, so that when the others run does not matter.
+  // `node` numbers the node within the layer, so it does not matter when the other nodes run.
   void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node);
 
   // From here on, draws repeat those of the forward since `record`: a function that computes its
-  // forward once more in its backward draws again what it drew.
+  // forward again in its backward gets the same numbers.
   void repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record);
 
   // A generator for the next operator that draws, for tensors on `device`.
   const at::Generator& generator(c10::Device device);
 
-  // The one in force on this thread, or null.
+  // The current one of this thread, or null.
   static RandomStreams* current();
 
  private:
@@ -67,8 +69,8 @@ class RandomStreams {
   std::vector<Entry> entries_;
 };
 
-// Puts `draws` in force on this thread (under an InterceptionScope), and restores the former on
-// exit. Draws under no_grad, as a custom function's forward makes them, are noted in `log`
+// Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
+// on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
 // unless it is null.
 class RandomStreamsScope {
  public:
@@ -83,8 +85,8 @@ class RandomStreamsScope {
   std::vector<DrawRecord>* former_log_;
 };
 
-// While it lives, threads of autograd's own that run a node on this thread's behalf, as for nodes
-// on accelerators, draw from `draws`, too. This thread waits meanwhile.
+// While it lives, autograd's own threads that run a node on this thread's behalf, as for nodes on
+// accelerators, also draw from `draws`. This thread waits meanwhile.
 class RandomStreamsOfAutogradScope {
  public:
   explicit RandomStreamsOfAutogradScope(RandomStreams* draws);
@@ -93,7 +95,7 @@ class RandomStreamsOfAutogradScope {
   c10::DebugInfoGuard guard_;
 };
 
-// A step's seed, drawn from the process's CPU generator, so that torch::manual_seed governs it.
+// A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.
 uint64_t draw_step_seed();
 
 }  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 
 namespace gpipe::internal {
 
-// check() throws c10::Error if a layer changed one of the watched tensors in place.
+// check() throws c10::Error if a layer has changed one of the watched tensors in place.
 class ReadOnlyInputs {
  public:
   void watch(const at::Tensor& tensor) {

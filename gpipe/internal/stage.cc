@@ -24,14 +24,14 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-// Whether a gradient may ever flow through the tensor in this run.
+// Whether a gradient could flow through the tensor in this run.
 bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
   return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
 }
 
 bool checkpoints(const RunContext& run, int64_t stage, int64_t micro_batch) {
   const Checkpoint mode = run.plan.checkpoints[stage];
-  // What a backward that follows at once would recompute is there still.
+  // If the backward follows at once, what it would recompute is still there.
   return mode == Checkpoint::kAlways ||
          (mode == Checkpoint::kExceptLast && !run.follows_at_once[stage][micro_batch]);
 }
@@ -95,7 +95,7 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
   RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
-  tensors.clear();  // a layer's input is to be freed when the layer is done with it
+  tensors.clear();  // so that a layer's input is freed when the layer is done with it
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
     draws_.enter(plan.step_seed, micro_batch, layers_[position].index);
@@ -118,7 +118,7 @@ std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
                                                    Result& result,
                                                    ReadOnlyInputs& read_only) const {
   std::vector<std::vector<at::Tensor>> tensors(inputs.size());
-  // What arrived several times as the same tensor is one tensor here, too.
+  // What arrived several times as the same tensor is a single tensor here too.
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
   for (size_t k = 0; k < inputs.size(); ++k) {
     tensors[k].reserve(inputs[k].items.size());
@@ -154,8 +154,8 @@ torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value
 }
 
 void Stage::add_outputs(Result& result) const {
-  // A view whose base was changed since gets its node when that is asked for. The plain model's
-  // layers ask in this order, which is that of the nodes' numbers then.
+  // A view whose base was changed since gets its new node when that is asked for. The plain model's
+  // layers ask in this order, so the nodes get their sequence numbers in this order.
   const auto make_node = [](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
   };
@@ -174,8 +174,8 @@ void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) con
     for (Item& item : inputs[k].items) {
       const int64_t version = version_of(item.tensor);
       if (version == item.version) continue;
-      // Without a gradient, all that counts is the value, which is that of the plain model where
-      // nothing was copied.
+      // Without a gradient only the value matters; it is that of the plain model unless something
+      // was copied.
       TORCH_CHECK(!differentiable(plan, item.tensor) && device_.is_cpu(),
                   skip ? "the skip " + skip->to_text() : "an input", " of stage ", index_,
                   " was changed in place by a layer of another stage after it had been handed over "
@@ -198,7 +198,7 @@ void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) cons
   }
 }
 
-// The tensor as it leaves over its own memory.
+// An alias of the tensor, which leaves over its own memory.
 at::Tensor Stage::leaving_alias(const CellPlan& plan, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_of(tensor);
   if (storage == nullptr || !plan.record || !tensor.requires_grad()) return detached_alias(tensor);
@@ -253,10 +253,10 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
         continue;
       }
       item.shared = other_item.shared = true;
-      // Even where neither wants a gradient yet: a parameter that comes in by a change in place
-      // would want one through both.
+      // Even if neither needs a gradient yet: a parameter that enters through an in-place change
+      // would need one through both.
       if (!differentiable(plan, tensor) && device_.is_cpu()) continue;
-      // Whoever comes first must leave it alone.
+      // The stage that comes first must not change it.
       if (leaving[a].target <= leaving[b].target) item.read_only = true;
       if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
     }
@@ -271,14 +271,14 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& 
                      const Packet& handed_over, Cell& cell) {
   CellGraph graph;
   if (cell.recompute) {
-    // The layers' graph is to be freed here, so the loss is cut off from it.
+    // The layers' graph is freed, so the loss must not be connected to it.
     for (size_t n = 0; n < outputs.tensors.size(); ++n) {
       outputs.tensors[n] = detached_alias(outputs.tensors[n]);
       graph.inputs().add(0, outputs.tensors[n], handed_over.items[n].needs_grad);
     }
   }
   graph.begin_loss(layers_.size());
-  // The loss may draw random numbers, too: it counts as the layer behind the last.
+  // The loss may also draw random numbers: it counts as the layer after the last one.
   draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
@@ -308,8 +308,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
         statistics, micro_batch);
-    // A checkpointed cell records, too, and lets go of the graph at once: only so does it run
-    // exactly as the plain model would, and tell which outputs want a gradient.
+    // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
+    // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
     result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes);
@@ -353,7 +353,7 @@ void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprin
     same = now[k].matches(in_forward[k]);
     const at::Tensor differs_here = now[k].differs(in_forward[k]);
     if (!differs_here.defined()) continue;
-    // A layer may have moved what it returned to another device.
+    // A layer may have moved its output to another device.
     const bool first = !differs.defined() || differs.device() != differs_here.device();
     if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
     differs = first ? differs_here : differs.logical_or(differs_here);
@@ -387,16 +387,16 @@ int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf) const {
   return owner;
 }
 
-// One backward of one cell, for what its graph meets on its way: leaves, and others' graphs.
+// One backward of one cell; handles what its graph reaches: leaves, and graphs of others.
 struct Stage::Backward {
   Stage& stage;
   const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;         // what others have left for leaves that this stage accumulates
-  LeafSums requested;  // what the caller asked for; others' terms come first
+  Roots roots;         // terms of others for leaves that this stage accumulates
+  LeafSums requested;  // what the caller asked for; terms of others come first
 
-  // The functions capture one pointer each and need no memory of their own.
+  // Each function captures one pointer, so it allocates no memory.
   GraphTask graph_task() {
     GraphTask result;
     result.part = task.part;
@@ -422,12 +422,12 @@ struct Stage::Backward {
     });
   }
 
-  // Through the graph of a loss that hangs on detached outputs. Returns their gradients.
+  // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
   std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
     LeafSums leaves;
     GraphTask of_loss = graph_task();
     of_loss.part = BackwardPart::kWhole;
-    // What the layers use, too, gets its gradient together with theirs.
+    // A leaf that the layers use too gets its gradient together with theirs.
     of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
       return leaves.sum_of(accumulator, stage.index_);
     };
@@ -437,7 +437,7 @@ struct Stage::Backward {
     return gradients;
   }
 
-  // Where terms for the leaf are added up, if not in its .grad.
+  // The tensor in which the terms for the leaf are added up; null: its .grad.
   at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
     if (run.requested != nullptr) {
       const auto& leaves = run.requested->leaves;
@@ -455,7 +455,7 @@ struct Stage::Backward {
   }
 
   void enter_foreign(const Node& node, uint64_t thread) const {
-    // Made by the pipeline: on a worker, or during this call on its thread.
+    // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
     const CellPlan& plan = run.plan;
     const bool hidden = run.on_caller
                             ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
@@ -493,7 +493,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
     if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
-    // Nothing arrived: a branch that the loss does not use. Its recompute would be for nothing.
+    // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
+    // useless.
     if (cell.recompute && any_defined(gradients)) {
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }

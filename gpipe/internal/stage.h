@@ -1,10 +1,10 @@
-// Stage: one partition of the model on its device, able to run forward and backward of a
+// Stage: one partition of the model on its device, able to run the forward and the backward of a
 // micro-batch on its own.
 //
-// A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors that end
-// in Sinks, outputs leave detached. Nothing is hidden from autograd and no graph spans stages; the
-// order of cells is the schedule's alone. What a cell keeps, and how its graph runs backward, is
-// cell.h's; here its layers run.
+// A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors whose
+// gradients end in Sinks, and outputs leave detached. Nothing is hidden from autograd and no graph
+// spans stages; only the schedule decides the order of cells. cell.h says what a cell keeps and how
+// its graph runs backward; its layers run here.
 #ifndef GPIPE_INTERNAL_STAGE_H_
 #define GPIPE_INTERNAL_STAGE_H_
 
@@ -37,12 +37,14 @@ namespace gpipe::internal {
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
   LeafSums* leaf_sums = nullptr;  // of the micro-batch
-  // Gets the gradients of the targets of the cell's loss, if some are wanted.
+  // Gets the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
 };
 
-// Not thread-safe: at any time one thread works on a stage. Requirements: its methods are called
-// under an InterceptionScope, on the stage's device and stream.
+// Requirements: its methods are called under an InterceptionScope, with the stage's device and
+// stream current.
+//
+// Thread-safety: none; only one thread at a time works on a stage.
 class Stage {
  public:
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports);
@@ -52,37 +54,38 @@ class Stage {
                               std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                               StatisticsLog* statistics);
 
-  // gradients: for each output port (ignored where the cell has a loss; none for
-  // BackwardPart::kWeights). Adds to the leaves' gradients (not with kInputs) and returns those of
-  // the input ports (none with kWeights). Unless run.keep_graph, frees the cell, with kInputs but
-  // for what kWeights needs. A split backward cannot be kept, nor can gradients be requested of it.
+  // `gradients`: one packet for each output port (ignored if the cell has a loss; none for
+  // BackwardPart::kWeights). Adds to the leaves' gradients (not with kInputs) and returns the
+  // gradients of the input ports (none with kWeights). Unless run.keep_graph, it frees the cell,
+  // except, with kInputs, what kWeights needs. A split backward cannot keep the graph, and no
+  // gradients can be requested from it.
   std::vector<Packet> backward(const RunContext& run, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
-  // Before the first cell of a call.
+  // Called before the first cell of a run.
   void begin_call() { handed_over_.clear(); }
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
   const std::vector<Layer>& layers() const { return layers_; }
 
-  // "layer 5 ('relu')" or "the loss function", what ran last: where a failure happened.
+  // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
   std::string current_layer() const;
 
  private:
   struct Result {
     c10::SmallVector<Value, 1> outputs;  // [port]
     CellGraph graph;
-    // Memory of such inputs (see Item). Weak, so that it is freed, and its address is not used
-    // again.
+    // Memory of inputs that are read_only or shared (see Item). The pointers are weak: the memory
+    // can be freed, and no other memory gets the same address.
     WeakStorages read_only;
     WeakStorages shared;
   };
   struct Backward;
 
-  // Runs the layers, with the inputs attached to the graph where they want a gradient.
-  // `keep_inputs`, for a checkpointed cell: they stay and are checked after each layer; otherwise
-  // they are consumed, so that an input is freed as soon as the layers are done with it.
+  // Runs the layers. Inputs that need a gradient are attached to the graph. `keep_inputs`, for a
+  // checkpointed cell: the inputs stay and are checked after each layer. Otherwise they are
+  // consumed, so that an input is freed as soon as the layers are done with it.
   Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                     bool keep_inputs);
   // The inputs as the layers get them: [port][tensor].
@@ -111,9 +114,10 @@ class Stage {
   std::vector<Layer> layers_;
   Ports ports_;
   RandomStreams draws_;
-  int64_t running_layer_ = -1;  // position in layers_; behind the last: the loss
-  // Memory of outputs handed over in this call, and its version then: a layer that reuses it would
-  // change what is on its way. Weak, so that no other memory gets the same address.
+  int64_t running_layer_ = -1;  // position in layers_; one past the end: the loss
+  // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
+  // the memory would change an output on its way. The pointers are weak: no other memory gets the
+  // same address.
   struct HandedOver {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     int64_t version;

@@ -22,13 +22,14 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   return event;
 }
 
-// Copies without making this thread wait: between host and device that takes pinned host memory.
+// Copies without making this thread wait. Between host and device that requires pinned host memory.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   c10::NoGradGuard no_grad;
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
   if (!tensor.is_cpu() && !target.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
-  // Only contiguous tensors go without a detour that waits: the dimensions in the order of their
-  // strides, and back. A lazy conjugation would be made up for on the host, too early.
+  // Only contiguous tensors are copied without a detour that waits. So the dimensions are put in
+  // the order of their strides, and back afterwards. A lazy conjugation would be resolved on the
+  // host, too early, so it is resolved before.
   const at::Tensor plain = tensor.resolve_conj().resolve_neg();
   std::vector<int64_t> order(plain.dim());
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -37,7 +38,7 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   std::vector<int64_t> back(order.size());
   for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
   const at::Tensor ordered = plain.permute(order);
-  // Not pin_memory(), which takes pinned memory as it is: its owner may change it before it is
+  // Not pin_memory(): it returns pinned memory as it is, whose owner may change it before it is
   // read. The allocator of pinned memory keeps the block until the copy is done.
   const at::Tensor pinned = at::empty(
       ordered.sizes(), plain.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
@@ -120,7 +121,8 @@ void Transfers::depart(Packet& packet, c10::Device target) {
       follow(lane.from, current_stream(source));
       use_on(item.tensor, lane.from);
     }
-    // Both sides': a copy between devices makes the current streams of both wait for each other.
+    // Set on both sides: a copy between devices makes the current streams of both wait for each
+    // other.
     StreamScope to(lane.to);
     StreamScope from(lane.from);
     item.tensor = copied(item.tensor, target);

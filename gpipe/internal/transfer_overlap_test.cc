@@ -1,5 +1,5 @@
-// What copies wait for and what waits for them, as the fake accelerator sees it: a simulated time
-// for each, and a picture of when each ran.
+// What copies wait for and what waits for them, on the fake accelerator: it simulates how long each
+// takes, and shows when each ran.
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ class TransferOverlap : public ::testing::Test {
     durations.copy = std::chrono::milliseconds(milliseconds);
     runtime().set_durations(durations);
   }
-  // The stream on which `transfers` copies from one device to the other.
+  // The stream on which `transfers` makes copies from one device to the other.
   static StreamId stream_of_copies(Transfers& transfers, c10::Device from, c10::Device to) {
     copies();
     Packet packet = packet_of({torch::ones({8}, from)});
@@ -152,7 +152,8 @@ TEST_F(TransferOverlap, WhatFollowsOnTheSourcesStreamMayChangeItsMemory) {
   }
 }
 
-// A tensor that is copied and one that stays: computing waits for the copy only if they are one.
+// A tensor that is copied and one that stays: computing waits for the copy only if they are the
+// same.
 TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
   for (const bool shared : {false, true}) {
     const at::Tensor copied = torch::ones({8}, device(0));
@@ -168,7 +169,7 @@ TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
     const c10::impl::VirtualGuardImpl impl(device().type());
     if (!shared) impl.synchronizeStream(current_stream(device(0)));
     EXPECT_FALSE(packets[0].ready.at(0)->query()) << "on another stream than the copy before it";
-    gate.open();  // if computing does not wait now, that is a race
+    gate.open();  // if computing does not wait here, this is a race
     arrive(packets[0], device(1));
     EXPECT_THAT(on_host(packets[0].items[0].tensor), EqualsBitwise(torch::ones({8})));
   }

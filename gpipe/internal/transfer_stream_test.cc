@@ -85,8 +85,8 @@ TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost
   EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 100);
 }
 
-// A block that a packet's consumer uses is not given away while the consumer's stream is busy, and
-// is afterwards, also if the consumer has only a shifted view of it.
+// A block that a packet's consumer uses is not reused while the consumer's stream is busy, and is
+// reused afterwards, even if the consumer has only a shifted view of it.
 void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer) {
   constexpr int64_t kSize = 1 << 22;
   StreamScope scope(producer);
@@ -106,7 +106,7 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
   EXPECT_NE(while_busy.storage().data(), block);
   busy.reset();
   consumer.synchronize();
-  // The allocator looks for finished events when it is asked the next time.
+  // The allocator looks for finished events at its next allocation.
   bool reused = false;
   std::vector<at::Tensor> held;
   for (int i = 0; i < 8 && !reused; ++i) {

@@ -16,8 +16,9 @@ using Tuple2 = std::tuple<Tensor, Tensor>;
 using Tuple3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tuple4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// A type that no layer takes: handed to a layer, it is refused before the layer's code runs, with
-// an error that names the type the layer wants. LibTorch offers no other way to learn it.
+// A type that no layer takes. A layer that is given one refuses it before the layer's code runs,
+// with an error that names the type that the layer expects. LibTorch offers no other way to find
+// out.
 struct NoLayerTakesThis {};
 
 template <typename Tuple>
@@ -44,7 +45,7 @@ size_t tuple_size(ValueKind kind) {
   }
 }
 
-// What LibTorch answers where a layer is given one NoLayerTakesThis.
+// LibTorch's error message when a layer is given a NoLayerTakesThis.
 std::string refusal_of(torch::nn::AnyModule& layer) {
   try {
     layer.any_forward(NoLayerTakesThis{});
@@ -54,7 +55,7 @@ std::string refusal_of(torch::nn::AnyModule& layer) {
   return "";
 }
 
-// What stands in `text` between `before` and `after`; nullopt where they do not.
+// The part of `text` between `before` and `after`; nullopt if they do not occur.
 std::optional<std::string> between(const std::string& text, const std::string& before,
                                    const std::string& after) {
   const size_t found = text.find(before);
@@ -65,7 +66,7 @@ std::optional<std::string> between(const std::string& text, const std::string& b
   return text.substr(begin, end - begin);
 }
 
-// The demangled type that the layer wants as its argument.
+// The demangled type that the layer expects as its argument.
 std::optional<std::string> wanted_type(const std::string& refusal) {
   return between(refusal, "Expected argument #0 to be of type ", ", but received");
 }
@@ -87,7 +88,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
   }
 }
 
-// Removes "<prefix>...>" up to the bracket that closes it, wherever it stands.
+// Removes every "<prefix>...>" up to its closing bracket.
 void remove_templates(std::string& text, const std::string& prefix) {
   for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at)) {
     size_t end = at + prefix.size();

@@ -1,8 +1,9 @@
-// Executor: runs a compiled program on a pool of workers, by readiness of data.
+// Executor: runs a compiled program on a pool of workers, as soon as the data of each step is
+// ready.
 //
-// There is no clock and no barrier: each worker goes through its own steps in order, and a step
-// starts as soon as what it receives is there. The first error wins: it cancels the run, the other
-// workers stop before their next step, and the caller is told which action it was.
+// There is no clock and no barrier. Each worker runs its own steps in order; a step starts as soon
+// as the payloads that it receives have arrived. The first error wins: it cancels the run, the
+// other workers stop before their next step, and the caller learns which action failed.
 #ifndef GPIPE_RUNTIME_EXECUTOR_H_
 #define GPIPE_RUNTIME_EXECUTOR_H_
 
@@ -22,26 +23,26 @@
 
 namespace gpipe::internal {
 
-// What a step does: gets the received payloads (in the order of Step::receives) and fills `sent`,
-// which has one entry for each of Step::sends. Runs on the step's worker.
+// What a step does. It gets the received payloads (in the order of Step::receives) and fills
+// `sent`, which has one entry for each of Step::sends. It runs on the step's worker.
 template <typename Payload>
 using Handler = std::function<void(const Action& action, std::vector<Payload>& received,
                                    std::vector<Payload>& sent)>;
 
 struct ExecuteOptions {
-  // [thread of the pool] the worker of the program that it runs. Those that are not named run
-  // elsewhere, in another process say. Empty: each thread runs the worker of its number.
+  // [thread of the pool] the program's worker that this thread runs. Workers that are not named run
+  // elsewhere, e.g. in another process. Empty: each thread runs the worker with the same number.
   std::vector<int32_t> placement;
   Observer observer;
-  // Called once on each worker, and has to call `steps`: the place for what must surround a
-  // worker's steps, thread-local state for example.
+  // Called once on each worker; it must call `steps`. It is the place for what must surround a
+  // worker's steps, e.g. thread-local state.
   std::function<void(int32_t worker, const std::function<void()>& steps)> around;
 };
 
 // The first error of a run.
 struct RunFailure {
   std::exception_ptr error;
-  // What the worker was doing or sending; none: the observer, `around` or the transport failed.
+  // What the worker was doing or sending. Empty: the observer, `around` or a receive failed.
   std::optional<Action> action;
 };
 
@@ -55,7 +56,7 @@ struct Run {
   const Handler<Payload>& handler;
   const ExecuteOptions& options;
   FirstError error;
-  std::optional<Action> failed_action;  // written by the worker whose error is the first
+  std::optional<Action> failed_action;  // written by the worker whose error came first
 
   void observe(Event::Edge edge, const Action& action, int32_t worker) const {
     if (!options.observer) return;
@@ -67,7 +68,7 @@ struct Run {
     transport.cancel();
   }
 
-  // `action` is that of the step while it may be blamed.
+  // `action` is the step's action for as long as an error is to be blamed on it.
   void steps(int32_t worker, std::optional<Action>& action) {
     std::vector<Payload> received;
     std::vector<Payload> sent;
@@ -75,7 +76,7 @@ struct Run {
       received.clear();
       received.resize(step.receives.size());
       if (!transport.receive(worker, step.receives, received)) return;
-      // A worker whose inputs are all there would not notice a cancelled run in receive().
+      // A step that receives nothing does not notice in receive() that the run is cancelled.
       if (transport.cancelled()) return;
       stay_if_exiting();
       sent.clear();
@@ -108,13 +109,15 @@ struct Run {
 
 }  // namespace executor
 
-// Runs the steps of `program` that are this process's once, and returns when all its workers are
-// done with them; then with the first error, if there was one.
+// Runs the steps of `program` that belong to this process once. Returns when all workers of this
+// process are done: the first error, or nullopt if there was none.
 //
-// Requirements: the pool has a thread for each worker that it is to run (the others have nothing to
-// do); the program was compiled from a schedule that verify() accepts (otherwise workers may wait
-// for each other for ever). Guarantees: whatever handler, observer, `around` and transport throw is
-// returned and not thrown, and nothing of this run goes on then.
+// Requirements: the pool has a thread for each worker that it is to run (additional threads have
+// nothing to do). The program was compiled from a schedule that verify() accepts; otherwise workers
+// may wait for each other forever.
+//
+// Guarantees: whatever the handler, the observer, `around` or the transport throws is returned, not
+// thrown. When execute() returns, nothing of this run is still running.
 //
 // Example:
 //   Mailboxes<std::string> mailboxes(program.slots);

@@ -25,7 +25,7 @@
 namespace gpipe::internal {
 namespace {
 
-// In this process, with the first error thrown.
+// Runs in this process and throws the first error.
 template <typename Payload>
 void run(WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
          const Observer& observer = nullptr,
@@ -43,7 +43,8 @@ Routes with_skips(int64_t stages) {
   return Routes::create(stages, skips);
 }
 
-// What flows: which cells a value has seen. Checks that every cell gets exactly its predecessors'.
+// The payload: the cells that a value has passed. It checks that every cell gets exactly its
+// predecessors' values.
 struct Value {
   std::string text;
 };
@@ -124,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Executor,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::Values(1, 2, 5), ::testing::Bool()));
 
-// Of errors in two stages the caller gets the one that was first in time, whichever stage it is in.
+// If two stages fail, the caller gets the error that came first, whichever stage it is in.
 TEST(ExecutorErrors, FirstInTimeWins) {
   const Program program = compile(Schedule::gpipe(3, 2), Routes::create(3));
   WorkerPool pool(3);
@@ -135,7 +136,7 @@ TEST(ExecutorErrors, FirstInTimeWins) {
       run<int>(
           pool, program,
           [&](const Action& action, auto&, auto&) {
-            // Stage 1 is in its micro-batch 0 while stage 0 is in its micro-batch 1.
+            // Stage 1 runs its micro-batch 0 while stage 0 runs its micro-batch 1.
             const bool meets = (action.stage == 0 && action.micro_batch == 1) || action.stage == 1;
             if (action.kind != ActionKind::kForward || !meets) return;
             ++inside;
@@ -147,7 +148,7 @@ TEST(ExecutorErrors, FirstInTimeWins) {
           nullptr,
           [&](int64_t worker, const std::function<void()>& steps) {
             steps();
-            // Stage 2 never gets an input. It comes here when the first error has been noted.
+            // Stage 2 never gets an input. It comes here once the first error has been recorded.
             if (worker == 2) cancelled = true;
           });
       FAIL();
@@ -238,7 +239,7 @@ TEST(ExecutorErrors, WhereNoActionFailedNoneIsNamed) {
   }
 }
 
-// No clock: while stage 1 is busy with micro-batch 0, stage 0 goes on to the last one.
+// There is no clock: while stage 1 is busy with micro-batch 0, stage 0 goes on to the last one.
 TEST(ExecutorRuns, NoBarrierBetweenStages) {
   const Program program =
       compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
@@ -298,7 +299,7 @@ TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
            });
 }
 
-// A worker that waits for its next input does not hold on to the last one.
+// A worker that waits for its next input does not keep the last one alive.
 TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
   const Program program =
       compile(Schedule::gpipe(2, 2).only({ActionKind::kForward}), Routes::create(2));
@@ -317,8 +318,8 @@ TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
   EXPECT_TRUE(first.expired());
 }
 
-// exit() waits for the step under way only; the next one would run beside the destruction of static
-// objects.
+// exit() waits only for the step in progress; the next one would run during the destruction of
+// static objects.
 TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -342,7 +343,7 @@ TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Two halves of a program, each with its own pool, as two processes would run them.
+// Two halves of a program, each with its own pool, as in two processes.
 TEST(ExecutorRuns, APlacementSaysWhichWorkersRunHere) {
   const Program program = compile(Schedule::one_f_one_b(3, 5), Routes::create(3));
   Mailboxes<std::string> mailboxes(program.slots);

@@ -13,7 +13,8 @@ namespace {
 // Long enough for a layer's work, short enough for a user who waits for a layer that hangs.
 constexpr std::chrono::seconds kPatience{30};
 
-// All constant-initialized and trivially destructible: they exist as long as any thread does.
+// All are constant-initialized and trivially destructible, so they exist as long as any thread
+// does.
 std::atomic<int64_t> at_work{0};  // threads in a WorkScope and in no WaitScope
 std::atomic<bool> shut{false};
 thread_local int64_t depth = 0;  // of this thread's WorkScopes
@@ -24,7 +25,7 @@ thread_local bool for_exit_thread = false;
 }
 
 void enter() {
-  // Sequentially consistent with shut_exit_gate(): either it counts this thread, or this thread
+  // Sequentially consistent with shut_exit_gate(): either that counts this thread, or this thread
   // sees that the gate is shut.
   at_work.fetch_add(1);
   if (!shut.load() || for_exit_thread) return;
@@ -40,7 +41,8 @@ void forget_other_threads() {
   shut = false;
 }
 
-// Before any scope is opened: a scope of which a forked child is not told would stay open there.
+// Registered before any scope is opened: if the handler were registered later, an earlier scope
+// could stay open in a forked child.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, forget_other_threads);
 
 }  // namespace
@@ -58,10 +60,10 @@ bool on_exiting_thread() { return for_exit_thread; }
 
 bool shut_exit_gate(std::chrono::milliseconds patience) {
   for_exit_thread = true;
-  if (shut.exchange(true)) return true;  // the earlier handler has waited
+  if (shut.exchange(true)) return true;  // the earlier call has waited
   const int64_t own = depth > 0 ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + patience;
-  // No condition variable: a worker would have to notify it in every step, for this one time.
+  // No condition variable: a worker would have to notify it in every step, only for this one wait.
   while (at_work.load() > own) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

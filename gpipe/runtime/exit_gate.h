@@ -1,10 +1,10 @@
-// ExitGate: keeps the end of the process and running pipelines apart.
+// ExitGate: keeps running pipelines and the end of the process apart.
 //
-// exit() and the return from main destroy static objects, LibTorch's among them, while the other
-// threads go on; an operator that runs then throws, crashes or hangs. So whatever must not run
-// beside that does so in a WorkScope, and a handler of exit() lets nobody in any more and waits
-// for those who are in. It lets go of nobody either: a thread that comes too late stays there until
-// the process is gone.
+// exit() and the return from main destroy static objects, LibTorch's among them, while other
+// threads go on. An operator that runs then throws, crashes or hangs. So whatever must not run at
+// that time runs in a WorkScope. A handler of exit() shuts the gate: it lets no more threads in and
+// waits for those that are inside. Nobody is released either: a thread that comes too late stays
+// there until the process is gone.
 #ifndef GPIPE_RUNTIME_EXIT_GATE_H_
 #define GPIPE_RUNTIME_EXIT_GATE_H_
 
@@ -13,8 +13,12 @@
 
 namespace gpipe::internal {
 
-// All of these are process-wide, thread-safe, and hold no lock while they block. In a forked child
-// only the thread that called fork() is still at work.
+// All of these are process-wide. After fork(), only the thread that called fork() counts as at work
+// in the child.
+//
+// Guarantees: they hold no lock while they block.
+//
+// Thread-safety: all are thread-safe.
 //
 // Example:
 //   shut_at_exit();                                  // once what is used in a WorkScope exists
@@ -26,24 +30,24 @@ namespace gpipe::internal {
 //     changed.wait(lock, ...);
 //   }
 
-// Makes exit() shut the gate. exit() undoes in reverse order, and some of what a pipeline uses is
-// made at its first use. So call it again and again: it registers the handler in each of the first
-// calls and then ever more rarely.
+// Makes exit() shut the gate. exit() runs its handlers and destructors in reverse order of
+// registration, and some of what a pipeline uses is created at first use. So call this again and
+// again: it registers the handler in each of the first calls, then more and more rarely.
 void shut_at_exit();
 
 // Whether the gate is shut.
 bool exiting();
 
-// Whether this thread is the one that shut the gate. It is never held up: the destructor of a
-// static object may still use a pipeline.
+// Whether this thread is the one that shut the gate. That thread is never blocked: the destructor
+// of a static object may still use a pipeline.
 bool on_exiting_thread();
 
-// What shut_at_exit() registers. Waits, no longer than `patience`, until no thread but this one is
-// in a WorkScope; false if some still are.
+// The handler that shut_at_exit() registers. Waits, no longer than `patience`, until no other
+// thread is at work, i.e. in a WorkScope and in no WaitScope. Returns false if some still are.
 bool shut_exit_gate(std::chrono::milliseconds patience);
 
-// This thread is at work. Scopes nest. `for_exit`: on behalf of a thread that is
-// on_exiting_thread().
+// While it lives, this thread is at work. Scopes nest. `for_exit`: the thread works on behalf of
+// one that is on_exiting_thread().
 class WorkScope {
  public:
   explicit WorkScope(bool for_exit = false);
@@ -55,8 +59,9 @@ class WorkScope {
   bool set_for_exit_;
 };
 
-// Within a WorkScope (else without effect): this thread waits for others and is not at work. Must
-// end without a lock that somebody needs who is at work, since it may never end.
+// Within a WorkScope (otherwise it has no effect): this thread waits for others and is not at work.
+// When it ends, the thread must not hold a lock that a thread at work needs, since its end may
+// block forever.
 class WaitScope {
  public:
   WaitScope();
@@ -65,7 +70,8 @@ class WaitScope {
   WaitScope& operator=(const WaitScope&) = delete;
 };
 
-// Within a WorkScope: a good place to stay where the gate is shut.
+// Call this within a WorkScope, at a point where the thread can safely stop: if the gate is shut,
+// the thread stays here.
 void stay_if_exiting();
 
 }  // namespace gpipe::internal

@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Each test that shuts the gate does so in a process of its own.
+// Each test that shuts the gate runs in a process of its own.
 class ExitGateDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -29,7 +29,7 @@ constexpr milliseconds kShort{50};
 
 std::atomic<bool> inside{false};
 
-// Starts a thread that nobody joins and returns when it is at work.
+// Starts a thread that nobody joins, and returns once it is at work.
 template <typename Work>
 void start(Work work) {
   std::thread([work] {
@@ -44,7 +44,7 @@ void start(Work work) {
   for (;;) pause();
 }
 
-// 0 if true.
+// Exits with code 0 if `good`.
 [[noreturn]] void end_with(bool good) { _exit(good ? 0 : 1); }
 
 TEST_F(ExitGateDeathTest, WaitsForWhoIsAtWork) {
@@ -154,7 +154,7 @@ TEST_F(ExitGateDeathTest, WhoIsAtWorkStaysAtTheNextGoodPlace) {
           }
         });
         const bool left = shut_exit_gate(kLong);
-        // It may have seen the gate shut once, before it came to the good place again.
+        // The thread may have seen the shut gate once before it came to this point again.
         past = false;
         std::this_thread::sleep_for(kShort);
         end_with(left && !past);
@@ -208,7 +208,7 @@ TEST_F(ExitGateDeathTest, LetsNobodyPassOnceThatWorkIsOver) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// The child is not about to exit because its parent is.
+// An exit of the parent does not shut the gate of the child.
 TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
   EXPECT_EXIT(
       {
@@ -226,7 +226,8 @@ TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// What is made late, after many runs, is destroyed behind a shut gate, too, if runs go on.
+// Objects that are made late, after many runs, are also destroyed behind a shut gate, if runs go
+// on.
 TEST_F(ExitGateDeathTest, ExitShutsItBeforeItDestroysWhatWasMadeLate) {
   struct MadeLate {
     ~MadeLate() {
@@ -268,7 +269,7 @@ TEST_F(ExitGateDeathTest, ExitShutsIt) {
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
 
-// Every run of every pipeline asks for it.
+// Every run of every pipeline calls it.
 TEST_F(ExitGateDeathTest, ToAskForItAgainAndAgainTakesNoMemory) {
   EXPECT_EXIT(
       {
@@ -294,10 +295,10 @@ TEST(ExitGate, ScopesCostNothingWhereNobodyExits) {
   EXPECT_FALSE(on_exiting_thread());
 }
 
-// What the parent's threads do is not the child's business.
+// The parent's threads do not matter in the child.
 TEST(ExitGate, AForkedChildWaitsForNobody) {
 #if defined(__SANITIZE_THREAD__)
-  return;  // ThreadSanitizer does not support a child forked off a threaded process
+  return;  // ThreadSanitizer does not support a child forked from a threaded process
 #endif
   std::mutex mutex;
   std::condition_variable changed;
@@ -332,10 +333,11 @@ TEST(ExitGate, AForkedChildWaitsForNobody) {
   worker.join();
 }
 
-// A child forked off in the middle of work is at work until that ends, and counts what comes then.
+// A child that was forked in the middle of work is at work until that work ends, and later work
+// counts too.
 TEST(ExitGate, AForkedChildIsAtWorkWhereItsThreadIs) {
 #if defined(__SANITIZE_THREAD__)
-  return;  // ThreadSanitizer does not support a child forked off a threaded process
+  return;  // ThreadSanitizer does not support a child forked from a threaded process
 #endif
   std::optional<WorkScope> scope(std::in_place);
   const pid_t child = fork();

@@ -8,13 +8,15 @@
 
 namespace gpipe::internal {
 
-// Thread-safe. Example:
+// Thread-safety: all functions are thread-safe.
+//
+// Example:
 //   FirstError error;
 //   on several threads: try { work(); } catch (...) { error.set(std::current_exception()); }
 //   after joining them: error.rethrow();
 class FirstError {
  public:
-  // Keeps `error` if it is the first; true if it was.
+  // Keeps `error` if it is the first one; returns whether it was.
   bool set(std::exception_ptr error) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (error_) return false;
@@ -22,13 +24,13 @@ class FirstError {
     return true;
   }
 
-  // The first error, if there was one, which is then forgotten.
+  // Returns the first error and forgets it; null if there was none.
   std::exception_ptr take() {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(error_, nullptr);
   }
 
-  // Throws what take() returns, if there is any.
+  // Throws what take() returns, if that is not null.
   void rethrow() {
     if (const std::exception_ptr error = take()) std::rethrow_exception(error);
   }

@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Counted in the child by an atfork handler: cheaper on the hot path than asking for the process
-// id.
+// Counted in the child by an atfork handler: that is cheaper on the hot path than asking for the
+// process id.
 std::atomic<uint64_t> fork_generation{0};
 
 void register_handler() {

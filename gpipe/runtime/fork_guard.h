@@ -1,7 +1,7 @@
-// ForkGuard tells an object that owns threads whether it still lives in the process that made them.
+// ForkGuard: tells an object that owns threads whether it is still in the process that made them.
 //
 // After fork() the child has a copy of the object but none of its threads; waiting for one of them
-// would never end. Objects that own threads keep a ForkGuard and refuse work where it is stale.
+// would never end. Objects that own threads keep a ForkGuard and refuse to work if it is stale.
 #ifndef GPIPE_RUNTIME_FORK_GUARD_H_
 #define GPIPE_RUNTIME_FORK_GUARD_H_
 
@@ -9,17 +9,19 @@
 
 namespace gpipe::internal {
 
-// Thread-safe. Example:
+// Thread-safety: all functions are thread-safe.
+//
+// Example:
 //   ForkGuard guard;
 //   if (fork() == 0) assert(guard.stale());
 class ForkGuard {
  public:
   ForkGuard();
 
-  // True in every process forked off since this object was made.
+  // True in every process that was forked after this object was made.
   bool stale() const;
 
-  // Throws std::logic_error, with what to do instead, where stale.
+  // Throws std::logic_error that says what to do instead, if stale.
   void check() const;
 
  private:

@@ -1,8 +1,8 @@
-// Mailboxes: the transport within one process, a mailbox for each worker.
+// Mailboxes: the transport within one process, with one mailbox per worker.
 //
-// A slot is filled once and emptied once in a run; slots are numbered by the compiled program
-// (gpipe/schedule/program.h). Sending is a move, and a worker that finds its value there never
-// enters the kernel.
+// A slot is filled once and emptied once per run; the compiled program numbers the slots
+// (gpipe/schedule/program.h). Sending is a move. A worker whose value has already arrived makes no
+// system call.
 #ifndef GPIPE_RUNTIME_MAILBOXES_H_
 #define GPIPE_RUNTIME_MAILBOXES_H_
 
@@ -19,8 +19,10 @@
 
 namespace gpipe::internal {
 
-// Thread-safety: put() and cancel() from any thread; take(worker, ...) by one thread per worker.
-// Memory ordering: what a thread did before put() is visible to the thread whose take() got it.
+// Guarantees: what a thread did before put() is visible to the thread whose take() got the value.
+//
+// Thread-safety: put() and cancel() may be called from any thread, take(worker, ...) by one thread
+// per worker.
 //
 // Example:
 //   Mailboxes<std::string> mailboxes({1, 1});  // two workers, one slot each
@@ -52,19 +54,20 @@ class Mailboxes final : public Transport<Payload> {
   void put(int32_t worker, int32_t slot, Payload payload) {
     Box& box = *boxes_[worker];
     box.slots[slot].payload = std::move(payload);
-    // Sequentially consistent together with `sleeping`: either this thread sees the sleeper, or the
-    // sleeper, who announced itself first, sees the filled slot.
+    // Sequentially consistent with `sleeping`: either this thread sees the sleeper, or the sleeper,
+    // which set `sleeping` first, sees the filled slot.
     box.slots[slot].full.store(true);
     if (box.sleeping.load()) wake(box);
   }
 
-  // Waits until the slot is filled and empties it into *payload. False: the run was cancelled.
+  // Waits until the slot is filled and moves its payload into *payload. False: the run was
+  // cancelled.
   bool take(int32_t worker, int32_t slot, Payload* payload) {
     Box& box = *boxes_[worker];
     Slot& source = box.slots[slot];
     if (cancelled_.load(std::memory_order_relaxed)) return false;
-    // A value that is due in a moment is not worth a sleep and a wake-up. Not yield(): on a machine
-    // that others use, too, each one costs a time slice of theirs.
+    // A value that arrives in a moment is not worth a sleep and a wake-up. Spinning does not call
+    // yield(): on a machine that is shared with others, each call costs one of their time slices.
     for (int i = 0; i < kSpins && !source.full.load(std::memory_order_acquire); ++i) pause();
     if (!source.full.load(std::memory_order_acquire)) {
       const WaitScope wait;
@@ -87,7 +90,7 @@ class Mailboxes final : public Transport<Payload> {
   bool cancelled() const override { return cancelled_.load(); }
 
  private:
-  // Some ten microseconds: about what sleeping and waking costs.
+  // Some ten microseconds, about the cost of sleeping and waking.
   static constexpr int kSpins = 400;
 
   static void pause() {
@@ -109,7 +112,7 @@ class Mailboxes final : public Transport<Payload> {
   };
 
   static void wake(Box& box) {
-    // Taking the mutex closes the window between the sleeper's last look and its wait.
+    // Taking the mutex closes the window between the sleeper's last check and its wait.
     { std::lock_guard<std::mutex> lock(box.mutex); }
     box.filled.notify_one();
   }

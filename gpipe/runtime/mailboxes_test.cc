@@ -34,7 +34,7 @@ TEST(Mailboxes, TakeEmptiesTheSlot) {
   EXPECT_EQ(value.use_count(), 2);
 }
 
-// Also where moving copies.
+// Also if the payload's move is a copy.
 TEST(Mailboxes, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
   struct Copied {
     Copied() = default;
@@ -78,7 +78,7 @@ TEST(Mailboxes, CancelWakesWhoWaits) {
       int v;
       taken[1] = mailboxes.take(1, 0, &v);
     });
-    // Mostly before they come, sometimes when they sleep already.
+    // Mostly before the workers get here, sometimes when they are already asleep.
     if (round % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     mailboxes.cancel();
     a.join();

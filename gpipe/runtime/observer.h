@@ -1,4 +1,4 @@
-// What an observer is told of a running pipeline: each action's begin and end.
+// Observer: a callback that is told when each action of a running pipeline begins and ends.
 #ifndef GPIPE_RUNTIME_OBSERVER_H_
 #define GPIPE_RUNTIME_OBSERVER_H_
 
@@ -18,10 +18,12 @@ struct Event {
   std::chrono::steady_clock::time_point time;
 };
 
-// Called on the worker that runs the action, by several workers at once: it must be thread-safe and
-// quick. Begin is reported when the action's inputs are there, not while it waits for them. An
-// action that fails has a begin and no end. An exception thrown by an observer fails the run like
-// one thrown by the action.
+// Requirements: it is called on the worker that runs the action, by several workers at once, so it
+// must be thread-safe and fast.
+//
+// Guarantees: kBegin is reported when the action's inputs have arrived, not while it waits for
+// them. An action that fails has a kBegin and no kEnd. An exception thrown by an observer fails the
+// run like one thrown by the action.
 using Observer = std::function<void(const Event&)>;
 
 }  // namespace gpipe

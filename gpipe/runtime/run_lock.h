@@ -9,8 +9,8 @@
 
 namespace gpipe::internal {
 
-// A mutex whose owner may be gone: in a forked child, or held up for ever by exit(). There it
-// throws instead of waiting.
+// A mutex whose owner may be gone: it is in the parent of a forked child, or blocked forever by
+// exit(). In these cases it throws instead of waiting.
 //
 // Example:
 //   RunLock lock;
@@ -20,19 +20,19 @@ class RunLock {
   // Throws std::logic_error in a forked child.
   void check_process() const { fork_guard_.check(); }
 
-  // Holds the lock, at work (exit_gate.h). Throws std::logic_error in a forked child, and to the
-  // destructor of a static object that asks for a lock which a held-up thread has.
+  // Holds the lock while at work (exit_gate.h). Throws std::logic_error in a forked child, and in
+  // the destructor of a static object that asks for a lock held by a blocked thread.
   class Scope {
    public:
     explicit Scope(RunLock& lock) : lock_(lock.acquire()) {}
-    // A run may have made objects that exit() would destroy before it shuts the gate.
+    // A run may have made objects that exit() would otherwise destroy before it shuts the gate.
     ~Scope() { shut_at_exit(); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     std::unique_lock<std::mutex> lock_;
-    WorkScope work_;  // over before the lock is released
+    WorkScope work_;  // ends before the lock is released
   };
 
  private:

@@ -42,10 +42,10 @@ TEST(RunLock, IsReleasedByAnException) {
   const RunLock::Scope scope(lock);
 }
 
-// A child forked off while another thread of the parent has the lock.
+// A child is forked while another thread of the parent holds the lock.
 TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
 #if defined(__SANITIZE_THREAD__)
-  return;  // ThreadSanitizer does not support a child forked off a threaded process
+  return;  // ThreadSanitizer does not support a child forked from a threaded process
 #endif
   auto lock = std::make_unique<RunLock>();
   std::atomic<bool> held{false};
@@ -79,7 +79,7 @@ TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
   holder.join();
 }
 
-// A static object's destructor may use a pipeline, but not wait for a thread that is held up.
+// A static object's destructor may use a pipeline, but must not wait for a blocked thread.
 TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -106,8 +106,8 @@ TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// What a run makes at its first use, a static object of LibTorch's for example, is destroyed by
-// exit() after the gate is shut.
+// Objects that a run makes at first use, e.g. a static object of LibTorch, are destroyed by exit()
+// after the gate is shut.
 TEST(RunLockDeathTest, ExitShutsTheGateBeforeItDestroysWhatARunMade) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   struct MadeInARun {

@@ -1,4 +1,4 @@
-// What Transport is for: the same executor with the workers of one run in two processes.
+// Transport across processes: the same executor with the workers of one run in two processes.
 #include "gpipe/runtime/transport.h"
 
 #include <gtest/gtest.h>
@@ -22,15 +22,15 @@
 namespace gpipe::internal {
 namespace {
 
-// Texts between two processes: those for the other one's workers go through a socket, on whose
-// other end a thread puts them into the mailboxes there.
+// Sends texts between two processes. Those for the other process's workers go through a socket; a
+// thread at the other end puts them into the mailboxes there.
 class SocketTransport final : public Transport<std::string> {
  public:
   SocketTransport(const Program& program, std::vector<bool> is_here, int socket)
       : mailboxes_(program.slots), is_here_(std::move(is_here)), socket_(socket) {
     reader_ = std::thread([this] { read_all(); });
   }
-  // Ends this side's stream, and waits until the other one's has ended.
+  // Ends this side's stream and waits until the other side's has ended.
   ~SocketTransport() override {
     shutdown(socket_, SHUT_WR);
     reader_.join();
@@ -56,7 +56,7 @@ class SocketTransport final : public Transport<std::string> {
   void cancel() noexcept override {
     try {
       if (!mailboxes_.cancelled() && !failed_there_) write_frame({kFailed, 0, 0}, "");
-    } catch (const std::runtime_error&) {  // nobody is there any more
+    } catch (const std::runtime_error&) {  // the other side is gone
     }
     mailboxes_.cancel();
   }
@@ -105,8 +105,8 @@ class SocketTransport final : public Transport<std::string> {
   std::thread reader_;
 };
 
-// Runs the even workers here and the odd ones in a child process, and returns what failed here;
-// `in_child` looks at what failed there, and gives the child's exit code.
+// Runs the even workers here and the odd ones in a child process, and returns what failed here.
+// `in_child` is given what failed in the child and returns the child's exit code.
 std::optional<RunFailure> run_in_two_processes(
     const Program& program, const Handler<std::string>& handler,
     const std::function<int(const std::optional<RunFailure>&)>& in_child) {

@@ -25,7 +25,7 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
       state.threads.emplace_back(
           [&state, worker, &init, &init_error] { loop(state, worker, init, init_error); });
     }
-    // `init` belongs to the caller: no worker may need it after the constructor returned.
+    // `init` belongs to the caller: no worker may use it after the constructor has returned.
     wait_until_finished(state);
     init_error.rethrow();
   } catch (const std::system_error& error) {
@@ -51,14 +51,16 @@ WorkerPool::~WorkerPool() {
   const auto is_this = [](const std::thread& thread) {
     return thread.get_id() == std::this_thread::get_id();
   };
-  // In a forked child the threads are the parent's. When the process ends in the middle of a run,
-  // the workers stay where they are, one of them perhaps in exit() and thereby here.
+  // In a forked child the threads are the parent's. If the process ends in the middle of a run, the
+  // workers stay where they are; one of them may have called exit() and thereby run this
+  // destructor.
   if (fork_guard_.stale() || (exiting() && state_->unfinished != 0) ||
       std::any_of(state_->threads.begin(), state_->threads.end(), is_this)) {
     (void)state_.release();
     return;
   }
-  // So that exit() waits for the ends of the threads, where LibTorch has destructors.
+  // This makes exit() wait for the ends of the threads, where LibTorch's thread-local destructors
+  // run.
   const WorkScope work;
   stop_and_join(*state_);
 }
@@ -94,7 +96,7 @@ void WorkerPool::stop_and_join(State& state) {
 
 void WorkerPool::wake_all(State& state) {
   for (State::Seat& seat : state.seats) {
-    // Taking the mutex closes the window between the sleeper's last look and its wait.
+    // Taking the mutex closes the window between the sleeper's last check and its wait.
     { std::lock_guard<std::mutex> lock(seat.mutex); }
     seat.changed.notify_one();
   }

@@ -1,6 +1,6 @@
-// WorkerPool: long-lived threads that run one body together.
+// WorkerPool: long-lived threads that run one function together.
 //
-// It sits below the executor: it knows threads, not schedules. One pool lives as long as its
+// It sits below the executor: it knows threads, not schedules. A pool lives as long as its
 // pipeline, so that no thread is started or ended in a training step.
 #ifndef GPIPE_RUNTIME_WORKER_POOL_H_
 #define GPIPE_RUNTIME_WORKER_POOL_H_
@@ -20,12 +20,15 @@
 
 namespace gpipe::internal {
 
-// Requirements: run() is called by one thread at a time, never from a worker of the same pool; the
+// A pool of `workers` threads. With `inline_single`, a pool of one worker has no thread: the body
+// runs on the calling thread.
+//
+// Requirements: run() is called by one thread at a time, never from a worker of the same pool. The
 // body neither throws nor waits for another call of run().
-// Guarantees: worker w is the same thread in every run; run() returns after every body has
-// returned, and what the bodies wrote is visible to the caller. With `inline_single`, a pool of one
-// worker has no thread: the body runs on the calling thread. Init and bodies run in a WorkScope
-// (exit_gate.h).
+//
+// Guarantees: worker w is the same thread in every run. run() returns after every body has
+// returned, and what the bodies wrote is visible to the caller. `init` and bodies run in a
+// WorkScope (exit_gate.h).
 //
 // Example:
 //   WorkerPool pool(4);
@@ -35,16 +38,16 @@ class WorkerPool {
   using Body = std::function<void(int64_t worker)>;
 
   // `init` runs once on each worker thread before anything else (never for an inline worker).
-  // Throws std::system_error if a thread cannot be started, and what `init` throws first; no thread
-  // is left then.
+  // Throws std::system_error if a thread cannot be started, and the first exception of `init`; no
+  // thread is left in either case.
   explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
-  // Ends and joins the threads. Only forgets them in a forked child, where there are none, and
-  // while the process ends in the middle of a run.
+  // Ends and joins the threads. It only forgets them in a forked child, where there are none, and
+  // if the process ends in the middle of a run.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Throws std::logic_error in a child process forked off after the pool was made.
+  // Throws std::logic_error in a child process that was forked after the pool was made.
   void run(const Body& body);
 
   int64_t size() const { return workers_; }
@@ -53,21 +56,21 @@ class WorkerPool {
 
  private:
   // On the heap, so that a forked child can leave it alone: destroying a condition variable waits
-  // for its waiters, which do not exist there.
+  // for its waiters, which do not exist in the child.
   struct State {
     explicit State(int64_t workers) : seats(workers), unfinished(workers) {}
 
-    // Where a worker sleeps between runs. Each has its own, so that workers woken together do not
-    // wait for each other.
+    // Where a worker sleeps between runs. Each worker has its own, so that workers that are woken
+    // together do not wait for each other.
     struct Seat {
       std::mutex mutex;
       std::condition_variable changed;
     };
     std::vector<std::thread> threads;
     std::vector<Seat> seats;
-    const Body* body = nullptr;           // written before `round` is
+    const Body* body = nullptr;           // written before `round`
     bool for_exit = on_exiting_thread();  // like `body`: the caller is the thread in exit()
-    std::atomic<uint64_t> round{0};       // counts runs, so that a worker runs each once
+    std::atomic<uint64_t> round{0};       // counts runs; a worker runs each once
     std::atomic<bool> stop{false};
 
     std::mutex mutex;

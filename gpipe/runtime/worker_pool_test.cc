@@ -118,8 +118,8 @@ int64_t threads_of_this_process() {
   return threads;
 }
 
-// In a process of its own: it limits its address space, so that some stacks fit and others do not.
-// Sanitizers need more of it than any limit leaves.
+// Runs in a process of its own: it limits its address space so that some stacks fit and others do
+// not. Sanitizers need more address space than any limit leaves.
 [[noreturn]] void run_out_of_threads() {
   alarm(50);
   constexpr int64_t kWorkers = 1000;
@@ -157,15 +157,16 @@ TEST(WorkerPoolDeathTest, AThreadThatCannotBeStartedIsAnErrorAndNoThreadIsLeft) 
 
 #endif
 
-// The pool's owner, a static object say, is destroyed by exit() while the pool's threads are in a
-// run: by another thread, and by one of its own. (Destroying it in use before exit() shuts the gate
-// is a mistake in the first case.)
+// The pool's owner, e.g. a static object, is destroyed by exit() while the pool's threads are in a
+// run: once by another thread, once by one of its own. (In the first case, destroying it in use
+// before exit() shuts the gate is a mistake.)
 TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a static object is destroyed while another thread uses it: the race is the test";
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  // A single worker, too: the last one that has not finished is as far from its end as the first.
+  // Also with a single worker: the last one that has not finished is as far from its end as the
+  // first.
   for (const int workers : {1, 3}) {
     for (const bool from_worker : {false, true}) {
       for (const bool before_the_gate : {false, true}) {
@@ -183,7 +184,8 @@ TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
                   while (in_body < workers) std::this_thread::yield();
                   std::exit(0);
                 }
-                // Not held up where the pool is destroyed first, as nobody has shut the gate yet.
+                // It is not blocked if the pool is destroyed first, since nobody has shut the gate
+                // yet.
                 while (!exiting()) std::this_thread::yield();
                 stay_if_exiting();
               };
@@ -236,8 +238,8 @@ TEST(WorkerPool, MadeAndDestroyedInQuickSuccession) {
 
 TEST(WorkerPool, RefusesWorkInAForkedChildAndDestroysThere) {
 #if defined(__SANITIZE_THREAD__)
-  // A child forked off a threaded process is what ThreadSanitizer does not support; the other runs
-  // check it.
+  // ThreadSanitizer does not support a child forked from a threaded process; the other builds check
+  // this.
   return;
 #endif
   auto pool = std::make_unique<WorkerPool>(2);
