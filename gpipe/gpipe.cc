@@ -44,9 +44,8 @@ void check_not_inside() {
   TORCH_CHECK_VALUE(
       !internal::inside_pipeline(),
       "a pipeline was called from inside a layer of a pipeline, or its loss function; put the "
-      "inner "
-      "model's layers into the outer Sequential instead, or call it before and give its output as "
-      "an input or a target");
+      "inner model's layers into the outer Sequential instead, or call it before and give its "
+      "output as an input or a target");
 }
 
 // The caller may change outputs in place, so nothing else may share their memory.

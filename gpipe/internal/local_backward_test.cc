@@ -316,7 +316,7 @@ TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
   EXPECT_FALSE(a.grad().is_alias_of(kept));
 }
 
-TEST(LocalBackward, ReachesTheBoundariesItIsGivenAndNoOther) {
+TEST(LocalBackward, ReachesTheSinksItIsGivenAndNoOther) {
   auto mine = std::make_shared<GradientSink>();
   auto other = std::make_shared<GradientSink>();
   at::Tensor x = torch::ones({2});

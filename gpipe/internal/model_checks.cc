@@ -13,9 +13,8 @@ namespace gpipe::internal {
 namespace {
 
 constexpr char kBalanceHint[] =
-    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a good "
-    "one "
-    "(#include \"balance/balance.h\")";
+    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a "
+    "good one (#include \"balance/balance.h\")";
 
 // No machine has more threads for a stage, and OpenMP ends the process if it cannot create them.
 constexpr int64_t kMostThreads = 1024;

@@ -31,7 +31,6 @@ class PacketTransport final : public Transport<Packet> {
     return mailboxes_.receive(worker, slots, packets);
   }
   void cancel() noexcept override { mailboxes_.cancel(); }
-  bool cancelled() const override { return mailboxes_.cancelled(); }
 
  private:
   Mailboxes<Packet> mailboxes_;

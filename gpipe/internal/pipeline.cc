@@ -219,7 +219,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
-    stage.begin_call();
+    stage.begin_run();
   }
   const CallerState caller_state;
   const std::vector<c10::Stream> of_caller = streams_of_caller();

@@ -63,7 +63,7 @@ class Stage {
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
   // Called before the first cell of a run.
-  void begin_call() { handed_over_.clear(); }
+  void begin_run() { handed_over_.clear(); }
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }

@@ -201,7 +201,6 @@ class Failing : public Transport<int> {
     return mailboxes_.receive(worker, slots, payloads);
   }
   void cancel() noexcept override { mailboxes_.cancel(); }
-  bool cancelled() const override { return mailboxes_.cancelled(); }
 
  private:
   Mailboxes<int> mailboxes_;

@@ -45,6 +45,7 @@ class Mailboxes final : public Transport<Payload> {
 
   bool receive(int32_t worker, const std::vector<int32_t>& slots,
                std::vector<Payload>& payloads) override {
+    if (cancelled()) return false;
     for (size_t k = 0; k < slots.size(); ++k) {
       if (!take(worker, slots[k], &payloads[k])) return false;
     }
@@ -87,7 +88,7 @@ class Mailboxes final : public Transport<Payload> {
     for (auto& box : boxes_) wake(*box);
   }
 
-  bool cancelled() const override { return cancelled_.load(); }
+  bool cancelled() const { return cancelled_.load(); }
 
  private:
   // Some ten microseconds, about the cost of sleeping and waking.

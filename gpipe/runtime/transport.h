@@ -15,7 +15,7 @@ namespace gpipe::internal {
 // A transport serves one run.
 //
 // Thread-safety: send() and receive() are called by one thread per worker, for all workers at once;
-// cancel() and cancelled() from any thread.
+// cancel() from any thread.
 template <typename Payload>
 class Transport {
  public:
@@ -35,7 +35,6 @@ class Transport {
   // Wakes every waiting worker, in other processes too. From then on receive() returns false here.
   // Idempotent.
   virtual void cancel() noexcept = 0;
-  virtual bool cancelled() const = 0;
 };
 
 }  // namespace gpipe::internal

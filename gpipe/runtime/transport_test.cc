@@ -60,7 +60,6 @@ class SocketTransport final : public Transport<std::string> {
     }
     mailboxes_.cancel();
   }
-  bool cancelled() const override { return mailboxes_.cancelled(); }
 
  private:
   static constexpr int32_t kFailed = -1;
