@@ -306,8 +306,8 @@ TEST(GPipeForward, EveryPartitionRecomputesAsItsOwnModeSays) {
   EXPECT_EQ(never->calls.size(), 3u);
 }
 
-// A checkpointed stage records nothing in its forward, so whether its output wants a gradient is
-// told from what might: its parameters and its inputs.
+// A checkpointed stage drops the graph of its forward, but its output wants a gradient where that
+// of the plain model does.
 TEST(GPipeForward, ACheckpointedOutputWantsAGradientWhereAParameterOrAnInputDoes) {
   for (const bool parameter : {false, true}) {
     for (const bool input : {false, true}) {

@@ -28,7 +28,7 @@ double median(std::vector<double> values) {
 
 // Four stages of one kernel each, forward and backward; a copy takes an eighth of a kernel's time.
 // `hidden`: the share of a stage's copying time that does not lengthen the step. Filling and
-// draining the pipeline cannot hide their copies: 6 of the 1.5 copies for each micro-batch.
+// draining the pipeline cannot hide their copies: 6 in all, where a stage has 1.5 per micro-batch.
 void BM_Overlap(benchmark::State& state) {
   constexpr std::chrono::microseconds kKernel(4000);
   constexpr std::chrono::microseconds kCopy = kKernel / 8;

@@ -41,8 +41,8 @@ class PlainModel {
  private:
   std::vector<Tensors> run(const std::vector<Tensors>& micro_batches);
   // Gives each gradient memory of its own. LibTorch lets two parameters' gradients be one tensor
-  // (`x + a.unsqueeze(0) + b.unsqueeze(0)` with a single row), and then adds the next micro-batch's
-  // to both twice.
+  // (`x + a.unsqueeze(0) + b.unsqueeze(0)` with a single row), and then adds each
+  // parameter's next gradient to that one tensor.
   void unshare_gradients();
 
   torch::nn::Sequential model_;
