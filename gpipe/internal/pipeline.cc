@@ -13,9 +13,9 @@
 
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/internal/leaving_copies.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/transfer.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {
