@@ -17,10 +17,10 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch_norm.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
+#include "interception/interception.h"
 
 namespace gpipe {
 namespace {

@@ -8,9 +8,9 @@
 #include <array>
 #include <string>
 
+#include "interception/meta_device.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
-#include "models/testing/meta_scope.h"
 
 namespace gpipe::models {
 namespace {
@@ -56,7 +56,7 @@ const CountCase kCounts[] = {
 };
 
 TEST(AmoebaNetDTest, HasExactlyThePublishedSizes) {
-  testing::MetaScope meta;
+  MetaScope meta;
   for (const auto& [o, counts] : kCounts) {
     SCOPED_TRACE(::testing::PrintToString(o));
     EXPECT_EQ(testing::count(amoebanetd(options(o[0], o[1], o[2]))), counts);
@@ -73,7 +73,7 @@ TEST(AmoebaNetDTest, GivesTheGoldenNumbersInMicroBatches) {
 }
 
 TEST(AmoebaNetDTest, DefaultsAreThoseOfTheSpeedTable) {
-  testing::MetaScope meta;
+  MetaScope meta;
   EXPECT_EQ(testing::count(amoebanetd()).parameters, 122470120);
 }
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "interception/meta_device.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
-#include "models/testing/meta_scope.h"
 
 namespace gpipe::models {
 namespace {
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using testing::skip_partitions;
 
 torch::nn::Sequential on_meta(const ResNetOptions& options) {
-  testing::MetaScope meta;
+  MetaScope meta;
   return resnet(options);
 }
 
@@ -55,7 +55,7 @@ TEST(ResNetTest, HasExactlyTheKnownSizes) {
 }
 
 TEST(ResNetTest, TheNamedOnesAreWhatTheirNamesSay) {
-  testing::MetaScope meta;
+  MetaScope meta;
   EXPECT_EQ(testing::count(resnet50()).parameters, 25557032);
   EXPECT_EQ(testing::count(resnet101()).parameters, 44549160);
   EXPECT_EQ(testing::count(resnet152()).parameters, 60192808);

@@ -9,9 +9,9 @@
 #include <sstream>
 #include <string>
 
+#include "interception/meta_device.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
-#include "models/testing/meta_scope.h"
 
 namespace gpipe::models {
 namespace {
@@ -33,7 +33,7 @@ UNetOptions options(int64_t depth, int64_t num_convs, int64_t base_channels, int
 }
 
 torch::nn::Sequential on_meta(const UNetOptions& options) {
-  testing::MetaScope meta;
+  MetaScope meta;
   return unet(options);
 }
 
@@ -80,7 +80,7 @@ TEST(UNetTest, GivesTheGoldenNumbersInMicroBatches) {
 }
 
 TEST(UNetTest, DefaultsAreThoseOfTheSpeedTable) {
-  testing::MetaScope meta;
+  MetaScope meta;
   EXPECT_EQ(testing::count(unet()), testing::count(unet(options(5, 5, 64))));
 }
 

@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/interception.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {

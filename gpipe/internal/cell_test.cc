@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "gpipe/internal/alias.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {

@@ -13,12 +13,12 @@
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/foreign_nodes.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/internal/packet_transport.h"
 #include "gpipe/internal/ports.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/routes.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <string>
 
-#include "gpipe/internal/interception.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {

@@ -12,10 +12,10 @@
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/foreign_nodes.h"
-#include "gpipe/internal/interception.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/transfer.h"
+#include "interception/interception.h"
 #include "skip/tracker.h"
 
 namespace gpipe::internal {

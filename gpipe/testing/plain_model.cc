@@ -11,10 +11,10 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/internal/interception.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/value.h"
+#include "interception/interception.h"
 #include "skip/tracker.h"
 
 namespace gpipe::testing {

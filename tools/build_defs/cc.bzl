@@ -18,8 +18,6 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
     Every test draws from one seed (gpipe/testing/seed.h); one that lists `//third_party:torch` has LibTorch's
     generators seeded before each test.
 
-    `x_test_sources` are the test's sources, for //tools/docs, which looks up the tests that documents name.
-
     Args:
       name: ends in `_test`.
       srcs: the test's sources.
@@ -40,12 +38,6 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
     """
     if not name.endswith("_test"):
         fail("gpipe_cc_test: the name must end in _test, not: " + name)
-    native.filegroup(
-        name = name + "_sources",
-        testonly = True,
-        srcs = srcs,
-        visibility = [str(Label("//tools/docs:__pkg__"))],
-    )
     deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
         Label("//third_party:gtest"),
         Label("//tools/build_defs:test_main"),

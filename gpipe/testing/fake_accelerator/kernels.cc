@@ -17,6 +17,7 @@
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/generator.h"
 #include "gpipe/testing/fake_accelerator/tensors.h"
+#include "interception/interception.h"
 
 namespace gpipe::testing::fake {
 namespace {
@@ -314,7 +315,7 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
 void run_on_stream(const c10::OperatorHandle& op, Stack* stack, const CpuKernel& kernel) {
   const at::AutoDispatchBelowADInplaceOrView below;
   // The pipeline intercepts operators with this key (interception.h). It has already seen this one.
-  const c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::TESTING_ONLY_GenericMode);
+  const c10::impl::ExcludeDispatchKeyGuard once(internal::kInterceptionKey);
   const size_t base = stack->size() - op.schema().arguments().size();
   Call call(op, Stack(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end()));
   const c10::Device device = call.device();

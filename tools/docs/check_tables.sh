@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# tables_test.sh {//PACKAGE:TEST SOURCE...}...
 # Checks the tables of docs/design: all rows are there, in order, and every test that a row names exists in
-# the sources of the target it names. Prints how many rows there are of each kind.
+# the sources of the target it names. Prints how many rows there are of each kind. It reads BUILD files and
+# sources, so that nothing needs to be built and no target to be visible; part of tools/lint.
 set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
@@ -12,18 +13,31 @@ fail() {
   failures=$((failures + 1))
 }
 
-# "//gpipe:x_test Suite.Test", a line each.
+# index_of FOLDER TARGET...: "//gpipe:x_test Suite.Test", a line each, of the workspace in FOLDER.
 index_of() {
-  local target="" argument
-  for argument in "$@"; do
-    if [[ ${argument} == //* ]]; then
-      target="${argument}"
-    else
+  local folder="$1" target package source
+  local -a sources
+  shift
+  for target in "$@"; do
+    package="${target#//}"
+    package="${folder}/${package%%:*}"
+    # The .cc files of the rule of that name.
+    mapfile -t sources < <(awk -v name="\"${target#*:}\"" '
+      /^[a-z_]+\($/ { rule = "" }
+      { rule = rule $0 "\n" }
+      /^\)/ && index(rule, "name = " name ",") {
+        while (match(rule, /"[a-z0-9_]+\.cc"/)) {
+          print substr(rule, RSTART + 1, RLENGTH - 2)
+          rule = substr(rule, RSTART + RLENGTH)
+        }
+      }' "${package}/BUILD.bazel" 2>/dev/null)
+    [[ ${#sources[@]} -gt 0 ]] || fail "no such test: ${target}"
+    for source in "${sources[@]}"; do
       # A long name may stand on the macro's second line.
-      sed 's://.*::' "${argument}" | tr '\n' ' ' |
+      sed 's://.*::' "${package}/${source}" | tr '\n' ' ' |
         grep -oE '\bTEST(_F|_P)?\( *[A-Za-z0-9_]+, *[A-Za-z0-9_]+ *\)' |
-        sed -E "s#.*\( *([A-Za-z0-9_]+), *([A-Za-z0-9_]+) *\)#${target} \1.\2#" || fail "no tests in ${argument}"
-    fi
+        sed -E "s#.*\( *([A-Za-z0-9_]+), *([A-Za-z0-9_]+) *\)#${target} \1.\2#" || fail "no tests in ${source}"
+    done
   done
 }
 
@@ -64,13 +78,36 @@ check() {
 }
 
 # First that the check finds what it is to find.
-cat >"${scratch}/some_test.cc" <<'END'
+mkdir "${scratch}/a"
+cat >"${scratch}/a/BUILD.bazel" <<'END'
+gpipe_cc_test(
+    name = "other_test",
+    srcs = ["other_test.cc"],
+)
+
+gpipe_cc_test(
+    name = "some_test",
+    srcs = [
+        "some_more_test.cc",
+        "some_test.cc",
+    ],
+)
+END
+cat >"${scratch}/a/some_test.cc" <<'END'
 TEST(Suite, One) {}
-TEST_P(Suite,
-       Two) {}
 // TEST(Suite, Three) {}
 END
-index_of //a:some_test "${scratch}/some_test.cc" >"${scratch}/index"
+cat >"${scratch}/a/some_more_test.cc" <<'END'
+TEST_P(Suite,
+       Two) {}
+END
+index_of "${scratch}" //a:some_test >"${scratch}/index"
+echo 'TEST(Suite, Four) {}' >"${scratch}/a/orphan_test.cc"
+for target in //a:orphan_test //b:some_test; do
+  before="${failures}"
+  index_of "${scratch}" "${target}" 2>"${scratch}/said"
+  if [[ ${failures} -gt ${before} ]]; then failures="${before}"; else fail "accepted: ${target}"; fi
+done
 try() { # EXPECTED ROW...
   local expected="$1" output code
   shift
@@ -97,8 +134,10 @@ try "row 2 follows row 2" '| 1 | a | — | not yet: x |' '| 2 | a | — | not ye
 try "not 4 columns" '| 1 | a | — |' '| 2 | b | — | not yet: x |'
 try "does not say what it is about" '| 1 | | — | not yet: x |' '| 2 | b | — | not yet: x |'
 
-index_of "$@" >"${scratch}/index"
-echo "$(wc -l <"${scratch}/index") tests in the sources given"
+tables=(docs/design/torchgpipe_parity.md docs/design/torchgpipe_faults.md)
+mapfile -t targets < <(grep -h '^| *[0-9]' "${tables[@]}" | grep -oE '//[a-z_/]+:[a-z_0-9]+_test' | sort -u)
+index_of . "${targets[@]}" >"${scratch}/index"
+echo "$(wc -l <"${scratch}/index") tests in ${#targets[@]} targets"
 echo "Cases:"
 check "${scratch}/index" docs/design/torchgpipe_parity.md 167 3 4 \
   'private|partly|py-only|GPU|later|not yet' 'py-only|later|not yet' || fail "torchgpipe_parity.md"

@@ -1,18 +1,18 @@
-#include "gpipe/internal/interception.h"
+#include "interception/interception.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
 #include <ATen/ops/sgn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "gpipe/internal/random_streams.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::internal {
@@ -30,7 +30,6 @@ at::Tensor counted_sgn(c10::DispatchKeySet keys, const at::Tensor& self) {
   return op.redispatch(after_interception(keys), self);
 }
 
-// In addition to those of random_streams.cc.
 const Interceptor interceptor([](torch::Library& aten) { aten.impl("sgn", &counted_sgn); });
 
 TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {
@@ -59,16 +58,31 @@ TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {
   EXPECT_EQ(seen, 2);
 }
 
-TEST(Interception, AllInterceptorsAreActiveAtOnce) {
-  const InterceptionScope scope;
-  RandomStreams streams;
-  const RandomStreamsScope drawing(&streams);
+// What FactoryInterceptor registered, told by the operators that went through it.
+thread_local std::vector<std::string> factory_calls;
+
+void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard once(kFactoryKey);
+  factory_calls.push_back(op.operator_name().name);
+  op.redispatchBoxed(after_interception(keys, kFactoryKey), stack);
+}
+
+TEST(Interception, BothKeysSeeOneOperator) {
+  static const FactoryInterceptor interceptor([](torch::Library& all) {
+    all.fallback(torch::CppFunction::makeFromBoxedFunction<&note_and_hand_on>());
+  });
+  const at::Tensor x = -at::ones({3}).requires_grad_();
   seen = 0;
-  streams.enter(1, 2, 3);
-  const at::Tensor first = at::sgn(at::rand({4}) - 0.5);
-  streams.enter(1, 2, 3);
-  EXPECT_THAT(at::sgn(at::rand({4}) - 0.5), EqualsBitwise(first));
+  factory_calls.clear();
+  const c10::impl::IncludeDispatchKeyGuard factories(kFactoryKey);
+  {
+    const InterceptionScope scope;
+    EXPECT_THAT(at::sgn(x), EqualsBitwise(-at::ones({3})));
+    EXPECT_TRUE(at::sgn(x).requires_grad());
+  }
   EXPECT_EQ(seen, 2);
+  EXPECT_THAT(factory_calls, ::testing::Contains("aten::sgn").Times(2));
 }
 
 TEST(Interception, VisitsEachOperatorOnceByTheNameThatRegistersIt) {

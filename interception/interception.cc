@@ -1,4 +1,4 @@
-#include "gpipe/internal/interception.h"
+#include "interception/interception.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -12,18 +12,18 @@ namespace {
 
 // One more library for the key. Libraries are never unregistered: a worker may outlive static
 // destruction.
-torch::Library& library(const char* name) {
+torch::Library& library(const char* name, c10::DispatchKey key) {
   static std::mutex mutex;
   static auto* const all = new std::deque<torch::Library>;
   std::lock_guard<std::mutex> lock(mutex);
-  all->emplace_back(torch::Library::IMPL, name, kInterceptionKey, __FILE__, __LINE__);
+  all->emplace_back(torch::Library::IMPL, name, key, __FILE__, __LINE__);
   return all->back();
 }
 
 // Makes every operator that nobody intercepts fall through, once per process. Returns the key.
 c10::DispatchKey falling_through() {
   [[maybe_unused]] static const bool registered = [] {
-    library("_").fallback(torch::CppFunction::makeFallthrough());
+    library("_", kInterceptionKey).fallback(torch::CppFunction::makeFallthrough());
     return true;
   }();
   return kInterceptionKey;
@@ -31,7 +31,13 @@ c10::DispatchKey falling_through() {
 
 }  // namespace
 
-Interceptor::Interceptor(void (*add)(torch::Library& aten)) { add(library("aten")); }
+Interceptor::Interceptor(void (*add)(torch::Library& aten)) {
+  add(library("aten", kInterceptionKey));
+}
+
+FactoryInterceptor::FactoryInterceptor(void (*add)(torch::Library& all)) {
+  add(library("_", kFactoryKey));
+}
 
 void for_each_aten_operator(
     const std::function<void(const c10::OperatorHandle& op, const char* name)>& visit) {

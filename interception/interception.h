@@ -1,0 +1,92 @@
+// Interception: operators seen before LibTorch runs them, without touching the modules that call
+// them.
+//
+// LibTorch leaves a few dispatch keys to experiments. One that is switched on for a thread lets
+// kernels of ours see an operator before autograd and autocast do, and hand it on. A key can have
+// one fallback in a process, and an operator one kernel for a key: so whatever intercepts does it
+// here, and what may want the same operator has another key. Outermost first:
+//
+// - kFactoryKey, in a MetaScope (meta_device.cc). One kernel for all operators: it decides where a
+//   tensor is made, on which what to draw for it depends.
+// - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
+//   (gpipe/internal/random_streams.cc), updates of running statistics (gpipe/internal/
+//   batch_norm.cc). Every other operator falls through at no cost.
+//
+// A kernel looks at what is in force on its thread and hands on what is not for it: all can be
+// active at once, and any may be missing in a program.
+#ifndef INTERCEPTION_INTERCEPTION_H_
+#define INTERCEPTION_INTERCEPTION_H_
+
+#include <c10/core/DispatchKey.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <functional>
+
+namespace c10 {
+class OperatorHandle;
+}  // namespace c10
+namespace torch {
+class Library;
+}  // namespace torch
+
+namespace gpipe::internal {
+
+inline constexpr c10::DispatchKey kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+inline constexpr c10::DispatchKey kInterceptionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+// Of a kernel's keys those to go on with, so that its operator goes its usual way.
+inline c10::DispatchKeySet after_interception(c10::DispatchKeySet keys,
+                                              c10::DispatchKey key = kInterceptionKey) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+}
+
+// A unit's kernels, registered from when it is made until the process ends. To be made when they
+// are first needed: by then every library that defines operators is loaded, and a pipeline in a
+// static initializer has them, too.
+//
+// Thread-safety: any thread may make one at any time.
+//
+// Example:
+//   MyScope::MyScope() {
+//     static const Interceptor interceptor([](torch::Library& aten) { aten.impl("sgn", &my_sgn);
+//     });
+//   }
+class Interceptor {
+ public:
+  // `add` gets LibTorch's own operators under kInterceptionKey.
+  explicit Interceptor(void (*add)(torch::Library& aten));
+};
+
+// The same for kFactoryKey: `add` gets all operators, to give them one fallback.
+class FactoryInterceptor {
+ public:
+  explicit FactoryInterceptor(void (*add)(torch::Library& all));
+};
+
+// Calls `visit` with each operator of LibTorch's own and its name as torch::Library::impl wants it.
+void for_each_aten_operator(
+    const std::function<void(const c10::OperatorHandle& op, const char* name)>& visit);
+
+// Switches kInterceptionKey on for this thread. With autograd's engine a graph executed inside the
+// scope runs inside it, too.
+class InterceptionScope {
+ public:
+  InterceptionScope();
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard guard_;
+};
+
+// Inside a kernel of kInterceptionKey: the operators it calls go their usual way.
+class InterceptionPause {
+ public:
+  InterceptionPause() : guard_(kInterceptionKey) {}
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // INTERCEPTION_INTERCEPTION_H_

@@ -1,0 +1,84 @@
+#include "interception/meta_device.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interception/interception.h"
+
+namespace gpipe {
+namespace {
+
+using internal::after_interception;
+using internal::FactoryInterceptor;
+using internal::kFactoryKey;
+
+// Where `values` leaves the device open although nothing else tells it: the place of the device.
+std::optional<size_t> open_device(const std::vector<c10::Argument>& schema,
+                                  c10::ArrayRef<c10::IValue> values) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    // The result follows the tensors that are given.
+    if (values[i].isTensor() || values[i].isTensorList()) return std::nullopt;
+    if (schema[i].name() == "device" && values[i].isNone()) found = i;
+  }
+  return found;
+}
+
+// Whether it can be made on meta. An operator without any of these has LibTorch's fallback for meta
+// tensors, which throws.
+bool has_meta_form(const c10::OperatorHandle& op) {
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+        c10::DispatchKey::CompositeImplicitAutograd}) {
+    if (op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+// What LibTorch has on meta in Python only.
+at::Tensor meta_randperm(const std::vector<c10::Argument>& schema,
+                         c10::ArrayRef<c10::IValue> values) {
+  at::ScalarType dtype = at::kLong;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    if (schema[i].name() == "dtype" && !values[i].isNone()) dtype = values[i].toScalarType();
+  }
+  return at::empty({values[0].toInt()}, at::TensorOptions(dtype).device(at::kMeta));
+}
+
+// In place of every operator. What it calls itself goes its usual way, as if there were no scope: a
+// kernel may need memory of its own.
+void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard once(kFactoryKey);
+  const std::vector<c10::Argument>& schema = op.schema().arguments();
+  const size_t base = stack->size() - schema.size();
+  const c10::ArrayRef<c10::IValue> values(stack->data() + base, schema.size());
+  const std::optional<size_t> device = open_device(schema, values);
+  if (device && op.operator_name().name == "aten::randperm") {
+    at::Tensor made = meta_randperm(schema, values);
+    stack->resize(base);
+    stack->emplace_back(std::move(made));
+    return;
+  }
+  if (device && has_meta_form(op)) (*stack)[base + *device] = c10::Device(c10::kMeta);
+  op.redispatchBoxed(after_interception(keys, kFactoryKey), stack);
+}
+
+c10::DispatchKey intercepted() {
+  static const FactoryInterceptor interceptor([](torch::Library& all) {
+    all.fallback(torch::CppFunction::makeFromBoxedFunction<&on_meta>());
+  });
+  return kFactoryKey;
+}
+
+}  // namespace
+
+MetaScope::MetaScope() : guard_(intercepted()) {}
+
+}  // namespace gpipe

@@ -1,0 +1,62 @@
+// MetaScope: modules built on the meta device, with shapes and types but without memory.
+//
+// A model of any size is built in milliseconds, to count what it holds or to see where its tensors
+// would go. LibTorch's modules take no device; inside the scope an operator that makes a tensor
+// from nothing (empty, empty_strided, zeros, ones, full, rand, randn, normal, arange, ...) and is
+// not told a device makes it on the meta device.
+//
+// Requirements: the model's constructors neither read values (`item()`, `data_ptr<T>()`) nor need a
+// device by name.
+//
+// Guarantees, while the scope lives:
+// - Parameters and buffers of LibTorch's modules are meta tensors, with the sizes, strides, types
+//   and names that they would have elsewhere; torch::nn::init and in-place operators leave them as
+//   they are and cost no time that grows with the model.
+// - No random number is drawn for what is made on meta: the generators stay as they were, and a
+//   model built afterwards has the values that it would have had.
+// - A device that is given is taken, as are those of `x.new_zeros`, `zeros_like(x)` and
+//   `x.options()`; tensors that exist already, and what operators on them make, are what they would
+//   be outside. So is data: torch::tensor({1.0, 2.0}) fills its values in on the CPU,
+//   torch::from_blob and from_file read memory, tril_indices and triu_indices have no meta form.
+//   (LibTorch moves no tensor of a module to meta afterwards: `module->to(at::kMeta)` throws.)
+// - Scopes nest. When one is left everything is as before it.
+//
+// It is for building. Of the operators that models run, LibTorch has some on meta (linear layers),
+// others in Python only (convolutions, relu).
+//
+// Thread-safety: it holds for its own thread and for those on which LibTorch goes on with that
+// thread's work (autograd's engine, c10::ThreadLocalState); others are unaffected. May be active
+// beside a pipeline's cells, also inside of one. A pipeline itself is called outside of it.
+//
+// Example:
+//   torch::nn::Sequential model = [] {
+//     gpipe::MetaScope meta;
+//     return torch::nn::Sequential(torch::nn::Linear(1 << 20, 1 << 20), torch::nn::ReLU());
+//   }();
+//   model->parameters()[0].numel();  // 2^40, in no memory
+//
+// Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" where values are
+// wanted elsewhere; "... its data is not allocated yet" where they are accessed directly, also for
+// at::tensor(values) without a device (torch::tensor, or a device, does it); "... no fake impl or
+// Meta kernel registered" for an operator on meta tensors that LibTorch has not in C++, such as
+// item() (torch::nn::init::sparse_ calls it).
+#ifndef INTERCEPTION_META_DEVICE_H_
+#define INTERCEPTION_META_DEVICE_H_
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace gpipe {
+
+class MetaScope {
+ public:
+  MetaScope();
+  MetaScope(const MetaScope&) = delete;
+  MetaScope& operator=(const MetaScope&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard guard_;
+};
+
+}  // namespace gpipe
+
+#endif  // INTERCEPTION_META_DEVICE_H_
