@@ -213,8 +213,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   TORCH_CHECK_VALUE(!inputs.empty(), "step was given no input tensor");
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
-      "step computes gradients, but gradients are switched off (torch::NoGradGuard); use "
-      "forward for evaluation");
+      "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
+      "mode); use forward for evaluation");
   const std::unique_ptr<Pass> pass = prepare(inputs, /*record=*/true);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pass->loss.emplace(targets, devices_.back(), mini_batch, loss_fn, options);
@@ -244,7 +244,10 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   StepResult result;
   result.loss = pass->loss->total();
   pipeline->check_late();
-  if (options.keep_outputs()) result.outputs = mini_batch.join(pass->outputs);
+  if (options.keep_outputs()) {
+    result.outputs = mini_batch.join(pass->outputs);
+    if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, result.outputs);
+  }
   return result;
 }
 

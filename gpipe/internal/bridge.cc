@@ -71,6 +71,8 @@ class InputNode : public Node {
                 "a layer or a loss function of a pipeline used an earlier output of a pipeline, "
                 "and its backward reached that output's graph; detach() the output, or compute "
                 "that part of the loss outside");
+    // Destroyed outside the lock: with it may go users' objects that run a backward of their own.
+    std::unique_ptr<Pass> spent;
     // A backward of another thread through the same outputs waits here.
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(
@@ -100,7 +102,7 @@ class InputNode : public Node {
       gradients = pipeline->run_backward(*pass_, request);
     } catch (...) {
       failed_ = pass_->failed;
-      if (failed_) pass_.reset();
+      if (failed_) spent = std::move(pass_);
       throw;
     }
 
@@ -112,13 +114,14 @@ class InputNode : public Node {
     for (size_t k = own; request.requested && k < result.size(); ++k) {
       result[k] = requested_gradient(*request.requested, k);
     }
-    if (!request.keep_graph) pass_.reset();
+    if (!request.keep_graph) spent = std::move(pass_);
     return result;
   }
 
   void release_variables() override {
+    std::unique_ptr<Pass> spent;
     std::lock_guard<std::mutex> lock(mutex_);
-    pass_.reset();
+    spent = std::move(pass_);
   }
 
   std::string name() const override { return "GPipeBackward"; }

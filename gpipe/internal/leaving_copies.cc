@@ -26,8 +26,8 @@ at::Tensor LeavingCopies::of(const at::Tensor& tensor) const {
 void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& first,
                         c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared) {
   const c10::StorageImpl* storage = storage_of(first);
-  if (storage == nullptr || first.layout() != c10::kStrided || first.numel() == 0 ||
-      (record && first.requires_grad()) || model.owns_as_parameter(storage) ||
+  if (storage == nullptr || first.layout() != c10::kStrided || first.is_nested() ||
+      first.numel() == 0 || (record && first.requires_grad()) || model.owns_as_parameter(storage) ||
       contains(shared, storage)) {
     return;
   }

@@ -1,5 +1,6 @@
 #include "gpipe/internal/pipeline.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -80,9 +81,11 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // of intra-op threads was asked for, which may differ from the caller's.
   const bool inline_single = cpu_threads_per_stage == 0;
   const DefaultThreadsScope of_the_caller;
+  worker_threads_.resize(stages);
   pool_ = std::make_unique<WorkerPool>(
       stages,
-      [&](int64_t) {
+      [&](int64_t worker) {
+        worker_threads_[worker] = at::RecordFunction::currentThreadId();
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
       },
       inline_single);
@@ -176,6 +179,7 @@ struct Pipeline::Run {
     const c10::Device device = pipeline.devices_[action.stage];
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
+    pipeline.stages_[action.stage].begin_action();
     if (action.kind == ActionKind::kForward) {
       forward(action.stage, action.micro_batch, received, sent);
     } else {
@@ -221,6 +225,10 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
     stage.begin_run();
   }
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    last_failure_.reset();
+  }
   const CallerState caller_state;
   const std::vector<c10::Stream> of_caller = streams_of_caller();
   if (pass.streams.empty()) pass.streams = of_caller;
@@ -228,15 +236,15 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const bool on_caller = pool_->is_inline();
   ForeignNodes foreign;
   RunContext context{
-      pass.plan, compiled.follows_at_once, first_on_device_, tracked, foreign, late_checks_,
-      transfers_};
+      pass.plan,  compiled.follows_at_once, first_on_device_, tracked, foreign, late_checks_,
+      transfers_, worker_threads_};
   context.on_caller = on_caller;
   if (request != nullptr) {
     context.keep_graph = request->keep_graph;
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  options.observer = observer;
+  options.observer = &observer;
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
     if (!on_caller) state.emplace(caller_state);

@@ -137,6 +137,7 @@ class Pipeline {
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;
   LateChecks late_checks_;
+  std::vector<uint64_t> worker_threads_;  // [worker] as graph nodes know it
   std::unique_ptr<WorkerPool> pool_;
 
   RunLock run_lock_;       // one run at a time

@@ -59,9 +59,10 @@ struct RunContext {
   // the host.
   LateChecks& late_checks;
   Transfers& transfers;
-  bool on_caller = false;                   // the cells run on the calling thread
-  bool keep_graph = false;                  // the backward may run once more
-  RequestedGradients* requested = nullptr;  // null: the leaves' .grad gets what arrives
+  const std::vector<uint64_t>& worker_threads;  // as graph nodes know them
+  bool on_caller = false;                       // the cells run on the calling thread
+  bool keep_graph = false;                      // the backward may run once more
+  RequestedGradients* requested = nullptr;      // null: the leaves' .grad gets what arrives
 };
 
 }  // namespace gpipe::internal

@@ -104,9 +104,9 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
     read_only.check([this] { return current_layer(); });
     if (plan.record) graph.end_layer();
   }
-  for (const Ports::Port& port : ports_.outputs) {
-    result.outputs.push_back(port.skip ? Value{ValueKind::kTensor, {tracker.pop(*port.skip)}}
-                                       : from_any(std::move(value)));
+  result.outputs.push_back(from_any(std::move(value)));
+  for (size_t k = 1; k < ports_.outputs.size(); ++k) {
+    result.outputs.push_back({ValueKind::kTensor, {tracker.pop(*ports_.outputs[k].skip)}});
   }
   tracker_scope.reset();
   if (plan.record) add_outputs(result);
@@ -298,7 +298,6 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
   for (Packet& packet : inputs) arrive(packet, device_);
-  running_layer_ = -1;
   check_arrived(plan, inputs);
   cell = Cell();
   if (plan.record) plan.model.check_parameters(index_);
@@ -457,19 +456,22 @@ struct Stage::Backward {
   void enter_foreign(const Node& node, uint64_t thread) const {
     // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
     const CellPlan& plan = run.plan;
-    const bool hidden = run.on_caller
-                            ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
-                            : node.thread_id() == thread;
+    const auto& workers = run.worker_threads;
+    const bool hidden =
+        run.on_caller ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
+                      : node.thread_id() == thread || std::find(workers.begin(), workers.end(),
+                                                                node.thread_id()) != workers.end();
     TORCH_CHECK(!hidden, stage.current_layer(),
-                " uses a tensor of another micro-batch, or of a forward that is recomputed, that "
-                "came by a way that the pipeline does not see (a member of a layer, say); hand it "
+                " uses a tensor of another micro-batch, of another stage, or of a forward that is "
+                "recomputed, that came by a way that the pipeline does not see (a member of a "
+                "layer, say); hand it "
                 "on as one of the values between layers, stash and pop it (skip/skippable.h), "
                 "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
     run.foreign.enter(node, stage.index_);
   }
 
   void hand_over_requested() {
-    requested.take(stage.index_, [this](LeafSums::Entry entry) {
+    requested.take(stage.index_, [this](const LeafSums::Entry& entry) {
       const auto& leaves = run.requested->leaves;
       const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
       at::Tensor& sum = run.requested->sums[place - leaves.begin()];
@@ -483,7 +485,6 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
-  running_layer_ = -1;
   RandomStreamsScope draws_scope(&draws_, nullptr);
   std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);

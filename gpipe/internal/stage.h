@@ -64,6 +64,8 @@ class Stage {
 
   // Called before the first cell of a run.
   void begin_run() { handed_over_.clear(); }
+  // Before each action: no layer is to blame yet.
+  void begin_action() { running_layer_ = -1; }
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }

@@ -33,7 +33,8 @@ struct ExecuteOptions {
   // [thread of the pool] the program's worker that this thread runs. Workers that are not named run
   // elsewhere, e.g. in another process. Empty: each thread runs the worker with the same number.
   std::vector<int32_t> placement;
-  Observer observer;
+  // The caller's own object, which may have state; null: nobody observes.
+  const Observer* observer = nullptr;
   // Called once on each worker; it must call `steps`. It is the place for what must surround a
   // worker's steps, e.g. thread-local state.
   std::function<void(int32_t worker, const std::function<void()>& steps)> around;
@@ -59,8 +60,8 @@ struct Run {
   std::optional<Action> failed_action;  // written by the worker whose error came first
 
   void observe(Event::Edge edge, const Action& action, int32_t worker) const {
-    if (!options.observer) return;
-    options.observer({edge, action, worker, std::chrono::steady_clock::now()});
+    if (options.observer == nullptr || !*options.observer) return;
+    (*options.observer)({edge, action, worker, std::chrono::steady_clock::now()});
   }
 
   void fail(std::optional<Action> action) {

@@ -31,7 +31,7 @@ void run(WorkerPool& pool, const Program& program, const Handler<Payload>& handl
          const Observer& observer = nullptr,
          const std::function<void(int32_t, const std::function<void()>&)>& around = nullptr) {
   Mailboxes<Payload> mailboxes(program.slots);
-  const auto failure = execute<Payload>(pool, program, mailboxes, handler, {{}, observer, around});
+  const auto failure = execute<Payload>(pool, program, mailboxes, handler, {{}, &observer, around});
   if (failure) std::rethrow_exception(failure->error);
 }
 
@@ -231,9 +231,10 @@ TEST(ExecutorErrors, WhereNoActionFailedNoneIsNamed) {
   for (const Event::Edge edge : {Event::Edge::kBegin, Event::Edge::kEnd}) {
     Mailboxes<int> mailboxes(program.slots);
     ExecuteOptions options;
-    options.observer = [edge](const Event& event) {
+    const Observer observer = [edge](const Event& event) {
       if (event.edge == edge) throw std::runtime_error("the observer");
     };
+    options.observer = &observer;
     EXPECT_EQ(action_of_failure(mailboxes, program, nothing, options), std::nullopt);
   }
 }
