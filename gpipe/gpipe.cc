@@ -215,7 +215,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
       "mode); use forward for evaluation");
-  const std::unique_ptr<Pass> pass = prepare(inputs, /*record=*/true);
+  const std::unique_ptr<Pass> pass = prepare(inputs, /*needs_record=*/true);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pass->loss.emplace(targets, devices_.back(), mini_batch, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();

@@ -28,7 +28,7 @@ using torch::nn::Sequential;
 
 // Calls the layer as a runner does. Returns the text of the error, or "no error".
 template <typename Layer>
-std::string call(Layer layer, Names arriving = {}) {
+std::string call(Layer layer, const Names& arriving = {}) {
   Tracker tracker;
   for (const auto& name : arriving) tracker.stash({Namespace::common(), name}, at::ones({1}));
   const CallPlan plan(*layer);

@@ -49,7 +49,7 @@ bool is_special(const std::filesystem::path& path) {
 // path.
 std::string write_beside(const std::filesystem::path& target, const std::string& text) {
   create_folder_of(target);
-  const std::string temporary = target.string() + ".part";
+  std::string temporary = target.string() + ".part";
   try {
     write(temporary, text);
   } catch (const std::runtime_error&) {

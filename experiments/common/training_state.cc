@@ -169,7 +169,7 @@ TrainingState load_training_state(const std::string& path, torch::nn::Module& mo
                                   torch::optim::SGD& optimizer,
                                   const std::map<std::string, std::string>& config) {
   const c10::impl::GenericDict root = read(path);
-  const TrainingState state = state_of(path, root, config);
+  TrainingState state = state_of(path, root, config);
   const auto model_tensors = tensors_of(model);
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value());
@@ -180,7 +180,7 @@ TrainingState load_training_state(const std::string& path, torch::nn::Module& mo
 
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
-    at::Tensor to = model_tensors.at(name);
+    const at::Tensor& to = model_tensors.at(name);
     to.copy_(tensor);
   }
   optimizer.state().clear();

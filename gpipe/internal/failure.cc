@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <typeinfo>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -17,7 +18,7 @@ void rethrow_copy(const c10::Error& error, const std::string& where) {
   if (typeid(error) != typeid(T)) return;
   T copy(static_cast<const T&>(error));
   copy.add_context(where);
-  throw copy;
+  throw T(std::move(copy));
 }
 
 template <typename T>
@@ -39,7 +40,7 @@ void rethrow_longer_of_any(const std::exception& error, const std::string& where
 
 void rethrow_with(std::exception_ptr error, const std::string& where) {
   try {
-    std::rethrow_exception(error);
+    std::rethrow_exception(std::move(error));
   } catch (const c10::Error& e) {
     // All exception types of c10/util/Exception.h.
     rethrow_copy_of_any<c10::Error, c10::ErrorAlwaysShowCppStacktrace, c10::IndexError,

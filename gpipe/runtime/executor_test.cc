@@ -52,7 +52,9 @@ struct Value {
 class Executor : public ::testing::TestWithParam<std::tuple<int, int, bool>> {};
 
 TEST_P(Executor, RunsEveryActionOnceAfterItsInputs) {
-  const auto [stages, micro_batches, one_f_one_b] = GetParam();
+  const int stages = std::get<0>(GetParam());
+  const int micro_batches = std::get<1>(GetParam());
+  const bool one_f_one_b = std::get<2>(GetParam());
   const Schedule schedule = one_f_one_b ? Schedule::one_f_one_b(stages, micro_batches)
                                         : Schedule::gpipe(stages, micro_batches);
   const Routes routes = with_skips(stages);
@@ -98,7 +100,9 @@ TEST_P(Executor, RunsEveryActionOnceAfterItsInputs) {
 }
 
 TEST_P(Executor, FirstErrorStopsTheRunAndThePoolGoesOn) {
-  const auto [stages, micro_batches, one_f_one_b] = GetParam();
+  const int stages = std::get<0>(GetParam());
+  const int micro_batches = std::get<1>(GetParam());
+  const bool one_f_one_b = std::get<2>(GetParam());
   const Schedule schedule = one_f_one_b ? Schedule::one_f_one_b(stages, micro_batches)
                                         : Schedule::gpipe(stages, micro_batches);
   const Program program = compile(schedule, with_skips(stages));

@@ -12,7 +12,6 @@
 namespace gpipe {
 namespace {
 
-using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 
 using Cell = std::pair<int, int>;  // micro-batch, stage

@@ -176,7 +176,8 @@ void fill_hash(torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
     if (tensor.dim() >= 2) {
-      const double bound = std::sqrt(3.0 / (tensor.numel() / tensor.size(0)));
+      const int64_t fan_in = tensor.numel() / tensor.size(0);
+      const double bound = std::sqrt(3.0 / static_cast<double>(fan_in));
       overwrite(tensor, [&](int64_t i) { return hash_value(k, i) * bound; });
     } else {
       const double base = ends_with(parameter.key(), "weight") ? 1 : 0;

@@ -2,8 +2,8 @@
 """Which single changes of the code do the tests not notice?
 
 A mutant is one small change of gpipe/internal, gpipe/runtime, interception or skip: a statement left out, a
-condition negated, a bound off by one, a copy or a scope left out. A test fails with it and kills it; a mutant that no test kills is a survivor, and
-stands for a defect that the tests would let through.
+condition negated, a bound off by one, a copy or a scope left out. A test fails with it and kills it; a mutant that
+no test kills is a survivor, and stands for a defect that the tests would let through.
 
   tools/mutants/mutants.py --list                   the mutants, with their numbers
   tools/mutants/mutants.py --count 150 --seed 1     runs 150 of them, spread over the files
