@@ -96,7 +96,9 @@ class GPipeImpl : public torch::nn::Module {
     return layers_.end();
   }
 
-  // Where the last exception from a layer was thrown; nullopt if there was none.
+  // Where the exception of the last run was thrown, by a layer or the loss function; nullopt if the
+  // run went well, or if it was something else that failed (an observer, say). A call that is
+  // refused before it runs anything leaves it as it was.
   std::optional<Failure> last_failure() const;
 
   // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
