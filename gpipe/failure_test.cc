@@ -456,5 +456,73 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
 }
 
+TEST(FailuresTest, AnInputThatCannotBeCutBlamesNoLayer) {
+  GPipe pipe(nn::Sequential(nn::Linear(6, 6), nn::Linear(6, 6)),
+             GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
+  pipe->forward(torch::rand({4, 6}));  // whose last layer is not to be blamed afterwards
+  EXPECT_THAT(
+      [&] {
+        pipe->forward(torch::rand({4, 6}).to_sparse());
+      },
+      ::testing::ThrowsMessage<c10::Error>(HasSubstr("stage 0, micro-batch 0, stage 0)")));
+  EXPECT_EQ(pipe->last_failure()->layer, "stage 0");
+}
+
+TEST(FailuresTest, TheLastFailureIsThatOfTheLastRun) {
+  bool fails = true;
+  nn::Sequential model(nn::Linear(4, 4), Call([&] {
+                         if (fails) throw std::runtime_error("x");
+                       }));
+  GPipe pipe(model, GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
+  const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
+  const auto step = [&](const Observer& observer) {
+    pipe->step({torch::rand({4, 4})}, {}, loss, StepOptions().on_event(observer));
+  };
+  EXPECT_THROW(step(nullptr), std::runtime_error);
+  EXPECT_TRUE(pipe->last_failure().has_value());
+  fails = false;
+  const Observer failing = [](const Event&) { throw std::runtime_error("the observer"); };
+  EXPECT_THROW(step(failing), std::runtime_error);
+  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "no layer's";
+  fails = true;
+  EXPECT_THROW(step(nullptr), std::runtime_error);
+  fails = false;
+  step(nullptr);
+  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "it went well";
+}
+
+// A member of a layer is a path that the pipeline does not see.
+struct KeepImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) {
+    kept = x;
+    return x.tanh();
+  }
+  at::Tensor kept;
+};
+TORCH_MODULE(Keep);
+struct UseImpl : nn::Module {
+  explicit UseImpl(Keep from) : from(std::move(from)) {}
+  at::Tensor forward(const at::Tensor& x) { return x * from->kept; }
+  Keep from;
+};
+TORCH_MODULE(Use);
+
+TEST(FailuresTest, AGraphOfAnotherStageThatCameByAHiddenPathIsRefusedInWords) {
+  const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
+  for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast}) {
+    Keep keep;
+    GPipe pipe(
+        nn::Sequential(nn::Linear(4, 4), keep, Use(keep)),
+        GPipeOptions({2, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(1).checkpoint(mode));
+    EXPECT_THAT(
+        [&] {
+          pipe->step({torch::rand({4, 4})}, {}, loss);
+        },
+        ::testing::ThrowsMessage<c10::Error>(
+            AllOf(HasSubstr("of another stage"), HasSubstr("stash and pop it"))));
+    keep->kept = at::Tensor();
+  }
+}
+
 }  // namespace
 }  // namespace gpipe

@@ -260,5 +260,48 @@ TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
   EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), /*rtol=*/1e-5, /*atol=*/1e-7));
 }
 
+// Users count and collect in it.
+TEST_F(GPipeStep, TheObserverIsTheCallersOwnObject) {
+  struct Counting {
+    std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+    int events = 0;
+    void operator()(const Event&) {
+      std::lock_guard<std::mutex> lock(*mutex);
+      ++events;
+    }
+  };
+  StepOptions options;
+  options.on_event(Counting());
+  pipe->step(inputs, targets, mse, options);
+  pipe->step(inputs, targets, mse, options);
+  const auto* counting = options.on_event().target<Counting>();
+  ASSERT_NE(counting, nullptr);
+  EXPECT_EQ(counting->events, 2 * (3 * 4) * 2 * 2) << "steps, cells, F and B, begin and end";
+}
+
+// As those of forward() are: whoever changes an output changes nothing else.
+TEST(StepOutputs, OfASingleMicroBatchShareNoMemoryWithInputsOrParameters) {
+  struct ParameterImpl : nn::Module {
+    at::Tensor weight = register_parameter("weight", torch::rand({8, 4}));
+    at::Tensor forward(const at::Tensor&) { return weight; }
+  };
+  const at::Tensor input = torch::rand({8, 4}).requires_grad_();
+  const auto parameter = std::make_shared<ParameterImpl>();
+  for (const bool identity : {true, false}) {
+    nn::Sequential model;
+    if (identity) {
+      model->push_back(nn::Identity());
+    } else {
+      model->push_back(parameter);
+    }
+    GPipe pipe(model, GPipeOptions({1}).devices({c10::Device(c10::kCPU)}));
+    const StepResult result =
+        pipe->step({input}, {torch::rand({8, 4})}, mse, StepOptions().keep_outputs(true));
+    const at::Tensor& given = identity ? input : parameter->weight;
+    EXPECT_THAT(result.outputs[0], EqualsBitwise(given.detach()));
+    EXPECT_FALSE(result.outputs[0].is_alias_of(given)) << (identity ? "the input" : "a parameter");
+  }
+}
+
 }  // namespace
 }  // namespace gpipe
