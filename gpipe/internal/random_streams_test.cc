@@ -1,0 +1,248 @@
+#include "gpipe/internal/random_streams.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/ThreadLocalState.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
+#include "interception/interception.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::EqualsBitwise;
+
+// Long enough that two streams never draw the same.
+at::Tensor draw() { return torch::randn({16}, at::kDouble); }
+
+class RandomStreamsTest : public ::testing::Test {
+ protected:
+  const InterceptionScope interception_;
+  RandomStreams streams_;
+};
+
+TEST_F(RandomStreamsTest, DrawsDependOnEachPartOfTheirPlaceAndOnNothingElse) {
+  const std::vector<std::function<void(RandomStreams&)>> places = {
+      [](RandomStreams& s) { s.enter(5, 1, 2); },
+      [](RandomStreams& s) { s.enter(6, 1, 2); },
+      [](RandomStreams& s) { s.enter(5, 2, 2); },
+      [](RandomStreams& s) { s.enter(5, 1, 3); },
+      [](RandomStreams& s) { s.enter(5, 2, 1); },
+      [](RandomStreams& s) { s.enter(5, 1, -1); },
+      [](RandomStreams& s) { s.enter_backward(5, 1, 2, 0); },
+      [](RandomStreams& s) { s.enter_backward(6, 1, 2, 0); },
+      [](RandomStreams& s) { s.enter_backward(5, 2, 2, 0); },
+      [](RandomStreams& s) { s.enter_backward(5, 1, 3, 0); },
+      [](RandomStreams& s) { s.enter_backward(5, 1, 2, 1); },
+  };
+  std::vector<at::Tensor> drawn;
+  for (const auto& enter : places) {
+    const RandomStreamsScope scope(&streams_);
+    enter(streams_);
+    drawn.push_back(draw());
+    drawn.push_back(draw());
+  }
+  for (size_t a = 0; a < drawn.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) EXPECT_FALSE(drawn[a].equal(drawn[b])) << a << ", " << b;
+  }
+  // The other way round, in another object, after other draws from the process's generator.
+  (void)at::rand({3});
+  RandomStreams others;
+  const RandomStreamsScope scope(&others);
+  for (size_t k = places.size(); k-- > 0;) {
+    places[k](others);
+    EXPECT_THAT(draw(), EqualsBitwise(drawn[2 * k])) << k;
+    EXPECT_THAT(draw(), EqualsBitwise(drawn[2 * k + 1])) << k;
+  }
+}
+
+// What the first operator draws does not change what the second draws.
+TEST_F(RandomStreamsTest, EachDrawHasAStreamOfItsOwn) {
+  const RandomStreamsScope scope(&streams_);
+  streams_.enter(1, 2, 3);
+  (void)torch::rand({1});
+  const at::Tensor second = draw();
+  streams_.enter(1, 2, 3);
+  (void)torch::randperm(1000);
+  EXPECT_THAT(draw(), EqualsBitwise(second));
+}
+
+TEST_F(RandomStreamsTest, TheGeneratorOfTheProcessIsLeftAlone) {
+  const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
+  const RandomStreamsScope scope(&streams_);
+  streams_.enter(1, 2, 3);
+  (void)draw();
+  (void)at::dropout(torch::ones({8}), 0.5, true);
+  EXPECT_THAT(at::detail::getDefaultCPUGenerator().get_state(), EqualsBitwise(state));
+}
+
+TEST_F(RandomStreamsTest, AGivenGeneratorIsUsedAndIsNoDrawOfTheStream) {
+  const auto seeded = [] { return at::detail::createCPUGenerator(42); };
+  const at::Tensor expected = at::rand({8}, seeded());
+  const RandomStreamsScope scope(&streams_);
+  streams_.enter(1, 2, 3);
+  const at::Tensor first = draw();
+  streams_.enter(1, 2, 3);
+  EXPECT_THAT(at::rand({8}, seeded()), EqualsBitwise(expected));
+  EXPECT_THAT(draw(), EqualsBitwise(first));
+}
+
+TEST_F(RandomStreamsTest, TheFusedDropoutDrawsFromTheStream) {
+  const RandomStreamsScope scope(&streams_);
+  const at::Tensor x = torch::rand({64}) + 1;
+  streams_.enter(1, 2, 3);
+  const auto [first, mask] = at::native_dropout(x, 0.75, true);
+  const at::Tensor after = draw();
+  (void)torch::rand({5});
+  streams_.enter(1, 2, 3);
+  EXPECT_THAT(std::get<0>(at::native_dropout(x, 0.75, true)), EqualsBitwise(first));
+  EXPECT_THAT(draw(), EqualsBitwise(after));
+  EXPECT_THAT(first, EqualsBitwise(x * mask * 4));
+  EXPECT_TRUE(mask.any().item<bool>());
+  EXPECT_FALSE(mask.all().item<bool>());
+}
+
+TEST_F(RandomStreamsTest, WithoutInterceptionOrScopeTheProcessDraws) {
+  testing::manual_seed(1);
+  const at::Tensor expected = draw();
+  testing::manual_seed(1);
+  EXPECT_EQ(RandomStreams::current(), nullptr);
+  EXPECT_THAT(draw(), EqualsBitwise(expected));
+  const RandomStreamsScope scope(&streams_);
+  streams_.enter(1, 2, 3);
+  testing::manual_seed(1);
+  const InterceptionPause pause;
+  EXPECT_THAT(draw(), EqualsBitwise(expected));
+}
+
+TEST_F(RandomStreamsTest, AScopeRestoresThePreviousOneAndItsLog) {
+  const torch::NoGradGuard no_grad;
+  RandomStreams other;
+  std::vector<DrawRecord> log;
+  {
+    const RandomStreamsScope outer(&streams_, &log);
+    EXPECT_EQ(RandomStreams::current(), &streams_);
+    {
+      const RandomStreamsScope inner(&other);
+      EXPECT_EQ(RandomStreams::current(), &other);
+      (void)draw();
+    }
+    EXPECT_EQ(RandomStreams::current(), &streams_);
+    {
+      const RandomStreamsScope unlogged(&streams_);
+      (void)draw();
+    }
+    EXPECT_TRUE(log.empty());
+    (void)draw();
+    EXPECT_EQ(log.size(), 1u);
+  }
+  EXPECT_EQ(RandomStreams::current(), nullptr);
+}
+
+TEST_F(RandomStreamsTest, OnlyDrawsUnderNoGradAreRecorded) {
+  std::vector<DrawRecord> log;
+  const RandomStreamsScope scope(&streams_, &log);
+  streams_.enter(1, 2, 3);
+  (void)draw();
+  EXPECT_TRUE(log.empty());
+  const torch::NoGradGuard no_grad;
+  (void)draw();
+  streams_.enter(1, 2, 4);
+  const uint64_t node = at::sequence_number::peek();
+  (void)draw();
+  ASSERT_EQ(log.size(), 2u);
+  EXPECT_EQ(log[0].layer, 3);
+  EXPECT_EQ(log[0].number, 1);
+  EXPECT_EQ(log[1].layer, 4);
+  EXPECT_EQ(log[1].number, 0);
+  EXPECT_EQ(log[1].sequence_nr, node);
+}
+
+TEST_F(RandomStreamsTest, ARecordTellsWhereTheDrawsAreRepeated) {
+  std::vector<DrawRecord> log;
+  at::Tensor second, third;
+  {
+    const RandomStreamsScope scope(&streams_, &log);
+    streams_.enter(1, 2, 3);
+    (void)draw();
+    const torch::NoGradGuard no_grad;
+    second = draw();
+    third = draw();
+  }
+  ASSERT_EQ(log.size(), 2u);
+  RandomStreams others;
+  const RandomStreamsScope scope(&others);
+  others.enter(9, 9, 9);
+  others.repeat(1, 2, log[0]);
+  EXPECT_THAT(draw(), EqualsBitwise(second));
+  EXPECT_THAT(draw(), EqualsBitwise(third));
+  others.repeat(1, 3, log[0]);
+  EXPECT_FALSE(draw().equal(second)) << "another micro-batch";
+}
+
+TEST_F(RandomStreamsTest, AGeneratorIsForTheNextDraw) {
+  const RandomStreamsScope scope(&streams_);
+  streams_.enter(1, 2, 3);
+  const at::Tensor first = draw(), second = draw();
+  streams_.enter(1, 2, 3);
+  EXPECT_EQ(streams_.generator(c10::kCPU).device(), c10::Device(c10::kCPU));
+  EXPECT_THAT(draw(), EqualsBitwise(second));
+  streams_.enter(1, 2, 3);
+  EXPECT_THAT(at::randn({16}, streams_.generator(c10::kCPU), at::kDouble), EqualsBitwise(first));
+}
+
+TEST_F(RandomStreamsTest, AnotherThreadDrawsFromItsOwn) {
+  const RandomStreamsScope scope(&streams_);
+  RandomStreams* seen = &streams_;
+  std::thread([&] { seen = RandomStreams::current(); }).join();
+  EXPECT_EQ(seen, nullptr);
+}
+
+// A thread of autograd's engine starts a node with the state of the thread that called backward.
+TEST_F(RandomStreamsTest, AThreadThatAutogradUsesDrawsForItsCaller) {
+  auto on_thread = [](const at::ThreadLocalState& state) {
+    RandomStreams* seen = nullptr;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard guard(state);
+      seen = RandomStreams::current();
+    }).join();
+    return seen;
+  };
+  RandomStreams inner;
+  {
+    const RandomStreamsOfAutogradScope outer_scope(&streams_);
+    EXPECT_EQ(on_thread(at::ThreadLocalState()), &streams_);
+    {
+      const RandomStreamsOfAutogradScope inner_scope(&inner);
+      EXPECT_EQ(on_thread(at::ThreadLocalState()), &inner);
+    }
+    EXPECT_EQ(on_thread(at::ThreadLocalState()), &streams_);
+    const RandomStreamsScope own(&inner);
+    EXPECT_EQ(RandomStreams::current(), &inner) << "a thread's own come first";
+  }
+  EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr);
+}
+
+TEST(DrawStepSeed, FollowsTheSeedOfTheProcess) {
+  testing::manual_seed(1);
+  const uint64_t first = draw_step_seed();
+  const uint64_t second = draw_step_seed();
+  EXPECT_NE(first, second);
+  testing::manual_seed(1);
+  EXPECT_EQ(draw_step_seed(), first);
+  EXPECT_EQ(draw_step_seed(), second);
+  testing::manual_seed(2);
+  EXPECT_NE(draw_step_seed(), first);
+}
+
+}  // namespace
+}  // namespace gpipe::internal
