@@ -10,6 +10,10 @@ namespace gpipe::internal {
 
 ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
     : of_stage_(partitions.size()) {
+  // One memory may be a parameter's and a buffer's. A sparse tensor has none.
+  const auto own = [this](const c10::StorageImpl* storage, bool is_parameter) {
+    if (storage != nullptr) storages_[storage] |= is_parameter;
+  };
   for (size_t j = 0; j < partitions.size(); ++j) {
     const auto stage = static_cast<int64_t>(j);
     for (const Layer& layer : *partitions[j]) {
@@ -26,7 +30,7 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
                                  tensor.requires_grad(),
                                  version_of(tensor),
                                  storage_of(tensor)});
-          storages_.emplace(parameters_.back().storage, true);
+          own(parameters_.back().storage, /*is_parameter=*/true);
         }
         auto& stages = parameters_[place->second].stages;
         if (!stages.empty() && stages.back() == stage) continue;
@@ -34,7 +38,7 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
         of_stage_[j].push_back(place->second);
       }
       for (const at::Tensor& buffer : module->buffers()) {
-        if (buffer.defined()) storages_.emplace(storage_of(buffer), false);
+        if (buffer.defined()) own(storage_of(buffer), /*is_parameter=*/false);
       }
       modes_.push_back({module, layer.name, stage, module->is_training()});
       for (const auto& item : module->named_modules(layer.name, /*include_self=*/false)) {
@@ -85,13 +89,21 @@ void ModelState::check_same(const ModelState& now, const std::vector<bool>& reco
     TORCH_CHECK(same, "a parameter or a module with parameters was replaced in stage ", j,
                 " between forward and backward", kHint);
   }
-  bool same = modes_.size() == now.modes_.size();
-  for (size_t k = 0; same && k < modes_.size(); ++k) {
-    same = modes_[k].module == now.modes_[k].module;
-    TORCH_CHECK(!same || modes_[k].training == now.modes_[k].training || !involved(modes_[k].stage),
-                "the module '", modes_[k].name, "' was set to ",
-                now.modes_[k].training ? "train" : "eval", " mode between forward and backward",
-                kHint);
+  const auto modules_of = [&](const ModelState& state) {
+    std::vector<const Mode*> modules;
+    for (const Mode& mode : state.modes_) {
+      if (involved(mode.stage)) modules.push_back(&mode);
+    }
+    return modules;
+  };
+  const std::vector<const Mode*> before = modules_of(*this);
+  const std::vector<const Mode*> after = modules_of(now);
+  bool same = before.size() == after.size();
+  for (size_t k = 0; same && k < before.size(); ++k) {
+    same = before[k]->module == after[k]->module;
+    TORCH_CHECK(!same || before[k]->training == after[k]->training, "the module '", before[k]->name,
+                "' was set to ", after[k]->training ? "train" : "eval",
+                " mode between forward and backward", kHint);
   }
   TORCH_CHECK(same, "a module was replaced between forward and backward", kHint);
 }

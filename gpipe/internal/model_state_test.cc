@@ -208,5 +208,29 @@ TEST(ModelStateTest, AReplacedModuleIsADifference) {
               HasSubstr("a module was replaced"));
 }
 
+TEST(ModelStateTest, AModuleReplacedWhereNothingIsRecomputedDoesNotMatter) {
+  const auto module = block();
+  module->register_module("inner", block());
+  Stages stages = {{weighted()}, {module}};
+  const ModelState before = state_of(stages);
+  module->replace_module("inner", block());
+  EXPECT_EQ(refusal([&] { before.check_same(state_of(stages), {true, false}); }), "");
+}
+
+TEST(ModelStateTest, MemoryOfAParameterIsThatWhicheverLayerAlsoHasItAsABuffer) {
+  const auto later = weighted();
+  const auto earlier = block();
+  earlier->register_buffer("buffer", weight_of(later).detach());
+  EXPECT_TRUE(state_of({{earlier}, {later}}).owns_as_parameter(storage_of(weight_of(later))));
+  EXPECT_TRUE(state_of({{later}, {earlier}}).owns_as_parameter(storage_of(weight_of(later))));
+}
+
+TEST(ModelStateTest, ASparseParameterHasNoMemoryToOwn) {
+  const auto module = block();
+  module->register_parameter("sparse", at::ones({3}).to_sparse());
+  module->register_buffer("sparse_buffer", at::ones({3}).to_sparse());
+  EXPECT_FALSE(state_of({{module}}).owns(nullptr));
+}
+
 }  // namespace
 }  // namespace gpipe::internal
