@@ -36,7 +36,8 @@ class CallerInputs {
   void finish_forward();
 
   // Called before a backward. Returns the number of an input that the caller has changed in place
-  // since finish_forward(). From then on autograd notices the change if a cell has saved the input.
+  // since finish_forward() or the call before. From then on autograd notices the change if a cell
+  // has saved the input.
   std::optional<size_t> changed_by_caller();
 
  private:
