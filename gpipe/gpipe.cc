@@ -133,7 +133,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   place_layers();
 }
 
-std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) const {
+std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool needs_record) const {
   pipeline_->check_callable();
   for (size_t k = 0; k < inputs.size(); ++k) {
     TORCH_CHECK_VALUE(!inputs[k].defined() || inputs[k].device() == devices_.front(), "input ", k,
@@ -148,12 +148,12 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
                     pipeline_->stages(), " stages; give fewer chunks");
   auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_));
   pass->plan.step_seed = internal::draw_step_seed();
-  pass->plan.record = record;
+  pass->plan.record = needs_record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
   pass->plan.begin = at::sequence_number::peek();
   pass->plan.defer_batch_norm = deferred_batch_norm_;
   pass->plan.checkpoints = partition_checkpoints_;
-  if (!record || !is_training()) {
+  if (!needs_record || !is_training()) {
     pass->plan.checkpoints.assign(partition_checkpoints_.size(), Checkpoint::kNever);
   }
   const ValueKind kind =
@@ -165,10 +165,10 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool record) con
   for (const torch::Tensor& input : inputs) {
     internal::Item item;
     item.tensor = input;
-    item.needs_grad = record && input.defined() && input.requires_grad();
+    item.needs_grad = needs_record && input.defined() && input.requires_grad();
     whole.items.push_back(std::move(item));
   }
-  pass->inputs = internal::CallerInputs(std::move(whole), pass->mini_batch, record);
+  pass->inputs = internal::CallerInputs(std::move(whole), pass->mini_batch, needs_record);
   return pass;
 }
 
