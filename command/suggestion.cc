@@ -1,4 +1,4 @@
-#include "experiments/common/suggestion.h"
+#include "command/suggestion.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 // The Levenshtein distance.
@@ -69,4 +69,4 @@ std::vector<std::string> select_names(const std::string& flag, const std::string
   return names;
 }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,4 +1,4 @@
-#include "experiments/common/command_line.h"
+#include "command/command_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ ABSL_FLAG(int64_t, test_epochs, 3,
 ABSL_FLAG(std::string, test_name, "", "A name.");
 ABSL_FLAG(bool, test_resume, false, "Go on.");
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST_F(CommandLineTest, VersionTellsTheBuild) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,11 +1,11 @@
-// InterruptScope: Ctrl-C asks an experiment to stop after its current step and to report what was
+// InterruptScope: Ctrl-C asks a command to stop after its current step and to report what was
 // reached.
-#ifndef GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
-#define GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
+#ifndef GPIPE_COMMAND_INTERRUPT_H_
+#define GPIPE_COMMAND_INTERRUPT_H_
 
 #include <csignal>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 // Exit code of a program that SIGINT stopped, as shells report it.
 constexpr int kInterruptedExitCode = 130;
@@ -33,6 +33,6 @@ class InterruptScope {
   struct sigaction previous_[3];
 };
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_INTERRUPT_H_
+#endif  // GPIPE_COMMAND_INTERRUPT_H_

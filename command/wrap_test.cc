@@ -1,8 +1,8 @@
-#include "experiments/common/wrap.h"
+#include "command/wrap.h"
 
 #include <gtest/gtest.h>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 TEST(Wrap, LinesFitAndAreIndented) {
@@ -23,4 +23,4 @@ TEST(Wrap, CountsWhatIsSeen) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

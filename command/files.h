@@ -1,10 +1,10 @@
-// Files: the files that an experiment is told to read and write.
-#ifndef GPIPE_EXPERIMENTS_COMMON_FILES_H_
-#define GPIPE_EXPERIMENTS_COMMON_FILES_H_
+// Files: the files that a command is told to read and write.
+#ifndef GPIPE_COMMAND_FILES_H_
+#define GPIPE_COMMAND_FILES_H_
 
 #include <string>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 // A path as the user means it. `bazel run` starts programs inside its own tree and says in
 // BUILD_WORKING_DIRECTORY where the user was: relative paths start there. Absolute and empty ones
@@ -24,6 +24,6 @@ void write_file_atomically(const std::string& path, const std::string& text);
 void check_writable_file(const std::string& flag, const std::string& path);
 void check_writable_folder(const std::string& flag, const std::string& path);
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_FILES_H_
+#endif  // GPIPE_COMMAND_FILES_H_

@@ -1,9 +1,9 @@
-#include "experiments/common/wrap.h"
+#include "command/wrap.h"
 
 #include <algorithm>
 #include <sstream>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 std::size_t display_width(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -35,4 +35,4 @@ std::string wrap(const std::string& text, std::size_t columns, std::size_t first
   return result + "\n";
 }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,4 +1,4 @@
-#include "experiments/common/progress.h"
+#include "command/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -109,4 +109,4 @@ std::string format_duration(double seconds) {
   return text;
 }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

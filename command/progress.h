@@ -1,8 +1,8 @@
 // Progress: the progress of a long loop.
 //
 // On a terminal it is one redrawn line with a bar, elsewhere (a log file, CI) a few plain lines.
-#ifndef GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
-#define GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
+#ifndef GPIPE_COMMAND_PROGRESS_H_
+#define GPIPE_COMMAND_PROGRESS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <ostream>
 #include <string>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 struct ProgressOptions {
   // Redraw one line instead of writing several. Default: false; see `is_terminal`.
@@ -69,6 +69,6 @@ ProgressOptions terminal_options(int file_descriptor);
 // "0:07", "3:05", "1:02:03": seconds for people. Negative or absurd values give "-".
 std::string format_duration(double seconds);
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_PROGRESS_H_
+#endif  // GPIPE_COMMAND_PROGRESS_H_

@@ -1,11 +1,11 @@
 // Command line: Abseil's flags, with this project's treatment of mistakes.
-#ifndef GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
-#define GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
+#ifndef GPIPE_COMMAND_COMMAND_LINE_H_
+#define GPIPE_COMMAND_COMMAND_LINE_H_
 
 #include <ostream>
 #include <string>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 // What the command line asks for.
 enum class Request {
@@ -26,6 +26,6 @@ std::string describe_build();
 // Whether this program was built with -c opt.
 bool is_optimized();
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_COMMAND_LINE_H_
+#endif  // GPIPE_COMMAND_COMMAND_LINE_H_

@@ -1,4 +1,4 @@
-#include "experiments/common/command_line.h"
+#include "command/command_line.h"
 
 #include <torch/version.h>
 
@@ -10,20 +10,20 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
-#include "experiments/common/suggestion.h"
-#include "experiments/common/wrap.h"
+#include "command/suggestion.h"
+#include "command/wrap.h"
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 constexpr std::size_t kColumns = 80;
 constexpr std::size_t kIndent = 6;  // of the text that explains a flag
 
-// The experiments' own flags; libraries have some, too.
+// Our own flags; Abseil has some, too.
 std::map<std::string, absl::CommandLineFlag*> own_flags() {
   std::map<std::string, absl::CommandLineFlag*> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (absl::StrContains(flag->Filename(), "experiments/")) flags[std::string(name)] = flag;
+    if (!absl::StrContains(flag->Filename(), "absl/")) flags[std::string(name)] = flag;
   }
   return flags;
 }
@@ -141,4 +141,4 @@ std::string describe_build() {
   return text;
 }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

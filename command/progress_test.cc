@@ -1,4 +1,4 @@
-#include "experiments/common/progress.h"
+#include "command/progress.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 using std::chrono::milliseconds;
@@ -99,4 +99,4 @@ TEST(IsTerminal, APipeIsNone) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,4 +1,4 @@
-# What tests of experiments from outside share; sourced. Requires: $program, the program to test.
+# What tests of commands from outside share; sourced. Requires: $program, the program to test.
 # shellcheck shell=bash
 work=${TEST_TMPDIR:-$(mktemp -d)}
 unset BUILD_WORKING_DIRECTORY

@@ -1,11 +1,11 @@
 // wrap: wraps text for people into lines.
-#ifndef GPIPE_EXPERIMENTS_COMMON_WRAP_H_
-#define GPIPE_EXPERIMENTS_COMMON_WRAP_H_
+#ifndef GPIPE_COMMAND_WRAP_H_
+#define GPIPE_COMMAND_WRAP_H_
 
 #include <cstddef>
 #include <string>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 // Columns that the text takes on screen: continuation bytes of UTF-8 take none ("21.99±0.13").
 std::size_t display_width(const std::string& text);
@@ -14,6 +14,6 @@ std::size_t display_width(const std::string& text);
 // The first line is indented by `first`, the others by `rest`. Ends with a newline.
 std::string wrap(const std::string& text, std::size_t columns, std::size_t first, std::size_t rest);
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_WRAP_H_
+#endif  // GPIPE_COMMAND_WRAP_H_

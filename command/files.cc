@@ -1,4 +1,4 @@
-#include "experiments/common/files.h"
+#include "command/files.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 void create_folder_of(const std::filesystem::path& file) {
@@ -104,4 +104,4 @@ void check_writable_folder(const std::string& flag, const std::string& path) {
   }
 }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,11 +1,11 @@
 // closest: "Did you mean ...?" for names on a command line.
-#ifndef GPIPE_EXPERIMENTS_COMMON_SUGGESTION_H_
-#define GPIPE_EXPERIMENTS_COMMON_SUGGESTION_H_
+#ifndef GPIPE_COMMAND_SUGGESTION_H_
+#define GPIPE_COMMAND_SUGGESTION_H_
 
 #include <string>
 #include <vector>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 
 // The candidate that needs the fewest changes of a letter (insert, delete, replace; "-" and "_" are
 // the same letter); the first if there are several. Empty if it needs changes of more than a third
@@ -18,6 +18,6 @@ std::string closest(const std::string& name, const std::vector<std::string>& can
 std::vector<std::string> select_names(const std::string& flag, const std::string& list,
                                       const std::vector<std::string>& known);
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
 
-#endif  // GPIPE_EXPERIMENTS_COMMON_SUGGESTION_H_
+#endif  // GPIPE_COMMAND_SUGGESTION_H_

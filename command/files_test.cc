@@ -1,4 +1,4 @@
-#include "experiments/common/files.h"
+#include "command/files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 std::string read(const std::string& path) {
@@ -103,4 +103,4 @@ TEST(CheckWritable, SaysWhatWillFailAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

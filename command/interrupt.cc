@@ -1,4 +1,4 @@
-#include "experiments/common/interrupt.h"
+#include "command/interrupt.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <iterator>
 #include <stdexcept>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 std::atomic<bool> requested_flag{false};
@@ -54,4 +54,4 @@ InterruptScope::~InterruptScope() {
 
 bool InterruptScope::requested() const noexcept { return requested_flag.load(); }
 
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

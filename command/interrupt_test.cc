@@ -1,11 +1,11 @@
-#include "experiments/common/interrupt.h"
+#include "command/interrupt.h"
 
 #include <gtest/gtest.h>
 
 #include <csignal>
 #include <stdexcept>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 TEST(Interrupt, FirstSignalOnlySetsTheFlag) {
@@ -61,4 +61,4 @@ TEST(InterruptDeathTest, SecondSignalEndsTheProcess) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command

@@ -1,4 +1,4 @@
-#include "experiments/common/suggestion.h"
+#include "command/suggestion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe::experiments {
+namespace gpipe::command {
 namespace {
 
 using ::testing::AllOf;
@@ -47,4 +47,4 @@ TEST(SelectNames, AnUnknownOneIsNamedWithTheClosest) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::command
