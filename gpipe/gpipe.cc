@@ -2,6 +2,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
@@ -111,6 +112,9 @@ GPipeImpl::~GPipeImpl() = default;
 void GPipeImpl::place_layers() {
   size_t index = 0;
   for (size_t j = 0; j < balance_.size(); ++j) {
+    // On meta, tensors are made on the current device (meta/meta_devices.h).
+    c10::OptionalDeviceGuard guard;
+    if (!devices_[j].is_cpu()) guard.reset_device(devices_[j]);
     for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
       layers_[index]->to(devices_[j]);
       for (at::Tensor& parameter : layers_[index]->parameters()) {

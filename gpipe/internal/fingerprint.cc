@@ -47,7 +47,7 @@ Sums sums_of(const at::Tensor& tensor) {
 Fingerprint Fingerprint::of(const at::Tensor& tensor) {
   Fingerprint result;
   if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.is_floating_point() ||
-      tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) {
+      tensor.numel() == 0 || tensor.is_meta() || !tensor.is_non_overlapping_and_dense()) {
     return result;
   }
   if (!tensor.is_cpu()) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <stdexcept>
@@ -132,7 +133,9 @@ double MicroBatchLoss::total() const {
   double total = 0;
   for (size_t i = 0; i < losses_.size(); ++i) {
     // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
-    if (weights_[i] > 0) total += weights_[i] * losses_[i].item<double>();
+    if (!(weights_[i] > 0)) continue;
+    if (losses_[i].is_meta()) return std::numeric_limits<double>::quiet_NaN();  // has no value
+    total += weights_[i] * losses_[i].item<double>();
   }
   return total;
 }

@@ -1,6 +1,8 @@
 #include "gpipe/internal/transfer.h"
 
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -25,6 +27,11 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   c10::NoGradGuard no_grad;
+  if (target.is_meta()) {
+    // A tensor on meta is made on the current device (meta/meta_devices.h).
+    const c10::DeviceGuard guard(target);
+    return tensor.is_meta() ? tensor.clone() : tensor.to(target);
+  }
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
   if (!tensor.is_cpu() && !target.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
   // Only contiguous tensors are copied without a detour that waits. So the dimensions are put in

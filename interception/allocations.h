@@ -1,0 +1,49 @@
+// AllocationScope: sees every block of memory that LibTorch takes and gives back, on the CPU and on
+// the meta device.
+//
+// On the meta device a block has no memory, but a size and a device; so what a model of any size
+// would hold is counted without holding it.
+#ifndef INTERCEPTION_ALLOCATIONS_H_
+#define INTERCEPTION_ALLOCATIONS_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+class AllocationObserver {
+ public:
+  virtual ~AllocationObserver() = default;
+
+  // A block of `bytes` was taken; `id` names it, is never used again in this process, and above 0.
+  // Must not throw, nor make tensors. Called on the thread that took or gave back the block, by
+  // several at the same time.
+  virtual void on_allocate(uint64_t id, c10::Device device, int64_t bytes) = 0;
+  // Only for blocks that this observer saw taken.
+  virtual void on_free(uint64_t id) = 0;
+};
+
+// While it lives, `observer` sees the blocks of all threads. Blocks taken before are not seen, nor
+// blocks that are given back afterwards. The first scope puts an allocator in front of LibTorch's
+// own for the rest of the process; without a scope it only hands on.
+//
+// Requirements: the observer outlives the scope.
+//
+// Throws std::logic_error if another scope lives: what one counts would be missing in the other.
+class AllocationScope {
+ public:
+  explicit AllocationScope(AllocationObserver& observer);
+  ~AllocationScope();
+  AllocationScope(const AllocationScope&) = delete;
+  AllocationScope& operator=(const AllocationScope&) = delete;
+};
+
+// Puts the allocators in front of LibTorch's own, as the first scope does. The one of the meta
+// device takes blocks on the thread's current meta device (meta/meta_devices.h). Idempotent,
+// thread-safe.
+void install_allocators();
+
+}  // namespace gpipe::internal
+
+#endif  // INTERCEPTION_ALLOCATIONS_H_
