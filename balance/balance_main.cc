@@ -309,7 +309,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
                                settings.device.str());
   if (settings.threads > 0) std::cerr << ", threads: " << settings.threads;
   std::cerr << std::endl;
-  const torch::nn::Sequential model = settings.model->make();
+  torch::nn::Sequential model = settings.model->make();
   model->to(settings.device);
   const at::Tensor sample = models::random_input(*settings.model, settings.rows, settings.device);
 

@@ -10,7 +10,7 @@ def _impl(ctx):
         DefaultInfo(
             executable = executable,
             default_runfiles = library.default_runfiles,
-            data_runfiles = command.default_runfiles,
+            data_runfiles = ctx.runfiles([executable]).merge(command.default_runfiles),
         ),
         ctx.attr.library[CcInfo],
     ]
