@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "gpipe/gpipe.h"
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe {
 namespace {
