@@ -48,9 +48,7 @@ void LayerMemory::end_backward(int64_t) {
   running_ = -1;
 }
 
-void LayerMemory::note_backward() {
-  workspace_[running_] = std::max(workspace_[running_], later_);
-}
+void LayerMemory::note_backward() { workspace_[running_] = std::max(workspace_[running_], later_); }
 
 void LayerMemory::on_allocate(uint64_t id, c10::Device device, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);

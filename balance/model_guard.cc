@@ -66,7 +66,7 @@ void ModelGuard::save(const at::Tensor& tensor) {
   tensors_.push_back(std::move(saved));
 }
 
-void ModelGuard::save(const at::Generator& generator) {
+void ModelGuard::save(at::Generator generator) {
   const std::lock_guard<std::mutex> lock(generator.mutex());
   draws_.push_back({generator, generator.get_state()});
 }

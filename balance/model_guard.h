@@ -51,7 +51,7 @@ class ModelGuard {
   };
 
   void save(const at::Tensor& tensor);
-  void save(const at::Generator& generator);
+  void save(at::Generator generator);
   void restore();
 
   std::unordered_set<const void*> known_;  // tensors and memory that are saved

@@ -8,7 +8,7 @@
 #include <array>
 #include <string>
 
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
 

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "models/testing/checks.h"
 #include "models/testing/golden.h"
 

@@ -18,7 +18,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 #include "interception/interception.h"
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe::internal {
 namespace {

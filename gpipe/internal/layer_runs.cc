@@ -25,6 +25,7 @@
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/call.h"
 #include "skip/layout.h"
+#include "skip/tracker.h"
 #include "skip/verify.h"
 
 namespace gpipe::internal {
@@ -32,18 +33,22 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// [piece] its number of layers. The first layer takes what the caller gives, whatever its type; if
-// that cannot travel, check_arguments() refuses it.
-std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
-  std::vector<int64_t> pieces;
-  for (auto any = model->begin(); any != model->end(); ++any) {
-    torch::nn::AnyModule layer = *any;  // the same module, but not const
-    if (pieces.empty() || argument_kind(layer)) {
-      pieces.push_back(1);
-    } else {
-      ++pieces.back();
-    }
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) bytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
   }
+  return bytes;
+}
+
+// Checks the model first.
+std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
+  TORCH_INTERNAL_ASSERT(!model->is_empty());
+  check_layers(model);
+  skip::verify_skippables(model);
+  std::vector<int64_t> pieces = pieces_of(model);
+  check_balance(pieces, model->size());
+  check_arguments(model, pieces);
   return pieces;
 }
 
@@ -79,20 +84,31 @@ class GivenGradients : public torch::autograd::Node {
 
 }  // namespace
 
+std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
+  std::vector<int64_t> pieces;
+  for (auto any = model->begin(); any != model->end(); ++any) {
+    torch::nn::AnyModule layer = *any;  // the same module, but not const
+    // The first layer takes what the caller gives; check_arguments() refuses what cannot travel.
+    if (pieces.empty() || argument_kind(layer)) {
+      pieces.push_back(1);
+    } else {
+      ++pieces.back();
+    }
+  }
+  return pieces;
+}
+
 LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads)
-    : device_(device), schedule_(one_worker(1)) {
+    : model_(model),
+      device_(device),
+      pieces_(checked_pieces_of(model)),
+      layout_(skip::Layout::inspect(model, pieces_)),
+      schedule_(one_worker(static_cast<int64_t>(pieces_.size()))) {
   const WorkScope work;
-  TORCH_INTERNAL_ASSERT(!model->is_empty());
-  check_layers(model);
-  skip::verify_skippables(model);
-  pieces_ = pieces_of(model);
-  check_balance(pieces_, model->size());
-  check_arguments(model, pieces_);
   const size_t stages = pieces_.size();
   const std::vector<c10::Device> devices =
       devices_for(stages, std::vector<c10::Device>(stages, device));
   device_ = devices.front();
-  schedule_ = one_worker(static_cast<int64_t>(stages));
 
   const auto children = model->named_children();
   std::vector<std::vector<Layer>> parts(stages);
@@ -105,12 +121,40 @@ LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int
     }
   }
   input_kind_ = argument_kind(parts[0][0].module);
-  pipeline_ = std::make_shared<Pipeline>(std::move(parts), devices,
-                                         skip::Layout::inspect(model, pieces_), cpu_threads,
+  pipeline_ = std::make_shared<Pipeline>(std::move(parts), devices, layout_, cpu_threads,
                                          /*workers=*/1);
 }
 
 LayerRuns::~LayerRuns() = default;
+
+Value LayerRuns::first_value(const Tensors& inputs) const {
+  return shape_as(input_kind_.value_or(ValueKind::kTensor), inputs, "the model's first layer");
+}
+
+LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
+  const c10::NoGradGuard no_grad;
+  Traffic traffic;
+  skip::Tracker tracker;
+  const skip::TrackerScope scope(tracker);
+  torch::nn::AnyValue value = to_any(first_value(inputs));
+  auto any = model_->begin();
+  int64_t index = 0;
+  for (const int64_t piece : pieces_) {
+    for (int64_t k = 0; k < piece; ++k, ++any, ++index) {
+      value = any->any_forward(std::move(value));
+      for (const skip::SkipEdge& edge : layout_.edges()) {
+        if (edge.source_layer != index) continue;
+        at::Tensor stashed = tracker.pop(edge.key);
+        traffic.skips.push_back({edge.source_layer, edge.target_layer, bytes_of({stashed})});
+        tracker.stash(edge.key, std::move(stashed));
+      }
+    }
+    Value output = from_any(std::move(value));
+    traffic.outputs.push_back(bytes_of(output.tensors));
+    value = to_any(std::move(output));
+  }
+  return traffic;
+}
 
 void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   const WorkScope work;
@@ -130,8 +174,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   pass.plan.begin = at::sequence_number::peek();
   pass.plan.checkpoints.assign(stages, Checkpoint::kNever);
   Packet whole;
-  whole.kind = input_kind_.value_or(ValueKind::kTensor);
-  (void)shape_as(whole.kind, inputs, "the model's first layer");
+  whole.kind = first_value(inputs).kind;
   for (const at::Tensor& input : inputs) {
     Item item;
     item.tensor = input;
@@ -157,9 +200,9 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
     }
     reached = !edges.empty();
     if (!reached) return result.requires_grad_();
-    const auto node = std::make_shared<GivenGradients>(
-        std::move(edges), std::move(gradients),
-        [&] { tell(stages - 1, /*backward=*/true, /*begin=*/true); });
+    const auto node = std::make_shared<GivenGradients>(std::move(edges), std::move(gradients), [&] {
+      tell(stages - 1, /*backward=*/true, /*begin=*/true);
+    });
     const uint32_t number = node->add_input_metadata(result);
     torch::autograd::impl::set_gradient_edge(result, {node, number});
     return result;

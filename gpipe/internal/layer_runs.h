@@ -15,10 +15,12 @@
 
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
+#include "skip/layout.h"
 
 namespace gpipe::internal {
 
 class Pipeline;
+struct Value;
 enum class ValueKind : uint8_t;
 
 // The forward or the backward of a piece (see LayerRuns) begins or ends.
@@ -29,6 +31,9 @@ struct LayerEvent {
   std::chrono::steady_clock::time_point time;  // once the device has finished what came before
 };
 using LayerObserver = std::function<void(const LayerEvent&)>;
+
+// [piece] its number of layers: see LayerRuns.
+std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 
 // What runs is the code of a pipeline's stages, without checkpoints, so skips, several values and
 // in-place layers work as they do there, and a time has what a stage costs in it. One worker runs
@@ -45,6 +50,17 @@ using LayerObserver = std::function<void(const LayerEvent&)>;
 // Throws what GPipe's constructor does for a model that cannot be in a pipeline.
 class LayerRuns {
  public:
+  // What goes from layer to layer, in bytes of one micro-batch.
+  struct Traffic {
+    struct Skip {
+      int64_t from;  // layers
+      int64_t to;
+      int64_t bytes;
+    };
+    std::vector<int64_t> outputs;  // [piece]
+    std::vector<Skip> skips;
+  };
+
   // `cpu_threads`: the intra-op threads of a layer on the CPU; 0: the calling thread's number.
   LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads);
   ~LayerRuns();
@@ -60,9 +76,16 @@ class LayerRuns {
   // the layer in its message.
   void run(const Tensors& inputs, const LayerObserver& observer);
 
+  // Runs the forwards alone, without gradients, as the plain model would.
+  Traffic traffic(const Tensors& inputs);
+
  private:
+  Value first_value(const Tensors& inputs) const;
+
+  torch::nn::Sequential model_;
   c10::Device device_;
   std::vector<int64_t> pieces_;
+  skip::Layout layout_;
   Schedule schedule_;
   std::optional<ValueKind> input_kind_;
   std::shared_ptr<Pipeline> pipeline_;

@@ -25,8 +25,8 @@ namespace {
 namespace nn = torch::nn;
 using at::Tensor;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -102,8 +102,7 @@ TORCH_MODULE(Pop);
 
 TEST(LayerRuns, SkipsAndSeveralValuesPass) {
   const nn::Sequential model(
-      nn::Linear(2, 2), Stash(),
-      testing::layer<Tensor, std::tuple<Tensor, Tensor>>([](Tensor x) {
+      nn::Linear(2, 2), Stash(), testing::layer<Tensor, std::tuple<Tensor, Tensor>>([](Tensor x) {
         return std::make_tuple(x, x.detach());
       }),
       testing::layer<std::tuple<Tensor, Tensor>, Tensor>(
@@ -116,6 +115,21 @@ TEST(LayerRuns, SkipsAndSeveralValuesPass) {
   EXPECT_EQ(runs.pieces().size(), 7u);
   told(runs, {at::rand({4, 2})});
   EXPECT_TRUE(model->parameters()[0].grad().defined());
+}
+
+TEST(LayerRuns, TrafficIsWhatLayersHandOn) {
+  const nn::Sequential model(
+      Stash(), testing::layer<Tensor, Tensors>([](const Tensor& x) {
+        return Tensors{x.to(at::kDouble), Tensor(), x.to(at::kByte)};
+      }),
+      testing::layer<Tensors, Tensor>([](const Tensors& x) { return x[0].sum(1); }), Pop());
+  LayerRuns runs(model, c10::kCPU, 0);
+  const LayerRuns::Traffic traffic = runs.traffic({at::rand({4, 4})});
+  EXPECT_THAT(traffic.outputs, ElementsAre(64, 128 + 16, 32, 128));
+  ASSERT_EQ(traffic.skips.size(), 1u);
+  EXPECT_EQ(traffic.skips[0].from, 0);
+  EXPECT_EQ(traffic.skips[0].to, 3);
+  EXPECT_EQ(traffic.skips[0].bytes, 64);
 }
 
 struct Own {
@@ -164,12 +178,14 @@ TEST(LayerRuns, ThreadsThatAreAskedForAreThoseOfAWorker) {
 
 TEST(LayerRuns, AnErrorNamesTheLayer) {
   const nn::Sequential model(nn::Linear(2, 2),
-                             testing::layer<Tensor, Tensor>([](const Tensor&) -> Tensor {
-                               throw std::runtime_error("no");
-                             }));
+                             testing::layer<Tensor, Tensor>(
+                                 [](const Tensor&) -> Tensor { throw std::runtime_error("no"); }));
   LayerRuns runs(model, c10::kCPU, 0);
-  EXPECT_THAT([&] { told(runs, {at::rand({1, 2})}); },
-              ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("no"), HasSubstr("layer 1 ('1')"))));
+  EXPECT_THAT(
+      [&] {
+        told(runs, {at::rand({1, 2})});
+      },
+      ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("no"), HasSubstr("layer 1 ('1')"))));
 }
 
 }  // namespace

@@ -59,9 +59,22 @@ struct Run {
   FirstError error;
   std::optional<Action> failed_action;  // written by the worker whose error came first
 
-  void observe(Event::Edge edge, const Action& action, int32_t worker) const {
+  void observe(Event::Edge edge, const Action& action, int32_t worker, bool failed = false) const {
     if (options.observer == nullptr || !*options.observer) return;
-    (*options.observer)({edge, action, worker, std::chrono::steady_clock::now()});
+    (*options.observer)({edge, action, worker, std::chrono::steady_clock::now(), failed});
+  }
+
+  void handle(const Action& action, int32_t worker, std::vector<Payload>& received,
+              std::vector<Payload>& sent) const {
+    try {
+      handler(action, received, sent);
+    } catch (...) {
+      try {
+        observe(Event::Edge::kEnd, action, worker, /*failed=*/true);
+      } catch (...) {  // the action's error tells more
+      }
+      throw;
+    }
   }
 
   void fail(std::optional<Action> action) {
@@ -82,7 +95,7 @@ struct Run {
       sent.resize(step.sends.size());
       observe(Event::Edge::kBegin, step.action, worker);
       action = step.action;
-      handler(step.action, received, sent);
+      handle(step.action, worker, received, sent);
       action.reset();
       observe(Event::Edge::kEnd, step.action, worker);
       action = step.action;

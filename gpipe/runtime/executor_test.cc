@@ -291,6 +291,41 @@ TEST(ExecutorRuns, ObserverSeesEachActionBeginAndEndOnItsWorker) {
   }
 }
 
+TEST(ExecutorErrors, TheObserverSeesAFailedActionEndToo) {
+  const Program program = compile(Schedule::gpipe(2, 3), Routes::create(2));
+  const Action failing{ActionKind::kForward, 1, 1};
+  for (const bool observer_fails : {false, true}) {
+    int begun = 0;
+    int ended = 0;
+    std::mutex mutex;
+    const Observer observer = [&](const Event& event) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!(event.action == failing)) {
+        EXPECT_FALSE(event.failed);
+        return;
+      }
+      ++(event.edge == Event::Edge::kBegin ? begun : ended);
+      EXPECT_EQ(event.failed, event.edge == Event::Edge::kEnd);
+      if (event.failed && observer_fails) throw std::logic_error("the observer");
+    };
+    ExecuteOptions options;
+    options.observer = &observer;
+    WorkerPool pool(2);
+    Mailboxes<int> mailboxes(program.slots);
+    const auto failure = execute<int>(
+        pool, program, mailboxes,
+        [&](const Action& action, auto&, auto&) {
+          if (action == failing) throw std::runtime_error("the action");
+        },
+        options);
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_THROW(std::rethrow_exception(failure->error), std::runtime_error);
+    EXPECT_EQ(failure->action, failing);
+    EXPECT_EQ(begun, 1);
+    EXPECT_EQ(ended, 1);
+  }
+}
+
 TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
   const Program program =
       compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));

@@ -16,14 +16,15 @@ struct Event {
   Action action;
   int32_t worker;
   std::chrono::steady_clock::time_point time;
+  bool failed = false;  // with kEnd: the action threw
 };
 
 // Requirements: it is called on the worker that runs the action, by several workers at once, so it
 // must be thread-safe and fast.
 //
 // Guarantees: kBegin is reported when the action's inputs have arrived, not while it waits for
-// them. An action that fails has a kBegin and no kEnd. An exception thrown by an observer fails the
-// run like one thrown by the action.
+// them. Each is followed by its kEnd, also if the action fails. An exception thrown by an observer
+// fails the run like one thrown by the action, which then has no kEnd.
 using Observer = std::function<void(const Event&)>;
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>

@@ -40,8 +40,8 @@
 // at::tensor(values) without a device (torch::tensor, or a device, does it); "... no fake impl or
 // Meta kernel registered" for an operator on meta tensors that LibTorch has not in C++, such as
 // item() (torch::nn::init::sparse_ calls it).
-#ifndef INTERCEPTION_META_DEVICE_H_
-#define INTERCEPTION_META_DEVICE_H_
+#ifndef META_META_SCOPE_H_
+#define META_META_SCOPE_H_
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -59,4 +59,4 @@ class MetaScope {
 
 }  // namespace gpipe
 
-#endif  // INTERCEPTION_META_DEVICE_H_
+#endif  // META_META_SCOPE_H_

@@ -1,4 +1,4 @@
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>

@@ -1,0 +1,95 @@
+// MetaKernel: an operator on meta tensors, as a function from its arguments to its results.
+//
+// A table of these is shorter to write, and ten times as fast to compile, as functions that list
+// every argument of their operator: most look at two or three of them.
+#ifndef META_KERNEL_H_
+#define META_KERNEL_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+namespace c10 {
+struct FunctionSchema;
+}  // namespace c10
+
+namespace gpipe::internal {
+
+// The arguments of one call, by the names that LibTorch's schema of the operator gives them.
+//
+// Throws c10::Error where the schema has no argument of that name.
+class Arguments {
+ public:
+  // Both must outlive this.
+  Arguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> values)
+      : schema_(schema), values_(values) {}
+
+  const c10::IValue& operator[](const char* name) const;
+
+  // Undefined if it was not given.
+  at::Tensor tensor(const char* name) const;
+  int64_t integer(const char* name) const { return (*this)[name].toInt(); }
+  bool flag(const char* name) const { return (*this)[name].toBool(); }
+  // Empty if it was not given.
+  std::vector<int64_t> integers(const char* name) const;
+  // One for each of `count` dimensions: a single one holds for all of them, and `otherwise` stands
+  // for none at all.
+  std::vector<int64_t> integers(const char* name, int64_t count,
+                                const std::vector<int64_t>& otherwise = {}) const;
+  // Of `output_mask`.
+  bool wants(int64_t output) const { return (*this)["output_mask"].toBoolList().get(output); }
+
+ private:
+  const c10::FunctionSchema& schema_;
+  c10::ArrayRef<c10::IValue> values_;
+};
+
+struct MetaKernel {
+  // As in native_functions.yaml, e.g. "where.self".
+  const char* name;
+  // Returns what the schema says, in its order; an undefined tensor for a gradient that nobody
+  // wants.
+  std::function<std::vector<at::Tensor>(const Arguments&)> run;
+};
+
+// By theme; each in the .cc file of its name.
+std::vector<MetaKernel> convolution_kernels();
+std::vector<MetaKernel> index_kernels();
+std::vector<MetaKernel> loss_kernels();
+std::vector<MetaKernel> norm_kernels();
+std::vector<MetaKernel> padding_kernels();
+std::vector<MetaKernel> pointwise_kernels();
+std::vector<MetaKernel> pool_kernels();
+std::vector<MetaKernel> random_kernels();
+std::vector<MetaKernel> reduction_kernels();
+
+// A tensor of these sizes, otherwise like `x`: contiguous unless told.
+at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes,
+                     c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
+at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes, c10::ScalarType type);
+
+// A tensor of the sizes and type of `x`, and of its strides if it has no gaps.
+at::Tensor same_as(const at::Tensor& x);
+at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format);
+
+// What an operator gives that works element by element: inputs are broadcast, strides follow them.
+// Without `type` it is the inputs' common type. `out`, if defined, is resized to it and returned.
+at::Tensor element_wise(std::initializer_list<at::Tensor> inputs,
+                        std::optional<c10::ScalarType> type = std::nullopt,
+                        const at::Tensor& out = {});
+
+// A kernel that gives one tensor, same_as the argument of this name.
+MetaKernel like(const char* name, const char* argument);
+// A kernel that gives element_wise of the arguments of these names.
+MetaKernel broadcast(const char* name, std::vector<const char*> arguments);
+
+}  // namespace gpipe::internal
+
+#endif  // META_KERNEL_H_

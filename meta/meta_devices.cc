@@ -1,0 +1,69 @@
+#include "meta/meta_devices.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include "interception/allocations.h"
+
+namespace gpipe {
+namespace {
+
+thread_local c10::DeviceIndex index_of_this_thread = -1;
+
+// Nothing runs on a meta device, so everything that was asked of it is done.
+struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
+  c10::Device getDevice() const override { return {c10::kMeta, index_of_this_thread}; }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    index_of_this_thread = device.index();
+  }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device former = getDevice();
+    uncheckedSetDevice(device);
+    return former;
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(kMostMetaDevices);
+  }
+
+  c10::Stream getStream(c10::Device device) const noexcept override { return stream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
+    return stream(device);
+  }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
+    return stream(device);
+  }
+  c10::Stream exchangeStream(c10::Stream former) const noexcept override { return former; }
+
+  void record(void** event, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/,
+              c10::EventFlag /*flag*/) const override {
+    static char recorded;
+    *event = &recorded;  // not null: an event that was recorded
+  }
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override { return true; }
+  void synchronizeEvent(void* /*event*/) const override {}
+  void synchronizeDevice(c10::DeviceIndex /*device*/) const override {}
+
+ private:
+  static c10::Stream stream(c10::Device device) {
+    return c10::Stream(
+        c10::Stream::DEFAULT,
+        device.has_index() ? device : c10::Device(c10::kMeta, index_of_this_thread));
+  }
+};
+
+}  // namespace
+
+void install_meta_devices() {
+  static const bool installed = [] {
+    internal::install_allocators();
+    // LibTorch keeps the pointer until the process ends.
+    c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kMeta)] = new MetaDevices;
+    return true;
+  }();
+  (void)installed;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,35 @@
+// install_meta_devices: several meta devices, `meta:0`, `meta:1`, ..., as if each had a memory of
+// its own.
+//
+// LibTorch has one meta device. A pipeline over several of them runs its real code, the copies
+// between devices included, without memory and without values: what it would hold on each device
+// can be seen with AllocationScope (interception/allocations.h).
+#ifndef META_META_DEVICES_H_
+#define META_META_DEVICES_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace gpipe {
+
+// The most there are: as many as c10::DeviceIndex can name.
+inline constexpr int64_t kMostMetaDevices = 127;
+
+// From now on `c10::Device(c10::kMeta, k)` with k of 0 .. 126 is a device of its own, in the whole
+// process. A tensor that is made on meta is put on the thread's current meta device (set by
+// c10::DeviceGuard), whatever index it is asked for: LibTorch does not look at it. Without a guard
+// all is as before: the device is `meta`, without an index. Streams and events exist and do
+// nothing. Idempotent, thread-safe.
+//
+// A pipeline that computes on them gives NaN as its loss; see also install_meta_kernels().
+//
+// Example:
+//   install_meta_devices();
+//   c10::DeviceGuard guard(c10::Device(c10::kMeta, 3));
+//   at::empty({8}, at::kMeta).device();  // meta:3
+void install_meta_devices();
+
+}  // namespace gpipe
+
+#endif  // META_META_DEVICES_H_

@@ -1,0 +1,74 @@
+#include "meta/meta_kernels.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "meta/kernel.h"
+
+namespace gpipe {
+namespace {
+
+using internal::Arguments;
+using internal::MetaKernel;
+
+// What the dispatcher calls: takes the arguments from its stack and leaves the results there.
+class Boxed final : public c10::OperatorKernel {
+ public:
+  explicit Boxed(MetaKernel kernel) : kernel_(std::move(kernel)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    const size_t base = stack->size() - schema.arguments().size();
+    const c10::ArrayRef<c10::IValue> values(stack->data() + base, schema.arguments().size());
+    std::vector<at::Tensor> results = kernel_.run(Arguments(schema, values));
+    TORCH_INTERNAL_ASSERT(results.size() == schema.returns().size(), "meta kernel of ",
+                          kernel_.name, " has ", results.size(), " results");
+    stack->resize(base);
+    for (at::Tensor& result : results) stack->emplace_back(std::move(result));
+  }
+
+ private:
+  MetaKernel kernel_;
+};
+
+bool is_missing(const MetaKernel& kernel) {
+  std::string name = std::string("aten::") + kernel.name, overload;
+  if (const size_t dot = name.find('.'); dot != std::string::npos) {
+    overload = name.substr(dot + 1);
+    name.resize(dot);
+  }
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  TORCH_INTERNAL_ASSERT(op, "this LibTorch has no operator ", name, ".", overload);
+  return !op->hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
+bool install() {
+  // Never unregistered: threads may outlive static destruction.
+  auto* const library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  for (auto* const kernels :
+       {&internal::convolution_kernels, &internal::index_kernels, &internal::loss_kernels,
+        &internal::norm_kernels, &internal::padding_kernels, &internal::pointwise_kernels,
+        &internal::pool_kernels, &internal::random_kernels, &internal::reduction_kernels}) {
+    for (MetaKernel& kernel : kernels()) {
+      if (!is_missing(kernel)) continue;
+      const char* const name = kernel.name;
+      library->impl(
+          name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(std::move(kernel))));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void install_meta_kernels() { [[maybe_unused]] static const bool installed = install(); }
+
+}  // namespace gpipe

@@ -1,0 +1,93 @@
+// The networks of //models on meta: whole training steps.
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/sgd.h>
+
+#include <vector>
+
+#include "meta/testing/same_on_meta.h"
+#include "models/amoebanetd.h"
+#include "models/resnet.h"
+#include "models/unet.h"
+
+namespace gpipe {
+namespace {
+
+using testing::Trial;
+using testing::same_on_meta;
+using torch::nn::Sequential;
+using Make = std::function<Sequential()>;
+
+// Two training steps, then an evaluation.
+testing::Computation training(const Make& make, std::vector<int64_t> sizes, bool classifies) {
+  return [=](Trial& trial) {
+    Sequential model = trial.module(make);
+    torch::optim::SGD optimizer(model->parameters(),
+                                torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-4));
+    std::vector<at::Tensor> results;
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor output = model->forward(trial.data(sizes));
+      const at::Tensor loss =
+          classifies ? torch::nn::functional::cross_entropy(output,
+                                                            trial.integers(5, {output.size(0)}))
+                     : torch::nn::functional::mse_loss(output, trial.data(output.sizes()));
+      results.insert(results.end(), {output.detach(), loss.detach()});
+      loss.backward();
+      optimizer.step();
+    }
+    model->eval();
+    const at::NoGradGuard no_grad;
+    results.push_back(model->forward(trial.data(sizes)));
+    return results;
+  };
+}
+
+Sequential small_resnet(bool inplace) {
+  return models::resnet(
+      models::ResNetOptions({1, 2}).num_classes(5).base_planes(4).inplace(inplace));
+}
+
+TEST(ModelsOnMeta, ResNetTrains) {
+  for (const bool inplace : {false, true}) {
+    EXPECT_TRUE(
+        same_on_meta(training([=] { return small_resnet(inplace); }, {2, 3, 32, 32}, true)));
+  }
+}
+
+TEST(ModelsOnMeta, UNetTrains) {
+  const Make make = [] {
+    return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(4));
+  };
+  EXPECT_TRUE(same_on_meta(training(make, {2, 3, 32, 32}, false)));
+  // An odd size, so that what is popped is larger.
+  EXPECT_TRUE(same_on_meta(training(make, {2, 3, 33, 35}, false)));
+}
+
+TEST(ModelsOnMeta, AmoebaNetTrains) {
+  const Make make = [] {
+    return models::amoebanetd(
+        models::AmoebaNetDOptions().num_layers(3).num_filters(16).num_classes(5));
+  };
+  EXPECT_TRUE(same_on_meta(training(make, {2, 3, 224, 224}, true)));
+}
+
+// A batch on the CPU would take minutes and tens of gigabytes.
+TEST(ModelsOnMeta, PublishedSizesTrainInSeconds) {
+  const auto step = [](const Make& make, std::vector<int64_t> sizes, bool classifies) {
+    Trial trial(/*on_meta=*/true);
+    return training(make, std::move(sizes), classifies)(trial);
+  };
+  EXPECT_EQ(step([] { return models::resnet101(); }, {32, 3, 224, 224}, true).back().sizes(),
+            (at::IntArrayRef{32, 1000}));
+  EXPECT_EQ(step([] { return models::unet(); }, {32, 3, 192, 192}, false).back().sizes(),
+            (at::IntArrayRef{32, 1, 192, 192}));
+  EXPECT_EQ(step([] { return models::amoebanetd(); }, {32, 3, 224, 224}, true).back().sizes(),
+            (at::IntArrayRef{32, 1000}));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,96 @@
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+
+#include "meta/kernel.h"
+
+namespace gpipe::internal {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Statistics are kept in the type that is computed in.
+at::Tensor statistics(const at::Tensor& x, at::IntArrayRef sizes) {
+  return made_like(x, sizes, at::toOpMathType(x.scalar_type()));
+}
+
+Tensors batch_norm(const at::Tensor& input, bool training) {
+  // In evaluation the running statistics are all that backward needs.
+  const int64_t kept = training ? input.size(1) : 0;
+  return {same_as(input, input.suggest_memory_format()), statistics(input, {kept}),
+          statistics(input, {kept})};
+}
+
+// Of a gradient's type are its tensor's and, where there is none, the input's.
+at::Tensor parameter_grad(const at::Tensor& parameter, const at::Tensor& input,
+                          at::IntArrayRef sizes) {
+  return made_like(parameter.defined() ? parameter : input, sizes);
+}
+
+Tensors batch_norm_backward(const Arguments& in) {
+  const at::Tensor input = in.tensor("input"), weight = in.tensor("weight");
+  Tensors grads(3);
+  if (in.wants(0)) grads[0] = same_as(input, input.suggest_memory_format());
+  for (const int64_t k : {1, 2}) {
+    if (in.wants(k)) grads[k] = parameter_grad(weight, input, {input.size(1)});
+  }
+  return grads;
+}
+
+Tensors layer_norm(const Arguments& in) {
+  const at::Tensor input = in.tensor("input");
+  std::vector<int64_t> kept = input.sizes().vec();
+  const size_t normalized = in.integers("normalized_shape").size();
+  std::fill(kept.end() - static_cast<int64_t>(normalized), kept.end(), 1);
+  return {same_as(input, c10::MemoryFormat::Contiguous), statistics(input, kept),
+          statistics(input, kept)};
+}
+
+Tensors layer_norm_backward(const Arguments& in) {
+  const at::Tensor input = in.tensor("input");
+  const std::vector<int64_t> sizes = in.integers("normalized_shape");
+  Tensors grads(3);
+  if (in.wants(0)) grads[0] = same_as(input, c10::MemoryFormat::Contiguous);
+  if (in.wants(1)) grads[1] = parameter_grad(in.tensor("weight"), input, sizes);
+  if (in.wants(2)) grads[2] = parameter_grad(in.tensor("bias"), input, sizes);
+  return grads;
+}
+
+Tensors group_norm(const Arguments& in) {
+  const at::Tensor input = in.tensor("input");
+  const std::vector<int64_t> kept = {in.integer("N"), in.integer("group")};
+  return {same_as(input, input.suggest_memory_format()), statistics(input, kept),
+          statistics(input, kept)};
+}
+
+Tensors group_norm_backward(const Arguments& in) {
+  const at::Tensor input = in.tensor("input"), weight = in.tensor("weight");
+  Tensors grads(3);
+  if (in.wants(0)) grads[0] = same_as(input, input.suggest_memory_format());
+  for (const int64_t k : {1, 2}) {
+    if (in.wants(k)) grads[k] = parameter_grad(weight, input, {in.integer("C")});
+  }
+  return grads;
+}
+
+Tensors batch_norm_of_arguments(const Arguments& in) {
+  return batch_norm(in.tensor("input"), in.flag("training"));
+}
+
+}  // namespace
+
+std::vector<MetaKernel> norm_kernels() {
+  return {
+      {"native_batch_norm", batch_norm_of_arguments},
+      {"_native_batch_norm_legit", batch_norm_of_arguments},
+      {"_native_batch_norm_legit.no_stats", batch_norm_of_arguments},
+      {"native_batch_norm_backward", batch_norm_backward},
+      // LibTorch makes these two of batch norms otherwise, with temporary tensors.
+      {"native_layer_norm", layer_norm},
+      {"native_group_norm", group_norm},
+      {"native_layer_norm_backward", layer_norm_backward},
+      {"native_group_norm_backward", group_norm_backward},
+  };
+}
+
+}  // namespace gpipe::internal

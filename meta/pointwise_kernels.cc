@@ -1,0 +1,68 @@
+#include <ATen/ops/result_type.h>
+
+#include "meta/kernel.h"
+
+namespace gpipe::internal {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+Tensors where(const Arguments& in) {
+  const at::Tensor self = in.tensor("self"), other = in.tensor("other");
+  return {element_wise({in.tensor("condition"), self, other}, at::result_type(self, other))};
+}
+
+// Both gradients have the size of the broadcast weight, which autograd sums.
+Tensors prelu_backward(const Arguments& in) {
+  const auto grad = [&in] {
+    return element_wise({in.tensor("self"), in.tensor("weight"), in.tensor("grad_output")});
+  };
+  return {grad(), grad()};
+}
+
+Tensors contiguous_grad(const Arguments& in) {
+  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
+}
+
+}  // namespace
+
+std::vector<MetaKernel> pointwise_kernels() {
+  return {
+      // Activations.
+      broadcast("relu", {"self"}),
+      broadcast("hardswish", {"self"}),
+      broadcast("hardswish_backward", {"grad_output", "self"}),
+      broadcast("hardtanh", {"self"}),
+      broadcast("hardtanh_backward", {"grad_output", "self"}),
+      {"log_sigmoid_forward",
+       [](const Arguments& in) -> Tensors {
+         // The CPU keeps exp(-|x|), CUDA nothing.
+         const at::Tensor self = in.tensor("self");
+         return {same_as(self), same_as(self)};
+       }},
+      like("log_sigmoid_backward", "grad_output"),
+      broadcast("_prelu_kernel", {"self", "weight"}),
+      {"_prelu_kernel_backward", prelu_backward},
+      like("rrelu_with_noise", "self"),
+      {"glu_backward", contiguous_grad},
+      // Arithmetic.
+      {"where.self", where},
+      broadcast("floor_divide", {"self", "other"}),
+      broadcast("rsub.Tensor", {"self", "other"}),
+      {"remainder.Scalar_Tensor",
+       [](const Arguments& in) -> Tensors {
+         const at::Tensor other = in.tensor("other");
+         return {element_wise({other}, at::result_type(in["self"].toScalar(), other))};
+       }},
+      {"isnan",
+       [](const Arguments& in) -> Tensors { return {element_wise({in.tensor("self")}, at::kBool)}; }},
+      broadcast("logit", {"self"}),
+      broadcast("__lshift__.Tensor", {"self", "other"}),
+      broadcast("__rshift__.Tensor", {"self", "other"}),
+      broadcast("__lshift__.Scalar", {"self"}),
+      broadcast("__rshift__.Scalar", {"self"}),
+      like("_logcumsumexp", "self"),
+  };
+}
+
+}  // namespace gpipe::internal

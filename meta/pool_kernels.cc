@@ -1,0 +1,83 @@
+#include <ATen/native/Pool.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "meta/kernel.h"
+
+// Inputs have their channels and space last, with a batch before them or none.
+
+namespace gpipe::internal {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// The sizes of `x` with others for its last dimensions.
+std::vector<int64_t> with_last(const at::Tensor& x, const std::vector<int64_t>& last) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  std::copy(last.begin(), last.end(), sizes.end() - static_cast<int64_t>(last.size()));
+  return sizes;
+}
+
+Tensors max_pool3d(const Arguments& in) {
+  const at::Tensor input = in.tensor("self");
+  const std::vector<int64_t> kernel = in.integers("kernel_size", 3),
+                             stride = in.integers("stride", 3, kernel),
+                             padding = in.integers("padding", 3),
+                             dilation = in.integers("dilation", 3);
+  std::vector<int64_t> last;
+  for (int64_t i = 0; i < 3; ++i) {
+    last.push_back(at::native::pooling_output_shape<int64_t>(
+        input.size(input.dim() - 3 + i), kernel[i], padding[i], stride[i], dilation[i],
+        in.flag("ceil_mode")));
+  }
+  const std::vector<int64_t> sizes = with_last(input, last);
+  at::Tensor output = made_like(input, sizes, input.suggest_memory_format());
+  at::Tensor indices = at::empty_like(output, output.options().dtype(at::kLong));
+  return {output, indices};
+}
+
+// Of the last `count` dimensions.
+template <int64_t count>
+Tensors adaptive_pool(const Arguments& in) {
+  const at::Tensor input = in.tensor("self");
+  // In three dimensions no kernel keeps channels last.
+  const auto format =
+      count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
+  return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
+}
+
+Tensors grad_in_format(const Arguments& in) {
+  const at::Tensor input = in.tensor("self");
+  return {same_as(input, input.suggest_memory_format())};
+}
+
+Tensors contiguous_grad(const Arguments& in) {
+  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
+}
+
+template <int64_t count>
+Tensors max_unpool(const Arguments& in) {
+  const at::Tensor input = in.tensor("self");
+  const auto format =
+      count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
+  return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
+}
+
+}  // namespace
+
+std::vector<MetaKernel> pool_kernels() {
+  return {
+      {"max_pool3d_with_indices", max_pool3d},
+      {"max_pool3d_with_indices_backward", grad_in_format},
+      {"_adaptive_avg_pool2d", adaptive_pool<2>},
+      {"_adaptive_avg_pool2d_backward", grad_in_format},
+      {"_adaptive_avg_pool3d", adaptive_pool<3>},
+      {"_adaptive_avg_pool3d_backward", contiguous_grad},
+      {"fractional_max_pool3d_backward", contiguous_grad},
+      {"max_unpool2d", max_unpool<2>},
+      {"max_unpool3d", max_unpool<3>},
+  };
+}
+
+}  // namespace gpipe::internal
