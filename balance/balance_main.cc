@@ -37,7 +37,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "models/by_name.h"
 
 ABSL_FLAG(std::string, model, "",
@@ -75,6 +75,10 @@ ABSL_FLAG(double, bandwidth_gbps, 0.0,
 ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
 ABSL_FLAG(double, overhead_us, 0.0,
           "Microseconds that a forward or backward of a partition takes beside its layers.");
+ABSL_FLAG(
+    double, contention, 1.0,
+    "How many times as long a forward or backward takes while other partitions compute, which "
+    "share caches and memory with it.");
 ABSL_FLAG(double, param_scale, 2.0,
           "Memory of a parameter with its gradient and the optimizer's state, in units of its "
           "size: 2 for SGD, 3 with momentum, 4 for Adam.");
@@ -279,6 +283,7 @@ void read_options(Settings& settings) {
   options.bandwidth = at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
   options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
+  options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large

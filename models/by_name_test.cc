@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "tools/testing/wrong_input.h"
 
 namespace gpipe::models {
