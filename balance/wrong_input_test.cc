@@ -1,8 +1,14 @@
-// partition() is given wrong input: it throws what its header says, and the message tells what was
-// given and what to do.
+// The public functions are given wrong input: they throw what their headers say, and the message
+// tells what was given and what to do.
 #include "tools/testing/wrong_input.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "balance/balance.h"
 #include "balance/partition.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe::balance {
 namespace {
@@ -185,6 +193,189 @@ Rows ranges() {
 }
 
 INSTANTIATE_TEST_SUITE_P(KeepTogether, WrongInputTest, ::testing::ValuesIn(ranges()),
+                         testing::row_name);
+
+namespace nn = torch::nn;
+
+nn::Sequential three_layers() {
+  return nn::Sequential(nn::Linear(2, 3), nn::ReLU(), nn::Linear(3, 1));
+}
+
+at::Tensor four_rows() { return at::rand({4, 2}); }
+
+Row value_error(std::string name, std::function<void()> call, std::vector<std::string> parts) {
+  return {std::move(name), std::move(call), typeid(c10::ValueError), std::move(parts)};
+}
+
+using Model = std::function<nn::Sequential()>;
+using Sample = std::function<Tensors()>;
+
+// What profile_times, profile_sizes, profile and both balances refuse alike.
+void add_to_all(Rows& rows, const std::string& name, const Model& model, const Sample& sample,
+                const std::vector<std::string>& parts) {
+  rows.push_back(value_error(
+      name + "Times", [=] { profile_times(model(), sample()); }, parts));
+  rows.push_back(value_error(
+      name + "Sizes", [=] { profile_sizes(model(), sample()); }, parts));
+  rows.push_back(value_error(
+      name + "Profile", [=] { profile(model(), sample()); }, parts));
+  rows.push_back(value_error(
+      name + "ByTime", [=] { balance_by_time(1, model(), sample()); }, parts));
+  rows.push_back(value_error(
+      name + "BySize", [=] { balance_by_size(1, model(), sample()); }, parts));
+}
+
+Rows models() {
+  Rows rows;
+  const auto add_model = [&](const std::string& name, const Model& model,
+                             const std::vector<std::string>& parts) {
+    add_to_all(
+        rows, name, model, [] { return Tensors{four_rows()}; }, parts);
+  };
+  const auto add_sample = [&](const std::string& name, const Sample& sample,
+                              const std::vector<std::string>& parts) {
+    add_to_all(rows, name, three_layers, sample, parts);
+  };
+  add_model("Empty", [] { return nn::Sequential(); }, {"no layers"});
+  add_model("Holder", [] { return nn::Sequential(nullptr); }, {"empty module holder"});
+  add_model("TheSameLayerTwice",
+            [] {
+              nn::Linear twice(2, 2);
+              return nn::Sequential(twice, twice);
+            },
+            {"'0' and '1'", "same object"});
+  add_model("TwoDevices",
+            [] {
+              nn::Sequential model = three_layers();
+              MetaScope meta;
+              model->push_back("far", nn::Linear(1, 1));
+              return model;
+            },
+            {"'weight' of layer 3 ('far') is on meta", "layer 0 ('0') is on cpu", "one device"});
+  add_sample("NoTensors", [] { return Tensors{}; }, {"no tensors", "one micro-batch"});
+  add_sample("Undefined", [] { return Tensors{at::Tensor()}; }, {"sample tensor"});
+  add_sample("NoRows", [] { return Tensors{at::empty({0, 2})}; }, {"0 rows", "one micro-batch"});
+  add_sample("Scalar", [] { return Tensors{at::rand({})}; }, {"sample tensor 0"});
+  add_sample("UnequalRows",
+             [] {
+               return Tensors{at::rand({4, 2}), at::rand({3, 2})};
+             },
+             {"sample tensor 1"});
+  add_sample("TwoTensors",
+             [] {
+               return Tensors{four_rows(), four_rows()};
+             },
+             {"the model's first layer", "2"});
+  add_sample("Elsewhere", [] { return Tensors{four_rows().to(at::kMeta)}; },
+             {"tensor 0 of the sample is on meta", "the model is on cpu", ".to()"});
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WrongInputTest, ::testing::ValuesIn(models()), testing::row_name);
+
+Rows profiling_options() {
+  Rows rows;
+  const auto on_meta = [] {
+    MetaScope meta;
+    return three_layers();
+  };
+  const auto on_meta_rows = [] { return four_rows().to(at::kMeta); };
+  const std::vector<std::string> says = {"meta device", "profile_sizes or balance_by_size"};
+  rows.push_back(value_error(
+      "MetaTimes", [=] { profile_times(on_meta(), on_meta_rows()); }, says));
+  rows.push_back(value_error(
+      "MetaByTime", [=] { balance_by_time(1, on_meta(), on_meta_rows()); }, says));
+  rows.push_back(value_error("Inference",
+                             [] {
+                               c10::InferenceMode inference;
+                               profile_times(three_layers(), at::rand({4, 2}));
+                             },
+                             {"InferenceMode", "outside"}));
+
+  const auto times = [&](const std::string& name, const TimeOptions& options,
+                         std::vector<std::string> parts) {
+    rows.push_back(value_error(
+        name, [=] { profile_times(three_layers(), four_rows(), options); }, parts));
+    rows.push_back(value_error(
+        name + "Balance", [=] { balance_by_time(2, three_layers(), four_rows(), options); },
+        parts));
+  };
+  const std::vector<std::pair<std::string, double>> timeouts = {
+      {"0", 0}, {"-1", -1}, {"nan", kNan}, {"inf", kInfinity}};
+  for (size_t k = 0; k < timeouts.size(); ++k) {
+    const auto& [shown, given] = timeouts[k];
+    const std::vector<std::string> parts = {"timeout", "above 0", "got " + shown};
+    times("Timeout" + std::to_string(k), TimeOptions().timeout(given), parts);
+    rows.push_back(value_error(
+        "ProfileTimeout" + std::to_string(k),
+        [timeout = given] {
+          profile(three_layers(), four_rows(), ProfileOptions().timeout(timeout));
+        },
+        parts));
+  }
+  times("NegativeRows", TimeOptions().micro_batch_rows(-1), {"micro_batch_rows", "got -1"});
+  times("TooManyRows", TimeOptions().micro_batch_rows(5), {"the sample's 4 rows", "got 5"});
+  times("NegativeThreads", TimeOptions().cpu_threads(-1), {"cpu_threads", "got -1"});
+  times("TooManyThreads", TimeOptions().cpu_threads(1025), {"1 to 1024", "got 1025"});
+
+  const auto sizes = [&](const std::string& name, const SizeOptions& options,
+                         std::vector<std::string> parts) {
+    rows.push_back(value_error(
+        name, [=] { profile_sizes(three_layers(), four_rows(), options); }, parts));
+    rows.push_back(value_error(
+        name + "Balance", [=] { balance_by_size(2, three_layers(), four_rows(), options); },
+        parts));
+  };
+  const std::vector<std::pair<std::string, double>> scales = {
+      {"-0.5", -0.5}, {"nan", kNan}, {"inf", kInfinity}};
+  for (size_t k = 0; k < scales.size(); ++k) {
+    sizes("Scale" + std::to_string(k), SizeOptions().param_scale(scales[k].second),
+          {"param_scale", "at least 0", "got " + scales[k].first});
+  }
+  sizes("LargeScale", SizeOptions().param_scale(1e300), {"layers up to layer 0 ('0')", "smaller"});
+  sizes("NoChunks", SizeOptions().chunks(0), {"chunks must be at least 1", "got 0"});
+  sizes("NegativeChunks", SizeOptions().chunks(-3), {"got -3"});
+  sizes("MostChunks", SizeOptions().chunks(kMax), {"fewer chunks", std::to_string(kMax)});
+  sizes("SizesOfTooManyRows", SizeOptions().micro_batch_rows(5), {"4 rows", "got 5"});
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Profiling, WrongInputTest, ::testing::ValuesIn(profiling_options()),
+                         testing::row_name);
+
+Rows balances() {
+  Rows rows;
+  const std::vector<std::pair<int64_t, std::vector<std::string>>> wrong = {
+      {0, {"at least 1", "got 0"}},
+      {-1, {"got -1"}},
+      {4, {"3 layers for 4 partitions", "fewer"}},
+      {kMax, {"3 layers for " + std::to_string(kMax)}}};
+  for (size_t k = 0; k < wrong.size(); ++k) {
+    const int64_t given = wrong[k].first;
+    rows.push_back(value_error(
+        "Partitions" + std::to_string(k) + "ByTime",
+        [=] { balance_by_time(given, three_layers(), four_rows()); }, wrong[k].second));
+    rows.push_back(value_error(
+        "Partitions" + std::to_string(k) + "BySize",
+        [=] { balance_by_size(given, three_layers(), four_rows()); }, wrong[k].second));
+  }
+  // The model would throw, if it ran.
+  rows.push_back(value_error(
+      "Slowness",
+      [=] {
+        balance_by_time(2, three_layers(), at::rand({4, 7}), TimeOptions().slowness({1, 0}));
+      },
+      {"slowness[1] is 0", "above 0"}));
+  rows.push_back(value_error(
+      "Together",
+      [=] {
+        balance_by_size(2, three_layers(), at::rand({4, 7}), SizeOptions().keep_together({{0, 2}}));
+      },
+      {"keep_together leaves 1 piece", "fewer"}));
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Balances, WrongInputTest, ::testing::ValuesIn(balances()),
                          testing::row_name);
 
 }  // namespace

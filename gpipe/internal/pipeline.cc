@@ -63,7 +63,7 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
 bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-                   const skip::Layout& layout, int64_t cpu_threads_per_stage)
+                   const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers)
     : devices_(std::move(devices)),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), layout.crossing())) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
@@ -77,13 +77,14 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  // A single stage has nothing to overlap with, so it runs on the caller's thread, unless a number
+  // A single worker has nothing to overlap with, so it runs on the caller's thread, unless a number
   // of intra-op threads was asked for, which may differ from the caller's.
   const bool inline_single = cpu_threads_per_stage == 0;
   const DefaultThreadsScope of_the_caller;
-  worker_threads_.resize(stages);
+  if (workers == 0) workers = stages;
+  worker_threads_.resize(workers);
   pool_ = std::make_unique<WorkerPool>(
-      stages,
+      workers,
       [&](int64_t worker) {
         worker_threads_[worker] = at::RecordFunction::currentThreadId();
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
@@ -219,6 +220,7 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer) {
+  TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
   const ProgramCache::Compiled& compiled = programs_.get(schedule, half);
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {

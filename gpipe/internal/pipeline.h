@@ -84,8 +84,10 @@ struct BackwardRequest {
 class Pipeline {
  public:
   // `cpu_threads_per_stage` is as in GPipeOptions. `layout` has the skips of the whole model.
+  // `workers`: how many workers its schedules may have; 0: one for each stage, which run_forward()
+  // and run_backward() need.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-           const skip::Layout& layout, int64_t cpu_threads_per_stage);
+           const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
 

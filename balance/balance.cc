@@ -1,0 +1,86 @@
+#include "balance/balance.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/internal/layer_runs.h"
+
+namespace gpipe::balance {
+namespace {
+
+// Layers that are measured together have no cut between them.
+std::vector<LayerRange> with_pieces(std::vector<LayerRange> keep_together,
+                                    const torch::nn::Sequential& model) {
+  int64_t first = 0;
+  for (const int64_t layers : internal::pieces_of(model)) {
+    if (layers > 1) keep_together.push_back({first, first + layers - 1});
+    first += layers;
+  }
+  return keep_together;
+}
+
+std::vector<int64_t> cut(const std::vector<double>& costs, int64_t partitions,
+                         const PartitionOptions& options) {
+  try {
+    return partition(costs, partitions, options);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+}
+
+// Refuses options before the model runs.
+void check(int64_t partitions, const torch::nn::Sequential& model,
+           const PartitionOptions& options) {
+  TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
+  TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to balance");
+  (void)cut(std::vector<double>(model->size(), 0.0), partitions, options);
+}
+
+}  // namespace
+
+std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequential& model,
+                                     const Tensors& sample, const TimeOptions& options) {
+  PartitionOptions how;
+  how.slowness = options.slowness();
+  how.keep_together = options.keep_together();
+  check(partitions, model, how);
+  TimeOptions shared = options;
+  if (shared.cpu_threads() == 0) {
+    shared.cpu_threads(std::max<int64_t>(1, at::get_num_threads() / partitions));
+  }
+  std::vector<double> costs;
+  for (const LayerTimes& layer : profile_times(model, sample, shared)) {
+    costs.push_back((options.recompute() ? 2 : 1) * layer.forward + layer.backward);
+  }
+  how.keep_together = with_pieces(std::move(how.keep_together), model);
+  return cut(costs, partitions, how);
+}
+
+std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequential& model,
+                                     const at::Tensor& sample, const TimeOptions& options) {
+  return balance_by_time(partitions, model, Tensors{sample}, options);
+}
+
+std::vector<int64_t> balance_by_size(int64_t partitions, const torch::nn::Sequential& model,
+                                     const Tensors& sample, const SizeOptions& options) {
+  PartitionOptions how;
+  how.keep_together = options.keep_together();
+  check(partitions, model, how);
+  std::vector<double> costs;
+  for (const int64_t size : profile_sizes(model, sample, options)) {
+    costs.push_back(static_cast<double>(size));
+  }
+  how.keep_together = with_pieces(std::move(how.keep_together), model);
+  return cut(costs, partitions, how);
+}
+
+std::vector<int64_t> balance_by_size(int64_t partitions, const torch::nn::Sequential& model,
+                                     const at::Tensor& sample, const SizeOptions& options) {
+  return balance_by_size(partitions, model, Tensors{sample}, options);
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,377 @@
+#include "balance/profiler.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "balance/layer_memory.h"
+#include "balance/model_guard.h"
+#include "gpipe/internal/layer_runs.h"
+#include "gpipe/internal/mini_batch.h"
+#include "interception/allocations.h"
+
+namespace gpipe::balance {
+namespace {
+
+using internal::LayerEvent;
+using internal::LayerRuns;
+using Seconds = std::chrono::duration<double>;
+
+constexpr int64_t kLeastPasses = 3;
+constexpr int64_t kMostThreads = 1024;  // as in GPipeOptions::cpu_threads_per_stage
+
+void check_timeout(double timeout) {
+  TORCH_CHECK_VALUE(std::isfinite(timeout) && timeout > 0,
+                    "timeout must be a finite number of seconds above 0, got ", timeout);
+}
+
+void check_threads(int64_t threads) {
+  TORCH_CHECK_VALUE(threads >= 0 && threads <= kMostThreads,
+                    "cpu_threads must be 0 (as many as there are) or from 1 to ", kMostThreads,
+                    ", got ", threads);
+}
+
+void check_model(const torch::nn::Sequential& model) {
+  TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
+  TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to profile");
+  for (const auto& child : model->named_children()) {
+    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
+                      "' of the model is a null pointer; give a module or leave it out");
+  }
+}
+
+// "layer 3 ('conv')"
+std::string layer_text(const torch::nn::Sequential& model, size_t layer) {
+  return "layer " + std::to_string(layer) + " ('" + model->named_children()[layer].key() + "')";
+}
+
+// The device of the model and the sample.
+c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
+  std::optional<c10::Device> device;
+  std::string owner;  // of the first tensor
+  const auto children = model->named_children();
+  for (size_t layer = 0; layer < children.size(); ++layer) {
+    const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+      if (!tensor.defined()) return;
+      if (!device) {
+        device = tensor.device();
+        owner = layer_text(model, layer);
+      }
+      TORCH_CHECK_VALUE(tensor.device() == *device, "the ", what, " '", name, "' of ",
+                        layer_text(model, layer), " is on ", tensor.device(), ", but ", owner,
+                        " is on ", *device,
+                        "; a model is profiled on one device: move it there with model->to()");
+    };
+    for (const auto& p : children[layer].value()->named_parameters()) {
+      check(p.key(), p.value(), "parameter");
+    }
+    for (const auto& b : children[layer].value()->named_buffers()) {
+      check(b.key(), b.value(), "buffer");
+    }
+  }
+  for (size_t k = 0; k < sample.size(); ++k) {
+    if (!sample[k].defined()) continue;
+    if (!device) device = sample[k].device();
+    TORCH_CHECK_VALUE(sample[k].device() == *device, "tensor ", k, " of the sample is on ",
+                      sample[k].device(), ", but the model is on ", *device,
+                      "; move one of them with .to()");
+  }
+  return *device;
+}
+
+// The number of rows of the micro-batch.
+int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows) {
+  TORCH_CHECK_VALUE(!sample.empty(),
+                    "the sample has no tensors; give one micro-batch of the model's inputs");
+  const int64_t rows = internal::batch_size(sample, "sample tensor");
+  TORCH_CHECK_VALUE(rows > 0, "the sample has 0 rows; give one micro-batch of the model's inputs");
+  TORCH_CHECK_VALUE(
+      micro_batch_rows >= 0 && micro_batch_rows <= rows,
+      "micro_batch_rows must be 0 (all rows of the sample) or from 1 to the sample's ", rows,
+      " rows, got ", micro_batch_rows);
+  return micro_batch_rows == 0 ? rows : micro_batch_rows;
+}
+
+// A model on its device that is being profiled. When it is destroyed the model is as before.
+class Subject {
+ public:
+  // Checks everything before anything is changed.
+  Subject(const torch::nn::Sequential& model, const Tensors& sample, int64_t micro_batch_rows,
+          int64_t cpu_threads)
+      : model_(checked(model)),
+        rows_(rows_of(sample, micro_batch_rows)),
+        device_(device_of(model, sample)),
+        runs_(model, device_, cpu_threads),
+        guard_(*model_, device_) {
+    for (const at::Tensor& tensor : sample) {
+      sample_.push_back(tensor.defined() ? tensor.detach().narrow(0, 0, rows_) : tensor);
+      needs_grad_.push_back(tensor.defined() && tensor.requires_grad());
+    }
+    model_->train();
+  }
+
+  int64_t rows() const { return rows_; }
+  c10::Device device() const { return device_; }
+  const std::vector<int64_t>& pieces() const { return runs_.pieces(); }
+
+  // New tensors, which the first layer may change.
+  Tensors inputs() const {
+    Tensors inputs;
+    for (size_t k = 0; k < sample_.size(); ++k) {
+      inputs.push_back(sample_[k].defined() ? sample_[k].clone() : sample_[k]);
+      if (needs_grad_[k]) inputs.back().set_requires_grad(true);
+    }
+    return inputs;
+  }
+
+  void run(const internal::LayerObserver& observer) { runs_.run(inputs(), observer); }
+
+  // A first pass takes longer, allocates the parameters' gradients, and is where layers make what
+  // they keep for ever.
+  void warm_up() {
+    run([](const LayerEvent&) {});
+  }
+
+  LayerRuns::Traffic traffic() { return runs_.traffic(inputs()); }
+
+  // [layer] from [piece]: the first layer has it all.
+  template <typename T>
+  std::vector<T> by_layer(const std::vector<T>& of_pieces) const {
+    std::vector<T> result;
+    for (size_t k = 0; k < of_pieces.size(); ++k) {
+      result.push_back(of_pieces[k]);
+      result.resize(result.size() + pieces()[k] - 1);
+    }
+    return result;
+  }
+
+ private:
+  static const torch::nn::Sequential& checked(const torch::nn::Sequential& model) {
+    check_model(model);
+    TORCH_CHECK_VALUE(!c10::InferenceMode::is_enabled(),
+                      "a model cannot be profiled under torch::InferenceMode, which has no "
+                      "gradients; do it outside");
+    return model;
+  }
+
+  torch::nn::Sequential model_;
+  int64_t rows_;
+  c10::Device device_;
+  LayerRuns runs_;
+  Tensors sample_;
+  std::vector<bool> needs_grad_;
+  ModelGuard guard_;  // destroyed first
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+std::vector<LayerTimes> measure_times(Subject& subject, double timeout,
+                                      const TimeProgressFn& progress) {
+  const size_t pieces = subject.pieces().size();
+  std::vector<std::vector<double>> forward(pieces);
+  std::vector<std::vector<double>> backward(pieces);
+  TimeProgress state;
+  state.timeout = timeout;
+  const auto start = std::chrono::steady_clock::now();
+  while (state.passes < kLeastPasses || state.seconds < timeout) {
+    std::chrono::steady_clock::time_point begin;
+    subject.run([&](const LayerEvent& event) {
+      if (event.begin) {
+        begin = event.time;
+        return;
+      }
+      (event.backward ? backward : forward)[event.piece].push_back(
+          Seconds(event.time - begin).count());
+    });
+    ++state.passes;
+    state.seconds = Seconds(std::chrono::steady_clock::now() - start).count();
+    if (progress) progress(state);
+  }
+  std::vector<LayerTimes> times(pieces);
+  for (size_t k = 0; k < pieces; ++k) {
+    times[k] = {median(std::move(forward[k])), median(std::move(backward[k]))};
+  }
+  return subject.by_layer(times);
+}
+
+struct LayerBytes {
+  int64_t kept = 0;
+  int64_t workspace = 0;
+};
+
+bool sees_memory(c10::Device device) { return device.is_cpu() || device.is_meta(); }
+
+std::vector<LayerBytes> measure_memory(Subject& subject) {
+  LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
+  {
+    const internal::AllocationScope scope(memory);
+    subject.run([&](const LayerEvent& event) {
+      if (event.backward) {
+        event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
+      } else {
+        event.begin ? memory.begin_forward(event.piece) : memory.end_forward(event.piece);
+      }
+    });
+  }
+  std::vector<LayerBytes> bytes;
+  for (size_t k = 0; k < memory.kept().size(); ++k) {
+    bytes.push_back({memory.kept()[k], memory.workspace()[k]});
+  }
+  return subject.by_layer(bytes);
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+}
+
+// [layer] Each tensor counts at the first layer that has it.
+std::vector<LayerProfile> held(const torch::nn::Sequential& model) {
+  std::vector<LayerProfile> layers;
+  std::unordered_set<const c10::TensorImpl*> known;
+  const auto fresh = [&](const at::Tensor& tensor) {
+    return tensor.defined() && known.insert(tensor.unsafeGetTensorImpl()).second;
+  };
+  for (const auto& child : model->named_children()) {
+    LayerProfile layer;
+    layer.name = child.key();
+    for (const at::Tensor& parameter : child.value()->parameters()) {
+      if (fresh(parameter)) layer.parameters += bytes_of(parameter);
+    }
+    for (const at::Tensor& buffer : child.value()->buffers()) {
+      if (fresh(buffer)) layer.buffers += bytes_of(buffer);
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+// A name for people.
+std::string name_of(c10::Device device) {
+  if (device.is_cpu()) {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+      const size_t colon = line.find(": ");
+      if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
+        return line.substr(colon + 2);
+      }
+    }
+  }
+  return device.str();
+}
+
+}  // namespace
+
+std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const Tensors& sample,
+                                      const TimeOptions& options) {
+  check_timeout(options.timeout());
+  check_threads(options.cpu_threads());
+  check_model(model);
+  (void)rows_of(sample, options.micro_batch_rows());
+  TORCH_CHECK_VALUE(!device_of(model, sample).is_meta(),
+                    "the model is on the meta device, where nothing is computed, so layers have "
+                    "no times; use profile_sizes or balance_by_size, or a model on another device");
+  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads());
+  subject.warm_up();
+  return measure_times(subject, options.timeout(), options.progress());
+}
+
+std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const at::Tensor& sample,
+                                      const TimeOptions& options) {
+  return profile_times(model, Tensors{sample}, options);
+}
+
+std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Tensors& sample,
+                                   const SizeOptions& options) {
+  TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
+  TORCH_CHECK_VALUE(std::isfinite(options.param_scale()) && options.param_scale() >= 0,
+                    "param_scale must be a finite number of at least 0 (see ParamScale), got ",
+                    options.param_scale());
+  check_model(model);
+  (void)rows_of(sample, options.micro_batch_rows());
+  const c10::Device device = device_of(model, sample);
+  TORCH_CHECK_VALUE(sees_memory(device),
+                    "sizes are measured on the CPU and on the meta device, "
+                    "but the model is on ",
+                    device,
+                    "; profile a model of the same layers there (gpipe::MetaScope builds it)");
+  const std::vector<LayerProfile> layers = held(model);
+  Subject subject(model, sample, options.micro_batch_rows(), /*cpu_threads=*/0);
+  subject.warm_up();
+  const std::vector<LayerBytes> measured = measure_memory(subject);
+  std::vector<int64_t> sizes;
+  double sum = 0;
+  for (size_t k = 0; k < layers.size(); ++k) {
+    const double size =
+        std::round(static_cast<double>(layers[k].parameters) * options.param_scale()) +
+        static_cast<double>(measured[k].kept) * static_cast<double>(options.chunks());
+    sum += size;
+    TORCH_CHECK_VALUE(sum < 0x1p63, "the layers up to ", layer_text(model, k), " need ", sum,
+                      " bytes, more than a number holds; give a smaller param_scale, got ",
+                      options.param_scale(), ", or fewer chunks, got ", options.chunks());
+    sizes.push_back(static_cast<int64_t>(size));
+  }
+  return sizes;
+}
+
+std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const at::Tensor& sample,
+                                   const SizeOptions& options) {
+  return profile_sizes(model, Tensors{sample}, options);
+}
+
+Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
+                const ProfileOptions& options) {
+  check_timeout(options.timeout());
+  check_threads(options.cpu_threads());
+  check_model(model);
+  Profile result;
+  result.layers = held(model);
+  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads());
+  result.device = name_of(subject.device());
+  result.batch_rows = subject.rows();
+  for (const at::Tensor& input : subject.inputs()) {
+    if (input.defined()) result.input += bytes_of(input);
+  }
+  subject.warm_up();
+  if (!subject.device().is_meta()) {
+    const auto times = measure_times(subject, options.timeout(), options.progress());
+    for (size_t k = 0; k < times.size(); ++k) {
+      result.layers[k].forward = times[k].forward;
+      result.layers[k].backward = times[k].backward;
+    }
+  }
+  if (sees_memory(subject.device())) {
+    const std::vector<LayerBytes> bytes = measure_memory(subject);
+    for (size_t k = 0; k < bytes.size(); ++k) {
+      result.layers[k].kept = bytes[k].kept;
+      result.layers[k].workspace = bytes[k].workspace;
+    }
+  }
+  const LayerRuns::Traffic traffic = subject.traffic();
+  size_t layer = 0;
+  for (size_t k = 0; k < traffic.outputs.size(); ++k) {
+    layer += subject.pieces()[k];  // the last of the piece hands it on
+    result.layers[layer - 1].output = traffic.outputs[k];
+  }
+  for (const auto& skip : traffic.skips) result.skips.push_back({skip.from, skip.to, skip.bytes});
+  return result;
+}
+
+Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,
+                const ProfileOptions& options) {
+  return profile(model, Tensors{sample}, options);
+}
+
+}  // namespace gpipe::balance

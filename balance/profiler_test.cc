@@ -1,0 +1,484 @@
+#include "balance/profiler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
+#include "meta/meta_scope.h"
+#include "models/unet.h"
+#include "skip/skippable.h"
+
+namespace gpipe::balance {
+namespace {
+
+namespace nn = torch::nn;
+using at::Tensor;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::EqualsBitwise;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using testing::layer;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+using Function = std::function<Tensor(Tensor)>;
+
+// One warm-up and three measured passes.
+TimeOptions quick() { return TimeOptions().timeout(1e-9); }
+constexpr int kQuickPasses = 4;
+
+// A model, and what it was when this was made.
+class Unchanged {
+ public:
+  explicit Unchanged(const nn::Sequential& model) : model_(model) {
+    for (const Tensor& tensor : tensors()) {
+      before_.push_back({tensor, tensor.detach().clone(), tensor.mutable_grad(),
+                         tensor.mutable_grad().defined() ? tensor.mutable_grad().clone() : Tensor(),
+                         tensor.requires_grad()});
+    }
+    for (const auto& module : model_->modules()) modes_.push_back(module->is_training());
+    draws_ = at::detail::getDefaultCPUGenerator().get_state();
+  }
+
+  void expect() const {
+    const std::vector<Tensor> now = tensors();
+    ASSERT_EQ(now.size(), before_.size());
+    for (size_t k = 0; k < now.size(); ++k) {
+      EXPECT_TRUE(now[k].is_same(before_[k].tensor));
+      EXPECT_THAT(now[k].detach(), EqualsBitwise(before_[k].value));
+      EXPECT_EQ(now[k].requires_grad(), before_[k].requires_grad);
+      const Tensor gradient = now[k].mutable_grad();
+      ASSERT_EQ(gradient.defined(), before_[k].gradient.defined());
+      if (!gradient.defined()) continue;
+      EXPECT_TRUE(gradient.is_same(before_[k].gradient));
+      EXPECT_THAT(gradient, EqualsBitwise(before_[k].gradient_value));
+    }
+    std::vector<bool> modes;
+    for (const auto& module : model_->modules()) modes.push_back(module->is_training());
+    EXPECT_EQ(modes, modes_);
+    EXPECT_THAT(at::detail::getDefaultCPUGenerator().get_state(), EqualsBitwise(draws_));
+  }
+
+ private:
+  struct Before {
+    Tensor tensor, value, gradient, gradient_value;
+    bool requires_grad;
+  };
+
+  std::vector<Tensor> tensors() const {
+    std::vector<Tensor> result = model_->parameters();
+    for (const Tensor& buffer : model_->buffers()) result.push_back(buffer);
+    return result;
+  }
+
+  nn::Sequential model_;
+  std::vector<Before> before_;
+  std::vector<bool> modes_;
+  Tensor draws_;
+};
+
+void sleep(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+// Sleeps in its forward, and in its backward.
+auto sleeper(int forward, int backward) {
+  return layer<Tensor, Tensor>([=](const Tensor& x) {
+    Tensor y = x * 1;
+    if (y.requires_grad()) y.register_hook([=](const Tensor&) { sleep(backward); });
+    sleep(forward);
+    return y;
+  });
+}
+
+TEST(ProfileTimes, AreTheLayersOwn) {
+  nn::Sequential model(nn::Linear(2, 2), sleeper(20, 0), nn::Linear(2, 2), sleeper(0, 20));
+  const std::vector<LayerTimes> times = profile_times(model, at::rand({4, 2}), quick());
+  ASSERT_THAT(times, SizeIs(4));
+  EXPECT_GE(times[1].forward, 0.02);
+  EXPECT_GE(times[3].backward, 0.02);
+  for (const double other : {times[0].forward, times[0].backward, times[1].backward,
+                             times[2].forward, times[2].backward, times[3].forward}) {
+    EXPECT_GT(other, 0);
+    EXPECT_LT(other, 0.02);
+  }
+}
+
+TEST(ProfileTimes, PassesGoOnUntilTheTimeIsOver) {
+  int calls = 0;
+  nn::Sequential model(sleeper(10, 0), layer<Tensor, Tensor>([&](const Tensor& x) {
+                         ++calls;
+                         return x;
+                       }));
+  profile_times(model, at::rand({1, 1}), quick());
+  EXPECT_EQ(calls, kQuickPasses);
+  calls = 0;
+  std::vector<TimeProgress> told;
+  profile_times(
+      model, at::rand({1, 1}),
+      TimeOptions().timeout(0.1).progress([&](const TimeProgress& p) { told.push_back(p); }));
+  ASSERT_THAT(told, SizeIs(Ge(3u)));
+  EXPECT_EQ(calls, static_cast<int>(told.size()) + 1);
+  for (size_t k = 0; k < told.size(); ++k) {
+    EXPECT_EQ(told[k].passes, static_cast<int64_t>(k) + 1);
+    EXPECT_EQ(told[k].timeout, 0.1);
+  }
+  EXPECT_GE(told.back().seconds, 0.1);
+  for (size_t k = 3; k < told.size(); ++k) EXPECT_LT(told[k - 1].seconds, 0.1);
+}
+
+TEST(ProfileTimes, AnErrorOfTheCallbackEndsThem) {
+  nn::Sequential model(nn::Linear(2, 2));
+  const Unchanged unchanged(model);
+  EXPECT_THAT(
+      [&] {
+        profile_times(model, at::rand({1, 2}), TimeOptions().progress([](const TimeProgress&) {
+          throw std::runtime_error("enough");
+        }));
+      },
+      ThrowsMessage<std::runtime_error>("enough"));
+  unchanged.expect();
+}
+
+TEST(ProfileTimes, EachPassBeginsWithTheOriginalSample) {
+  std::vector<float> seen;
+  nn::Sequential model(layer<Tensor, Tensor>([&](Tensor x) {
+                         seen.push_back(x.sum().item<float>());
+                         return x.mul_(2);
+                       }),
+                       nn::Linear(3, 3));
+  const Tensor sample = at::arange(6, at::kFloat).view({2, 3});
+  profile_times(model, sample, quick());
+  EXPECT_THAT(seen, AllOf(SizeIs(kQuickPasses), Each(15)));
+  EXPECT_THAT(sample, EqualsBitwise(at::arange(6, at::kFloat).view({2, 3})));
+}
+
+TEST(ProfileTimes, TheMicroBatchIsTheSamplesFirstRows) {
+  std::vector<int64_t> rows;
+  nn::Sequential model(layer<Tensors, Tensor>([&](const Tensors& x) {
+    rows.push_back(x[0].size(0));
+    EXPECT_TRUE(x[1].equal(at::arange(3)));
+    EXPECT_FALSE(x[2].defined());
+    return x[0];
+  }));
+  profile_times(model, Tensors{at::rand({8, 1}), at::arange(8), Tensor()},
+                quick().micro_batch_rows(3));
+  EXPECT_THAT(rows, Each(3));
+}
+
+TEST(ProfileTimes, LayersRunOnAsManyThreadsAsAreAskedFor) {
+  int threads = 0;
+  nn::Sequential model(layer<Tensor, Tensor>([&](const Tensor& x) {
+    threads = at::get_num_threads();
+    return x * 2;
+  }));
+  profile_times(model, at::rand({1, 1}), quick());
+  EXPECT_EQ(threads, at::get_num_threads());
+  profile_times(model, at::rand({1, 1}), quick().cpu_threads(3));
+  EXPECT_EQ(threads, 3);
+}
+
+TEST(ProfileTimes, AUNetWithItsSkips) {
+  nn::Sequential model = models::unet(models::UNetOptions().depth(2).num_convs(1).base_channels(4));
+  const Unchanged unchanged(model);
+  const auto times = profile_times(model, at::rand({2, 3, 16, 16}), quick());
+  EXPECT_EQ(times.size(), model->size());
+  for (const LayerTimes& layer : times) EXPECT_GT(layer.forward, 0);
+  unchanged.expect();
+}
+
+TEST(ProfileTimes, SeveralValuesAndWhatCannotTravel) {
+  struct Own {
+    Tensor value;
+  };
+  nn::Sequential model(
+      nn::Linear(2, 2), layer<Tensor, std::tuple<Tensor, Tensor>>([](const Tensor& x) {
+        return std::make_tuple(x * 2, x.detach());
+      }),
+      layer<std::tuple<Tensor, Tensor>, Own>([](const std::tuple<Tensor, Tensor>& pair) {
+        return Own{std::get<0>(pair) + std::get<1>(pair)};
+      }),
+      layer<Own, Tensor>([](const Own& own) { return own.value; }), nn::Linear(2, 2));
+  const auto times = profile_times(model, at::rand({4, 2}), quick());
+  ASSERT_THAT(times, SizeIs(5));
+  EXPECT_GT(times[2].forward, 0);
+  EXPECT_EQ(times[3].forward, 0);
+  EXPECT_GT(times[4].backward, 0);
+}
+
+TEST(ProfileTimes, AThousandLayers) {
+  nn::Sequential model;
+  for (int k = 0; k < 1000; ++k) model->push_back(nn::Linear(2, 2));
+  const auto times = profile_times(model, at::rand({1, 2}), quick());
+  ASSERT_THAT(times, SizeIs(1000));
+  for (const LayerTimes& layer : times) {
+    EXPECT_GT(layer.forward, 0);
+    EXPECT_GT(layer.backward, 0);
+  }
+}
+
+TEST(ProfileTimes, GradModeOfTheCallerDoesNotMatter) {
+  nn::Sequential model(nn::Linear(2, 2), sleeper(0, 5));
+  const c10::NoGradGuard no_grad;
+  EXPECT_GE(profile_times(model, at::rand({4, 2}), quick())[1].backward, 0.005);
+  EXPECT_FALSE(c10::GradMode::is_enabled());
+}
+
+TEST(ProfileTimes, AnInputThatNeedsAGradientKeepsItsOwn) {
+  nn::Sequential model(sleeper(0, 5), nn::ReLU(nn::ReLUOptions(true)));
+  const Tensor sample = at::rand({4, 2}).requires_grad_();
+  EXPECT_GE(profile_times(model, sample, quick())[0].backward, 0.005);
+  EXPECT_FALSE(sample.grad().defined());
+  EXPECT_TRUE(sample.requires_grad());
+}
+
+class LeavesTheModel : public ::testing::Test {
+ protected:
+  static void profile_all(const nn::Sequential& model, const Tensor& sample) {
+    const Unchanged unchanged(model);
+    profile_times(model, sample, quick());
+    unchanged.expect();
+    profile_sizes(model, sample);
+    unchanged.expect();
+    profile(model, sample, ProfileOptions().timeout(1e-9));
+    unchanged.expect();
+  }
+};
+
+TEST_F(LeavesTheModel, BatchNormAndDropoutInEvaluationMode) {
+  nn::Sequential model(nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Dropout(0.5),
+                       nn::ReLU(nn::ReLUOptions(true)), nn::Linear(4, 1));
+  bool training = false;
+  model->push_back(layer<Tensor, Tensor>([&, modules = model.ptr().get()](const Tensor& x) {
+    training = (*modules)[1]->is_training() && (*modules)[2]->is_training();
+    return x;
+  }));
+  model->eval();
+  model[4]->train();
+  profile_all(model, at::rand({8, 3}));
+  EXPECT_TRUE(training);
+}
+
+TEST_F(LeavesTheModel, WithGradientsAndFrozenLayers) {
+  nn::Sequential model(nn::Linear(3, 4), nn::Linear(4, 4), nn::Linear(4, 1));
+  model->forward(at::rand({2, 3})).sum().backward();
+  model[1]->parameters()[0].mutable_grad().reset();
+  for (const Tensor& parameter : model[0]->parameters()) parameter.set_requires_grad(false);
+  profile_all(model, at::rand({8, 3}));
+}
+
+TEST_F(LeavesTheModel, AllFrozen) {
+  nn::Sequential model(nn::Linear(3, 4), nn::Linear(4, 4));
+  for (const Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
+  profile_all(model, at::rand({8, 3}));
+}
+
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const Tensor& weight) : weight(register_parameter("weight", weight)) {}
+  Tensor forward(const Tensor& x) { return at::linear(x, weight); }
+  Tensor weight;
+};
+
+TEST_F(LeavesTheModel, TiedWeights) {
+  nn::Linear first(4, 4);
+  nn::Sequential model(first, nn::Tanh(), std::make_shared<TiedImpl>(first->weight));
+  profile_all(model, at::rand({8, 4}));
+}
+
+TEST_F(LeavesTheModel, IntegerInputs) {
+  nn::Sequential model(nn::Embedding(10, 4), nn::Linear(4, 4));
+  profile_all(model, at::arange(6).view({2, 3}));
+}
+
+// A layer that changes a parameter, and then throws in one pass's forward or backward.
+TEST_F(LeavesTheModel, ALayerThatThrows) {
+  for (const bool backward : {false, true}) {
+    for (const int bad_pass : {1, 3}) {
+      int passes = 0;
+      nn::Sequential model(nn::Linear(2, 2), nn::BatchNorm1d(2));
+      model->push_back(
+          "bad", layer<Tensor, Tensor>([&](const Tensor& x) {
+            at::rand({1});
+            model[0]->parameters()[0].variable_data().add_(1);
+            if (++passes < bad_pass) return x;
+            if (!backward) throw std::runtime_error("no more");
+            Tensor y = x * 1;
+            y.register_hook([](const Tensor&) { throw std::runtime_error("no more"); });
+            return y;
+          }));
+      model->push_back(nn::Linear(2, 2));
+      model->eval();
+      model->parameters()[0].mutable_grad() = at::rand({2, 2});
+      const Unchanged unchanged(model);
+      EXPECT_THAT(([&] {
+                    profile_times(model, at::rand({4, 2}), quick());
+                  }),
+                  ThrowsMessage<std::runtime_error>(
+                      AllOf(HasSubstr("no more"), HasSubstr("layer 2 ('bad')"))));
+      unchanged.expect();
+      passes = 0;
+      EXPECT_THROW(profile(model, at::rand({4, 2})), std::runtime_error);
+      unchanged.expect();
+    }
+  }
+}
+
+// Keeps `times` times its input's size.
+auto saver(int times) {
+  return layer<Tensor, Tensor>([=](Tensor x) {
+    for (int k = 0; k < times; ++k) x = x.tanh();
+    return x;
+  });
+}
+
+TEST(ProfileSizes, AreWhatIsKeptAndParameters) {
+  nn::Sequential model(nn::Linear(4, 4), saver(1), saver(3),
+                       layer<Tensor, Tensor>([](const Tensor& x) { return x + 1; }));
+  const Tensor sample = at::rand({2, 4});
+  constexpr int64_t kActivation = 2 * 4 * 4;
+  constexpr int64_t kParameters = (4 * 4 + 4) * 4;
+  EXPECT_THAT(profile_sizes(model, sample),
+              ElementsAre(2 * kParameters, kActivation, 3 * kActivation, 0));
+  EXPECT_THAT(profile_sizes(model, sample, SizeOptions().chunks(5).param_scale(0)),
+              ElementsAre(0, 5 * kActivation, 15 * kActivation, 0));
+  EXPECT_THAT(profile_sizes(model, sample, SizeOptions().param_scale(ParamScale::kAmsgrad)),
+              ElementsAre(5 * kParameters, kActivation, 3 * kActivation, 0));
+  EXPECT_THAT(profile_sizes(model, sample, SizeOptions().micro_batch_rows(1).param_scale(0)),
+              ElementsAre(0, kActivation / 2, 3 * kActivation / 2, 0));
+}
+
+TEST(ProfileSizes, AnOutputThatTheNextLayerKeepsIsTheFormerLayers) {
+  // A linear layer keeps its input for the gradient of its weight.
+  nn::Sequential model(nn::Linear(4, 8), nn::Linear(8, 2));
+  EXPECT_THAT(profile_sizes(model, at::rand({2, 4}), SizeOptions().param_scale(0)),
+              ElementsAre(2 * 8 * 4, 0));
+}
+
+TEST(ProfileSizes, TiedWeightsCountOnce) {
+  nn::Linear first(nn::LinearOptions(4, 4).bias(false));
+  nn::Sequential model(first, std::make_shared<TiedImpl>(first->weight));
+  EXPECT_THAT(profile_sizes(model, at::rand({2, 4}), SizeOptions().param_scale(1)),
+              ElementsAre(4 * 4 * 4 + 2 * 4 * 4, 0));
+}
+
+TEST(ProfileSizes, AreTheSameOnMeta) {
+  const auto make = [] {
+    return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::Dropout(0.5), nn::Linear(8, 8),
+                          nn::Sigmoid());
+  };
+  nn::Sequential model = make();
+  const nn::Sequential on_meta = [&] {
+    MetaScope meta;
+    return make();
+  }();
+  const Tensor sample = at::rand({6, 4});
+  EXPECT_EQ(profile_sizes(on_meta, sample.to(at::kMeta)), profile_sizes(model, sample));
+  const Profile measured = profile(on_meta, sample.to(at::kMeta));
+  const Profile expected = profile(model, sample, ProfileOptions().timeout(1e-9));
+  for (size_t k = 0; k < model->size(); ++k) {
+    EXPECT_EQ(measured.layers[k].kept, expected.layers[k].kept) << k;
+    EXPECT_EQ(measured.layers[k].output, expected.layers[k].output) << k;
+    EXPECT_EQ(measured.layers[k].forward, 0) << k;
+    EXPECT_GT(expected.layers[k].forward, 0) << k;
+  }
+  for (const Tensor& parameter : on_meta->parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST(ProfileSizes, OfAModelThatFitsNoMachine) {
+  nn::Sequential model = [] {
+    MetaScope meta;
+    return nn::Sequential(nn::Linear(nn::LinearOptions(1 << 20, 1 << 20).bias(false)), nn::Tanh());
+  }();
+  const Tensor sample = at::rand({1, 1 << 20}, at::TensorOptions().device(at::kMeta));
+  EXPECT_THAT(profile_sizes(model, sample), ElementsAre(int64_t{1} << 43, int64_t{1} << 22));
+}
+
+struct StashImpl : nn::Module, skip::Skippable {
+  StashImpl() : Skippable({"skip"}, {}) {}
+  Tensor forward(Tensor x) {
+    stash("skip", x);
+    return x.tanh();
+  }
+};
+
+struct PopImpl : nn::Module, skip::Skippable {
+  PopImpl() : Skippable({}, {"skip"}) {}
+  Tensor forward(const Tensor& x) { return x.sum(1) + pop("skip").sum(1); }
+};
+
+TEST(ProfileAll, HoldsEverything) {
+  nn::Sequential model;
+  model->push_back("linear", nn::Linear(4, 8));
+  model->push_back("stash", std::make_shared<StashImpl>());
+  model->push_back("norm", nn::BatchNorm1d(8));
+  model->push_back("pop", std::make_shared<PopImpl>());
+  const Profile result =
+      profile(model, at::rand({6, 4}), ProfileOptions().timeout(1e-9).micro_batch_rows(2));
+  EXPECT_FALSE(result.device.empty());
+  EXPECT_EQ(result.batch_rows, 2);
+  EXPECT_EQ(result.input, 2 * 4 * 4);
+  ASSERT_THAT(result.layers, SizeIs(4));
+  constexpr int64_t kActivation = 2 * 8 * 4;
+  EXPECT_EQ(result.layers[0].name, "linear");
+  EXPECT_EQ(result.layers[0].parameters, (4 * 8 + 8) * 4);
+  EXPECT_EQ(result.layers[0].output, kActivation);
+  EXPECT_EQ(result.layers[1].name, "stash");
+  EXPECT_EQ(result.layers[1].kept, kActivation);
+  EXPECT_EQ(result.layers[2].parameters, 2 * 8 * 4);
+  EXPECT_EQ(result.layers[2].buffers, 2 * 8 * 4 + 8);
+  EXPECT_EQ(result.layers[3].output, 2 * 4);
+  for (const LayerProfile& layer : result.layers) {
+    EXPECT_GT(layer.forward, 0);
+    EXPECT_GT(layer.backward, 0);
+  }
+  ASSERT_THAT(result.skips, SizeIs(1));
+  EXPECT_EQ(result.skips[0].from, 1);
+  EXPECT_EQ(result.skips[0].to, 3);
+  EXPECT_EQ(result.skips[0].bytes, kActivation);
+}
+
+TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
+  nn::Sequential model(layer<Tensor, Tensor>([](const Tensor& x) {
+                         (void)at::rand({1000});  // forgotten at once
+                         return x.tanh();
+                       }),
+                       layer<Tensor, Tensor>([](const Tensor& x) { return x + 1; }));
+  const Profile result =
+      profile(model, at::rand({10, 10}).requires_grad_(), ProfileOptions().timeout(1e-9));
+  EXPECT_EQ(result.layers[0].kept, 400);
+  EXPECT_EQ(result.layers[0].workspace, 4000);
+  // Its output, which nobody keeps; in its backward the loss's gradient, which it hands on.
+  EXPECT_EQ(result.layers[1].kept, 0);
+  EXPECT_EQ(result.layers[1].workspace, 400);
+}
+
+}  // namespace
+}  // namespace gpipe::balance
