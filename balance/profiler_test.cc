@@ -30,7 +30,7 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 #include "models/unet.h"
 #include "skip/skippable.h"
 
