@@ -20,7 +20,7 @@
 
 #include "balance/balance.h"
 #include "balance/partition.h"
-#include "interception/meta_device.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe::balance {
 namespace {

@@ -210,6 +210,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
 
   pipeline_->run_step(pass, schedule_, [&](const Event& event) {
+    if (event.failed) return;
     const bool backward = event.action.kind != ActionKind::kForward;
     const bool begin = event.edge == Event::Edge::kBegin;
     const bool last = event.action.stage == stages - 1;
