@@ -44,6 +44,9 @@ int64_t bytes_of(const Tensors& tensors) {
 // Checks the model first.
 std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
   TORCH_INTERNAL_ASSERT(!model->is_empty());
+  TORCH_CHECK_VALUE(!inside_pipeline(),
+                    "a model was profiled inside a layer of a pipeline, or its loss function; do "
+                    "it before");
   check_layers(model);
   skip::verify_skippables(model);
   std::vector<int64_t> pieces = pieces_of(model);
