@@ -1,4 +1,4 @@
-// Balance: the --balance flag, and balances at smaller scales.
+// Balance: balances of experiments at smaller scales.
 #ifndef GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 #define GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 
@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "command/balance_flag.h"
+
 namespace gpipe::experiments {
 
-// "140,230" or "[140, 230]"; empty for an empty text. Throws std::invalid_argument.
-std::vector<int64_t> parse_balance(const std::string& text);
-
-// "[140, 230]".
-std::string to_text(const std::vector<int64_t>& numbers);
+using command::parse_balance;
+using command::to_text;
 
 // The same shares of `layers` layers, with at least one layer per partition. Throws
 // std::invalid_argument for fewer layers than partitions.

@@ -16,15 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(ParseBalance, Lists) {
-  EXPECT_THAT(parse_balance("140,230"), ElementsAre(140, 230));
-  EXPECT_THAT(parse_balance("[1, 2, 3]"), ElementsAre(1, 2, 3));
-  EXPECT_TRUE(parse_balance("").empty());
-  for (const std::string text : {"1,,2", "1,x", "0,3", "-1,4", "1.5,2", "[1,2", "1,2]", "1,"}) {
-    EXPECT_THROW(parse_balance(text), std::invalid_argument) << text;
-  }
-}
-
 TEST(ScaleBalance, KeepsTheShares) {
   EXPECT_THAT(scale_balance({140, 230}, 370), ElementsAre(140, 230));
   EXPECT_THAT(scale_balance({140, 230}, 37), ElementsAre(14, 23));

@@ -5,9 +5,9 @@
 #include <stdexcept>
 
 #include "absl/flags/flag.h"
+#include "command/files.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
-#include "experiments/common/files.h"
 #include "experiments/common/trainer.h"
 
 ABSL_FLAG(std::string, experiment, "",
@@ -74,8 +74,8 @@ CommonFlags read_common_flags() {
   flags.schedule = absl::GetFlag(FLAGS_schedule);
   parse_schedule("--schedule", flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
-  flags.json = user_path(absl::GetFlag(FLAGS_json));
-  if (!flags.json.empty()) check_writable_file("--json", flags.json);
+  flags.json = command::user_path(absl::GetFlag(FLAGS_json));
+  if (!flags.json.empty()) command::check_writable_file("--json", flags.json);
   return flags;
 }
 

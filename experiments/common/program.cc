@@ -1,10 +1,8 @@
 #include "experiments/common/program.h"
 
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstddef>
 #include <exception>
 #include <iostream>
@@ -12,36 +10,29 @@
 #include <stdexcept>
 #include <thread>
 
-#include "experiments/common/command_line.h"
-#include "experiments/common/files.h"
-#include "experiments/common/interrupt.h"
+#include "command/command_line.h"
+#include "command/files.h"
+#include "command/interrupt.h"
+#include "command/run.h"
 
 namespace gpipe::experiments {
 namespace {
 
-constexpr int kErrorExitCode = 1;
-constexpr int kUsageExitCode = 2;
 // The width of the table, and its maximum on a wider terminal.
 constexpr std::size_t kColumns = 80;
 constexpr std::size_t kMostColumns = 120;
 
 std::size_t table_columns() {
-  const ProgressOptions terminal = terminal_options(STDOUT_FILENO);
+  const command::ProgressOptions terminal = command::terminal_options(STDOUT_FILENO);
   if (!terminal.terminal) return kColumns;
   return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
-}
-
-// The message of an exception, without the C++ backtrace that LibTorch appends.
-std::string message_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
 }
 
 void run_variant(const Variant& variant, const RunContext& context, Outcome& outcome) {
   try {
     variant.run(outcome, context);
   } catch (const std::exception& error) {
-    const std::string message = message_of(error);
+    const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
     outcome.origin = Origin::kFailed;
     outcome.note = "failed: " + message + (outcome.note.empty() ? "" : "; " + outcome.note);
@@ -52,18 +43,18 @@ Report report_of(const Plan& plan, const std::map<std::string, Outcome>& outcome
   Report report(plan.table, outcomes);
   for (const std::string& remark : plan.remarks) report.add_remark(remark);
   const unsigned cores = std::thread::hardware_concurrency();
-  report.add_remark(describe_build() + "; " + std::to_string(cores) +
+  report.add_remark(command::describe_build() + "; " + std::to_string(cores) +
                     (cores == 1 ? " core" : " cores"));
-  if (!is_optimized()) report.add_remark("Built without -c opt: the speeds mean nothing.");
+  if (!command::is_optimized()) report.add_remark("Built without -c opt: the speeds mean nothing.");
   return report;
 }
 
 int run_plan(const Plan& plan) {
-  InterruptScope interrupt;
+  command::InterruptScope interrupt;
   RunContext context;
   context.out = &std::cout;
   context.progress = &std::cerr;
-  context.progress_options = terminal_options(STDERR_FILENO);
+  context.progress_options = command::terminal_options(STDERR_FILENO);
   context.interrupted = [&interrupt] { return interrupt.requested(); };
 
   std::map<std::string, Outcome> outcomes;
@@ -81,7 +72,7 @@ int run_plan(const Plan& plan) {
     }
     if (plan.json.empty()) continue;
     try {
-      write_file_atomically(plan.json, report_of(plan, outcomes).to_json());
+      command::write_file_atomically(plan.json, report_of(plan, outcomes).to_json());
       unwritten.clear();
     } catch (const std::runtime_error& error) {
       unwritten = error.what();
@@ -98,34 +89,18 @@ int run_plan(const Plan& plan) {
   }
   if (interrupt.requested()) {
     if (!plan.when_stopped.empty()) std::cout << plan.when_stopped << std::endl;
-    return kInterruptedExitCode;
+    return command::kInterruptedExitCode;
   }
-  return failed || !printed || !unwritten.empty() ? kErrorExitCode : 0;
+  return failed || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
 }
 
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const std::string& usage,
                 const std::function<Plan()>& prepare) {
-  const auto refuse = [](const std::exception& error, int code) {
-    std::cerr << "error: " << message_of(error) << std::endl;
-    return code;
-  };
-  // A reader that has seen enough (head) must not end hours of work: std::cout fails, and the JSON
-  // is still written.
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) {
-      return std::cout.flush() ? 0 : kErrorExitCode;
-    }
-    return run_plan(prepare());
-  } catch (const std::invalid_argument& error) {
-    return refuse(error, kUsageExitCode);
-  } catch (const c10::ValueError& error) {
-    return refuse(error, kUsageExitCode);
-  } catch (const std::exception& error) {
-    return refuse(error, kErrorExitCode);
-  }
+  return command::run_command(argc, argv, usage, [&prepare]() -> std::function<int()> {
+    return [plan = prepare()] { return run_plan(plan); };
+  });
 }
 
 }  // namespace gpipe::experiments

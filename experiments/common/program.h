@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/common/progress.h"
+#include "command/progress.h"
 #include "experiments/common/report.h"
 
 namespace gpipe::experiments {
@@ -16,7 +16,7 @@ namespace gpipe::experiments {
 struct RunContext {
   std::ostream* out = nullptr;       // lines for people
   std::ostream* progress = nullptr;  // the progress bar
-  ProgressOptions progress_options;
+  command::ProgressOptions progress_options;
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
 };
 

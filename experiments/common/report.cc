@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "experiments/common/wrap.h"
+#include "command/wrap.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 constexpr char kNotAsked[] = "not asked for (--experiment)";
 
 std::string pad(const std::string& text, std::size_t width, bool right) {
-  const std::string space(width - std::min(width, display_width(text)), ' ');
+  const std::string space(width - std::min(width, command::display_width(text)), ' ');
   return right ? space + text : text + space;
 }
 
@@ -101,12 +101,13 @@ struct Group {
 
   std::size_t width(std::size_t column) const {
     std::size_t width = 0;
-    for (const std::string& cell : columns[column]) width = std::max(width, display_width(cell));
+    for (const std::string& cell : columns[column])
+      width = std::max(width, command::display_width(cell));
     // The last column is as wide as the shared heading needs.
     if (column + 1 == columns.size()) {
       std::size_t others = 0;
       for (std::size_t c = 0; c < column; ++c) others += this->width(c) + 2;
-      const std::size_t wanted = display_width(heading);
+      const std::size_t wanted = command::display_width(heading);
       if (wanted > others) width = std::max(width, wanted - others);
     }
     return width;
@@ -152,7 +153,7 @@ std::string block(const std::vector<Group>& groups) {
 
 // A paragraph below the table.
 std::string paragraph(const std::string& text, std::size_t columns) {
-  return wrap(text, columns, 0, 2);
+  return command::wrap(text, columns, 0, 2);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer,
                             const at::Tensor& input, const at::Tensor& target,
                             const std::string& label, int64_t samples, const RunContext& context) {
-  std::optional<Progress> bar;
+  std::optional<command::Progress> bar;
   if (context.progress != nullptr) {
     bar.emplace(*context.progress, label, samples, context.progress_options);
   }

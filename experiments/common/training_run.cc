@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "absl/strings/str_format.h"
-#include "experiments/common/progress.h"
+#include "command/progress.h"
 #include "experiments/common/stopwatch.h"
 #include "experiments/common/training_state.h"
 
@@ -140,7 +140,7 @@ class TrainingRun {
   bool train_epoch(EpochResult& epoch) {
     const auto number = static_cast<int64_t>(result_.epochs.size());
     trainer_.module().train();
-    std::optional<Progress> bar;
+    std::optional<command::Progress> bar;
     if (context_.progress != nullptr) {
       bar.emplace(*context_.progress, label("training"), train_.batches(),
                   context_.progress_options);
@@ -176,7 +176,7 @@ class TrainingRun {
   // False if interrupted.
   bool validate(EpochResult& epoch) {
     trainer_.module().eval();
-    std::optional<Progress> bar;
+    std::optional<command::Progress> bar;
     if (context_.progress != nullptr) {
       bar.emplace(*context_.progress, label("validation"), validation_.batches(),
                   context_.progress_options);

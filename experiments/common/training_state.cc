@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "experiments/common/files.h"
+#include "command/files.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -156,7 +156,7 @@ void save_training_state(const std::string& path, const torch::nn::Module& model
   root.insert("tensors", tensors);
   root.insert("momentum", momentum);
   const std::vector<char> bytes = torch::jit::pickle_save(root);
-  write_file_atomically(
+  command::write_file_atomically(
       path, header_of(bytes.data(), bytes.size()) + std::string(bytes.begin(), bytes.end()));
 }
 

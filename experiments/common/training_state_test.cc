@@ -13,7 +13,7 @@
 #include <map>
 #include <string>
 
-#include "experiments/common/files.h"
+#include "command/files.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -124,7 +124,7 @@ TEST_F(TrainingStateTest, MissingAndDamagedFiles) {
     load_training_state(path_, *run_.model, run_.optimizer, config());
   };
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("there is no checkpoint")));
-  write_file_atomically(path_, "something else");
+  command::write_file_atomically(path_, "something else");
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
   save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);

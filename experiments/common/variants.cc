@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "command/suggestion.h"
 #include "experiments/common/balance.h"
-#include "experiments/common/suggestion.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -24,7 +24,7 @@ std::vector<Variant> make_variants(
   for (const VariantName& variant : known) names.push_back(variant.name);
   const bool named = !flags.experiment.empty();
   const std::vector<std::string> asked =
-      select_names("--experiment", named ? flags.experiment : defaults, names);
+      command::select_names("--experiment", named ? flags.experiment : defaults, names);
   std::vector<Variant> variants;
   std::string refusals;
   bool fits = false;

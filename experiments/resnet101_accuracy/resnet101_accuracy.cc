@@ -10,7 +10,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_replace.h"
-#include "experiments/common/files.h"
+#include "command/files.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
 #include "experiments/common/variants.h"
@@ -83,7 +83,7 @@ AccuracyFlags read_flags() {
                         ? std::min(kPublishedWorkers, cores)
                         : 1;
   }
-  flags.state_folder = user_path(absl::GetFlag(FLAGS_checkpoint_dir));
+  flags.state_folder = command::user_path(absl::GetFlag(FLAGS_checkpoint_dir));
   flags.resume = absl::GetFlag(FLAGS_resume);
   flags.overwrite = absl::GetFlag(FLAGS_overwrite);
   if (flags.state_folder.empty()) {
@@ -92,7 +92,7 @@ AccuracyFlags read_flags() {
                                   " needs the --checkpoint_dir of the run before");
     }
   } else {
-    check_writable_folder("--checkpoint_dir", flags.state_folder);
+    command::check_writable_folder("--checkpoint_dir", flags.state_folder);
   }
   if (flags.resume && flags.overwrite) {
     throw std::invalid_argument("--resume and --overwrite contradict each other");

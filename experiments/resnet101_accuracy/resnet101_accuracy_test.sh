@@ -4,8 +4,8 @@
 set -u
 program=$1
 write_images=$2
-# shellcheck source=experiments/common/program_testing.sh
-source experiments/common/program_testing.sh
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
 # Small enough to take seconds.
 tiny=(--data=fake --batch_size=16 --limit_train=160 --epochs=3)
 

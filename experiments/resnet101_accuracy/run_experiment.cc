@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "command/files.h"
 #include "experiments/common/devices.h"
-#include "experiments/common/files.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/training_run.h"
@@ -282,7 +282,7 @@ Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
                                   " is of an earlier run: --resume goes on with it, --overwrite "
                                   "begins anew, another --checkpoint_dir keeps both");
     }
-    if (!flags.resume) check_writable_file("--checkpoint_dir", ready->state);
+    if (!flags.resume) command::check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
   return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {

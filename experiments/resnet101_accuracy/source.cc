@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "experiments/common/files.h"
+#include "command/files.h"
 #include "experiments/data/fake.h"
 #include "experiments/data/fashion_mnist.h"
 #include "experiments/data/image_folder.h"
@@ -110,7 +110,8 @@ Source open_fake(const Settings& settings, uint64_t seed) {
 Source open_source(const std::string& text, const Settings& settings, uint64_t seed) {
   const std::size_t colon = text.find(':');
   const std::string kind = text.substr(0, colon);
-  const std::string folder = colon == std::string::npos ? "" : user_path(text.substr(colon + 1));
+  const std::string folder =
+      colon == std::string::npos ? "" : command::user_path(text.substr(colon + 1));
   Source source;
   if (kind == "imagenet") {
     source = open_images(folder, settings);

@@ -3,8 +3,8 @@
 #   resnet101_speed_test.sh PROGRAM
 set -u
 program=$1
-# shellcheck source=experiments/common/program_testing.sh
-source experiments/common/program_testing.sh
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
 tiny=(--batch_size=8 --samples=20)
 
 expect_mistake "did you mean pipeline-2?" --experiment=baseline,pipline-2

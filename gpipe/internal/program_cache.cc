@@ -6,27 +6,13 @@
 #include <utility>
 
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/follows_at_once.h"
 
 namespace gpipe::internal {
 namespace {
 
 // The last batch of an epoch may give another number of micro-batches. A few programs are enough.
 constexpr size_t kKept = 16;
-
-std::vector<std::vector<bool>> backwards_that_follow_at_once(const Schedule& schedule) {
-  std::vector<std::vector<bool>> result(schedule.stages(),
-                                        std::vector<bool>(schedule.micro_batches()));
-  for (const std::vector<Action>& actions : schedule.table()) {
-    for (size_t k = 0; k + 1 < actions.size(); ++k) {
-      const Action& action = actions[k];
-      if (action.kind == ActionKind::kForward && actions[k + 1].stage == action.stage &&
-          actions[k + 1].micro_batch == action.micro_batch) {
-        result[action.stage][action.micro_batch] = true;
-      }
-    }
-  }
-  return result;
-}
 
 void check(const Schedule& schedule, const Routes& routes) {
   TORCH_CHECK_VALUE(schedule.stages() == routes.stages(), "the schedule is for ", schedule.stages(),
@@ -74,7 +60,7 @@ const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half h
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
   programs_.push_back(
       std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
-                                          backwards_that_follow_at_once(schedule)}));
+                                          follows_at_once(schedule)}));
   return *programs_.back();
 }
 

@@ -1,0 +1,381 @@
+// The command //balance: measures a network's layers, or reads a saved profile, cuts the network
+// into partitions and tells what each costs and how long a step is predicted to take.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "balance/explain.h"
+#include "balance/explanation_text.h"
+#include "balance/profile_file.h"
+#include "balance/profiler.h"
+#include "command/balance_flag.h"
+#include "command/command_line.h"
+#include "command/files.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "meta/meta_scope.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::string, model, "",
+          "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
+          "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
+          "each group).");
+ABSL_FLAG(int64_t, image_size, 0,
+          "Side of the images. Default: 192 for a U-Net, 224 for the others.");
+ABSL_FLAG(int64_t, partitions, 0, "How many partitions. Default: as many as --balance has.");
+ABSL_FLAG(
+    std::string, balance, "",
+    "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
+ABSL_FLAG(int64_t, batch, 0,
+          "Rows of a mini-batch. Default: 32, or with --profile what its micro-batches make.");
+ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
+ABSL_FLAG(std::string, checkpoint, "except_last",
+          "Which micro-batches recompute their activations: always, except_last, never.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, device, "cpu", "Where layers are measured: cpu, cuda, cuda:1, ...");
+ABSL_FLAG(int64_t, threads, 0,
+          "Threads of a partition on the CPU, while it is measured and when it runs. Default: an "
+          "equal share of this machine's for each partition.");
+ABSL_FLAG(int64_t, cores, 0,
+          "How many partitions can compute at once. Default: all; measured on the CPU, as many as "
+          "this machine has threads for.");
+ABSL_FLAG(double, timeout, 10.0, "Seconds after which no further pass over the layers begins.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of the parameters and the inputs.");
+ABSL_FLAG(std::string, profile, "", "Read this profile instead of measuring one.");
+ABSL_FLAG(std::string, save_profile, "", "Write the measured profile to this file.");
+ABSL_FLAG(std::string, slowness, "",
+          "For each partition, how long its device takes for what takes the measured one 1, such "
+          "as 1,1,2. Default: 1 for all.");
+ABSL_FLAG(double, bandwidth_gbps, 0.0,
+          "Gigabits per second between two partitions. Default: transfers take no time.");
+ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
+ABSL_FLAG(double, overhead_us, 0.0,
+          "Microseconds that a forward or backward of a partition takes beside its layers.");
+ABSL_FLAG(double, param_scale, 2.0,
+          "Memory of a parameter with its gradient and the optimizer's state, in units of its "
+          "size: 2 for SGD, 3 with momentum, 4 for Adam.");
+ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too.");
+
+namespace gpipe::balance {
+namespace {
+
+constexpr char kUsage[] =
+    "Cuts a network into the partitions of a pipeline: measures what each layer costs,\n"
+    "finds the cut with the shortest predicted step, and explains it.\n\n"
+    "  tools/bazel run //balance -- --model=unet:5,64 --partitions=4 --batch=32 --chunks=8\n"
+    "  tools/bazel run //balance -- --model=resnet:101 --partitions=2 --save_profile=r.json\n"
+    "  tools/bazel run //balance -- --profile=r.json --balance=140,230\n\n"
+    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
+
+constexpr int64_t kDefaultBatch = 32;
+constexpr int64_t kMost = int64_t{1} << 40;
+
+// Thrown by the progress callback.
+struct Interrupted : std::exception {};
+
+struct Settings {
+  std::string model_name;                   // empty: not known
+  std::optional<models::NamedModel> model;  // to be measured; none with --profile
+  SavedProfile saved;                       // with --profile
+  int64_t rows = 0;                         // of a micro-batch
+  c10::Device device = c10::kCPU;
+  int64_t threads = 0;
+  double timeout = 0;
+  uint64_t seed = 0;
+  int64_t partitions = 0;
+  std::vector<int64_t> balance;  // empty: to be found
+  ExplainOptions options;
+  std::string checkpoint;
+  std::string schedule;
+  std::string save_profile;  // paths, made absolute
+  std::string json;
+};
+
+int64_t in_range(const char* flag, int64_t value, int64_t least) {
+  if (value >= least && value <= kMost) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%d: give a number from %d to %d", flag, value, least, kMost));
+}
+
+double at_least(const char* flag, double value, double least) {
+  if (std::isfinite(value) && value >= least) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%g: give a finite number of at least %g", flag, value, least));
+}
+
+Checkpoint parse_checkpoint(const std::string& text) {
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    if (text == to_text(mode)) return mode;
+  }
+  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
+}
+
+ScheduleGenerator parse_schedule(const std::string& text) {
+  if (text == "gpipe") return Schedule::gpipe;
+  if (text == "1f1b") return Schedule::one_f_one_b;
+  throw std::invalid_argument("--schedule=" + text + ": give gpipe or 1f1b");
+}
+
+c10::Device parse_device(const std::string& text) {
+  if (text == "cpu") return c10::kCPU;
+  int64_t index = 0;
+  const bool numbered =
+      text.rfind("cuda:", 0) == 0 && absl::SimpleAtoi(text.substr(5), &index) && index >= 0;
+  if (text != "cuda" && !numbered) {
+    throw std::invalid_argument("--device=" + text +
+                                ": give cpu, cuda, or cuda and a number, such "
+                                "as cuda:1");
+  }
+  const auto devices = static_cast<int64_t>(torch::cuda::device_count());
+  if (index >= devices) {
+    throw std::invalid_argument(
+        absl::StrFormat("--device=%s: this machine has %d CUDA devices", text, devices));
+  }
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+std::vector<double> parse_slowness(const std::string& text, int64_t partitions) {
+  std::vector<double> result;
+  if (text.empty()) return result;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    double value = 0;
+    if (!absl::SimpleAtod(item, &value) || !std::isfinite(value) || value <= 0) {
+      throw std::invalid_argument("--slowness=" + text + ": give numbers above 0, such as 1,1,2");
+    }
+    result.push_back(value);
+  }
+  if (static_cast<int64_t>(result.size()) != partitions) {
+    throw std::invalid_argument(
+        absl::StrFormat("--slowness=%s has %d numbers, but there are %d partitions", text,
+                        result.size(), partitions));
+  }
+  return result;
+}
+
+std::string writable(const char* flag, const std::string& path) {
+  const std::string full = command::user_path(path);
+  if (!full.empty()) command::check_writable_file(flag, full);
+  return full;
+}
+
+// Rows of a micro-batch, and how many micro-batches there are, as GPipe cuts them.
+void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
+  if (chunks > batch) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--chunks=%d: a mini-batch of %d rows cannot be cut into more micro-batches than rows",
+        chunks, batch));
+  }
+  settings.rows = (batch + chunks - 1) / chunks;
+  settings.options.chunks = (batch + settings.rows - 1) / settings.rows;
+}
+
+void read_model(Settings& settings) {
+  const std::string name = absl::GetFlag(FLAGS_model);
+  const int64_t image_size = in_range("image_size", absl::GetFlag(FLAGS_image_size), 0);
+  const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
+  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1);
+  const int64_t batch = in_range("batch", absl::GetFlag(FLAGS_batch), 0);
+  std::optional<models::NamedModel> model;
+  if (!name.empty()) {
+    model = models::model_by_name(name, image_size);
+    settings.model_name = model->name;
+    if (image_size > 0) settings.model_name += absl::StrFormat("@%d", image_size);
+  }
+  if (path.empty()) {
+    if (!model) {
+      throw std::invalid_argument(absl::StrFormat(
+          "give --model=NAME or --profile=FILE; there are the models %s", models::model_names()));
+    }
+    settings.model = model;
+    cut_batch(settings, batch > 0 ? batch : kDefaultBatch, chunks);
+    return;
+  }
+  if (!absl::GetFlag(FLAGS_save_profile).empty()) {
+    throw std::invalid_argument(
+        "--save_profile is for a profile that is measured, not for one "
+        "that is read with --profile: leave one of them out");
+  }
+  settings.saved = load_profile(path);
+  if (model && !settings.saved.model.empty() && settings.saved.model != settings.model_name) {
+    throw std::invalid_argument("--model=" + settings.model_name + ": " + path +
+                                " is a profile of " + settings.saved.model);
+  }
+  if (settings.model_name.empty()) settings.model_name = settings.saved.model;
+  const int64_t rows = std::max<int64_t>(settings.saved.profile.batch_rows, 1);
+  cut_batch(settings, batch > 0 ? batch : rows * chunks, chunks);
+  if (settings.rows != rows) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--batch=%d and --chunks=%d make micro-batches of %d rows, but %s has them of %d rows; "
+        "give --batch=%d",
+        batch, chunks, settings.rows, path, rows, rows * chunks));
+  }
+}
+
+// The number of layers, without the memory that they take.
+int64_t layers_of(const Settings& settings) {
+  if (!settings.model) return static_cast<int64_t>(settings.saved.profile.layers.size());
+  const MetaScope scope;
+  return static_cast<int64_t>(settings.model->make()->size());
+}
+
+void read_cut(Settings& settings) {
+  settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
+  settings.partitions = in_range("partitions", absl::GetFlag(FLAGS_partitions), 0);
+  const auto given = static_cast<int64_t>(settings.balance.size());
+  if (settings.partitions == 0) settings.partitions = given;
+  if (settings.partitions == 0) {
+    throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
+  }
+  if (given > 0 && given != settings.partitions) {
+    throw std::invalid_argument(
+        absl::StrFormat("--partitions=%d: --balance has %d", settings.partitions, given));
+  }
+  const int64_t layers = layers_of(settings);
+  const std::string& name = settings.model_name.empty() ? "the profile" : settings.model_name;
+  if (settings.partitions > layers) {
+    throw std::invalid_argument(absl::StrFormat("--partitions=%d: %s has %d layers only",
+                                                settings.partitions, name, layers));
+  }
+  int64_t sum = 0;
+  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
+  if (given > 0 && sum != layers) {
+    throw std::invalid_argument(absl::StrFormat("--balance=%s sums up to %d, but %s has %d layers",
+                                                absl::StrJoin(settings.balance, ","), sum, name,
+                                                layers));
+  }
+}
+
+void read_options(Settings& settings) {
+  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  ExplainOptions& options = settings.options;
+  options.checkpoint = parse_checkpoint(settings.checkpoint);
+  options.schedule = parse_schedule(settings.schedule);
+  options.slowness = parse_slowness(absl::GetFlag(FLAGS_slowness), settings.partitions);
+  options.bandwidth = at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
+  options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
+  options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
+  options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
+  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0);
+  (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
+
+  settings.device = parse_device(absl::GetFlag(FLAGS_device));
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0);
+  settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout), 1e-3);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  if (!settings.model || !settings.device.is_cpu()) return;
+  const int64_t all = at::get_num_threads();
+  if (settings.threads == 0) settings.threads = std::max<int64_t>(all / settings.partitions, 1);
+  if (options.cores == 0) options.cores = std::max<int64_t>(all / settings.threads, 1);
+}
+
+Settings read_settings() {
+  Settings settings;
+  read_model(settings);
+  read_cut(settings);
+  read_options(settings);
+  settings.save_profile = writable("--save_profile", absl::GetFlag(FLAGS_save_profile));
+  settings.json = writable("--json", absl::GetFlag(FLAGS_json));
+  return settings;
+}
+
+Profile measure(const Settings& settings, const command::InterruptScope& interrupt) {
+  at::manual_seed(settings.seed);
+  std::cerr << absl::StrFormat("measuring %s: %d rows on %s", settings.model_name, settings.rows,
+                               settings.device.str());
+  if (settings.threads > 0) std::cerr << ", threads: " << settings.threads;
+  std::cerr << std::endl;
+  torch::nn::Sequential model = settings.model->make();
+  model->to(settings.device);
+  const at::Tensor sample = models::random_input(*settings.model, settings.rows, settings.device);
+
+  command::Progress progress(std::cerr, "seconds",
+                             std::max<int64_t>(std::llround(settings.timeout), 1),
+                             command::terminal_options(STDERR_FILENO));
+  const auto on_pass = [&](const TimeProgress& at) {
+    if (interrupt.requested()) throw Interrupted();
+    progress.update(static_cast<int64_t>(at.seconds), absl::StrFormat("pass %d", at.passes));
+  };
+  return profile(
+      model, sample,
+      ProfileOptions().timeout(settings.timeout).cpu_threads(settings.threads).progress(on_pass));
+}
+
+std::string json_of(const Settings& settings, const Explanation& explanation) {
+  auto json = nlohmann::ordered_json::parse(to_json(explanation));
+  json["model"] = settings.model_name;
+  json["checkpoint"] = settings.checkpoint;
+  json["schedule"] = settings.schedule;
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+int run(const Settings& settings) {
+  const command::InterruptScope interrupt;
+  Profile measured;
+  if (settings.model) {
+    try {
+      measured = measure(settings, interrupt);
+    } catch (const Interrupted&) {
+      return command::kInterruptedExitCode;
+    }
+    if (!settings.save_profile.empty()) {
+      save_profile(settings.save_profile, {settings.model_name, measured});
+      std::cerr << "written: " << settings.save_profile << std::endl;
+    }
+  }
+  const Profile& profile = settings.model ? measured : settings.saved.profile;
+  const std::vector<int64_t> best = best_balance(profile, settings.partitions, settings.options);
+  const Explanation explanation =
+      explain(profile, settings.balance.empty() ? best : settings.balance, settings.options);
+  std::cout << "balance: " << absl::StrJoin(explanation.balance(), ",") << "\n\n"
+            << to_text(explanation);
+  if (!settings.balance.empty() && settings.balance != best) {
+    std::cout << absl::StrFormat(
+        "The fastest cut found takes %.0f%% of that time:\n  --balance=%s\n",
+        100 * explain(profile, best, settings.options).step / std::max(explanation.step, 1e-300),
+        absl::StrJoin(best, ","));
+  }
+  std::cout << std::flush;
+  if (!settings.json.empty()) {
+    command::write_file_atomically(settings.json, json_of(settings, explanation));
+    std::cerr << "written: " << settings.json << std::endl;
+  }
+  if (interrupt.requested()) return command::kInterruptedExitCode;
+  if (!std::cout.good()) throw std::runtime_error("the table cannot be written to standard output");
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpipe::balance
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command(
+      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
+        return
+            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
+      });
+}

@@ -1,0 +1,99 @@
+#!/bin/bash
+# Tests the command //balance from outside: mistakes, the table, files, a short measurement, Ctrl-C.
+#   balance_main_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+# Six layers of 1 ms forward and 2 ms backward, 1 MiB of everything; one skip.
+python3 - "$work/six.json" <<'END' || fail "making the profile"
+import json, sys
+mib = 1 << 20
+layer = {"forward": 1e-3, "backward": 2e-3, "parameters": mib, "buffers": 0, "kept": mib,
+         "workspace": mib, "output": mib}
+json.dump({"format": "gpipe profile", "version": 1, "model": "toy", "device": "a device",
+           "batch_rows": 4, "input": mib, "layers": [dict(layer, name=str(i)) for i in range(6)],
+           "skips": [{"from": 0, "to": 5, "bytes": mib}]}, open(sys.argv[1], "w"))
+END
+six=(--profile="$work/six.json")
+
+expect_mistake "give --model=NAME or --profile=FILE" --partitions=2
+expect_mistake "did you mean --partitions?" --partition=2
+expect_mistake "give --partitions=NUMBER" "${six[@]}"
+expect_mistake "did you mean unet?" --model=unett:5,64 --partitions=2
+expect_mistake "model 'unet:5,1': " --model=unet:5,1 --partitions=2
+expect_mistake "unet:1,2 has 65 layers only" --model=unet:1,2 --partitions=66
+expect_mistake "sums up to 7, but toy has 6 layers" "${six[@]}" --balance=3,4
+expect_mistake "--partitions=3: --balance has 2" "${six[@]}" --balance=3,3 --partitions=3
+expect_mistake "toy has 6 layers only" "${six[@]}" --partitions=7
+expect_mistake "is a profile of toy" "${six[@]}" --partitions=2 --model=unet:1,2
+expect_mistake "give --batch=32" "${six[@]}" --partitions=2 --batch=64
+expect_mistake "cannot be cut into more" --model=unet:1,2 --partitions=2 --batch=4 --chunks=5
+expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
+expect_mistake "give gpipe or 1f1b" "${six[@]}" --partitions=2 --schedule=zero
+expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1
+expect_mistake "give numbers above 0" "${six[@]}" --partitions=2 --slowness=1,0
+expect_mistake "give a finite number of at least 0" "${six[@]}" --partitions=2 --bandwidth_gbps=-1
+expect_mistake "No such file" --profile="$work/none.json" --partitions=2
+expect_mistake "it is a folder" "${six[@]}" --partitions=2 --json="$work"
+expect_mistake "leave one of them out" "${six[@]}" --partitions=2 --save_profile="$work/x.json"
+expect_mistake "give cpu, cuda" --model=unet:1,2 --partitions=2 --device=gpu
+expect_mistake "CUDA devices" --model=unet:1,2 --partitions=2 --device=cuda:99
+expect_mistake "timeout=0" --model=unet:1,2 --partitions=2 --timeout=0
+echo "{" >"$work/damaged.json"
+expect_mistake "is no JSON, or damaged" --profile="$work/damaged.json" --partitions=2
+
+"$program" --help >"$work/help.log" 2>&1 || fail "--help"
+grep -q -e "--save_profile" "$work/help.log" || fail "no flags in --help"
+"$program" --version >"$work/version.log" 2>&1 || fail "--version"
+
+"$program" "${six[@]}" --partitions=2 --chunks=4 --json="$work/cut.json" >"$work/table.log" 2>"$work/errors.log" ||
+  fail "a profile that was read"
+diff - "$work/table.log" <<'END' || fail "the table"
+balance: 3,3
+
+                            ms per micro-batch                          MiB
+part.     layers   forward  backward recompute    params    memory     sent busy
+0 *          0-2      3.00      6.00      3.00      3.00      12.0     2.00  89%
+1            3-5      3.00      6.00         0      3.00      12.0        0  67%
+
+* partition 0 is busy longest: it decides how long a step takes.
+Predicted for a step of 4 micro-batches of 4 rows: 54.0 ms, 22% idle, 1.33 times
+  as fast as one device (72.0 ms, nothing recomputed).
+Profiled on: a device
+END
+python3 - "$work/cut.json" <<'END' || fail "the JSON"
+import json, sys
+cut = json.load(open(sys.argv[1]))
+assert cut["balance"] == [3, 3] and cut["model"] == "toy" and cut["schedule"] == "1f1b"
+assert cut["partitions"][0]["sent"] == 2 << 20
+END
+
+"$program" "${six[@]}" --balance=1,5 --checkpoint=never >"$work/given.log" 2>&1 || fail "a given cut"
+grep -q "^balance: 1,5" "$work/given.log" || fail "another cut is explained"
+grep -q -e "--balance=3,3" "$work/given.log" || fail "the faster cut is not named"
+
+"$program" "${six[@]}" --partitions=2 >/dev/full 2>"$work/full.log"
+[ $? -eq 1 ] || fail "exit code for a full disk"
+
+# Measured, saved, read again: the same cut.
+"$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
+  --save_profile="$work/unet.json" >"$work/measured.log" 2>&1 || fail "a measurement"
+grep -q "measuring unet:1,2@64: 2 rows on cpu" "$work/measured.log" || fail "what is measured is not said"
+"$program" --profile="$work/unet.json" --partitions=2 --chunks=2 >"$work/again.log" 2>&1 || fail "reading it again"
+grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a profile"
+
+# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
+set -m
+"$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000 >"$work/stopped.log" 2>&1 &
+pid=$!
+set +m
+for _ in $(seq 1200); do
+  grep -q "measuring" "$work/stopped.log" && break
+  sleep 0.05
+done
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+echo PASSED

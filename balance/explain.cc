@@ -1,0 +1,445 @@
+#include "balance/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "balance/profile_checks.h"
+#include "balance/shared_cores.h"
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/follows_at_once.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe::balance {
+namespace {
+
+// A search ends after so many simulations; from a good start it needs far fewer.
+constexpr int64_t kMostSimulations = 2000;
+// A cut must be faster by this share, so that rounding decides nothing.
+constexpr double kFaster = 1e-9;
+
+[[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("explain: " + text); }
+
+std::string text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+void check_at_least(const char* name, double value, double least) {
+  if (std::isfinite(value) && value >= least) return;
+  fail(std::string(name) + " is " + text(value) + ", expected a finite number of at least " +
+       text(least));
+}
+
+void check_options(const ExplainOptions& options, int64_t partitions) {
+  if (options.chunks < 1) {
+    fail("chunks is " + std::to_string(options.chunks) + ", expected at least 1");
+  }
+  if (options.cores < 0) {
+    fail("cores is " + std::to_string(options.cores) + ", expected at least 0");
+  }
+  check_at_least("bandwidth", options.bandwidth, 0);
+  check_at_least("latency", options.latency, 0);
+  check_at_least("overhead", options.overhead, 0);
+  check_at_least("contention", options.contention, 1);
+  check_at_least("param_scale", options.param_scale, 0);
+  if (options.slowness.empty()) return;
+  if (static_cast<int64_t>(options.slowness.size()) != partitions) {
+    fail("slowness has " + std::to_string(options.slowness.size()) + " values, expected " +
+         std::to_string(partitions) + ", one for each partition");
+  }
+  for (size_t j = 0; j < options.slowness.size(); ++j) {
+    if (std::isfinite(options.slowness[j]) && options.slowness[j] > 0) continue;
+    fail("slowness[" + std::to_string(j) + "] is " + text(options.slowness[j]) +
+         ", expected a finite number above 0");
+  }
+}
+
+void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
+  if (balance.empty()) fail("balance is empty, expected the layers of each partition");
+  int64_t left = layers;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    if (balance[j] < 1) {
+      fail("balance[" + std::to_string(j) + "] is " + std::to_string(balance[j]) +
+           ", expected at least one layer");
+    }
+    if (balance[j] > left) {
+      fail("balance sums up to more than the profile's " + std::to_string(layers) + " layers");
+    }
+    left -= balance[j];
+  }
+  if (left > 0) {
+    fail("balance sums up to " + std::to_string(layers - left) + ", but the profile has " +
+         std::to_string(layers) + " layers");
+  }
+}
+
+// What a stage's layers cost for one micro-batch, in seconds and bytes.
+struct StageSums {
+  LayerRange layers{};
+  double forward = 0;
+  double backward = 0;
+  int64_t parameters = 0;
+  int64_t buffers = 0;
+  int64_t kept = 0;
+  int64_t workspace = 0;  // the largest
+  int64_t received = 0;   // the activation and the skips
+  int64_t sent = 0;
+};
+
+// How a number of partitions is run: the part of a prediction that does not depend on the cut.
+class Plan {
+ public:
+  Plan(const Profile& profile, int64_t partitions, const ExplainOptions& options)
+      : profile_(profile),
+        options_(options),
+        schedule_(options.schedule ? options.schedule(partitions, options.chunks)
+                                   : Schedule::one_f_one_b(partitions, options.chunks)) {
+    if (schedule_.stages() != partitions || schedule_.micro_batches() != options.chunks) {
+      fail("the schedule is for " + std::to_string(schedule_.stages()) + " stages and " +
+           std::to_string(schedule_.micro_batches()) + " micro-batches, expected " +
+           std::to_string(partitions) + " and " + std::to_string(options.chunks));
+    }
+    check_whole();
+    checkpointed_ = follows_at_once(schedule_);
+    for (std::vector<bool>& of_stage : checkpointed_) {
+      for (size_t m = 0; m < of_stage.size(); ++m) {
+        of_stage[m] = options.checkpoint == Checkpoint::kAlways ||
+                      (options.checkpoint == Checkpoint::kExceptLast && !of_stage[m]);
+      }
+    }
+  }
+
+  int64_t partitions() const { return schedule_.stages(); }
+
+  // The share of the micro-batches that the stage recomputes.
+  double recomputed(int64_t stage) const {
+    const std::vector<bool>& of_stage = checkpointed_[static_cast<size_t>(stage)];
+    return static_cast<double>(std::count(of_stage.begin(), of_stage.end(), true)) /
+           static_cast<double>(of_stage.size());
+  }
+
+  double slowness(int64_t stage) const {
+    return options_.slowness.empty() ? 1.0 : options_.slowness[static_cast<size_t>(stage)];
+  }
+
+  double transfer(int64_t bytes) const {
+    return options_.latency +
+           (options_.bandwidth > 0 ? static_cast<double>(bytes) / options_.bandwidth : 0.0);
+  }
+
+  std::vector<StageSums> sums(const std::vector<int64_t>& balance) const;
+  SharedRun run(const std::vector<int64_t>& balance, const std::vector<StageSums>& stages) const;
+  // The most that the stage holds at a time.
+  int64_t memory(int64_t stage, const StageSums& sums) const;
+
+  int64_t worker_of(int64_t stage) const { return schedule_.worker_of(stage); }
+
+ private:
+  // simulate() also takes a half of a schedule; a step is not one.
+  void check_whole() const {
+    bool forwards = false, backwards = false;
+    for (const std::vector<Action>& actions : schedule_.table()) {
+      for (const Action& action : actions) {
+        (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+      }
+    }
+    if (!forwards || !backwards) {
+      fail(std::string("the schedule has no ") + (forwards ? "backwards" : "forwards") +
+           "; a step needs both");
+    }
+  }
+
+  const Profile& profile_;
+  const ExplainOptions& options_;
+  Schedule schedule_;
+  std::vector<std::vector<bool>> checkpointed_;  // [stage][micro-batch]
+};
+
+// The stage of each layer.
+std::vector<int64_t> stage_of_layers(const std::vector<int64_t>& balance) {
+  std::vector<int64_t> result;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    result.insert(result.end(), static_cast<size_t>(balance[j]), static_cast<int64_t>(j));
+  }
+  return result;
+}
+
+std::vector<StageSums> Plan::sums(const std::vector<int64_t>& balance) const {
+  std::vector<StageSums> stages(balance.size());
+  int64_t next = 0;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    StageSums& stage = stages[j];
+    stage.layers = {next, next + balance[j] - 1};
+    stage.received =
+        j == 0 ? profile_.input : profile_.layers[static_cast<size_t>(next) - 1].output;
+    for (; next <= stage.layers.last; ++next) {
+      const LayerProfile& layer = profile_.layers[static_cast<size_t>(next)];
+      stage.forward += layer.forward;
+      stage.backward += layer.backward;
+      stage.parameters += layer.parameters;
+      stage.buffers += layer.buffers;
+      stage.kept += layer.kept;
+      stage.workspace = std::max(stage.workspace, layer.workspace);
+    }
+    const bool last = j + 1 == balance.size();
+    stage.sent = last ? 0 : profile_.layers[static_cast<size_t>(next) - 1].output;
+    const double slowness = this->slowness(static_cast<int64_t>(j));
+    stage.forward *= slowness;
+    stage.backward *= slowness;
+  }
+  const std::vector<int64_t> stage_of = stage_of_layers(balance);
+  for (const SkipProfile& skip : profile_.skips) {
+    const int64_t from = stage_of[static_cast<size_t>(skip.from)];
+    const int64_t to = stage_of[static_cast<size_t>(skip.to)];
+    if (from == to) continue;
+    stages[static_cast<size_t>(from)].sent += skip.bytes;
+    stages[static_cast<size_t>(to)].received += skip.bytes;
+  }
+  return stages;
+}
+
+SharedRun Plan::run(const std::vector<int64_t>& balance,
+                    const std::vector<StageSums>& stages) const {
+  const std::vector<int64_t> stage_of = stage_of_layers(balance);
+  std::vector<Route> skips;
+  std::vector<int64_t> skip_bytes;
+  for (const SkipProfile& skip : profile_.skips) {
+    const auto from = static_cast<int32_t>(stage_of[static_cast<size_t>(skip.from)]);
+    const auto to = static_cast<int32_t>(stage_of[static_cast<size_t>(skip.to)]);
+    if (from == to) continue;
+    skips.push_back({from, to, ""});
+    skip_bytes.push_back(skip.bytes);
+  }
+  const Routes routes = Routes::create(partitions(), std::move(skips));
+
+  SimulateOptions costs;
+  costs.action = [&](const Action& action) {
+    const auto j = static_cast<size_t>(action.stage);
+    const StageSums& stage = stages[j];
+    const bool again = checkpointed_[j][static_cast<size_t>(action.micro_batch)];
+    const double recompute = again ? stage.forward : 0.0;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return options_.overhead + stage.forward;
+      case ActionKind::kBackward:
+        return options_.overhead + recompute + stage.backward;
+      case ActionKind::kInputGradient:
+        return options_.overhead + recompute + stage.backward / 2;
+      case ActionKind::kWeightGradient:
+        return options_.overhead + stage.backward / 2;
+    }
+    return 0.0;
+  };
+  if (options_.bandwidth > 0 || options_.latency > 0) {
+    costs.transfer = [&](const Transfer& transfer) {
+      const std::optional<size_t> skip = routes.skip(transfer.route);
+      const int32_t source = routes[transfer.route].source_stage;
+      const LayerRange& layers = stages[static_cast<size_t>(source)].layers;
+      return this->transfer(skip ? skip_bytes[*skip]
+                                 : profile_.layers[static_cast<size_t>(layers.last)].output);
+    };
+  }
+  return share_cores(simulate(schedule_, routes, costs), options_.cores, options_.contention);
+}
+
+int64_t Plan::memory(int64_t stage, const StageSums& sums) const {
+  int64_t held = 0;  // by micro-batches in flight
+  int64_t most = 0;
+  const std::vector<bool>& checkpointed = checkpointed_[static_cast<size_t>(stage)];
+  for (const Action& action : schedule_.actions(worker_of(stage))) {
+    if (action.stage != stage) continue;
+    const bool again = checkpointed[static_cast<size_t>(action.micro_batch)];
+    switch (action.kind) {
+      case ActionKind::kForward:
+        held += sums.received + (again ? 0 : sums.kept);
+        most = std::max(most, held);
+        break;
+      case ActionKind::kBackward:
+        most = std::max(most, held + (again ? sums.kept : 0));
+        held -= sums.received + (again ? 0 : sums.kept);
+        break;
+      case ActionKind::kInputGradient:
+        held += again ? sums.kept : 0;
+        most = std::max(most, held);
+        break;
+      case ActionKind::kWeightGradient:
+        held -= sums.received + sums.kept;
+        break;
+    }
+  }
+  const double parameters = static_cast<double>(sums.parameters) * options_.param_scale;
+  return std::llround(parameters) + sums.buffers + most + sums.workspace;
+}
+
+// The costs that partition() takes: forward, backward, and a recompute as if there were one for
+// every micro-batch.
+std::vector<double> whole_costs(const Profile& profile, Checkpoint checkpoint) {
+  std::vector<double> costs;
+  for (const LayerProfile& layer : profile.layers) {
+    costs.push_back(layer.backward + layer.forward * (checkpoint == Checkpoint::kNever ? 1 : 2));
+  }
+  return costs;
+}
+
+// Where searches begin.
+std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
+                                         const ExplainOptions& options) {
+  const std::vector<double> costs = whole_costs(profile, options.checkpoint);
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  double forward = 0;
+  for (const LayerProfile& layer : profile.layers) forward += layer.forward;
+
+  PartitionOptions even;
+  for (int64_t j = 0; j < plan.partitions(); ++j) {
+    // A partition that recomputes less is faster.
+    const bool full = options.checkpoint == Checkpoint::kNever || all <= 0;
+    const double spared = full ? 0.0 : (1 - plan.recomputed(j)) * forward;
+    const double share = all > 0 ? (all - spared) / all : 1.0;
+    even.slowness.push_back(plan.slowness(j) * share);
+  }
+  std::vector<std::vector<int64_t>> result = {partition(costs, plan.partitions(), even)};
+  if (options.bandwidth > 0) {
+    for (size_t i = 0; i + 1 < profile.layers.size(); ++i) {
+      even.send_costs.push_back(2 * plan.transfer(profile.layers[i].output));
+    }
+    even.receive_costs = even.send_costs;
+    result.push_back(partition(costs, plan.partitions(), even));
+  }
+  return result;
+}
+
+// Moves cuts for as long as that makes a step faster.
+class Search {
+ public:
+  explicit Search(const Plan& plan) : plan_(plan) {}
+
+  void from(const std::vector<int64_t>& balance) {
+    std::vector<int64_t> best = balance;
+    double best_step = step(best);
+    keep(best, best_step);
+    for (int64_t by = largest(best); by >= 1;) {
+      bool better = false;
+      for (size_t cut = 0; cut + 1 < best.size() && left_ > 0; ++cut) {
+        for (const int64_t layers : {by, -by}) {
+          // The cut alone, or with the one behind it: then a partition moves as a whole.
+          for (const size_t end : {cut + 1, cut + 2}) {
+            if (end >= best.size()) continue;
+            std::vector<int64_t> moved = best;
+            moved[cut] += layers;
+            moved[end] -= layers;
+            if (moved[cut] < 1 || moved[end] < 1) continue;
+            const double time = step(moved);
+            if (!(time < best_step * (1 - kFaster))) continue;
+            best = std::move(moved);
+            best_step = time;
+            better = true;
+          }
+        }
+      }
+      keep(best, best_step);
+      if (left_ <= 0) return;
+      if (!better) by /= 2;
+    }
+  }
+
+  const std::vector<int64_t>& best() const { return best_; }
+
+ private:
+  static int64_t largest(const std::vector<int64_t>& balance) {
+    const int64_t layers = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+    int64_t by = 1;
+    while (by < 16 && by * 8 < layers / static_cast<int64_t>(balance.size())) by *= 2;
+    return by;
+  }
+  double step(const std::vector<int64_t>& balance) {
+    --left_;
+    return plan_.run(balance, plan_.sums(balance)).makespan;
+  }
+  void keep(const std::vector<int64_t>& balance, double step) {
+    if (!best_.empty() && !(step < best_step_ * (1 - kFaster))) return;
+    best_ = balance;
+    best_step_ = step;
+  }
+
+  const Plan& plan_;
+  int64_t left_ = kMostSimulations;
+  std::vector<int64_t> best_;
+  double best_step_ = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> Explanation::balance() const {
+  std::vector<int64_t> result;
+  for (const PartitionExplanation& partition : partitions) {
+    result.push_back(partition.layers.last - partition.layers.first + 1);
+  }
+  return result;
+}
+
+Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
+                    const ExplainOptions& options) {
+  check_profile(profile, "explain: the profile cannot have been measured: ");
+  check_balance(balance, static_cast<int64_t>(profile.layers.size()));
+  const auto partitions = static_cast<int64_t>(balance.size());
+  check_options(options, partitions);
+  const Plan plan(profile, partitions, options);
+  const std::vector<StageSums> stages = plan.sums(balance);
+  const SharedRun run = plan.run(balance, stages);
+
+  Explanation result;
+  result.device = profile.device;
+  result.batch_rows = profile.batch_rows;
+  result.chunks = options.chunks;
+  result.step = run.makespan;
+  std::vector<double> work;  // of each partition in a step
+  for (int64_t j = 0; j < partitions; ++j) {
+    const StageSums& stage = stages[static_cast<size_t>(j)];
+    PartitionExplanation partition;
+    partition.layers = stage.layers;
+    partition.forward = stage.forward;
+    partition.backward = stage.backward;
+    partition.recompute = stage.forward * plan.recomputed(j);
+    partition.parameters = stage.parameters;
+    partition.sent = stage.sent;
+    partition.memory = plan.memory(j, stage);
+    const double busy = run.busy[static_cast<size_t>(plan.worker_of(j))];
+    partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
+    result.partitions.push_back(partition);
+    work.push_back(partition.forward + partition.backward + partition.recompute);
+  }
+  result.binding = std::max_element(work.begin(), work.end()) - work.begin();
+  for (const double busy : run.busy) {
+    if (run.makespan <= 0) break;
+    result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());
+  }
+  for (const LayerProfile& layer : profile.layers) {
+    result.one_device += (layer.forward + layer.backward) * static_cast<double>(options.chunks);
+  }
+  result.speed_up = result.step > 0 ? result.one_device / result.step : 0.0;
+  return result;
+}
+
+std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
+                                  const ExplainOptions& options) {
+  check_profile(profile, "best_balance: the profile cannot have been measured: ");
+  // Before anything is made of that size.
+  if (partitions < 1 || partitions > static_cast<int64_t>(profile.layers.size())) {
+    partition(whole_costs(profile, options.checkpoint), partitions);  // throws
+  }
+  check_options(options, partitions);
+  const Plan plan(profile, partitions, options);
+  Search search(plan);
+  for (const std::vector<int64_t>& start : starts(profile, plan, options)) search.from(start);
+  return search.best();
+}
+
+}  // namespace gpipe::balance

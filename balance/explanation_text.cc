@@ -1,0 +1,90 @@
+#include "balance/explanation_text.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "command/wrap.h"
+
+namespace gpipe::balance {
+namespace {
+
+constexpr size_t kColumns = 80;
+
+// At least three significant digits, all digits before the point, no exponent.
+std::string digits(double value) {
+  if (value == 0) return "0";
+  if (value < 0.0005) return "<0.001";
+  return absl::StrFormat("%.*f", value < 1 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
+}
+
+std::string ms(double seconds) { return digits(seconds * 1e3); }
+std::string mib(int64_t bytes) { return digits(static_cast<double>(bytes) / (1 << 20)); }
+std::string percent(double share) { return absl::StrFormat("%.0f%%", share * 100); }
+
+// "1 micro-batch", "8 micro-batches".
+std::string counted(int64_t count, const std::string& one, const std::string& many) {
+  return absl::StrFormat("%d %s", count, count == 1 ? one : many);
+}
+
+}  // namespace
+
+std::string to_text(const Explanation& explanation) {
+  constexpr char kRow[] = "%-6s%10s%10s%10s%10s%10s%10s%9s%5s\n";
+  std::string text = absl::StrFormat("%-16s%30s%29s\n", "", "ms per micro-batch", "MiB");
+  text += absl::StrFormat(kRow, "part.", "layers", "forward", "backward", "recompute", "params",
+                          "memory", "sent", "busy");
+  for (size_t j = 0; j < explanation.partitions.size(); ++j) {
+    const PartitionExplanation& partition = explanation.partitions[j];
+    const bool binds = static_cast<int64_t>(j) == explanation.binding;
+    text += absl::StrFormat(kRow, absl::StrFormat("%d%s", j, binds ? " *" : ""),
+                            absl::StrFormat("%d-%d", partition.layers.first, partition.layers.last),
+                            ms(partition.forward), ms(partition.backward), ms(partition.recompute),
+                            mib(partition.parameters), mib(partition.memory), mib(partition.sent),
+                            percent(partition.busy));
+  }
+  text +=
+      "\n" + command::wrap(absl::StrFormat("* partition %d is busy longest: it decides how long "
+                                           "a step takes.",
+                                           explanation.binding),
+                           kColumns, 0, 2);
+  const std::string batch = counted(explanation.chunks, "micro-batch", "micro-batches") + " of " +
+                            counted(explanation.batch_rows, "row", "rows");
+  text += command::wrap(
+      absl::StrFormat("Predicted for a step of %s: %s ms, %s idle, %.2f times as fast as one "
+                      "device (%s ms, nothing recomputed).",
+                      batch, ms(explanation.step), percent(explanation.bubble),
+                      explanation.speed_up, ms(explanation.one_device)),
+      kColumns, 0, 2);
+  return text + command::wrap("Profiled on: " + explanation.device, kColumns, 0, 2);
+}
+
+std::string to_json(const Explanation& explanation) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"units", "seconds, bytes"},
+               {"device", explanation.device},
+               {"batch_rows", explanation.batch_rows},
+               {"chunks", explanation.chunks},
+               {"balance", explanation.balance()},
+               {"step", explanation.step},
+               {"bubble", explanation.bubble},
+               {"one_device", explanation.one_device},
+               {"speed_up", explanation.speed_up},
+               {"binding", explanation.binding}};
+  Json& partitions = json["partitions"] = Json::array();
+  for (const PartitionExplanation& partition : explanation.partitions) {
+    partitions.push_back({{"first_layer", partition.layers.first},
+                          {"last_layer", partition.layers.last},
+                          {"forward", partition.forward},
+                          {"backward", partition.backward},
+                          {"recompute", partition.recompute},
+                          {"parameters", partition.parameters},
+                          {"memory", partition.memory},
+                          {"sent", partition.sent},
+                          {"busy", partition.busy}});
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,65 @@
+#include "balance/profile_checks.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+
+namespace gpipe::balance {
+namespace {
+
+class Checks {
+ public:
+  explicit Checks(const std::string& prefix) : prefix_(prefix) {}
+
+  [[noreturn]] void fail(const std::string& text) const {
+    throw std::invalid_argument(prefix_ + text);
+  }
+  void time(const std::string& field, double value) const {
+    if (std::isfinite(value) && value >= 0) return;
+    std::ostringstream text;
+    text << field << " is " << value << ", expected seconds: a finite number of at least 0";
+    fail(text.str());
+  }
+  void count(const std::string& field, int64_t value) const {
+    if (value >= 0) return;
+    fail(field + " is " + std::to_string(value) + ", expected at least 0");
+  }
+
+ private:
+  const std::string& prefix_;
+};
+
+}  // namespace
+
+void check_profile(const Profile& profile, const std::string& prefix) {
+  const Checks checks(prefix);
+  if (profile.layers.empty()) checks.fail("layers is empty, expected at least one layer");
+  checks.count("batch_rows", profile.batch_rows);
+  checks.count("input", profile.input);
+  for (size_t i = 0; i < profile.layers.size(); ++i) {
+    const LayerProfile& layer = profile.layers[i];
+    const std::string field = "layers[" + std::to_string(i) + "].";
+    checks.time(field + "forward", layer.forward);
+    checks.time(field + "backward", layer.backward);
+    checks.count(field + "parameters", layer.parameters);
+    checks.count(field + "buffers", layer.buffers);
+    checks.count(field + "kept", layer.kept);
+    checks.count(field + "workspace", layer.workspace);
+    checks.count(field + "output", layer.output);
+  }
+  const auto layers = static_cast<int64_t>(profile.layers.size());
+  for (size_t i = 0; i < profile.skips.size(); ++i) {
+    const SkipProfile& skip = profile.skips[i];
+    const std::string field = "skips[" + std::to_string(i) + "]";
+    if (skip.from < 0 || skip.from >= skip.to || skip.to >= layers) {
+      checks.fail(field + " leads from layer " + std::to_string(skip.from) + " to layer " +
+                  std::to_string(skip.to) + ", expected 0 <= from < to < " +
+                  std::to_string(layers));
+    }
+    checks.count(field + ".bytes", skip.bytes);
+  }
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,53 @@
+#include "balance/shared_cores.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe::balance {
+namespace {
+
+struct Edge {
+  double time;
+  int64_t worker;
+  int change;  // +1: an action begins, -1: it ends
+};
+
+}  // namespace
+
+SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
+  std::vector<Edge> edges;
+  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
+    for (const TimedAction& timed : run.workers[worker]) {
+      edges.push_back({timed.start, static_cast<int64_t>(worker), 1});
+      edges.push_back({timed.end, static_cast<int64_t>(worker), -1});
+    }
+  }
+  std::sort(edges.begin(), edges.end(),
+            [](const Edge& a, const Edge& b) { return a.time < b.time; });
+
+  SharedRun shared;
+  shared.busy.assign(run.workers.size(), 0.0);
+  std::vector<int64_t> active(run.workers.size(), 0);
+  int64_t running = 0;  // workers in an action
+  double last = 0.0;
+  for (const Edge& edge : edges) {
+    double factor = running > 1 ? contention : 1.0;
+    if (cores > 0 && running > cores) {
+      factor *= static_cast<double>(running) / static_cast<double>(cores);
+    }
+    const double passed = (edge.time - last) * factor;
+    shared.makespan += passed;
+    for (size_t worker = 0; worker < active.size(); ++worker) {
+      if (active[worker] > 0) shared.busy[worker] += passed;
+    }
+    last = edge.time;
+    int64_t& count = active[static_cast<size_t>(edge.worker)];
+    // The end of one action and the begin of the next may be at one time, in any order.
+    const bool was = count > 0;
+    count += edge.change;
+    running += static_cast<int64_t>(count > 0) - static_cast<int64_t>(was);
+  }
+  return shared;
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,19 @@
+// parse_balance: the --balance flag, and how a balance is written.
+#ifndef GPIPE_COMMAND_BALANCE_FLAG_H_
+#define GPIPE_COMMAND_BALANCE_FLAG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe::command {
+
+// "140,230" or "[140, 230]"; empty for an empty text. Throws std::invalid_argument.
+std::vector<int64_t> parse_balance(const std::string& text);
+
+// "[140, 230]".
+std::string to_text(const std::vector<int64_t>& numbers);
+
+}  // namespace gpipe::command
+
+#endif  // GPIPE_COMMAND_BALANCE_FLAG_H_

@@ -1,0 +1,105 @@
+#include "command/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(int64_t, test_epochs, 3,
+          "Epochs of training, said in so many words that the line is "
+          "longer than eighty columns.");
+ABSL_FLAG(std::string, test_name, "", "A name.");
+ABSL_FLAG(bool, test_resume, false, "Go on.");
+
+namespace gpipe::command {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    absl::SetFlag(&FLAGS_test_epochs, 3);
+    absl::SetFlag(&FLAGS_test_name, "");
+    absl::SetFlag(&FLAGS_test_resume, false);
+  }
+
+  Request read(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "program");
+    return read_command_line(static_cast<int>(arguments.size()), arguments.data(), "What it does.",
+                             out_);
+  }
+  auto refuses(std::vector<const char*> arguments) {
+    return [this, arguments] { read(arguments); };
+  }
+
+  std::ostringstream out_;
+};
+
+TEST_F(CommandLineTest, SetsFlagsInAllForms) {
+  EXPECT_EQ(read({"--test_epochs=7", "--test_name", "a b", "--test_resume"}), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_name), "a b");
+  EXPECT_TRUE(absl::GetFlag(FLAGS_test_resume));
+  EXPECT_EQ(read({"-test_epochs", "8", "--notest_resume"}), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 8);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_test_resume));
+  EXPECT_EQ(read({}), Request::kRun);
+}
+
+TEST_F(CommandLineTest, MistakesSayWhatWasMeant) {
+  EXPECT_THAT(refuses({"--test_epoch=7"}),
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("--test_epoch"), HasSubstr("did you mean --test_epochs?"))));
+  EXPECT_THAT(refuses({"--test-epochs=7"}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean --test_epochs?")));
+  EXPECT_THAT(refuses({"test_epochs=7"}),
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("'test_epochs=7' is no flag"), HasSubstr("--test_epochs?"))));
+  EXPECT_THAT(refuses({"\u2013test_epochs=7"}),
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("its dash"), HasSubstr("--test_epochs?"))));
+  EXPECT_THAT(refuses({"--quux"}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--help lists the flags")));
+  EXPECT_THAT(
+      refuses({"--test_epochs=many"}),
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--test_epochs=many: give a whole number")));
+  EXPECT_THAT(refuses({"--test_name="}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--test_name= has no value")));
+  EXPECT_THAT(refuses({"--test_epochs=99999999999999999999"}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("a whole number")));
+  EXPECT_THAT(refuses({"--test_epochs"}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("needs a value")));
+  EXPECT_THROW(read({"--notest_epochs"}), std::invalid_argument);
+  EXPECT_THROW(read({"--notest_resume=true"}), std::invalid_argument);
+  EXPECT_THROW(read({"-"}), std::invalid_argument);
+  EXPECT_THROW(read({"--"}), std::invalid_argument);
+  EXPECT_THROW(read({""}), std::invalid_argument);
+}
+
+TEST_F(CommandLineTest, HelpHasTheFlagsIn80Columns) {
+  EXPECT_EQ(read({"--help"}), Request::kNothing);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("What it does."), HasSubstr("--test_epochs  (3)"),
+                                HasSubstr("Go on.")));
+  std::istringstream lines(out_.str());
+  for (std::string line; std::getline(lines, line);) EXPECT_THAT(line, SizeIs(Le(80u)));
+}
+
+TEST_F(CommandLineTest, VersionTellsTheBuild) {
+  EXPECT_EQ(read({"--version"}), Request::kNothing);
+  EXPECT_THAT(out_.str(), HasSubstr(describe_build()));
+  EXPECT_THAT(describe_build(), HasSubstr(is_optimized() ? "with optim" : "without optim"));
+}
+
+}  // namespace
+}  // namespace gpipe::command

@@ -1,0 +1,29 @@
+// Files: the files that a command is told to read and write.
+#ifndef GPIPE_COMMAND_FILES_H_
+#define GPIPE_COMMAND_FILES_H_
+
+#include <string>
+
+namespace gpipe::command {
+
+// A path as the user means it. `bazel run` starts programs inside its own tree and says in
+// BUILD_WORKING_DIRECTORY where the user was: relative paths start there. Absolute and empty ones
+// stay as they are. Creates nothing.
+std::string user_path(const std::string& path);
+
+// Replaces the file at `path` by `text` as a whole: a reader, or a crash in the middle, sees the
+// old or the new file, never half of one. If `path` is a symbolic link, the file that it leads to
+// is replaced. Anything that is not a file (/dev/stdout, a pipe) is written to directly. Creates
+// missing folders. Throws std::runtime_error that names the path and the reason (a full disk, for
+// one), with the old file unchanged and nothing left behind.
+void write_file_atomically(const std::string& path, const std::string& text);
+
+// Find out before the work whether write_file_atomically() will be able to write the file, or files
+// in the folder; create missing folders. Throw std::invalid_argument with `flag`, the path and the
+// reason.
+void check_writable_file(const std::string& flag, const std::string& path);
+void check_writable_folder(const std::string& flag, const std::string& path);
+
+}  // namespace gpipe::command
+
+#endif  // GPIPE_COMMAND_FILES_H_

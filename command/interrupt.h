@@ -1,0 +1,38 @@
+// InterruptScope: Ctrl-C asks a command to stop after its current step and to report what was
+// reached.
+#ifndef GPIPE_COMMAND_INTERRUPT_H_
+#define GPIPE_COMMAND_INTERRUPT_H_
+
+#include <csignal>
+
+namespace gpipe::command {
+
+// Exit code of a program that SIGINT stopped, as shells report it.
+constexpr int kInterruptedExitCode = 130;
+
+// While it lives, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) only sets a
+// flag and says so on stderr; a second one ends the process at once, as usual.
+//
+// Requirements: at most one object may live at a time (std::logic_error).
+//
+// Thread-safety: any thread may call `requested()`.
+//
+// Example:
+//   InterruptScope interrupt;
+//   while (!interrupt.requested() && more()) step();
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  bool requested() const noexcept;
+
+ private:
+  struct sigaction previous_[3];
+};
+
+}  // namespace gpipe::command
+
+#endif  // GPIPE_COMMAND_INTERRUPT_H_

@@ -1,0 +1,22 @@
+# What tests of commands from outside share; sourced. Requires: $program, the program to test.
+# shellcheck shell=bash
+work=${TEST_TMPDIR:-$(mktemp -d)}
+unset BUILD_WORKING_DIRECTORY
+# Tests run in parallel: threads that spin for a core they do not get would cost minutes.
+export OMP_NUM_THREADS=1
+
+fail() {
+  echo "FAILED: $*"
+  for log in "$work"/*.log; do echo "--- $log"; cat "$log"; done
+  exit 1
+}
+
+# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
+expect_mistake() {
+  local text=$1
+  shift
+  "${program:?}" "$@" >"$work/mistake.log" 2>&1
+  [ $? -eq 2 ] || fail "exit code for $*"
+  grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
+  if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
+}

@@ -1,0 +1,47 @@
+#include "command/run.h"
+
+#include <c10/util/Exception.h>
+
+#include <csignal>
+#include <iostream>
+#include <stdexcept>
+
+#include "command/command_line.h"
+
+namespace gpipe::command {
+
+std::string message_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+}
+
+int run_command(int argc, const char* const* argv, const std::string& usage,
+                const std::function<std::function<int()>()>& prepare) {
+  const auto refuse = [](const std::exception& error, int code) {
+    std::cerr << "error: " << message_of(error) << std::endl;
+    return code;
+  };
+  // A reader that has seen enough (head) must not end hours of work: std::cout fails, and files are
+  // still written.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::function<int()> work;
+  try {
+    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) {
+      return std::cout.flush() ? 0 : kErrorExitCode;
+    }
+    work = prepare();
+  } catch (const std::invalid_argument& error) {
+    return refuse(error, kUsageExitCode);
+  } catch (const c10::ValueError& error) {
+    return refuse(error, kUsageExitCode);
+  } catch (const std::exception& error) {
+    return refuse(error, kErrorExitCode);
+  }
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return refuse(error, kErrorExitCode);
+  }
+}
+
+}  // namespace gpipe::command

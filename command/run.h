@@ -1,0 +1,30 @@
+// run_command: the frame of every command, from its flags to its exit code.
+#ifndef GPIPE_COMMAND_RUN_H_
+#define GPIPE_COMMAND_RUN_H_
+
+#include <exception>
+#include <functional>
+#include <string>
+
+namespace gpipe::command {
+
+constexpr int kErrorExitCode = 1;
+constexpr int kUsageExitCode = 2;
+
+// The message of an exception, without the C++ backtrace that LibTorch appends.
+std::string message_of(const std::exception& error);
+
+// Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
+// be done, and calls what it returns, whose result is the exit code. Errors go to stderr.
+//
+// `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
+// found wrong before the work belongs there.
+//
+// Exit codes: 2 for wrong usage; 1 for anything else that `prepare` or the work throws, and if the
+// answer to --help cannot be written.
+int run_command(int argc, const char* const* argv, const std::string& usage,
+                const std::function<std::function<int()>()>& prepare);
+
+}  // namespace gpipe::command
+
+#endif  // GPIPE_COMMAND_RUN_H_

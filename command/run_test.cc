@@ -1,0 +1,66 @@
+#include "command/run.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe::command {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Work = std::function<int()>;
+
+struct Result {
+  int code = 0;
+  std::string errors;
+};
+
+Result run(const std::function<Work()>& prepare, std::vector<const char*> arguments = {}) {
+  arguments.insert(arguments.begin(), "program");
+  ::testing::internal::CaptureStderr();
+  Result result;
+  result.code =
+      run_command(static_cast<int>(arguments.size()), arguments.data(), "What it does.", prepare);
+  result.errors = ::testing::internal::GetCapturedStderr();
+  return result;
+}
+
+TEST(RunCommand, GivesTheCodeOfTheWork) {
+  EXPECT_EQ(run([]() -> Work { return [] { return 0; }; }).code, 0);
+  EXPECT_EQ(run([]() -> Work { return [] { return 130; }; }).code, 130);
+}
+
+TEST(RunCommand, AMistakeBeforeTheWorkIsWrongUsage) {
+  const Result plain = run([]() -> Work { throw std::invalid_argument("give 3"); });
+  EXPECT_EQ(plain.code, kUsageExitCode);
+  EXPECT_THAT(plain.errors, HasSubstr("error: give 3"));
+  const Result torch = run([]() -> Work { TORCH_CHECK_VALUE(false, "give 4"); });
+  EXPECT_EQ(torch.code, kUsageExitCode);
+  EXPECT_THAT(torch.errors, AllOf(HasSubstr("error: give 4"), Not(HasSubstr("Exception raised"))));
+  EXPECT_EQ(run([]() -> Work { return [] { return 0; }; }, {"--quux"}).code, kUsageExitCode);
+}
+
+TEST(RunCommand, TheSameWhileWorkingIsAnError) {
+  const Result result =
+      run([]() -> Work { return []() -> int { throw std::invalid_argument("x"); }; });
+  EXPECT_EQ(result.code, kErrorExitCode);
+  EXPECT_THAT(result.errors, HasSubstr("error: x"));
+  EXPECT_EQ(run([]() -> Work { throw std::runtime_error("x"); }).code, kErrorExitCode);
+}
+
+TEST(RunCommand, HelpNeedsNoPreparation) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run([]() -> Work { throw std::runtime_error("x"); }, {"--help"}).code, 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("What it does."));
+}
+
+}  // namespace
+}  // namespace gpipe::command

@@ -1,0 +1,38 @@
+#include "command/wrap.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace gpipe::command {
+
+std::size_t display_width(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
+std::string wrap(const std::string& text, std::size_t columns, std::size_t first,
+                 std::size_t rest) {
+  std::string result(first, ' ');
+  std::size_t column = first;
+  bool begun = false;  // this line already has a word
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const std::size_t width = display_width(word);
+    if (begun && column + 1 + width > columns) {
+      result += "\n" + std::string(rest, ' ');
+      column = rest;
+      begun = false;
+    }
+    if (begun) {
+      result += " ";
+      ++column;
+    }
+    result += word;
+    column += width;
+    begun = true;
+  }
+  return result + "\n";
+}
+
+}  // namespace gpipe::command

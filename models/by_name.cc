@@ -1,0 +1,137 @@
+#include "models/by_name.h"
+
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "command/suggestion.h"
+#include "models/amoebanetd.h"
+#include "models/resnet.h"
+#include "models/unet.h"
+
+namespace gpipe::models {
+namespace {
+
+constexpr int64_t kClasses = 1000;
+constexpr int64_t kUNetSide = 192;
+constexpr int64_t kImageNetSide = 224;
+
+std::string meant(const std::string& family) {
+  // Also as other libraries write them.
+  std::string closest = command::closest(absl::AsciiStrToLower(family),
+                                         {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet",
+                                          "resnet50", "resnet101", "resnet152"});
+  if (closest == "u-net") closest = "unet";
+  if (closest == "amoebanet-d") closest = "amoebanetd";
+  if (closest.size() > 6 && closest.rfind("resnet", 0) == 0) closest.insert(6, ":");
+  return closest.empty() ? "." : "; did you mean " + closest + "?";
+}
+
+std::vector<int64_t> numbers_of(const std::string& name, const std::string& list) {
+  std::vector<int64_t> numbers;
+  for (const absl::string_view item : absl::StrSplit(list, ',')) {
+    int64_t number = 0;
+    TORCH_CHECK_VALUE(absl::SimpleAtoi(item, &number), "model '", name, "': '", std::string(item),
+                      "' is no whole number; there are ", model_names());
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+void check_pair(const std::string& name, const std::vector<int64_t>& numbers, const char* form) {
+  TORCH_CHECK_VALUE(numbers.size() == 2, "model '", name, "' has ", numbers.size(),
+                    numbers.size() == 1 ? " number" : " numbers", ", expected two: ", form);
+}
+
+std::vector<int64_t> groups_of(const std::string& name, const std::vector<int64_t>& numbers) {
+  if (numbers.size() > 1) return numbers;
+  if (numbers[0] == 50) return {3, 4, 6, 3};
+  if (numbers[0] == 101) return {3, 4, 23, 3};
+  if (numbers[0] == 152) return {3, 8, 36, 3};
+  TORCH_CHECK_VALUE(false, "model '", name, "': there are resnet:50, resnet:101, resnet:152, and ",
+                    "any other by the blocks of its groups, such as resnet:3,4,23,3");
+}
+
+// Adds the name to what the network says about its options.
+std::function<torch::nn::Sequential()> named(const std::string& name,
+                                             std::function<torch::nn::Sequential()> make) {
+  return [name, make = std::move(make)] {
+    try {
+      return make();
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, "model '", name, "': ", error.what_without_backtrace());
+    }
+  };
+}
+
+}  // namespace
+
+const char* model_names() {
+  return "unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal cells, filters), "
+         "resnet:50, resnet:101, resnet:152, and resnet:3,4,23,3 (the blocks of each group)";
+}
+
+NamedModel model_by_name(const std::string& name, int64_t image_size) {
+  TORCH_CHECK_VALUE(image_size >= 0, "image_size must be at least 0, got ", image_size);
+  std::string text = name;
+  absl::RemoveExtraAsciiWhitespace(&text);
+  const size_t colon = text.find(':');
+  const std::string family = text.substr(0, colon);
+  TORCH_CHECK_VALUE(family == "unet" || family == "amoebanetd" || family == "resnet",
+                    "there is no model '", name, "'", meant(family), " There are ", model_names());
+  TORCH_CHECK_VALUE(colon != std::string::npos, "model '", name, "' has no numbers; there are ",
+                    model_names());
+  const std::vector<int64_t> numbers = numbers_of(name, text.substr(colon + 1));
+
+  NamedModel model;
+  model.name = family + ":" + absl::StrJoin(numbers, ",");
+  int64_t side = kImageNetSide;
+  if (family == "unet") {
+    check_pair(name, numbers, "unet:B,C, convolutions in a row and base channels");
+    model.make = named(model.name, [numbers] {
+      return unet(UNetOptions().num_convs(numbers[0]).base_channels(numbers[1]));
+    });
+    model.loss = Loss::kBinaryCrossEntropyWithLogits;
+    side = kUNetSide;
+  } else if (family == "amoebanetd") {
+    check_pair(name, numbers, "amoebanetd:L,D, normal cells and filters");
+    model.make = named(model.name, [numbers] {
+      return amoebanetd(AmoebaNetDOptions().num_layers(numbers[0]).num_filters(numbers[1]));
+    });
+  } else {
+    model.make = named(model.name, [groups = groups_of(name, numbers)] {
+      return resnet(ResNetOptions(groups).num_classes(kClasses));
+    });
+  }
+  if (image_size > 0) side = image_size;
+  model.row = {3, side, side};
+  return model;
+}
+
+at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device) {
+  std::vector<int64_t> shape = model.row;
+  shape.insert(shape.begin(), rows);
+  return at::rand(shape, device);
+}
+
+at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device) {
+  if (model.loss == Loss::kCrossEntropy) {
+    return at::randint(kClasses, {rows}, at::TensorOptions(at::kLong).device(device));
+  }
+  return at::rand({rows, 1, model.row[1], model.row[2]}, device);
+}
+
+at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target) {
+  return loss == Loss::kCrossEntropy ? at::cross_entropy_loss(output, target)
+                                     : at::binary_cross_entropy_with_logits(output, target);
+}
+
+}  // namespace gpipe::models

@@ -1,0 +1,62 @@
+// model_by_name: a network of this package from a text, with what it is trained on.
+#ifndef MODELS_BY_NAME_H_
+#define MODELS_BY_NAME_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpipe::models {
+
+enum class Loss : uint8_t {
+  kCrossEntropy,                  // targets: class numbers, [rows]
+  kBinaryCrossEntropyWithLogits,  // targets: 0 .. 1, of the output's shape
+};
+
+// A value type.
+struct NamedModel {
+  std::string name;  // without spaces: "unet:5,64"
+  // Makes the network, on the CPU unless a MetaScope is open; its parameters are drawn from
+  // LibTorch's generator. Throws c10::ValueError, with the name, for numbers that make no network.
+  std::function<torch::nn::Sequential()> make;
+  std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}
+  Loss loss = Loss::kCrossEntropy;
+};
+
+// The forms of a name, for --help and for messages.
+const char* model_names();
+
+// The networks of torchgpipe's published tables, as written there:
+//   unet:B,C            B convolutions in a row, C channels at the first level, depth 5
+//   amoebanetd:L,D      L normal cells, D filters
+//   resnet:50, resnet:101, resnet:152
+//   resnet:3,4,23,3     the blocks of each group
+// `image_size` is the side of the images; 0 takes the published one: 192 for a U-Net, 224 for the
+// others.
+//
+// Throws c10::ValueError for an unknown name, numbers that are none or of a wrong count, and a
+// negative image size.
+//
+// Example:
+//   NamedModel named = model_by_name("unet:5,64");
+//   torch::nn::Sequential model = named.make();
+//   at::Tensor output = model->forward(random_input(named, 32, torch::kCPU));
+NamedModel model_by_name(const std::string& name, int64_t image_size = 0);
+
+// `rows` samples, uniform in 0 .. 1: [rows, 3, side, side].
+at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device);
+
+// Targets for them: class numbers below 1000, [rows], or uniform in 0 .. 1, [rows, 1, side, side].
+at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device);
+
+// The mean loss over the rows: a scalar.
+at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target);
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_BY_NAME_H_

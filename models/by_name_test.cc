@@ -1,0 +1,113 @@
+#include "models/by_name.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "meta/meta_scope.h"
+#include "tools/testing/wrong_input.h"
+
+namespace gpipe::models {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// On the meta device, so that the published sizes cost nothing.
+std::size_t layers(const std::string& name) {
+  MetaScope scope;
+  return model_by_name(name).make()->size();
+}
+
+TEST(ModelByName, MakesTheNetworksOfThePublishedTables) {
+  EXPECT_EQ(layers("unet:24,128"), 526u + 551u);
+  EXPECT_EQ(layers("amoebanetd:36,544"), 16u + 12u + 7u + 7u);
+  EXPECT_EQ(layers("resnet:101"), 370u);
+  EXPECT_EQ(layers("resnet:3,4,23,3"), 370u);
+  EXPECT_EQ(layers("resnet:50"), 183u);
+  EXPECT_EQ(layers("resnet:152"), 557u);
+}
+
+TEST(ModelByName, NumbersAreInThePublishedOrder) {
+  // Of the first convolution.
+  const auto first = [](const std::string& name) {
+    MetaScope scope;
+    return model_by_name(name).make()->parameters().front().sizes().vec();
+  };
+  EXPECT_THAT(first("unet:5,64"), ElementsAre(64, 3, 3, 3));
+  EXPECT_THAT(first("amoebanetd:18,256"), ElementsAre(64, 3, 3, 3));
+}
+
+TEST(ModelByName, SaysWhatItIsTrainedOn) {
+  const NamedModel unet = model_by_name(" unet:5, 64 ");
+  EXPECT_EQ(unet.name, "unet:5,64");
+  EXPECT_THAT(unet.row, ElementsAre(3, 192, 192));
+  EXPECT_THAT(random_input(unet, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 3, 192, 192));
+  EXPECT_THAT(random_target(unet, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 1, 192, 192));
+  const NamedModel resnet = model_by_name("resnet:50", 64);
+  EXPECT_THAT(resnet.row, ElementsAre(3, 64, 64));
+  EXPECT_THAT(random_target(resnet, 5, c10::kCPU).sizes().vec(), ElementsAre(5));
+  EXPECT_THAT(model_by_name("amoebanetd:3,8").row, ElementsAre(3, 224, 224));
+}
+
+TEST(ModelByName, LossesFitOutputsAndTargets) {
+  for (const auto& [name, side] :
+       std::vector<std::pair<std::string, int64_t>>{{"unet:1,2", 64}, {"resnet:1,1", 32}}) {
+    const NamedModel named = model_by_name(name, side);
+    const at::Tensor output = named.make()->forward(random_input(named, 2, c10::kCPU));
+    const at::Tensor loss = loss_of(named.loss, output, random_target(named, 2, c10::kCPU));
+    EXPECT_EQ(loss.dim(), 0) << name;
+    EXPECT_GT(loss.item<double>(), 0) << name;
+  }
+}
+
+struct Mistake {
+  std::string name;
+  std::string part;
+};
+
+TEST(ModelByName, MistakesListTheForms) {
+  for (const Mistake& mistake : std::vector<Mistake>{
+           {"unett:5,64", "did you mean unet?"},
+           {"U-Net:5,64", "did you mean unet?"},
+           {"resnet50", "did you mean resnet:50?"},
+           {"amoebanet:18,256", "did you mean amoebanetd?"},
+           {"vgg:16", "there is no model 'vgg:16'"},
+           {"", "there is no model ''"},
+           {"unet", "has no numbers"},
+           {"unet:5", "has 1 number, expected two"},
+           {"unet:5,64,3", "has 3 numbers, expected two"},
+           {"unet:", "'' is no whole number"},
+           {"unet:5,x", "'x' is no whole number"},
+           {"amoebanetd:18", "normal cells and filters"},
+           {"resnet:34", "resnet:152"},
+           {"resnet:", "is no whole number"},
+       }) {
+    try {
+      model_by_name(mistake.name);
+      ADD_FAILURE() << mistake.name;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(testing::message_of(error), HasSubstr(mistake.part)) << mistake.name;
+    }
+  }
+  EXPECT_THROW(model_by_name("resnet:50", -1), c10::ValueError);
+}
+
+TEST(ModelByName, NumbersThatMakeNoNetworkAreRefusedWithTheName) {
+  for (const std::string name : {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0"}) {
+    const NamedModel model = model_by_name(name);
+    try {
+      model.make();
+      ADD_FAILURE() << name;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(testing::message_of(error), HasSubstr("model '" + name + "': "));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::models

@@ -1,0 +1,28 @@
+"""A target that is a C++ library and a command at once."""
+
+def _impl(ctx):
+    executable = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.symlink(output = executable, target_file = ctx.executable.command, is_executable = True)
+    command = ctx.attr.command[DefaultInfo]
+    library = ctx.attr.library[DefaultInfo]
+    return [
+        # Who depends on the target gets the library's runfiles only: nobody links the command for them.
+        DefaultInfo(
+            executable = executable,
+            default_runfiles = library.default_runfiles,
+            data_runfiles = ctx.runfiles([executable]).merge(command.default_runfiles),
+        ),
+        ctx.attr.library[CcInfo],
+    ]
+
+# `bazel run` runs the command, `deps` of C++ rules get the library. A package is then known by one name,
+# //balance, to people who run it and to those who include it: a cc_binary has no headers to give.
+library_and_command = rule(
+    implementation = _impl,
+    executable = True,
+    attrs = {
+        "command": attr.label(mandatory = True, executable = True, cfg = "target", doc = "A cc_binary."),
+        "library": attr.label(mandatory = True, providers = [CcInfo], doc = "A cc_library."),
+    },
+    provides = [CcInfo],
+)
