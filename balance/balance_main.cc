@@ -31,6 +31,7 @@
 #include "balance/explanation_text.h"
 #include "balance/profile_file.h"
 #include "balance/profiler.h"
+#include "balance/training_flags.h"
 #include "command/balance_flag.h"
 #include "command/command_line.h"
 #include "command/files.h"
@@ -129,19 +130,6 @@ double at_least(const char* flag, double value, double least) {
   if (std::isfinite(value) && value >= least) return value;
   throw std::invalid_argument(
       absl::StrFormat("--%s=%g: give a finite number of at least %g", flag, value, least));
-}
-
-Checkpoint parse_checkpoint(const std::string& text) {
-  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    if (text == to_text(mode)) return mode;
-  }
-  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
-}
-
-ScheduleGenerator parse_schedule(const std::string& text) {
-  if (text == "gpipe") return Schedule::gpipe;
-  if (text == "1f1b") return Schedule::one_f_one_b;
-  throw std::invalid_argument("--schedule=" + text + ": give gpipe or 1f1b");
 }
 
 c10::Device parse_device(const std::string& text) {
