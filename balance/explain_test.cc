@@ -153,6 +153,32 @@ TEST(Explain, ASplitBackwardTakesHalvesAndKeepsUntilTheSecond) {
   EXPECT_EQ(of.partitions[0].memory, 2 * 10 * 2 + 2 + 7 + 2 * 1200);
 }
 
+TEST(Explain, ASplitBackwardRecomputesBeforeItsFirstHalf) {
+  ExplainOptions options = plain(2);
+  options.checkpoint = Checkpoint::kAlways;
+  const int64_t fixed = 2 * 10 * 2 + 2 + 7;
+  const auto of = [&options](const std::string& actions) {
+    options.schedule = [actions](int64_t, int64_t) {
+      return Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: " + actions + "\n");
+    };
+    return explain(even(2), {2}, options);
+  };
+  const Explanation late = of("F0.0 I0.0 F0.1 I0.1 W0.0 W0.1");
+  EXPECT_DOUBLE_EQ(late.step, 2 * (2.0 + 2.0 + 4.0));
+  EXPECT_EQ(late.partitions[0].memory, fixed + 2 * 1200) << "both recomputed, neither released";
+  const Explanation early = of("F0.0 I0.0 W0.0 F0.1 I0.1 W0.1");
+  EXPECT_EQ(early.partitions[0].memory, fixed + 1200);
+}
+
+TEST(Explain, RecomputesCountForWhoBinds) {
+  ExplainOptions options = plain(8);
+  options.checkpoint = Checkpoint::kExceptLast;
+  options.schedule = Schedule::one_f_one_b;
+  EXPECT_EQ(explain(even(15), {7, 8}, options).binding, 0) << "7 x 4 s against 8 x 3 s";
+  options.checkpoint = Checkpoint::kNever;
+  EXPECT_EQ(explain(even(15), {7, 8}, options).binding, 1);
+}
+
 TEST(Explain, NoTimesGiveNoSpeedUp) {
   Profile profile = even(2);
   for (LayerProfile& layer : profile.layers) layer.forward = layer.backward = 0;
