@@ -7,9 +7,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-Tensors where(const Arguments& in) {
+at::Tensor where(const Arguments& in, const at::Tensor& out = {}) {
   const at::Tensor self = in.tensor("self"), other = in.tensor("other");
-  return {element_wise({in.tensor("condition"), self, other}, at::result_type(self, other))};
+  return element_wise({in.tensor("condition"), self, other}, at::result_type(self, other), out);
 }
 
 // Both gradients have the size of the broadcast weight, which autograd sums.
@@ -46,7 +46,7 @@ std::vector<MetaKernel> pointwise_kernels() {
       like("rrelu_with_noise", "self"),
       {"glu_backward", contiguous_grad},
       // Arithmetic.
-      {"where.self", where},
+      {"where.self", [](const Arguments& in) -> Tensors { return {where(in)}; }},
       broadcast("floor_divide", {"self", "other"}),
       broadcast("rsub.Tensor", {"self", "other"}),
       {"remainder.Scalar_Tensor",
@@ -62,6 +62,15 @@ std::vector<MetaKernel> pointwise_kernels() {
       broadcast("__lshift__.Scalar", {"self"}),
       broadcast("__rshift__.Scalar", {"self"}),
       like("_logcumsumexp", "self"),
+      // Of these LibTorch's other forms call the one with `out`.
+      {"where.self_out", [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},
+      broadcast("abs.out", {"self"}, "out"),
+      broadcast("angle.out", {"self"}, "out"),
+      broadcast("nan_to_num.out", {"self"}, "out"),
+      broadcast("logical_and.out", {"self", "other"}, "out"),
+      broadcast("logical_not.out", {"self"}, "out"),
+      broadcast("logical_or.out", {"self", "other"}, "out"),
+      broadcast("logical_xor.out", {"self", "other"}, "out"),
   };
 }
 

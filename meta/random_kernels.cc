@@ -43,6 +43,7 @@ std::vector<MetaKernel> random_kernels() {
       {"randperm.generator_out", randperm},
       like("poisson", "self"),
       broadcast("binomial", {"count", "prob"}),
+      broadcast("bernoulli.out", {"self"}, "out"),
   };
 }
 
