@@ -28,7 +28,8 @@ struct Convolution {
   }
 
   std::vector<at::Tensor> operator()(Trial& trial) const {
-    std::vector<int64_t> input = {2, 4}, kernel = {transposed ? 4 : 6, (transposed ? 6 : 4) / groups};
+    std::vector<int64_t> input = {2, 4},
+                         kernel = {transposed ? 4 : 6, (transposed ? 6 : 4) / groups};
     for (int64_t d = 0; d < rank; ++d) {
       input.push_back(7 + d);
       kernel.push_back(d == 0 ? 3 : 2);
@@ -54,8 +55,8 @@ TEST(ConvolutionKernels, EveryConfigurationIsAsOnTheCPU) {
               for (const bool bias : {false, true}) {
                 for (const bool channels_last : {false, true}) {
                   if (channels_last && rank == 1) continue;
-                  const Convolution each = {rank,       stride, padding,      dilation, groups,
-                                            transposed, bias,   channels_last};
+                  const Convolution each = {rank,   stride,     padding, dilation,
+                                            groups, transposed, bias,    channels_last};
                   EXPECT_TRUE(same_on_meta(each)) << each.name();
                 }
               }
@@ -104,8 +105,7 @@ TEST(ConvolutionKernels, GivesOnlyTheGradientsThatAreWanted) {
       {"half",
        [=](Trial& trial) -> std::vector<at::Tensor> {
          return {convolve(trial.leaf({2, 3, 5, 5}, at::kBFloat16),
-                          trial.leaf({4, 3, 3, 3}, at::kBFloat16),
-                          trial.leaf({4}, at::kBFloat16))};
+                          trial.leaf({4, 3, 3, 3}, at::kBFloat16), trial.leaf({4}, at::kBFloat16))};
        }},
   });
 }

@@ -53,8 +53,8 @@ at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format) {
   return made_like(x, x.sizes(), format);
 }
 
-at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
-                        std::optional<c10::ScalarType> type, const at::Tensor& out) {
+at::Tensor element_wise(const std::vector<at::Tensor>& inputs, std::optional<c10::ScalarType> type,
+                        const at::Tensor& out) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false).check_all_same_dtype(false).allow_cpu_scalars(true);
   if (type) {

@@ -86,8 +86,8 @@ at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
 
 // A kernel that gives one tensor, same_as the argument of this name.
 MetaKernel like(const char* name, const char* argument);
-// A kernel that gives element_wise of the arguments of these names, in the argument `out` if that is
-// named.
+// A kernel that gives element_wise of the arguments of these names, in the argument `out` if that
+// is named.
 MetaKernel broadcast(const char* name, std::vector<const char*> arguments,
                      const char* out = nullptr);
 

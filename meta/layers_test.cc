@@ -36,12 +36,13 @@ TEST(LayersOnMeta, AreAsOnTheCPU) {
        }},
       {"embedding",
        [](Trial& trial) -> Tensors {
-         return {trial.module([] { return nn::Embedding(9, 4); })->forward(trial.integers(9, {3, 2}))};
+         return {
+             trial.module([] { return nn::Embedding(9, 4); })->forward(trial.integers(9, {3, 2}))};
        }},
       {"embedding bag",
        [](Trial& trial) -> Tensors {
-         return {
-             trial.module([] { return nn::EmbeddingBag(9, 4); })->forward(trial.integers(9, {3, 2}))};
+         return {trial.module([] { return nn::EmbeddingBag(9, 4); })
+                     ->forward(trial.integers(9, {3, 2}))};
        }},
       {"convolution of same size",
        [](Trial& trial) -> Tensors {
@@ -53,7 +54,8 @@ TEST(LayersOnMeta, AreAsOnTheCPU) {
        }},
       {"batch norm",
        [](Trial& trial) -> Tensors {
-         return {trial.module([] { return nn::BatchNorm2d(4); })->forward(trial.leaf({2, 4, 5, 6}))};
+         return {
+             trial.module([] { return nn::BatchNorm2d(4); })->forward(trial.leaf({2, 4, 5, 6}))};
        }},
   });
 }
@@ -81,17 +83,20 @@ TEST(LayersOnMeta, RecurrentOnesAreAsOnTheCPU) {
       cases.push_back(recurrent<nn::GRU>(
           "gru " + with, nn::GRUOptions(3, 4).num_layers(2).bidirectional(both).dropout(dropout)));
       cases.push_back(recurrent<nn::LSTM>(
-          "lstm " + with, nn::LSTMOptions(3, 4).num_layers(2).bidirectional(both).dropout(dropout)));
+          "lstm " + with,
+          nn::LSTMOptions(3, 4).num_layers(2).bidirectional(both).dropout(dropout)));
     }
   }
-  cases.push_back({"lstm cell", [](Trial& trial) -> Tensors {
-                     const auto [h, c] = trial.module([] { return nn::LSTMCell(3, 4); })
-                                             ->forward(trial.leaf({2, 3}));
-                     return {h, c};
-                   }});
-  cases.push_back({"gru cell", [](Trial& trial) -> Tensors {
-                     return {trial.module([] { return nn::GRUCell(3, 4); })->forward(trial.leaf({2, 3}))};
-                   }});
+  cases.push_back(
+      {"lstm cell", [](Trial& trial) -> Tensors {
+         const auto [h, c] =
+             trial.module([] { return nn::LSTMCell(3, 4); })->forward(trial.leaf({2, 3}));
+         return {h, c};
+       }});
+  cases.push_back(
+      {"gru cell", [](Trial& trial) -> Tensors {
+         return {trial.module([] { return nn::GRUCell(3, 4); })->forward(trial.leaf({2, 3}))};
+       }});
   expect_same_on_meta(cases);
 }
 
@@ -100,17 +105,16 @@ TEST(LayersOnMeta, AttentionIsAsOnTheCPU) {
   for (const double dropout : {0.0, 0.1}) {
     for (const bool masked : {false, true}) {
       const std::string with = c10::str(dropout, " ", masked);
-      cases.push_back({"multi-head " + with, [=](Trial& trial) -> Tensors {
-                         auto module = trial.module([=] {
-                           return nn::MultiheadAttention(
-                               nn::MultiheadAttentionOptions(8, 2).dropout(dropout));
-                         });
-                         const at::Tensor x = trial.leaf({5, 3, 8});
-                         const auto [y, weights] =
-                             module->forward(x, x, x, {}, true,
-                                             masked ? trial.data({5, 5}) : at::Tensor());
-                         return {y, weights};
-                       }});
+      cases.push_back(
+          {"multi-head " + with, [=](Trial& trial) -> Tensors {
+             auto module = trial.module([=] {
+               return nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2).dropout(dropout));
+             });
+             const at::Tensor x = trial.leaf({5, 3, 8});
+             const auto [y, weights] =
+                 module->forward(x, x, x, {}, true, masked ? trial.data({5, 5}) : at::Tensor());
+             return {y, weights};
+           }});
       cases.push_back({"encoder layer " + with, [=](Trial& trial) -> Tensors {
                          auto module = trial.module([=] {
                            return nn::TransformerEncoderLayer(
@@ -122,13 +126,13 @@ TEST(LayersOnMeta, AttentionIsAsOnTheCPU) {
                          return {module->forward(trial.leaf({5, 3, 8}),
                                                  masked ? trial.data({5, 5}) : at::Tensor())};
                        }});
-      cases.push_back({"math " + with, [=](Trial& trial) -> Tensors {
-                         const auto [y, weights] = at::_scaled_dot_product_attention_math(
-                             trial.leaf({3, 2, 5, 4}), trial.leaf({3, 2, 6, 4}),
-                             trial.leaf({3, 2, 6, 4}),
-                             masked ? std::make_optional(trial.data({5, 6})) : std::nullopt, dropout);
-                         return {y, weights};
-                       }});
+      cases.push_back(
+          {"math " + with, [=](Trial& trial) -> Tensors {
+             const auto [y, weights] = at::_scaled_dot_product_attention_math(
+                 trial.leaf({3, 2, 5, 4}), trial.leaf({3, 2, 6, 4}), trial.leaf({3, 2, 6, 4}),
+                 masked ? std::make_optional(trial.data({5, 6})) : std::nullopt, dropout);
+             return {y, weights};
+           }});
       // Strides depend on which of its kernels it chooses.
       cases.push_back({"scaled dot product " + with, [=](Trial& trial) -> Tensors {
                          return {at::scaled_dot_product_attention(

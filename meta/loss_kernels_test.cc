@@ -26,9 +26,8 @@ TEST(LossKernels, AreAsOnTheCPU) {
       add("mse", [=](Trial& trial) -> Tensors {
         return {at::mse_loss(x(trial), trial.data({2, 5, 3, 4}), reduction)};
       });
-      add("mse of two", [=](Trial& trial) -> Tensors {
-        return {at::mse_loss(x(trial), x(trial), reduction)};
-      });
+      add("mse of two",
+          [=](Trial& trial) -> Tensors { return {at::mse_loss(x(trial), x(trial), reduction)}; });
       add("l1", [=](Trial& trial) -> Tensors {
         return {at::l1_loss(x(trial), trial.data({2, 5, 3, 4}), reduction)};
       });
@@ -53,8 +52,8 @@ TEST(LossKernels, AreAsOnTheCPU) {
         return {at::kl_div(x(trial), trial.data({2, 5, 3, 4}), reduction)};
       });
       add("poisson", [=](Trial& trial) -> Tensors {
-        return {at::poisson_nll_loss(x(trial), trial.data({2, 5, 3, 4}), true, true, 1e-8,
-                                     reduction)};
+        return {
+            at::poisson_nll_loss(x(trial), trial.data({2, 5, 3, 4}), true, true, 1e-8, reduction)};
       });
       add("soft margin", [=](Trial& trial) -> Tensors {
         return {at::soft_margin_loss(x(trial), trial.data({2, 5, 3, 4}), reduction)};
@@ -83,28 +82,30 @@ TEST(LossKernels, AreAsOnTheCPU) {
       return {at::cross_entropy_loss(trial.leaf({5}), trial.integers(5, {}), {}, reduction)};
     });
     add("cross entropy of sequences", [=](Trial& trial) -> Tensors {
-      return {at::cross_entropy_loss(trial.leaf({6, 5, 7}), trial.integers(5, {6, 7}), {}, reduction)};
+      return {
+          at::cross_entropy_loss(trial.leaf({6, 5, 7}), trial.integers(5, {6, 7}), {}, reduction)};
     });
     add("nll", [=](Trial& trial) -> Tensors {
       return {at::nll_loss(trial.leaf({6, 5}), trial.integers(5, {6}), {}, reduction)};
     });
     add("multi margin", [=](Trial& trial) -> Tensors {
-      return {at::multi_margin_loss(trial.leaf({6, 5}), trial.integers(5, {6}), 1, 1, {}, reduction)};
+      return {
+          at::multi_margin_loss(trial.leaf({6, 5}), trial.integers(5, {6}), 1, 1, {}, reduction)};
     });
     add("multilabel margin", [=](Trial& trial) -> Tensors {
       return {at::multilabel_margin_loss(trial.leaf({6, 5}), trial.integers(5, {6, 5}), reduction)};
     });
     add("cosine embedding", [=](Trial& trial) -> Tensors {
-      return {at::cosine_embedding_loss(trial.leaf({6, 5}), trial.leaf({6, 5}), trial.data({6}), 0.0,
-                                        reduction)};
+      return {at::cosine_embedding_loss(trial.leaf({6, 5}), trial.leaf({6, 5}), trial.data({6}),
+                                        0.0, reduction)};
     });
     add("margin ranking", [=](Trial& trial) -> Tensors {
       return {at::margin_ranking_loss(trial.leaf({6}), trial.leaf({6}), trial.data({6}), 0.0,
                                       reduction)};
     });
     add("triplet margin", [=](Trial& trial) -> Tensors {
-      return {at::triplet_margin_loss(trial.leaf({6, 5}), trial.leaf({6, 5}), trial.leaf({6, 5}), 1.0,
-                                      2.0, 1e-6, false, reduction)};
+      return {at::triplet_margin_loss(trial.leaf({6, 5}), trial.leaf({6, 5}), trial.leaf({6, 5}),
+                                      1.0, 2.0, 1e-6, false, reduction)};
     });
   }
   expect_same_on_meta(cases);

@@ -38,8 +38,8 @@ class Boxed final : public c10::OperatorKernel {
   MetaKernel kernel_;
 };
 
-// Nobody knows. But attention asks it to find out whether it is given one tensor thrice, and that is
-// known.
+// Nobody knows. But attention asks it to find out whether it is given one tensor thrice, and that
+// is known.
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();
@@ -67,8 +67,8 @@ bool install() {
     for (MetaKernel& kernel : kernels()) {
       if (!is_missing(kernel.name)) continue;
       const char* const name = kernel.name;
-      library->impl(
-          name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(std::move(kernel))));
+      library->impl(name, torch::CppFunction::makeFromBoxedFunctor(
+                              std::make_unique<Boxed>(std::move(kernel))));
     }
   }
   if (is_missing("equal")) library->impl("equal", &is_same);

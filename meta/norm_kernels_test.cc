@@ -35,38 +35,40 @@ TEST(NormKernels, AreAsOnTheCPU) {
         return affine ? trial.leaf(sizes) : at::Tensor();
       };
       for (const bool training : {false, true}) {
-        cases.push_back({c10::str("batch norm", of, affine, training), [=](Trial& trial) -> Tensors {
-                           return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
-                                                  trial.data({4}), trial.data({4}), training, 0.1,
-                                                  1e-5, true)};
-                         }});
+        cases.push_back(
+            {c10::str("batch norm", of, affine, training), [=](Trial& trial) -> Tensors {
+               return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
+                                      trial.data({4}), trial.data({4}), training, 0.1, 1e-5, true)};
+             }});
       }
-      cases.push_back({c10::str("batch norm without statistics", of, affine),
-                       [=](Trial& trial) -> Tensors {
-                         return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {},
-                                                {}, true, 0.1, 1e-5, true)};
-                       }});
-      // Channels stay last on the CPU only: LibTorch makes the input of any other device contiguous.
+      cases.push_back(
+          {c10::str("batch norm without statistics", of, affine), [=](Trial& trial) -> Tensors {
+             return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {}, {}, true,
+                                    0.1, 1e-5, true)};
+           }});
+      // Channels stay last on the CPU only: LibTorch makes the input of any other device
+      // contiguous.
       if (format == c10::MemoryFormat::Contiguous)
         cases.push_back({c10::str("group norm", of, affine), [=](Trial& trial) -> Tensors {
-                         return {at::group_norm(x(trial), 2, scale(trial, {4}), scale(trial, {4}))};
-                       }});
+                           return {
+                               at::group_norm(x(trial), 2, scale(trial, {4}), scale(trial, {4}))};
+                         }});
       for (size_t from = 1; from < sizes.size(); ++from) {
         const std::vector<int64_t> last(sizes.begin() + static_cast<int64_t>(from), sizes.end());
-        cases.push_back({c10::str("layer norm", of, affine, from), [=](Trial& trial) -> Tensors {
-                           return {at::layer_norm(x(trial), last, scale(trial, last),
-                                                  scale(trial, last))};
-                         }});
+        cases.push_back(
+            {c10::str("layer norm", of, affine, from), [=](Trial& trial) -> Tensors {
+               return {at::layer_norm(x(trial), last, scale(trial, last), scale(trial, last))};
+             }});
       }
       if (sizes.size() == 2) continue;
       for (const bool use_input : {false, true}) {
-        cases.push_back({c10::str("instance norm", of, affine, use_input),
-                         [=](Trial& trial) -> Tensors {
-                           return {at::instance_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
-                                                     use_input ? at::Tensor() : trial.data({4}),
-                                                     use_input ? at::Tensor() : trial.data({4}),
-                                                     use_input, 0.1, 1e-5, true)};
-                         }});
+        cases.push_back(
+            {c10::str("instance norm", of, affine, use_input), [=](Trial& trial) -> Tensors {
+               return {at::instance_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
+                                         use_input ? at::Tensor() : trial.data({4}),
+                                         use_input ? at::Tensor() : trial.data({4}), use_input, 0.1,
+                                         1e-5, true)};
+             }});
       }
     }
   }
@@ -80,23 +82,24 @@ TEST(NormKernels, OfHalfPrecisionAreAsOnTheCPU) {
     expect_same_on_meta({
         {"native batch norm",
          [=](Trial& trial) -> Tensors {
-           const auto [y, mean, invstd] = at::native_batch_norm(
-               trial.leaf({3, 4, 5, 6}, type), trial.leaf({4}, parameter), trial.leaf({4}, parameter),
-               trial.data({4}, parameter), trial.data({4}, parameter), true, 0.1, 1e-5);
+           const auto [y, mean, invstd] =
+               at::native_batch_norm(trial.leaf({3, 4, 5, 6}, type), trial.leaf({4}, parameter),
+                                     trial.leaf({4}, parameter), trial.data({4}, parameter),
+                                     trial.data({4}, parameter), true, 0.1, 1e-5);
            return {y, mean.detach(), invstd.detach()};
          }},
         {"native layer norm",
          [=](Trial& trial) -> Tensors {
-           const auto [y, mean, rstd] =
-               at::native_layer_norm(trial.leaf({3, 4, 5}, type), {4, 5},
-                                     trial.leaf({4, 5}, parameter), trial.leaf({4, 5}, parameter), 1e-5);
+           const auto [y, mean, rstd] = at::native_layer_norm(trial.leaf({3, 4, 5}, type), {4, 5},
+                                                              trial.leaf({4, 5}, parameter),
+                                                              trial.leaf({4, 5}, parameter), 1e-5);
            return {y, mean.detach(), rstd.detach()};
          }},
         {"native group norm",
          [=](Trial& trial) -> Tensors {
-           const auto [y, mean, rstd] = at::native_group_norm(
-               trial.leaf({3, 4, 5}, type), trial.leaf({4}, parameter), trial.leaf({4}, parameter), 3, 4,
-               5, 2, 1e-5);
+           const auto [y, mean, rstd] =
+               at::native_group_norm(trial.leaf({3, 4, 5}, type), trial.leaf({4}, parameter),
+                                     trial.leaf({4}, parameter), 3, 4, 5, 2, 1e-5);
            return {y, mean.detach(), rstd.detach()};
          }},
     });

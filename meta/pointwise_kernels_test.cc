@@ -18,15 +18,38 @@ using Tensors = std::vector<at::Tensor>;
 
 // Orders of strides, gaps among them, and no elements.
 const std::vector<std::pair<const char*, std::function<at::Tensor(Trial&)>>> kLayouts = {
-    {" contiguous", [](Trial& trial) { return trial.leaf({2, 4, 3, 6}); }},
+    {" contiguous",
+     [](Trial& trial) {
+       return trial.leaf({2, 4, 3, 6});
+     }},
     {" channels last",
-     [](Trial& trial) { return trial.leaf({2, 4, 3, 6}, c10::MemoryFormat::ChannelsLast); }},
-    {" transposed", [](Trial& trial) { return trial.leaf({4, 3, 6, 2}).permute({3, 0, 1, 2}); }},
-    {" with gaps", [](Trial& trial) { return trial.leaf({2, 4, 3, 9}).narrow(3, 1, 6); }},
-    {" expanded", [](Trial& trial) { return trial.leaf({2, 1, 3, 6}).expand({2, 4, 3, 6}); }},
-    {" empty", [](Trial& trial) { return trial.leaf({0, 4, 3, 6}); }},
-    {" double", [](Trial& trial) { return trial.leaf({2, 4, 3, 6}, at::kDouble); }},
-    {" half", [](Trial& trial) { return trial.leaf({2, 4, 3, 6}, at::kBFloat16); }},
+     [](Trial& trial) {
+       return trial.leaf({2, 4, 3, 6}, c10::MemoryFormat::ChannelsLast);
+     }},
+    {" transposed",
+     [](Trial& trial) {
+       return trial.leaf({4, 3, 6, 2}).permute({3, 0, 1, 2});
+     }},
+    {" with gaps",
+     [](Trial& trial) {
+       return trial.leaf({2, 4, 3, 9}).narrow(3, 1, 6);
+     }},
+    {" expanded",
+     [](Trial& trial) {
+       return trial.leaf({2, 1, 3, 6}).expand({2, 4, 3, 6});
+     }},
+    {" empty",
+     [](Trial& trial) {
+       return trial.leaf({0, 4, 3, 6});
+     }},
+    {" double",
+     [](Trial& trial) {
+       return trial.leaf({2, 4, 3, 6}, at::kDouble);
+     }},
+    {" half",
+     [](Trial& trial) {
+       return trial.leaf({2, 4, 3, 6}, at::kBFloat16);
+     }},
 };
 
 using Function = std::function<at::Tensor(const at::Tensor& x)>;
@@ -35,10 +58,10 @@ void expect_same_in_each_layout(const std::vector<std::pair<const char*, Functio
   std::vector<Case> cases;
   for (const auto& [name, function] : functions) {
     for (const auto& [layout, make] : kLayouts) {
-      cases.push_back({std::string(name) + layout,
-                       [function = function, make = make](Trial& trial) -> Tensors {
-                         return {function(make(trial))};
-                       }});
+      cases.push_back(
+          {std::string(name) + layout, [function = function, make = make](Trial& trial) -> Tensors {
+             return {function(make(trial))};
+           }});
     }
   }
   expect_same_on_meta(cases);
@@ -51,7 +74,10 @@ at::Tensor in_place(at::Tensor& (*function)(at::Tensor&, const Arguments&...), a
   return function(x, arguments...);
 }
 
-#define GPIPE_OF_X(...) {#__VA_ARGS__, [](const at::Tensor& x) { return at::Tensor(__VA_ARGS__); }}
+#define GPIPE_OF_X(...)                                                       \
+  {                                                                           \
+#__VA_ARGS__, [](const at::Tensor& x) { return at::Tensor(__VA_ARGS__); } \
+  }
 
 TEST(PointwiseKernels, ActivationsAreAsOnTheCPU) {
   expect_same_in_each_layout({
@@ -93,7 +119,7 @@ TEST(PointwiseKernels, ArithmeticIsAsOnTheCPU) {
   expect_same_in_each_layout({
       GPIPE_OF_X(at::where(x > 0.5, x, x * 2)),
       GPIPE_OF_X(at::where(x > 0.5, x, 1.5)),
-      GPIPE_OF_X(at::where((x > 0.5).select(0, 0), x, at::zeros({6}, x.options()))),
+      GPIPE_OF_X(at::where((x > 0.5).narrow(1, 0, 1), x, at::zeros({6}, x.options()))),
       GPIPE_OF_X(x.masked_fill(x > 0.5, 0)),
       GPIPE_OF_X((x + 0).masked_fill_(x > 0.5, -1e9)),
       GPIPE_OF_X(at::rsub(x, x * 2)),
@@ -101,7 +127,7 @@ TEST(PointwiseKernels, ArithmeticIsAsOnTheCPU) {
       GPIPE_OF_X(1 / (x + 1)),
       GPIPE_OF_X(at::floor_divide(x.detach(), 0.3)),
       GPIPE_OF_X(at::remainder(x, 0.3)),
-      GPIPE_OF_X(at::remainder(2, x + 1)),
+      GPIPE_OF_X(at::remainder(2, x.detach() + 1)),
       GPIPE_OF_X(at::isnan(x)),
       GPIPE_OF_X(at::isinf(x)),
       GPIPE_OF_X(at::isfinite(x)),
@@ -157,8 +183,6 @@ TEST(RandomKernels, ShapesAreAsOnTheCPU) {
       GPIPE_OF_X(at::feature_dropout(x, 0.5, true)),
       GPIPE_OF_X(at::alpha_dropout(x, 0.5, true)),
       GPIPE_OF_X(at::feature_alpha_dropout(x, 0.5, true)),
-      GPIPE_OF_X(std::get<0>(at::native_dropout(x, 0.5, true))),
-      GPIPE_OF_X(std::get<1>(at::native_dropout(x, 0.5, true))),
       GPIPE_OF_X(at::bernoulli(x.detach())),
       GPIPE_OF_X(at::poisson(x.detach())),
       GPIPE_OF_X(at::rand_like(x.detach())),
@@ -172,6 +196,12 @@ TEST(RandomKernels, ShapesAreAsOnTheCPU) {
       GPIPE_OF_X(x.detach().clone().bernoulli_(0.5)),
   });
   expect_same_on_meta({
+      // Of no elements the CPU's mask is no mask.
+      {"native dropout",
+       [](Trial& trial) -> Tensors {
+         const auto [y, mask] = at::native_dropout(trial.leaf({3, 5}), 0.5, true);
+         return {y, mask};
+       }},
       {"multinomial",
        [](Trial& trial) -> Tensors {
          return {at::multinomial(trial.data({3, 5}), 2), at::multinomial(trial.data({5}), 7, true)};
@@ -214,7 +244,7 @@ TEST(ReductionKernels, AreAsOnTheCPU) {
       GPIPE_OF_X(std::get<1>(x.min(1, true))),
       GPIPE_OF_X(x.argmax(1)),
       GPIPE_OF_X(x.amax(1)),
-      GPIPE_OF_X(std::get<0>(at::aminmax(x, 1))),
+      GPIPE_OF_X(std::get<0>(at::aminmax(x.detach(), 1))),
       GPIPE_OF_X(std::get<0>(x.median(1))),
       GPIPE_OF_X(std::get<1>(x.median(-2, true))),
       GPIPE_OF_X(std::get<0>(x.nanmedian(1))),
@@ -231,15 +261,33 @@ TEST(ReductionKernels, AreAsOnTheCPU) {
   });
   expect_same_on_meta({
       // Of no elements there is none.
-      {"max", [](Trial& trial) -> Tensors { return {trial.leaf({3, 4}).max()}; }},
-      {"min", [](Trial& trial) -> Tensors { return {trial.leaf({3, 4}).min()}; }},
-      {"median", [](Trial& trial) -> Tensors { return {trial.leaf({3, 4}).median()}; }},
-      {"nanmedian", [](Trial& trial) -> Tensors { return {trial.leaf({3, 4}).nanmedian()}; }},
-      {"trace", [](Trial& trial) -> Tensors { return {at::trace(trial.leaf({3, 4}))}; }},
+      {"max",
+       [](Trial& trial) -> Tensors {
+         return {trial.leaf({3, 4}).max()};
+       }},
+      {"min",
+       [](Trial& trial) -> Tensors {
+         return {trial.leaf({3, 4}).min()};
+       }},
+      {"median",
+       [](Trial& trial) -> Tensors {
+         return {trial.leaf({3, 4}).median()};
+       }},
+      {"nanmedian",
+       [](Trial& trial) -> Tensors {
+         return {trial.leaf({3, 4}).nanmedian()};
+       }},
+      {"trace",
+       [](Trial& trial) -> Tensors {
+         return {at::trace(trial.leaf({3, 4}))};
+       }},
       {"trace of integers",
-       [](Trial& trial) -> Tensors { return {at::trace(trial.integers(5, {3, 4}).to(at::kInt))}; }},
+       [](Trial& trial) -> Tensors {
+         return {at::trace(trial.integers(5, {3, 4}).to(at::kInt))};
+       }},
       {"dot", [](Trial& trial) -> Tensors { return {at::dot(trial.leaf({3}), trial.leaf({3}))}; }},
-      {"vdot", [](Trial& trial) -> Tensors { return {at::vdot(trial.leaf({3}), trial.leaf({3}))}; }},
+      {"vdot",
+       [](Trial& trial) -> Tensors { return {at::vdot(trial.leaf({3}), trial.leaf({3}))}; }},
       {"cdist",
        [](Trial& trial) -> Tensors {
          return {at::cdist(trial.leaf({2, 3, 4}), trial.leaf({5, 4})),

@@ -43,22 +43,25 @@ TEST(PoolKernels, MaxAndAverageAreAsOnTheCPU) {
     for (const int64_t stride : {1, 2, 3}) {
       for (const int64_t padding : {0, 1}) {
         for (const bool ceil : {false, true}) {
-          const std::string of = c10::str(input.text(), " stride ", stride, " padding ", padding, ceil);
+          const std::string of =
+              c10::str(input.text(), " stride ", stride, " padding ", padding, ceil);
           for (const int64_t dilation : {1, 2}) {
-            cases.push_back({c10::str("max", of, " dilation ", dilation), [=](Trial& trial) -> Tensors {
-                               const at::Tensor x = input.of(trial);
-                               const auto k = input.all(3), s = input.all(stride),
-                                          p = input.all(padding), d = input.all(dilation);
-                               const auto [y, places] =
-                                   input.rank == 1   ? at::max_pool1d_with_indices(x, k, s, p, d, ceil)
-                                   : input.rank == 2 ? at::max_pool2d_with_indices(x, k, s, p, d, ceil)
-                                                     : at::max_pool3d_with_indices(x, k, s, p, d, ceil);
-                               return {y, places};
-                             }});
+            cases.push_back(
+                {c10::str("max", of, " dilation ", dilation), [=](Trial& trial) -> Tensors {
+                   const at::Tensor x = input.of(trial);
+                   const auto k = input.all(3), s = input.all(stride), p = input.all(padding),
+                              d = input.all(dilation);
+                   const auto [y, places] =
+                       input.rank == 1   ? at::max_pool1d_with_indices(x, k, s, p, d, ceil)
+                       : input.rank == 2 ? at::max_pool2d_with_indices(x, k, s, p, d, ceil)
+                                         : at::max_pool3d_with_indices(x, k, s, p, d, ceil);
+                   return {y, places};
+                 }});
           }
           cases.push_back({"average" + of, [=](Trial& trial) -> Tensors {
                              const at::Tensor x = input.of(trial);
-                             const auto k = input.all(3), s = input.all(stride), p = input.all(padding);
+                             const auto k = input.all(3), s = input.all(stride),
+                                        p = input.all(padding);
                              return {input.rank == 1   ? at::avg_pool1d(x, k, s, p, ceil, false)
                                      : input.rank == 2 ? at::avg_pool2d(x, k, s, p, ceil, false)
                                                        : at::avg_pool3d(x, k, s, p, ceil, false)};
@@ -85,9 +88,10 @@ TEST(PoolKernels, AdaptiveOnesAreAsOnTheCPU) {
       cases.push_back({"max" + of, [=](Trial& trial) -> Tensors {
                          const at::Tensor x = input.of(trial);
                          const auto out = input.all(size);
-                         const auto [y, places] = input.rank == 1   ? at::adaptive_max_pool1d(x, out)
-                                                  : input.rank == 2 ? at::adaptive_max_pool2d(x, out)
-                                                                    : at::adaptive_max_pool3d(x, out);
+                         const auto [y, places] = input.rank == 1 ? at::adaptive_max_pool1d(x, out)
+                                                  : input.rank == 2
+                                                      ? at::adaptive_max_pool2d(x, out)
+                                                      : at::adaptive_max_pool3d(x, out);
                          return {y, places};
                        }});
     }
@@ -103,24 +107,24 @@ TEST(PoolKernels, UnpoolingAndFractionsAreAsOnTheCPU) {
                        const at::Tensor x = input.of(trial);
                        const int64_t space = x.dim() - input.rank;
                        const auto two = input.all(2), size = x.sizes().slice(space).vec();
-                       const auto [y, places] =
-                           input.rank == 2 ? at::max_pool2d_with_indices(x, two, two)
-                                           : at::max_pool3d_with_indices(x, two, two);
+                       const auto [y, places] = input.rank == 2
+                                                    ? at::max_pool2d_with_indices(x, two, two)
+                                                    : at::max_pool3d_with_indices(x, two, two);
                        return {input.rank == 2
                                    ? at::max_unpool2d(y, places, size)
                                    : at::max_unpool3d(y, places, size, two, input.all(0))};
                      }});
     if (input.format != c10::MemoryFormat::Contiguous) continue;
-    cases.push_back({"fractional" + input.text(), [=](Trial& trial) -> Tensors {
-                       const at::Tensor x = input.of(trial);
-                       const bool batch = x.dim() == input.rank + 2;
-                       const at::Tensor samples = trial.data({batch ? x.size(0) : 1, 4, input.rank});
-                       const auto [y, places] =
-                           input.rank == 2
-                               ? at::fractional_max_pool2d(x, {2, 2}, {3, 3}, samples)
+    cases.push_back(
+        {"fractional" + input.text(), [=](Trial& trial) -> Tensors {
+           const at::Tensor x = input.of(trial);
+           const bool batch = x.dim() == input.rank + 2;
+           const at::Tensor samples = trial.data({batch ? x.size(0) : 1, 4, input.rank});
+           const auto [y, places] =
+               input.rank == 2 ? at::fractional_max_pool2d(x, {2, 2}, {3, 3}, samples)
                                : at::fractional_max_pool3d(x, {2, 2, 2}, {3, 3, 3}, samples);
-                       return {y, places};
-                     }});
+           return {y, places};
+         }});
   }
   expect_same_on_meta(cases);
 }
@@ -186,12 +190,14 @@ TEST(PaddingKernels, ResamplingIsAsOnTheCPU) {
                        return {at::pixel_shuffle(input.of(trial), 2)};
                      }});
   }
-  cases.push_back({"col2im", [](Trial& trial) -> Tensors {
-                     return {at::col2im(trial.leaf({2, 12, 12}), {4, 5}, {2, 2}, {1, 1}, {0, 0}, {1, 1})};
-                   }});
-  cases.push_back({"col2im without batch", [](Trial& trial) -> Tensors {
-                     return {at::col2im(trial.leaf({12, 12}), {4, 5}, {2, 2}, {1, 1}, {0, 0}, {1, 1})};
-                   }});
+  cases.push_back(
+      {"col2im", [](Trial& trial) -> Tensors {
+         return {at::col2im(trial.leaf({2, 12, 12}), {4, 5}, {2, 2}, {1, 1}, {0, 0}, {1, 1})};
+       }});
+  cases.push_back(
+      {"col2im without batch", [](Trial& trial) -> Tensors {
+         return {at::col2im(trial.leaf({12, 12}), {4, 5}, {2, 2}, {1, 1}, {0, 0}, {1, 1})};
+       }});
   expect_same_on_meta(cases);
 }
 
