@@ -14,6 +14,8 @@
 #include <torch/nn/modules/pooling.h>
 #include <torch/nn/modules/transformerlayer.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
@@ -32,50 +34,75 @@ using testing::Trial;
 using torch::nn::Sequential;
 namespace nn = torch::nn;
 
-// Counts the bytes that tensors of one device hold. The memory itself is `memory`'s, if there is
-// one.
-class Counter final : public c10::Allocator {
+// Counts the bytes that tensors of one device hold.
+class Counter : public c10::Allocator {
  public:
-  Counter(c10::DeviceType device, c10::Allocator* memory) : device_(device), memory_(memory) {
-    c10::SetAllocator(device, this, /*priority=*/255);
-  }
+  int64_t bytes() const { return bytes_; }
+
+ protected:
+  explicit Counter(c10::DeviceType device) { c10::SetAllocator(device, this, /*priority=*/255); }
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+// Of tensors without memory.
+class MetaCounter final : public Counter {
+ public:
+  MetaCounter() : Counter(c10::kMeta) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr memory = memory_ != nullptr ? memory_->allocate(bytes) : c10::DataPtr();
-    void* const data = memory.get();
     bytes_ += static_cast<int64_t>(bytes);
-    return {data, new Piece{this, static_cast<int64_t>(bytes), std::move(memory)}, &release,
-            device_};
+    return {nullptr, new Piece{this, static_cast<int64_t>(bytes)}, &release, c10::kMeta};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    if (memory_ != nullptr) default_copy_data(to, from, bytes);
-  }
-
-  int64_t bytes() const { return bytes_; }
+  void copy_data(void*, const void*, std::size_t) const override {}
 
  private:
   struct Piece {
-    Counter* counter;
+    MetaCounter* counter;
     int64_t bytes;
-    c10::DataPtr memory;
   };
-
   static void release(void* context) {
     auto* const piece = static_cast<Piece*>(context);
     piece->counter->bytes_ -= piece->bytes;
     delete piece;
   }
+};
 
-  c10::DeviceType device_;
-  c10::Allocator* memory_;
-  int64_t bytes_ = 0;
+// Of the CPU's. Some of LibTorch wants the memory itself as its context, so the size is kept in
+// front of it.
+class CPUCounter final : public Counter {
+ public:
+  CPUCounter() : Counter(c10::kCPU) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    char* const memory = static_cast<char*>(std::aligned_alloc(kFront, rounded(bytes) + kFront));
+    *reinterpret_cast<size_t*>(memory) = bytes;
+    bytes_ += static_cast<int64_t>(bytes);
+    return {memory + kFront, memory + kFront, &release, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  static CPUCounter& only() {
+    static auto* const counter = new CPUCounter;
+    return *counter;
+  }
+
+ private:
+  static constexpr size_t kFront = 64;
+  static size_t rounded(size_t bytes) { return (bytes + kFront - 1) / kFront * kFront; }
+  static void release(void* data) {
+    char* const memory = static_cast<char*>(data) - kFront;
+    only().bytes_ -= static_cast<int64_t>(*reinterpret_cast<size_t*>(memory));
+    std::free(memory);
+  }
 };
 
 const Counter& counter(bool on_meta) {
-  static auto* const cpu = new Counter(c10::kCPU, c10::GetAllocator(c10::kCPU));
-  static auto* const meta = new Counter(c10::kMeta, nullptr);
-  return on_meta ? *meta : *cpu;
+  static auto* const meta = new MetaCounter;
+  if (on_meta) return *meta;
+  return CPUCounter::only();
 }
 
 using Make = std::function<Sequential()>;
