@@ -158,7 +158,8 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
 std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   const std::string json = to_json(plan);
   return absl::StrFormat(
-             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": \"%s\",\n "
+             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": "
+             "\"%s\",\n "
              "\"schedule\": \"%s\",\n \"optimizer\": \"%s\",",
              settings.model.name, settings.batch, settings.options.chunks(), settings.checkpoint,
              settings.schedule, settings.optimizer) +

@@ -44,6 +44,9 @@ int64_t bytes_of(const Tensors& tensors) {
 // Checks the model first.
 std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
   TORCH_INTERNAL_ASSERT(!model->is_empty());
+  TORCH_CHECK_VALUE(!inside_pipeline(),
+                    "a model was profiled inside a layer of a pipeline, or its loss function; do "
+                    "it before");
   check_layers(model);
   skip::verify_skippables(model);
   std::vector<int64_t> pieces = pieces_of(model);
@@ -210,6 +213,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
 
   pipeline_->run_step(pass, schedule_, [&](const Event& event) {
+    if (event.failed) return;
     const bool backward = event.action.kind != ActionKind::kForward;
     const bool begin = event.edge == Event::Edge::kBegin;
     const bool last = event.action.stage == stages - 1;
