@@ -181,7 +181,7 @@ int run(const Settings& settings) {
   }
   if (!settings.svg.empty()) {
     const std::string title = absl::StrFormat(
-        "%s, balance %s, batch %d in %d micro-batches, checkpoint %s, %s", settings.model.name,
+        "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
         absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
         settings.checkpoint, settings.schedule);
     command::write_file_atomically(settings.svg, to_svg(*made, title));

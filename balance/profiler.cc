@@ -20,6 +20,7 @@
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
+#include "skip/verify.h"
 
 namespace gpipe::balance {
 namespace {
@@ -49,6 +50,7 @@ void check_model(const torch::nn::Sequential& model) {
     TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
                       "' of the model is a null pointer; give a module or leave it out");
   }
+  skip::verify_skippables(model);  // and null pointers deeper down
 }
 
 // "layer 3 ('conv')"

@@ -33,6 +33,8 @@
 #include "gpipe/testing/function_layer.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_scope.h"
+#include "models/amoebanetd.h"
+#include "models/resnet.h"
 #include "models/unet.h"
 #include "skip/skippable.h"
 
@@ -218,6 +220,40 @@ TEST(ProfileTimes, AUNetWithItsSkips) {
   EXPECT_EQ(times.size(), model->size());
   for (const LayerTimes& layer : times) EXPECT_GT(layer.forward, 0);
   unchanged.expect();
+}
+
+void profile_network(const nn::Sequential& model, const Tensor& sample) {
+  const Unchanged unchanged(model);
+  EXPECT_EQ(profile_times(model, sample, quick()).size(), model->size());
+  EXPECT_EQ(profile(model, sample, ProfileOptions().timeout(1e-9)).layers.size(), model->size());
+  unchanged.expect();
+}
+
+TEST(ProfileTimes, TheOtherNetworks) {
+  for (const bool inplace : {false, true}) {
+    profile_network(
+        models::resnet(
+            models::ResNetOptions({1, 2}).num_classes(5).base_planes(4).inplace(inplace)),
+        at::rand({2, 3, 32, 32}));
+  }
+  profile_network(
+      models::amoebanetd(models::AmoebaNetDOptions().num_classes(5).num_layers(3).num_filters(8)),
+      at::rand({1, 3, 224, 224}));
+}
+
+TEST(ProfileTimes, NotInsideAPipeline) {
+  nn::Sequential inner(nn::Linear(2, 2));
+  nn::Sequential model(layer<Tensor, Tensor>([&](const Tensor& x) {
+                         profile_times(inner, x.detach(), quick());
+                         return x;
+                       }),
+                       nn::Linear(2, 2));
+  EXPECT_THAT(
+      [&] {
+        profile_times(model, at::rand({4, 2}), quick());
+      },
+      ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("inside a layer of a pipeline"), HasSubstr("layer 0 ('0')"))));
 }
 
 TEST(ProfileTimes, SeveralValuesAndWhatCannotTravel) {

@@ -47,9 +47,8 @@ std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
   TORCH_CHECK_VALUE(!inside_pipeline(),
                     "a model was profiled inside a layer of a pipeline, or its loss function; do "
                     "it before");
-  check_layers(model);
-  skip::verify_skippables(model);
   std::vector<int64_t> pieces = pieces_of(model);
+  skip::verify_skippables(model);
   check_balance(pieces, model->size());
   check_arguments(model, pieces);
   return pieces;
@@ -88,6 +87,7 @@ class GivenGradients : public torch::autograd::Node {
 }  // namespace
 
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
+  check_layers(model);
   std::vector<int64_t> pieces;
   for (auto any = model->begin(); any != model->end(); ++any) {
     torch::nn::AnyModule layer = *any;  // the same module, but not const
