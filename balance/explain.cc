@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -301,6 +302,7 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   for (const LayerProfile& layer : profile.layers) forward += layer.forward;
 
   PartitionOptions even;
+  even.keep_together = options.keep_together;
   for (int64_t j = 0; j < plan.partitions(); ++j) {
     // A partition that recomputes less is faster.
     const bool full = options.checkpoint == Checkpoint::kNever || all <= 0;
@@ -322,8 +324,13 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
 // Moves cuts for as long as that makes a step faster.
 class Search {
  public:
-  explicit Search(const Plan& plan)
-      : plan_(plan), left_(std::min(kMostSimulations, kMostCells / plan.cells())) {}
+  Search(const Plan& plan, const std::vector<LayerRange>& keep_together)
+      : plan_(plan), left_(std::min(kMostSimulations, kMostCells / plan.cells())) {
+    // partition() has checked the ranges.
+    for (const LayerRange& range : keep_together) {
+      for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
+    }
+  }
 
   void from(const std::vector<int64_t>& balance) {
     std::vector<int64_t> best = balance;
@@ -339,7 +346,7 @@ class Search {
             std::vector<int64_t> moved = best;
             moved[cut] += layers;
             moved[end] -= layers;
-            if (moved[cut] < 1 || moved[end] < 1) continue;
+            if (moved[cut] < 1 || moved[end] < 1 || !allowed(moved)) continue;
             const double time = step(moved);
             if (!(time < best_step * (1 - kFaster))) continue;
             best = std::move(moved);
@@ -363,6 +370,15 @@ class Search {
     while (by < 16 && by * 8 < layers / static_cast<int64_t>(balance.size())) by *= 2;
     return by;
   }
+  bool allowed(const std::vector<int64_t>& balance) const {
+    if (closed_.empty()) return true;
+    int64_t first = 0;
+    for (const int64_t layers : balance) {
+      if (closed_.count(first) > 0) return false;
+      first += layers;
+    }
+    return true;
+  }
   double step(const std::vector<int64_t>& balance) {
     --left_;
     return plan_.run(balance, plan_.sums(balance)).makespan;
@@ -374,7 +390,8 @@ class Search {
   }
 
   const Plan& plan_;
-  int64_t left_;  // simulations
+  int64_t left_;              // simulations
+  std::set<int64_t> closed_;  // layers that no partition begins with
   std::vector<int64_t> best_;
   double best_step_ = 0;
 };
@@ -441,8 +458,9 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
   }
   check_options(options, partitions);
   const Plan plan(profile, partitions, options);
-  Search search(plan);
-  for (const std::vector<int64_t>& start : starts(profile, plan, options)) search.from(start);
+  const std::vector<std::vector<int64_t>> begins = starts(profile, plan, options);
+  Search search(plan, options.keep_together);
+  for (const std::vector<int64_t>& start : begins) search.from(start);
   return search.best();
 }
 

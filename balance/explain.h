@@ -40,6 +40,9 @@ struct ExplainOptions {
   // What a parameter takes in bytes, in units of its own size: 2 for itself and its gradient, more
   // with an optimizer's state.
   double param_scale = 2;
+
+  // For best_balance(): layers of which no two neighbors may be separated, as in PartitionOptions.
+  std::vector<LayerRange> keep_together;
 };
 
 // Times in seconds, sizes in bytes, both of one micro-batch unless said otherwise.

@@ -290,6 +290,17 @@ TEST(BestBalance, APartitionThatRecomputesNothingGetsMore) {
   EXPECT_THAT(best_balance(even(14), 2, options), ElementsAre(6, 8));
 }
 
+TEST(BestBalance, NeighborsStayTogether) {
+  ExplainOptions options = plain(8);
+  options.keep_together = {{3, 6}};
+  // The cut before the range leaves 3 and 5 layers, the one behind it 7 and 1.
+  EXPECT_THAT(best_balance(even(8), 2, options), ElementsAre(3, 5));
+  options.slowness = {1, 4};
+  EXPECT_THAT(best_balance(even(8), 2, options), ElementsAre(7, 1));
+  options.keep_together = {{3, 8}};
+  EXPECT_THROW(best_balance(even(8), 2, options), std::invalid_argument);
+}
+
 TEST(BestBalance, ASlowDeviceGetsLess) {
   ExplainOptions options = plain(32);
   options.slowness = {1, 3};
