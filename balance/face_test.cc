@@ -1,11 +1,11 @@
 // What a user needs of this package comes with one target, //balance, and one header.
-#include "balance/balance.h"
-
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+
+#include "balance/balance.h"
 
 namespace gpipe::balance {
 namespace {

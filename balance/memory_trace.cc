@@ -56,8 +56,7 @@ std::vector<MemoryPeak> peaks(const MemoryTrace& trace) {
 }
 
 std::vector<std::vector<int64_t>> curves(const MemoryTrace& trace) {
-  std::vector<std::vector<int64_t>> result(trace.devices,
-                                           std::vector<int64_t>(trace.turns.size()));
+  std::vector<std::vector<int64_t>> result(trace.devices, std::vector<int64_t>(trace.turns.size()));
   std::vector<int64_t> now(trace.devices);
   size_t k = 0;
   for (size_t turn = 0; turn < trace.turns.size(); ++turn) {

@@ -2,8 +2,8 @@
 //
 //   bazel run -c opt //balance:profiler_benchmark
 //
-// `profiled` and `plain` are milliseconds, the least of several taken in turn within one run; `ratio`
-// is the former by the latter; `overhead_us` is their difference for each layer.
+// `profiled` and `plain` are milliseconds, the least of several taken in turn within one run;
+// `ratio` is the former by the latter; `overhead_us` is their difference for each layer.
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>

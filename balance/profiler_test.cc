@@ -505,6 +505,32 @@ TEST(ProfileAll, HoldsEverything) {
   EXPECT_EQ(result.skips[0].bytes, kActivation);
 }
 
+// The skip is changed behind it by an in-place layer: no pipeline may be cut between the two.
+TEST(ProfileAll, LayersThatMustNotBeSeparated) {
+  struct SameImpl : nn::Module, skip::Skippable {
+    SameImpl() : Skippable({"skip"}, {}) {}
+    Tensor forward(Tensor x) {
+      stash("skip", x);
+      return x;
+    }
+  };
+  nn::Sequential model(nn::Linear(4, 8), std::make_shared<SameImpl>(),
+                       nn::ReLU(nn::ReLUOptions(true)), std::make_shared<PopImpl>());
+  const Tensor sample = at::rand({2, 4});
+  EXPECT_THAT([&] { profile_times(model, sample, quick()); },
+              ThrowsMessage<c10::Error>(AllOf(HasSubstr("in place"), HasSubstr("layer "))));
+  const std::vector<LayerRange> together = {{1, 2}};
+  const auto times = profile_times(model, sample, quick().keep_together(together));
+  EXPECT_GT(times[1].forward, 0);
+  EXPECT_EQ(times[2].forward, 0);
+  EXPECT_GT(times[3].forward, 0);
+  const Profile result =
+      profile(model, sample, ProfileOptions().timeout(1e-9).keep_together(together));
+  EXPECT_EQ(result.layers[1].output, 0);
+  EXPECT_EQ(result.layers[2].output, 2 * 8 * 4);
+  EXPECT_EQ(profile_sizes(model, sample, SizeOptions().keep_together(together)).size(), 4u);
+}
+
 TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
   nn::Sequential model(layer<Tensor, Tensor>([](const Tensor& x) {
                          Tensor y = x.tanh();
