@@ -87,6 +87,8 @@ class Planner {
         inputs_(on(devices_.front(), inputs)),
         targets_(on(devices_.back(), targets)),
         loss_(loss) {
+    plan_.balance = options.balance();
+    plan_.device_of_stage = devices_;
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
   }
@@ -176,6 +178,7 @@ class Planner {
           if (!tensor.defined()) return;
           if (is && seen.insert(tensor.unsafeGetTensorImpl()).second) {
             plan_.parameters += tensor.numel();
+            device.parameter_count += tensor.numel();
           }
           if (!storages.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
           (is ? device.parameters : device.buffers) += bytes_of(tensor);

@@ -66,6 +66,7 @@ struct MemoryPlanOptions {
 
 // Bytes on one device.
 struct DeviceMemory {
+  int64_t parameter_count = 0;  // a number of numbers
   int64_t parameters = 0;
   int64_t gradients = 0;        // after a step
   int64_t optimizer_state = 0;  // as well
@@ -77,7 +78,9 @@ struct DeviceMemory {
 };
 
 struct MemoryPlan {
-  int64_t parameters = 0;  // their number, in the whole model
+  std::vector<int64_t> balance;          // the stages' numbers of layers
+  std::vector<int64_t> device_of_stage;  // as given, or 0, 1, ...
+  int64_t parameters = 0;                // their number, in the whole model
   std::vector<DeviceMemory> devices;
   MemoryTrace trace;  // of two steps
 

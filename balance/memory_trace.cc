@@ -1,6 +1,7 @@
 #include "balance/memory_trace.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace gpipe::balance {
 
@@ -38,34 +39,33 @@ std::string name_of(const Turn& turn) {
   return turn.action.to_text();
 }
 
-std::vector<MemoryPeak> peaks(const MemoryTrace& trace) {
+std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace) {
+  std::vector<std::vector<MemoryPeak>> result(trace.devices);
   std::vector<MemoryPeak> now(trace.devices);
-  std::vector<MemoryPeak> most(trace.devices);
-  for (const MemoryEvent& event : trace.events) {
-    const MemoryBlock& block = trace.blocks[event.block];
-    MemoryPeak& device = now[block.device];
-    const int64_t bytes = event.free ? -block.bytes : block.bytes;
-    device.bytes += bytes;
-    device.by_use[static_cast<int>(block.use)] += bytes;
-    if (device.bytes > most[block.device].bytes) {
-      most[block.device] = device;
-      most[block.device].turn = event.turn;
-    }
-  }
-  return most;
-}
-
-std::vector<std::vector<int64_t>> curves(const MemoryTrace& trace) {
-  std::vector<std::vector<int64_t>> result(trace.devices, std::vector<int64_t>(trace.turns.size()));
-  std::vector<int64_t> now(trace.devices);
   size_t k = 0;
   for (size_t turn = 0; turn < trace.turns.size(); ++turn) {
-    for (int32_t device = 0; device < trace.devices; ++device) result[device][turn] = now[device];
+    for (int32_t device = 0; device < trace.devices; ++device) {
+      now[device].turn = static_cast<int32_t>(turn);
+      result[device].push_back(now[device]);
+    }
     for (; k < trace.events.size() && trace.events[k].turn == static_cast<int32_t>(turn); ++k) {
       const MemoryBlock& block = trace.blocks[trace.events[k].block];
-      now[block.device] += trace.events[k].free ? -block.bytes : block.bytes;
-      int64_t& most = result[block.device][turn];
-      most = std::max(most, now[block.device]);
+      MemoryPeak& device = now[block.device];
+      const int64_t bytes = trace.events[k].free ? -block.bytes : block.bytes;
+      device.bytes += bytes;
+      device.by_use[static_cast<size_t>(block.use)] += bytes;
+      if (device.bytes > result[block.device].back().bytes) result[block.device].back() = device;
+    }
+  }
+  return result;
+}
+
+std::vector<MemoryPeak> peaks(const MemoryTrace& trace) {
+  std::vector<MemoryPeak> result(trace.devices);
+  const std::vector<std::vector<MemoryPeak>> all = curves(trace);
+  for (int32_t device = 0; device < trace.devices; ++device) {
+    for (const MemoryPeak& peak : all[device]) {
+      if (peak.bytes > result[device].bytes) result[device] = peak;
     }
   }
   return result;

@@ -5,8 +5,9 @@
 #ifndef BALANCE_MEMORY_TRACE_H_
 #define BALANCE_MEMORY_TRACE_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,15 +66,17 @@ struct MemoryTrace {
 // The bytes on one device when it holds most.
 struct MemoryPeak {
   int64_t bytes = 0;
-  int64_t by_use[kMemoryUses] = {};
+  std::array<int64_t, kMemoryUses> by_use = {};
   int32_t turn = 0;
+
+  int64_t of(MemoryUse use) const { return by_use[static_cast<size_t>(use)]; }
 };
 
 // Each device's peak: the first time that it holds most.
 std::vector<MemoryPeak> peaks(const MemoryTrace& trace);
 
-// [device][turn] the most bytes that it holds during the turn.
-std::vector<std::vector<int64_t>> curves(const MemoryTrace& trace);
+// [device][turn] the peak of each turn: the first time in it that the device holds most.
+std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace);
 
 // The most bytes that all devices together hold at one time.
 int64_t peak_of_all(const MemoryTrace& trace);

@@ -27,15 +27,24 @@ TEST(MemoryTrace, PeaksAreOfEachDeviceWithWhatTheyConsistOf) {
   ASSERT_EQ(result.size(), 2);
   EXPECT_EQ(result[0].bytes, 16);
   EXPECT_EQ(result[0].turn, 2);
-  EXPECT_EQ(result[0].by_use[static_cast<int>(MemoryUse::kParameters)], 10);
-  EXPECT_EQ(result[0].by_use[static_cast<int>(MemoryUse::kOptimizerState)], 6);
-  EXPECT_EQ(result[0].by_use[static_cast<int>(MemoryUse::kWorkspace)], 0);
+  EXPECT_EQ(result[0].of(MemoryUse::kParameters), 10);
+  EXPECT_EQ(result[0].of(MemoryUse::kOptimizerState), 6);
+  EXPECT_EQ(result[0].of(MemoryUse::kWorkspace), 0);
   EXPECT_EQ(result[1].bytes, 7);
   EXPECT_EQ(result[1].turn, 1);
 }
 
 TEST(MemoryTrace, CurvesHaveTheMostOfEachTurn) {
-  EXPECT_EQ(curves(sample()), (std::vector<std::vector<int64_t>>{{10, 15, 16}, {0, 7, 7}}));
+  const std::vector<std::vector<MemoryPeak>> result = curves(sample());
+  std::vector<std::vector<int64_t>> bytes;
+  for (const auto& device : result) {
+    auto& row = bytes.emplace_back();
+    for (const MemoryPeak& peak : device) row.push_back(peak.bytes);
+  }
+  EXPECT_EQ(bytes, (std::vector<std::vector<int64_t>>{{10, 15, 16}, {0, 7, 7}}));
+  EXPECT_EQ(result[0][1].of(MemoryUse::kWorkspace), 5);
+  EXPECT_EQ(result[0][2].of(MemoryUse::kWorkspace), 0);
+  EXPECT_EQ(result[1][2].turn, 2);
 }
 
 TEST(MemoryTrace, AllDevicesTogether) { EXPECT_EQ(peak_of_all(sample()), 23); }

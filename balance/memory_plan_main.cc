@@ -1,0 +1,203 @@
+// The command //balance:memory_plan: how much memory each device needs to train a network, without
+// the devices and without the memory.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/memory_plan.h"
+#include "balance/memory_plan_text.h"
+#include "balance/training_flags.h"
+#include "command/balance_flag.h"
+#include "command/files.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "meta/meta_scope.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::string, model, "",
+          "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
+          "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
+          "each group).");
+ABSL_FLAG(int64_t, image_size, 0,
+          "Side of the images. Default: 192 for a U-Net, 224 for the others.");
+ABSL_FLAG(std::string, balance, "",
+          "Layers of each partition, such as 20,31. Default: all in one.");
+ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(int64_t, chunks, 1, "Micro-batches of a mini-batch.");
+ABSL_FLAG(std::string, checkpoint, "except_last",
+          "Which micro-batches recompute their activations: always, except_last, never.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, optimizer, "sgd",
+          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(bool, zero_grad, true,
+          "Gradients are given back after each step, as by Optimizer::zero_grad().");
+ABSL_FLAG(double, device_gib, 0.0,
+          "What each device has, for the model of LibTorch's allocator. Default: no limit.");
+ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
+ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
+
+namespace gpipe::balance {
+namespace {
+
+constexpr char kUsage[] =
+    "Plans the memory of pipelined training: runs two steps of a network on the meta\n"
+    "device, where tensors have no memory, and counts what each device would hold.\n\n"
+    "  tools/bazel run //balance:memory_plan -- --model=unet:48,160\n"
+    "      --balance=800,140,62,36,36,36,36,987 --batch=32 --chunks=128 --svg=unet.svg\n\n"
+    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
+
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr double kGiB = 1 << 30;
+
+// Thrown by the progress callback.
+struct Interrupted : std::exception {};
+
+struct Settings {
+  models::NamedModel model;
+  std::optional<torch::nn::Sequential> network;
+  int64_t batch = 0;
+  std::string checkpoint, schedule, optimizer;
+  MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
+  std::string json, svg;  // paths, made absolute
+};
+
+int64_t in_range(const char* flag, int64_t value) {
+  if (value >= 1 && value <= kMost) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%d: give a number from 1 to %d", flag, value, kMost));
+}
+
+std::string writable(const char* flag, const std::string& path) {
+  const std::string full = command::user_path(path);
+  if (!full.empty()) command::check_writable_file(flag, full);
+  return full;
+}
+
+Settings read_settings() {
+  Settings settings;
+  const std::string name = absl::GetFlag(FLAGS_model);
+  if (name.empty()) {
+    throw std::invalid_argument(
+        absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
+  }
+  settings.model = models::model_by_name(name, absl::GetFlag(FLAGS_image_size));
+  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch));
+  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  settings.optimizer = absl::GetFlag(FLAGS_optimizer);
+  const double device_gib = absl::GetFlag(FLAGS_device_gib);
+  if (!std::isfinite(device_gib) || device_gib < 0 || device_gib > 1e6) {
+    throw std::invalid_argument(
+        absl::StrFormat("--device_gib=%g: give a number from 0 to 1e6", device_gib));
+  }
+  settings.json = writable("--json", absl::GetFlag(FLAGS_json));
+  settings.svg = writable("--svg", absl::GetFlag(FLAGS_svg));
+
+  {
+    const MetaScope scope;
+    settings.network = settings.model.make();
+  }
+  const auto layers = static_cast<int64_t>((*settings.network)->size());
+  std::vector<int64_t> balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
+  if (balance.empty()) balance = {layers};
+  int64_t sum = 0;
+  for (const int64_t count : balance) sum += std::min(count, kMost);
+  if (sum != layers) {
+    throw std::invalid_argument(absl::StrFormat("--balance=%s sums up to %d, but %s has %d layers",
+                                                absl::StrJoin(balance, ","), sum,
+                                                settings.model.name, layers));
+  }
+  settings.options.balance(std::move(balance))
+      .chunks(in_range("chunks", absl::GetFlag(FLAGS_chunks)))
+      .checkpoint(parse_checkpoint(settings.checkpoint))
+      .schedule(parse_schedule(settings.schedule))
+      .optimizer(parse_optimizer(settings.optimizer))
+      .zero_grad(absl::GetFlag(FLAGS_zero_grad))
+      .capacity(std::llround(device_gib * kGiB));
+  return settings;
+}
+
+MemoryPlan plan(const Settings& settings, const command::InterruptScope& interrupt) {
+  command::Progress progress(std::cerr, settings.model.name, 0,
+                             command::terminal_options(STDERR_FILENO));
+  MemoryPlanOptions options = settings.options;
+  options.progress([&](int64_t done, int64_t total) {
+    if (interrupt.requested()) throw Interrupted();
+    progress.update(done, absl::StrFormat("of %d actions", total));
+  });
+  const auto on_meta = at::TensorOptions().device(at::kMeta);
+  std::vector<int64_t> shape = settings.model.row;
+  shape.insert(shape.begin(), settings.batch);
+  const at::Tensor input = at::empty(shape, on_meta);
+  const at::Tensor target = models::random_target(settings.model, settings.batch, at::kMeta);
+  const LossFn loss = [&](const Tensors& outputs, const Tensors& targets) {
+    return models::loss_of(settings.model.loss, outputs.at(0), targets.at(0));
+  };
+  return memory_plan(*settings.network, {input}, {target}, loss, options);
+}
+
+// With what the plan was made for.
+std::string json_of(const Settings& settings, const MemoryPlan& plan) {
+  const std::string json = to_json(plan);
+  return absl::StrFormat(
+             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": "
+             "\"%s\",\n "
+             "\"schedule\": \"%s\",\n \"optimizer\": \"%s\",",
+             settings.model.name, settings.batch, settings.options.chunks(), settings.checkpoint,
+             settings.schedule, settings.optimizer) +
+         json.substr(1);
+}
+
+int run(const Settings& settings) {
+  const command::InterruptScope interrupt;
+  std::optional<MemoryPlan> made;
+  try {
+    made = plan(settings, interrupt);
+  } catch (const Interrupted&) {
+    return command::kInterruptedExitCode;
+  }
+  std::cout << to_text(*made) << std::flush;
+  if (!settings.json.empty()) {
+    command::write_file_atomically(settings.json, json_of(settings, *made));
+    std::cerr << "written: " << settings.json << std::endl;
+  }
+  if (!settings.svg.empty()) {
+    const std::string title = absl::StrFormat(
+        "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
+        absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
+        settings.checkpoint, settings.schedule);
+    command::write_file_atomically(settings.svg, to_svg(*made, title));
+    std::cerr << "written: " << settings.svg << std::endl;
+  }
+  if (!std::cout.good()) throw std::runtime_error("the table cannot be written to standard output");
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpipe::balance
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command(
+      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
+        return
+            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
+      });
+}

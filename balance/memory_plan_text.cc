@@ -1,0 +1,105 @@
+#include "balance/memory_plan_text.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "command/wrap.h"
+
+namespace gpipe::balance {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+std::string gib(int64_t bytes) {
+  const double value = static_cast<double>(bytes) / kGiB;
+  if (bytes > 0 && value < 0.0005) return "<0.001";
+  return absl::StrFormat("%.*f", value < 9.9995 ? 3 : value < 99.995 ? 2 : 1, value);
+}
+
+// "0-7", "0-7, 16-23"
+std::string layers_on(const MemoryPlan& plan, size_t device) {
+  std::vector<std::string> ranges;
+  int64_t first = 0;
+  for (size_t j = 0; j < plan.balance.size(); ++j) {
+    const int64_t last = first + plan.balance[j] - 1;
+    if (plan.device_of_stage[j] == static_cast<int64_t>(device)) {
+      ranges.push_back(absl::StrFormat("%d-%d", first, last));
+    }
+    first = last + 1;
+  }
+  return absl::StrJoin(ranges, ", ");
+}
+
+std::string with_separators(int64_t number) {
+  std::string text = absl::StrCat(number);
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const MemoryPlan& plan) {
+  constexpr char kRow[] = "%-5s%-11s%8s%8s%8s%8s%8s%8s%9s  %s\n";
+  std::string text = absl::StrFormat(kRow, "dev.", "layers", "params", "grads", "optim.", "kept",
+                                     "work", "peak", "reserved", "at");
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const DeviceMemory& device = plan.devices[d];
+    const MemoryPeak& peak = device.peak;
+    text += absl::StrFormat(
+        kRow, absl::StrCat(d), layers_on(plan, d), gib(peak.of(MemoryUse::kParameters)),
+        gib(peak.of(MemoryUse::kGradients)), gib(peak.of(MemoryUse::kOptimizerState)),
+        gib(peak.of(MemoryUse::kActivations) + peak.of(MemoryUse::kReceived) +
+            peak.of(MemoryUse::kBuffers) + peak.of(MemoryUse::kData)),
+        gib(peak.of(MemoryUse::kWorkspace)), gib(peak.bytes),
+        device.reserved < 0 ? "no room" : gib(device.reserved),
+        name_of(plan.trace.turns[peak.turn]));
+  }
+  const int64_t reserved = plan.total_reserved();
+  text += absl::StrFormat("%-56s%8s%9s\n", "all", gib(plan.total_bytes()),
+                          reserved < 0 ? "no room" : gib(reserved));
+  text += "\n" + command::wrap(
+                     absl::StrCat(with_separators(plan.parameters),
+                                  " parameters. GiB on each device when it holds most, in the "
+                                  "action \"at\" (F0.3: the forward of stage 0 for micro-batch 3; "
+                                  "B: backward); kept: activations, received tensors, buffers and "
+                                  "data; work: made and given back within the action; reserved: "
+                                  "what LibTorch's allocator for CUDA would hold at most, without "
+                                  "cuDNN's workspaces."),
+                     80, 0, 0);
+  return text;
+}
+
+std::string to_json(const MemoryPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  const auto or_null = [](int64_t bytes) { return bytes < 0 ? Json() : Json(bytes); };
+  Json json;
+  json["balance"] = plan.balance;
+  json["parameters"] = plan.parameters;
+  json["total_bytes"] = plan.total_bytes();
+  json["total_reserved_bytes"] = or_null(plan.total_reserved());
+  json["device_of_stage"] = plan.device_of_stage;
+  for (const DeviceMemory& device : plan.devices) {
+    Json& item = json["devices"].emplace_back();
+    item["parameters"] = device.parameter_count;
+    item["total_bytes"] = device.peak.bytes;
+    item["reserved_bytes"] = or_null(device.reserved);
+    item["parameter_bytes"] = device.parameters;
+    item["gradient_bytes"] = device.gradients;
+    item["optimizer_state_bytes"] = device.optimizer_state;
+    item["buffer_bytes"] = device.buffers;
+    item["peak"]["at"] = name_of(plan.trace.turns[device.peak.turn]);
+    for (int k = 0; k < kMemoryUses; ++k) {
+      const auto use = static_cast<MemoryUse>(k);
+      item["peak"]["bytes"][name_of(use)] = device.peak.of(use);
+    }
+  }
+  return json.dump(1) + "\n";
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,23 @@
+// memory_plan_text: a memory plan as a table, as JSON and as a picture.
+#ifndef BALANCE_MEMORY_PLAN_TEXT_H_
+#define BALANCE_MEMORY_PLAN_TEXT_H_
+
+#include <string>
+
+#include "balance/memory_plan.h"
+
+namespace gpipe::balance {
+
+// A table of 80 columns, in GiB, with a row for each device, and what the columns are.
+std::string to_text(const MemoryPlan& plan);
+
+// Bytes, in an object: "parameters" (their number), "total_bytes", "total_reserved_bytes" (null if
+// a device runs out of memory), and "devices", an object each with the same and its parts.
+std::string to_json(const MemoryPlan& plan);
+
+// What each device holds in the second step, by use, as an SVG picture; `title` stands above it.
+std::string to_svg(const MemoryPlan& plan, const std::string& title);
+
+}  // namespace gpipe::balance
+
+#endif  // BALANCE_MEMORY_PLAN_TEXT_H_
