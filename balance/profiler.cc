@@ -105,16 +105,41 @@ int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows) {
   return micro_batch_rows == 0 ? rows : micro_batch_rows;
 }
 
+// [piece] its number of layers, for internal::LayerRuns.
+std::vector<int64_t> pieces_of(const torch::nn::Sequential& model,
+                               const std::vector<LayerRange>& keep_together) {
+  const auto layers = static_cast<int64_t>(model->size());
+  std::vector<bool> begins(layers + 1, false);
+  int64_t first = 0;
+  for (const int64_t piece : internal::pieces_of(model)) {
+    begins[first] = true;
+    first += piece;
+  }
+  for (size_t k = 0; k < keep_together.size(); ++k) {
+    const LayerRange& range = keep_together[k];
+    TORCH_CHECK_VALUE(range.first >= 0 && range.first <= range.last && range.last < layers,
+                      "keep_together[", k, "] is layers ", range.first, " to ", range.last,
+                      "; expected first <= last, both from 0 to ", layers - 1);
+    for (int64_t layer = range.first + 1; layer <= range.last; ++layer) begins[layer] = false;
+  }
+  std::vector<int64_t> pieces;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (begins[layer]) pieces.push_back(0);
+    ++pieces.back();
+  }
+  return pieces;
+}
+
 // A model on its device that is being profiled. When it is destroyed the model is as before.
 class Subject {
  public:
   // Checks everything before anything is changed.
   Subject(const torch::nn::Sequential& model, const Tensors& sample, int64_t micro_batch_rows,
-          int64_t cpu_threads)
+          int64_t cpu_threads, const std::vector<LayerRange>& keep_together)
       : model_(checked(model)),
         rows_(rows_of(sample, micro_batch_rows)),
         device_(prepared(device_of(model, sample))),
-        runs_(model, device_, cpu_threads),
+        runs_(model, device_, cpu_threads, pieces_of(model, keep_together)),
         guard_(*model_, device_) {
     for (const at::Tensor& tensor : sample) {
       sample_.push_back(tensor.defined() ? tensor.detach().narrow(0, 0, rows_) : tensor);
@@ -305,7 +330,8 @@ std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const 
   TORCH_CHECK_VALUE(!device_of(model, sample).is_meta(),
                     "the model is on the meta device, where nothing is computed, so layers have "
                     "no times; use profile_sizes or balance_by_size, or a model on another device");
-  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads());
+  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
+                  options.keep_together());
   subject.warm_up();
   return measure_times(subject, options.timeout(), options.progress());
 }
@@ -330,7 +356,8 @@ std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Ten
                     device,
                     "; profile a model of the same layers there (gpipe::MetaScope builds it)");
   const std::vector<LayerProfile> layers = held(model);
-  Subject subject(model, sample, options.micro_batch_rows(), /*cpu_threads=*/0);
+  Subject subject(model, sample, options.micro_batch_rows(), /*cpu_threads=*/0,
+                  options.keep_together());
   subject.warm_up();
   const std::vector<LayerBytes> measured = measure_memory(subject);
   std::vector<int64_t> sizes;
@@ -360,7 +387,8 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   check_model(model);
   Profile result;
   result.layers = held(model);
-  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads());
+  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
+                  options.keep_together());
   result.device = name_of(subject.device());
   result.batch_rows = subject.rows();
   for (const at::Tensor& input : subject.inputs()) {

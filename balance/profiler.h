@@ -47,8 +47,10 @@ using TimeProgressFn = std::function<void(const TimeProgress&)>;
 // keeps in members of its own, and gradients of tensors that no layer has registered.) That takes
 // memory for a copy of parameters and buffers.
 //
-// Layers of which the later one takes what cannot travel between stages (see GPipe) are measured
-// together: the first of them has the cost of all.
+// Layers of which the later one takes what cannot travel between stages (see GPipe), and those of
+// keep_together, are measured together: the first of them has the cost of all. A model that cannot
+// be cut at some place for another reason (an in-place layer behind it changes what is also a skip)
+// is refused, unless keep_together has the layers on both sides.
 //
 // Requirements: nobody else uses the model, or draws random numbers, meanwhile.
 //
@@ -73,6 +75,9 @@ struct TimeOptions {
   // Default: none.
   TORCH_ARG(TimeProgressFn, progress) = nullptr;
 
+  // Layers of which no two neighbors may be separated. Default: none.
+  TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
+
   // The rest is for balance_by_time().
 
   // Whether partitions will recompute (Checkpoint::kAlways, and kExceptLast nearly so): a layer's
@@ -82,9 +87,6 @@ struct TimeOptions {
   // By partition: how long its device takes for what takes the profiled one 1 second. See
   // PartitionOptions. Default: 1 for all.
   TORCH_ARG(std::vector<double>, slowness) = {};
-
-  // Layers of which no two neighbors may be separated. Default: none.
-  TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
 };
 
 // The medians over several passes, by layer. The model is not on the meta device.
@@ -126,7 +128,7 @@ struct SizeOptions {
   // How many of the sample's first rows are the micro-batch. Default: 0, all of them.
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
 
-  // Layers of which no two neighbors may be separated. For balance_by_size() only. Default: none.
+  // Layers of which no two neighbors may be separated. Default: none.
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
 };
 
@@ -150,6 +152,7 @@ struct ProfileOptions {
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
   TORCH_ARG(int64_t, cpu_threads) = 0;
   TORCH_ARG(TimeProgressFn, progress) = nullptr;
+  TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
 };
 
 // All of a Profile. On the meta device times are 0; on devices other than that and the CPU `kept`

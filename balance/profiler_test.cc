@@ -125,15 +125,16 @@ auto sleeper(int forward, int backward) {
 }
 
 TEST(ProfileTimes, AreTheLayersOwn) {
-  nn::Sequential model(nn::Linear(2, 2), sleeper(20, 0), nn::Linear(2, 2), sleeper(0, 20));
+  nn::Sequential model(nn::Linear(2, 2), sleeper(40, 0), nn::Linear(2, 2), sleeper(0, 40));
   const std::vector<LayerTimes> times = profile_times(model, at::rand({4, 2}), quick());
   ASSERT_THAT(times, SizeIs(4));
-  EXPECT_GE(times[1].forward, 0.02);
-  EXPECT_GE(times[3].backward, 0.02);
+  EXPECT_GE(times[1].forward, 0.04);
+  EXPECT_GE(times[3].backward, 0.04);
   for (const double other : {times[0].forward, times[0].backward, times[1].backward,
                              times[2].forward, times[2].backward, times[3].forward}) {
     EXPECT_GT(other, 0);
-    EXPECT_LT(other, 0.02);
+    EXPECT_LT(other, times[1].forward);
+    EXPECT_LT(other, times[3].backward);
   }
 }
 
@@ -503,6 +504,32 @@ TEST(ProfileAll, HoldsEverything) {
   EXPECT_EQ(result.skips[0].from, 1);
   EXPECT_EQ(result.skips[0].to, 3);
   EXPECT_EQ(result.skips[0].bytes, kActivation);
+}
+
+// The skip is changed behind it by an in-place layer: no pipeline may be cut between the two.
+TEST(ProfileAll, LayersThatMustNotBeSeparated) {
+  struct SameImpl : nn::Module, skip::Skippable {
+    SameImpl() : Skippable({"skip"}, {}) {}
+    Tensor forward(Tensor x) {
+      stash("skip", x);
+      return x;
+    }
+  };
+  nn::Sequential model(nn::Linear(4, 8), std::make_shared<SameImpl>(),
+                       nn::ReLU(nn::ReLUOptions(true)), std::make_shared<PopImpl>());
+  const Tensor sample = at::rand({2, 4});
+  EXPECT_THAT([&] { profile_times(model, sample, quick()); },
+              ThrowsMessage<c10::Error>(AllOf(HasSubstr("in place"), HasSubstr("layer "))));
+  const std::vector<LayerRange> together = {{1, 2}};
+  const auto times = profile_times(model, sample, quick().keep_together(together));
+  EXPECT_GT(times[1].forward, 0);
+  EXPECT_EQ(times[2].forward, 0);
+  EXPECT_GT(times[3].forward, 0);
+  const Profile result =
+      profile(model, sample, ProfileOptions().timeout(1e-9).keep_together(together));
+  EXPECT_EQ(result.layers[1].output, 0);
+  EXPECT_EQ(result.layers[2].output, 2 * 8 * 4);
+  EXPECT_EQ(profile_sizes(model, sample, SizeOptions().keep_together(together)).size(), 4u);
 }
 
 TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {

@@ -332,6 +332,8 @@ Rows profiling_options() {
   }
   times("NegativeRows", TimeOptions().micro_batch_rows(-1), {"micro_batch_rows", "got -1"});
   times("TooManyRows", TimeOptions().micro_batch_rows(5), {"the sample's 4 rows", "got 5"});
+  times("TogetherPastTheEnd", TimeOptions().keep_together({{0, 1}, {1, 3}}),
+        {"keep_together[1] is layers 1 to 3", "first <= last", "0 to 2"});
   times("NegativeThreads", TimeOptions().cpu_threads(-1), {"cpu_threads", "got -1"});
   times("TooManyThreads", TimeOptions().cpu_threads(1025), {"1 to 1024", "got 1025"});
 

@@ -41,13 +41,12 @@ int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-// Checks the model first.
-std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
+const std::vector<int64_t>& checked(const torch::nn::Sequential& model,
+                                    const std::vector<int64_t>& pieces) {
   TORCH_INTERNAL_ASSERT(!model->is_empty());
   TORCH_CHECK_VALUE(!inside_pipeline(),
                     "a model was profiled inside a layer of a pipeline, or its loss function; do "
                     "it before");
-  std::vector<int64_t> pieces = pieces_of(model);
   skip::verify_skippables(model);
   check_balance(pieces, model->size());
   check_arguments(model, pieces);
@@ -101,10 +100,11 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
   return pieces;
 }
 
-LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads)
+LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
+                     std::vector<int64_t> pieces)
     : model_(model),
       device_(device),
-      pieces_(checked_pieces_of(model)),
+      pieces_(checked(model, pieces)),
       layout_(skip::Layout::inspect(model, pieces_)),
       schedule_(one_worker(static_cast<int64_t>(pieces_.size()))) {
   const WorkScope work;

@@ -63,7 +63,11 @@ class LayerRuns {
   };
 
   // `cpu_threads`: the intra-op threads of a layer on the CPU; 0: the calling thread's number.
-  LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads);
+  // `pieces`: pieces_of(model), or fewer cuts.
+  LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
+            std::vector<int64_t> pieces);
+  LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads)
+      : LayerRuns(model, device, cpu_threads, pieces_of(model)) {}
   ~LayerRuns();
   LayerRuns(const LayerRuns&) = delete;
   LayerRuns& operator=(const LayerRuns&) = delete;
