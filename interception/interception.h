@@ -6,8 +6,8 @@
 // one fallback in a process, and an operator one kernel for a key: so whatever intercepts does it
 // here, and what may want the same operator has another key. Outermost first:
 //
-// - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators: it decides where a
-//   tensor is made, on which what to draw for it depends.
+// - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators: it decides
+//   where a tensor is made, on which what to draw for it depends.
 // - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
 //   (gpipe/internal/random_streams.cc), updates of running statistics (gpipe/internal/
 //   batch_norm.cc). Every other operator falls through at no cost.

@@ -23,10 +23,6 @@ Tensors take(const Arguments& in) {
   return {made_like(in.tensor("self"), in.tensor("index").sizes())};
 }
 
-Tensors contiguous_self(const Arguments& in) {
-  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
-}
-
 Tensors repeat_interleave(const Arguments& in) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !in["output_size"].isNone(),
@@ -84,7 +80,7 @@ std::vector<MetaKernel> index_kernels() {
       {"index_select", index_select},
       {"take", take},
       like("flip", "self"),
-      {"roll", contiguous_self},
+      contiguous_like("roll", "self"),
       {"repeat_interleave.Tensor", repeat_interleave},
       {"unfold_backward",
        [](const Arguments& in) -> Tensors {

@@ -73,6 +73,20 @@ MetaKernel like(const char* name, const char* argument) {
           }};
 }
 
+MetaKernel in_format_of(const char* name, const char* argument) {
+  return {name, [argument](const Arguments& in) {
+            const at::Tensor x = in.tensor(argument);
+            return std::vector<at::Tensor>{same_as(x, x.suggest_memory_format())};
+          }};
+}
+
+MetaKernel contiguous_like(const char* name, const char* argument) {
+  return {
+      name, [argument](const Arguments& in) {
+        return std::vector<at::Tensor>{same_as(in.tensor(argument), c10::MemoryFormat::Contiguous)};
+      }};
+}
+
 MetaKernel broadcast(const char* name, std::vector<const char*> arguments, const char* out) {
   return {name, [arguments = std::move(arguments), out](const Arguments& in) {
             std::vector<at::Tensor> inputs;

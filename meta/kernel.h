@@ -84,8 +84,11 @@ at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
                         std::optional<c10::ScalarType> type = std::nullopt,
                         const at::Tensor& out = {});
 
-// A kernel that gives one tensor, same_as the argument of this name.
+// Kernels that give one tensor, of the sizes and type of the argument of this name: with its
+// strides, if it has no gaps; in the memory format that it suggests; contiguous.
 MetaKernel like(const char* name, const char* argument);
+MetaKernel in_format_of(const char* name, const char* argument);
+MetaKernel contiguous_like(const char* name, const char* argument);
 // A kernel that gives element_wise of the arguments of these names, in the argument `out` if that
 // is named.
 MetaKernel broadcast(const char* name, std::vector<const char*> arguments,

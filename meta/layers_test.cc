@@ -60,6 +60,65 @@ TEST(LayersOnMeta, AreAsOnTheCPU) {
   });
 }
 
+#define GPIPE_MODULE(SIZES, ...)                                                        \
+  {                                                                                     \
+#__VA_ARGS__, [](Trial &trial) -> Tensors {                                           \
+      return {trial.module([] { return nn::__VA_ARGS__; })->forward(trial.leaf SIZES)}; \
+    } \
+  }
+
+// Modules of LibTorch's with one tensor in and one out that are not in the tables above or below.
+TEST(LayersOnMeta, OfTorchNNAreAsOnTheCPU) {
+  expect_same_on_meta({
+      GPIPE_MODULE(({2, 3, 9}), Conv1d(3, 4, 3)),
+      GPIPE_MODULE(({2, 3, 9, 8, 7}), Conv3d(3, 4, 3)),
+      GPIPE_MODULE(({2, 3, 9}), ConvTranspose1d(3, 4, 3)),
+      GPIPE_MODULE(({2, 3, 9, 8}), ConvTranspose2d(3, 4, 3)),
+      GPIPE_MODULE(({2, 3, 9, 8, 7}), ConvTranspose3d(3, 4, 3)),
+      GPIPE_MODULE(({2, 3, 9, 8}),
+                   Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).padding_mode(torch::kReflect))),
+      GPIPE_MODULE(({2, 3, 9, 8}),
+                   Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).padding_mode(torch::kCircular))),
+      GPIPE_MODULE(({2, 4, 9}), BatchNorm1d(4)),
+      GPIPE_MODULE(({2, 4, 9, 8, 7}), BatchNorm3d(4)),
+      GPIPE_MODULE(({2, 4, 9}), InstanceNorm1d(nn::InstanceNorm1dOptions(4).affine(true))),
+      GPIPE_MODULE(({2, 4, 9, 8}),
+                   InstanceNorm2d(nn::InstanceNorm2dOptions(4).track_running_stats(true))),
+      GPIPE_MODULE(({2, 4, 9, 8}), GroupNorm(2, 4)),
+      GPIPE_MODULE(({2, 4, 9, 8}), LayerNorm(nn::LayerNormOptions({9, 8}))),
+      GPIPE_MODULE(({2, 4, 9, 8}), LocalResponseNorm(2)),
+      GPIPE_MODULE(({2, 4, 9, 8}), CrossMapLRN2d(3)),
+      GPIPE_MODULE(({2, 4, 9, 8}), Unfold(nn::UnfoldOptions({3, 2}))),
+      GPIPE_MODULE(({2, 12, 12}), Fold(nn::FoldOptions({4, 5}, {2, 2}))),
+      GPIPE_MODULE(({2, 4, 9, 8}), PixelShuffle(2)),
+      GPIPE_MODULE(({2, 4, 8, 8}), PixelUnshuffle(2)),
+      GPIPE_MODULE(({2, 4, 9, 8}), LPPool2d(nn::LPPool2dOptions(2, 3))),
+      GPIPE_MODULE(({2, 4, 9}), ReflectionPad1d(2)),
+      GPIPE_MODULE(({2, 4, 9, 8}), ReplicationPad2d(2)),
+      GPIPE_MODULE(({2, 4, 9, 8}), ZeroPad2d(2)),
+      GPIPE_MODULE(({2, 4, 9, 8}), Upsample(nn::UpsampleOptions()
+                                                .scale_factor(std::vector<double>{2, 2})
+                                                .mode(torch::kBilinear)
+                                                .align_corners(false))),
+      GPIPE_MODULE(({2, 4, 9, 8}), Dropout(0.5)),
+      GPIPE_MODULE(({2, 4, 9, 8}), Dropout2d(0.5)),
+      GPIPE_MODULE(({2, 4, 9, 8, 7}), Dropout3d(0.5)),
+      GPIPE_MODULE(({2, 4, 9, 8}), AlphaDropout(0.5)),
+      GPIPE_MODULE(({2, 4, 9, 8}), FeatureAlphaDropout(0.5)),
+      GPIPE_MODULE(({2, 4, 9, 8}), PReLU(nn::PReLUOptions().num_parameters(4))),
+      GPIPE_MODULE(({2, 4, 9, 8}), RReLU()),
+      GPIPE_MODULE(({2, 4, 9, 8}), Softmax2d()),
+      GPIPE_MODULE(({2, 4}), Softmin(1)),
+      GPIPE_MODULE(({2, 4}), GLU()),
+      GPIPE_MODULE(({2, 4}), Hardshrink()),
+      GPIPE_MODULE(({2, 4}), Softsign()),
+      GPIPE_MODULE(({2, 4}), Tanhshrink()),
+      GPIPE_MODULE(({2, 4, 9}), Flatten()),
+      GPIPE_MODULE(({2, 4, 9}), Unflatten(nn::UnflattenOptions(1, {2, 2}))),
+      GPIPE_MODULE(({2, 4, 9}), Identity()),
+  });
+}
+
 template <typename Module, typename Options>
 Case recurrent(const std::string& name, const Options& options) {
   return {name, [=](Trial& trial) -> Tensors {

@@ -16,10 +16,6 @@ Tensors element_wise_loss(const Arguments& in) {
   return {element_wise({self, in.tensor("target")})};
 }
 
-Tensors contiguous_grad(const Arguments& in) {
-  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
-}
-
 Tensors grad_in(const Arguments& in, const char* out) {
   return {element_wise({in.tensor("self"), in.tensor("target"), in.tensor("grad_output")},
                        std::nullopt, in.tensor(out))};
@@ -52,19 +48,19 @@ std::vector<MetaKernel> loss_kernels() {
       like("binary_cross_entropy_backward", "self"),
       {"huber_loss", element_wise_loss},
       {"huber_loss_backward.out", [](const Arguments& in) { return grad_in(in, "grad_input"); }},
-      {"mse_loss_backward", contiguous_grad},
+      contiguous_like("mse_loss_backward", "self"),
       {"smooth_l1_loss_backward.grad_input",
        [](const Arguments& in) { return grad_in(in, "grad_input"); }},
       {"nll_loss2d_forward", nll_loss2d},
-      {"nll_loss2d_backward", contiguous_grad},
+      contiguous_like("nll_loss2d_backward", "self"),
       {"multi_margin_loss", [](const Arguments& in) -> Tensors { return {margin_loss(in)}; }},
-      {"multi_margin_loss_backward", contiguous_grad},
+      contiguous_like("multi_margin_loss_backward", "self"),
       {"multilabel_margin_loss_forward",
        [](const Arguments& in) -> Tensors {
          const at::Tensor self = in.tensor("self");
          return {margin_loss(in), made_like(self, in.tensor("target").sizes())};
        }},
-      {"multilabel_margin_loss_backward", contiguous_grad},
+      contiguous_like("multilabel_margin_loss_backward", "self"),
   };
 }
 

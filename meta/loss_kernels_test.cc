@@ -108,6 +108,20 @@ TEST(LossKernels, AreAsOnTheCPU) {
                                       1.0, 2.0, 1e-6, false, reduction)};
     });
   }
+  // What is kept for backward.
+  for (const int64_t reduction : {at::Reduction::None, at::Reduction::Mean}) {
+    cases.push_back({"nll of pixels", [=](Trial& trial) -> Tensors {
+                       const auto [loss, weight] = at::nll_loss2d_forward(
+                           trial.leaf({2, 5, 3, 4}), trial.integers(5, {2, 3, 4}), {}, reduction,
+                           -100);
+                       return {loss, weight.detach()};
+                     }});
+    cases.push_back({"multilabel margin", [=](Trial& trial) -> Tensors {
+                       const auto [loss, is_target] = at::multilabel_margin_loss_forward(
+                           trial.leaf({6, 5}), trial.integers(5, {6, 5}), reduction);
+                       return {loss, is_target.detach()};
+                     }});
+  }
   expect_same_on_meta(cases);
 }
 

@@ -38,7 +38,8 @@
 // Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" where values are
 // wanted elsewhere; "... its data is not allocated yet" where they are accessed directly, also for
 // at::tensor(values) without a device (torch::tensor, or a device, does it); "... no fake impl or
-// Meta kernel registered" for an operator on meta tensors that is not there, such as item() (torch::nn::init::sparse_ calls it).
+// Meta kernel registered" for an operator on meta tensors that is not there, such as item()
+// (torch::nn::init::sparse_ calls it).
 #ifndef META_META_SCOPE_H_
 #define META_META_SCOPE_H_
 

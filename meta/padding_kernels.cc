@@ -26,11 +26,6 @@ Tensors reflection_pad2d(const Arguments& in) {
   return {made_like(input, sizes, input.suggest_memory_format())};
 }
 
-Tensors grad_in_format(const Arguments& in) {
-  const at::Tensor input = in.tensor("self");
-  return {same_as(input, input.suggest_memory_format())};
-}
-
 // How many places a window of `kernel` has along each dimension of an image of these sizes.
 int64_t windows(const Arguments& in, at::IntArrayRef image) {
   const std::vector<int64_t> kernel = in.integers("kernel_size", 2),
@@ -89,16 +84,16 @@ Tensors grid_sampler_backward(const Arguments& in) {
 std::vector<MetaKernel> padding_kernels() {
   return {
       {"reflection_pad2d", reflection_pad2d},
-      {"reflection_pad2d_backward", grad_in_format},
-      {"replication_pad2d_backward", grad_in_format},
-      {"replication_pad3d_backward", grad_in_format},
+      in_format_of("reflection_pad2d_backward", "self"),
+      in_format_of("replication_pad2d_backward", "self"),
+      in_format_of("replication_pad3d_backward", "self"),
       {"im2col", im2col},
       {"col2im", col2im},
       {"grid_sampler_2d", grid_sampler},
       {"grid_sampler_2d_backward", grid_sampler_backward},
       {"grid_sampler_3d", grid_sampler},
       {"grid_sampler_3d_backward", grid_sampler_backward},
-      {"channel_shuffle", grad_in_format},
+      in_format_of("channel_shuffle", "self"),
   };
 }
 

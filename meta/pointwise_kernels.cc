@@ -20,10 +20,6 @@ Tensors prelu_backward(const Arguments& in) {
   return {grad(), grad()};
 }
 
-Tensors contiguous_self(const Arguments& in) {
-  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
-}
-
 }  // namespace
 
 std::vector<MetaKernel> pointwise_kernels() {
@@ -44,8 +40,8 @@ std::vector<MetaKernel> pointwise_kernels() {
       like("log_sigmoid_backward", "grad_output"),
       broadcast("_prelu_kernel", {"self", "weight"}),
       {"_prelu_kernel_backward", prelu_backward},
-      {"rrelu_with_noise", contiguous_self},
-      {"glu_backward", contiguous_self},
+      contiguous_like("rrelu_with_noise", "self"),
+      contiguous_like("glu_backward", "self"),
       // Arithmetic.
       {"where.self", [](const Arguments& in) -> Tensors { return {where(in)}; }},
       broadcast("floor_divide", {"self", "other"}),
@@ -64,7 +60,7 @@ std::vector<MetaKernel> pointwise_kernels() {
       broadcast("__rshift__.Tensor", {"self", "other"}),
       broadcast("__lshift__.Scalar", {"self"}),
       broadcast("__rshift__.Scalar", {"self"}),
-      {"_logcumsumexp", contiguous_self},
+      contiguous_like("_logcumsumexp", "self"),
       // Of these LibTorch's other forms call the one with `out`.
       {"where.self_out",
        [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},

@@ -46,15 +46,6 @@ Tensors adaptive_pool(const Arguments& in) {
   return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
 }
 
-Tensors grad_in_format(const Arguments& in) {
-  const at::Tensor input = in.tensor("self");
-  return {same_as(input, input.suggest_memory_format())};
-}
-
-Tensors contiguous_grad(const Arguments& in) {
-  return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
-}
-
 template <int64_t count>
 Tensors max_unpool(const Arguments& in) {
   const at::Tensor input = in.tensor("self");
@@ -67,12 +58,12 @@ Tensors max_unpool(const Arguments& in) {
 std::vector<MetaKernel> pool_kernels() {
   return {
       {"max_pool3d_with_indices", max_pool3d},
-      {"max_pool3d_with_indices_backward", grad_in_format},
+      in_format_of("max_pool3d_with_indices_backward", "self"),
       {"_adaptive_avg_pool2d", adaptive_pool<2>},
-      {"_adaptive_avg_pool2d_backward", grad_in_format},
+      in_format_of("_adaptive_avg_pool2d_backward", "self"),
       {"_adaptive_avg_pool3d", adaptive_pool<3>},
-      {"_adaptive_avg_pool3d_backward", contiguous_grad},
-      {"fractional_max_pool3d_backward", contiguous_grad},
+      contiguous_like("_adaptive_avg_pool3d_backward", "self"),
+      contiguous_like("fractional_max_pool3d_backward", "self"),
       {"max_unpool2d", max_unpool<2>},
       {"max_unpool3d", max_unpool<3>},
   };

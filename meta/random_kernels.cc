@@ -41,10 +41,7 @@ std::vector<MetaKernel> random_kernels() {
       {"native_dropout", native_dropout},
       like("native_dropout_backward", "grad_output"),
       {"randperm.generator_out", randperm},
-      {"poisson",
-       [](const Arguments& in) -> Tensors {
-         return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
-       }},
+      contiguous_like("poisson", "self"),
       broadcast("binomial", {"count", "prob"}),
       broadcast("bernoulli.out", {"self"}, "out"),
   };
