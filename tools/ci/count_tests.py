@@ -4,7 +4,8 @@ usage: count_tests.py BUILD_EVENTS_JSON BAZEL_EXIT_CODE
 
 Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
 apart). A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
-so does a test that could not be built, and so does an exit code that nothing else explains.
+so does a test that could not be built, and so does an exit code that nothing else explains. Exit codes 124 and
+137, of `timeout`, mean that Bazel was stopped: tests that had not ended by then are not counted.
 """
 
 import json
@@ -31,8 +32,12 @@ def cases_of(path):
     return passed, failed, skipped
 
 
+STOPPED = (124, 137)
+
+
 def count(lines, exit_code):
     passed, failures, skipped = 0, [], 0
+    stopped = exit_code in STOPPED
     ran, not_built = set(), {}
     for line in lines:
         event = json.loads(line)
@@ -40,6 +45,8 @@ def count(lines, exit_code):
         if "testResult" in name and "testResult" in event:
             label = name["testResult"]["label"]
             result = event["testResult"]
+            if stopped and result.get("status") not in ("PASSED", "FLAKY", "FAILED", "TIMEOUT"):
+                continue
             ran.add(label)
             report = None
             for output in result.get("testActionOutput", []):
@@ -59,6 +66,8 @@ def count(lines, exit_code):
         elif "testSummary" in name:
             if event.get("testSummary", {}).get("overallStatus") == "NO_STATUS":
                 not_built[name["testSummary"]["label"]] = True
+    if stopped:
+        return passed, failures, skipped
     failures += ["{} could not be built".format(label) for label in sorted(not_built) if label not in ran]
     if exit_code and not failures:
         failures.append("bazel ended with {}".format(exit_code))

@@ -43,6 +43,12 @@ EOF
   echo '{"id": {"targetCompleted": {"label": "//c"}}, "aborted": {"reason": "INCOMPLETE"}}'
 } | check "could not be built" $'2 1 1\n//c could not be built' 1
 { result //a PASSED "${root}/good.xml"; } | check "unexplained exit code" $'2 1 1\nbazel ended with 36' 36
+{
+  result //a PASSED "${root}/good.xml"
+  result //b INCOMPLETE
+  echo '{"id": {"targetCompleted": {"label": "//c"}}, "aborted": {"reason": "INCOMPLETE"}}'
+} | check "stopped for lack of time" "2 0 1" 124
+{ result //a FAILED "${root}/bad.xml"; } | check "a failure before it was stopped" $'1 1 0\n//a S.b' 124
 check "nothing ran" "0 1 0" 0 </dev/null
 rm "${root}/events"
 [[ "$(python3 "${script}" "${root}/events" 1)" == "0 1 0"* ]] || failures=$((failures + 1))
