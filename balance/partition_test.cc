@@ -17,11 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "balance/testing/torchgpipe_partition.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe::balance {
 namespace {
 
+using testing::torchgpipe_partition;
+using testing::TorchgpipesAnswer;
 using Balance = std::vector<int64_t>;
 using Costs = std::vector<double>;
 
@@ -400,73 +403,10 @@ TEST(Partition, ASmallCostCountsBesideALargeOne) {
 
 // --- Lists at which torchgpipe's own partitioner fails
 
-struct TorchgpipesAnswer {
-  std::vector<std::pair<int64_t, int64_t>> blocks;  // begin, end
-  bool ends = true;
-
-  bool has_an_empty_block() const {
-    return std::any_of(blocks.begin(), blocks.end(),
-                       [](const auto& block) { return block.first >= block.second; });
-  }
-
-  bool has_a_layer_twice_or_never(int64_t layers) const {
-    int64_t sum = 0;
-    for (const auto& [begin, end] : blocks) sum += std::max<int64_t>(end - begin, 0);
-    return sum != layers;
-  }
-};
-
-// Its algorithm as it is implemented: borders move, one layer at a time, from the heaviest block
-// towards the lightest, in costs that are scaled to [0, 1].
-TorchgpipesAnswer torchgpipe(const Costs& costs, int64_t partitions) {
-  const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
-  Costs scaled;
-  for (double cost : costs) {
-    scaled.push_back(*most > *least ? (cost - *least) / (*most - *least) : 0.0);
-  }
-  const auto layers = static_cast<int64_t>(costs.size());
-  std::vector<int64_t> ends;
-  for (int64_t j = 1; j <= partitions; ++j) ends.push_back(layers / partitions * j);
-  ends.back() = layers;
-
-  TorchgpipesAnswer answer;
-  const auto begin = [&](int64_t j) { return j > 0 ? ends[j - 1] : 0; };
-  const auto weight = [&](int64_t j) {
-    double sum = 0.0;
-    // Borders may leave the list; as in Python, there is nothing behind it.
-    for (int64_t i = begin(j); i < std::min(ends[j], layers); ++i) sum += scaled[i];
-    return sum;
-  };
-  const auto finish = [&] {
-    for (int64_t j = 0; j < partitions; ++j) {
-      answer.blocks.emplace_back(begin(j), std::min(ends[j], layers));
-    }
-    return answer;
-  };
-  for (int round = 0; round < 10000;) {
-    int64_t p = 0;  // the last of the heaviest
-    for (int64_t j = 0; j < partitions; ++j) p = weight(j) >= weight(p) ? j : p;
-    for (bool keep_p = true; keep_p && round < 10000; ++round) {
-      int64_t q = 0;  // the first of the lightest
-      for (int64_t j = 0; j < partitions; ++j) q = weight(j) < weight(q) ? j : q;
-      if (weight(p) <= weight(q) + 1) return finish();
-      if (p < q) {
-        --ends[q - 1];
-        keep_p = p != q - 1;
-      } else {
-        ++ends[q];
-        keep_p = p != q + 1;
-      }
-    }
-  }
-  answer.ends = false;
-  return finish();
-}
-
 TEST(WhereTorchgpipeFails, KnownLists) {
   const auto blocks = [](const Costs& costs, int64_t partitions) {
     std::vector<int64_t> result;
-    for (const auto& [begin, end] : torchgpipe(costs, partitions).blocks) {
+    for (const auto& [begin, end] : torchgpipe_partition(costs, partitions).blocks) {
       result.push_back(end - begin);
     }
     return result;
@@ -476,11 +416,11 @@ TEST(WhereTorchgpipeFails, KnownLists) {
   EXPECT_EQ(blocks(Costs(15, 1.0), 8), (Balance{1, 1, 1, 1, 1, 1, 1, 8}));
   EXPECT_EQ(partition(Costs(15, 1.0), 8), (Balance{1, 2, 2, 2, 2, 2, 2, 2}));
 
-  EXPECT_TRUE(torchgpipe({1, 1, 2, 2}, 3).has_an_empty_block());
+  EXPECT_TRUE(torchgpipe_partition({1, 1, 2, 2}, 3).has_an_empty_block());
   EXPECT_EQ(partition({1, 1, 2, 2}, 3), (Balance{2, 1, 1}));
-  EXPECT_TRUE(torchgpipe({1, 1, 1, 2, 2}, 4).has_a_layer_twice_or_never(5));
+  EXPECT_TRUE(torchgpipe_partition({1, 1, 1, 2, 2}, 4).has_a_layer_twice_or_never(5));
   EXPECT_EQ(partition({1, 1, 1, 2, 2}, 4), (Balance{1, 2, 1, 1}));
-  EXPECT_FALSE(torchgpipe({1, 1, 1, 1, 2, 2}, 5).ends);
+  EXPECT_FALSE(torchgpipe_partition({1, 1, 1, 1, 2, 2}, 5).ends);
   EXPECT_EQ(partition({1, 1, 1, 1, 2, 2}, 5), (Balance{1, 1, 2, 1, 1}));
 }
 
@@ -496,7 +436,7 @@ TEST(WhereTorchgpipeFails, RandomLists) {
     for (double& cost : costs) cost = static_cast<double>(draw(1, 3, random));
     const auto layers = static_cast<int64_t>(costs.size());
     const int64_t partitions = draw<int64_t>(1, layers, random);
-    const TorchgpipesAnswer theirs = torchgpipe(costs, partitions);
+    const TorchgpipesAnswer theirs = torchgpipe_partition(costs, partitions);
     const Balance ours = partition(costs, partitions);
     if (!theirs.ends) {
       ++endless;

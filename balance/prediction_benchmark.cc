@@ -22,14 +22,14 @@
 #include "balance/contention.h"
 #include "balance/explain.h"
 #include "balance/profiler.h"
+#include "balance/testing/small_networks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/cpu_threads.h"
-#include "models/amoebanetd.h"
-#include "models/resnet.h"
-#include "models/unet.h"
 
 namespace gpipe::balance {
 namespace {
+
+using testing::SmallNetwork;
 
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
@@ -45,12 +45,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct Network {
-  std::string name;
-  std::function<torch::nn::Sequential()> make;
-  std::vector<int64_t> shape;  // of a micro-batch
-};
-
 struct Run {
   std::string checkpoint;
   Checkpoint mode;
@@ -61,7 +55,7 @@ struct Run {
 at::Tensor loss(const Tensors& outputs, const Tensors&) { return outputs[0].mean(); }
 
 // A forward and a backward of a copy of the model, with one thread per operator.
-std::function<void()> plain_pass(const Network& network) {
+std::function<void()> plain_pass(const SmallNetwork& network) {
   torch::nn::Sequential model = network.make();
   const at::Tensor input = at::rand(network.shape);
   return [model, input]() mutable {
@@ -71,7 +65,7 @@ std::function<void()> plain_pass(const Network& network) {
 }
 
 // The median time of a step, in seconds.
-double measured_step(const Network& network, const std::vector<int64_t>& balance, const Run& run) {
+double measured_step(const SmallNetwork& network, const std::vector<int64_t>& balance, const Run& run) {
   GPipe pipe(network.make(), GPipeOptions(balance)
                                  .devices(std::vector<c10::Device>(kPartitions, c10::kCPU))
                                  .chunks(kChunks)
@@ -95,7 +89,7 @@ struct Figures {
   std::vector<double> plain, contended, measured, ratio, contended_ratio;
 };
 
-void compare(const Network& network, const std::vector<Run>& runs, int64_t rounds) {
+void compare(const SmallNetwork& network, const std::vector<Run>& runs, int64_t rounds) {
   std::vector<Figures> figures(runs.size());
   std::vector<double> contentions;
   std::vector<int64_t> balance;
@@ -146,23 +140,7 @@ void compare_all(int64_t rounds) {
       {"except_last", Checkpoint::kExceptLast, "1f1b", Schedule::one_f_one_b},
       {"always", Checkpoint::kAlways, "gpipe", Schedule::gpipe},
   };
-  const std::vector<Network> networks = {
-      {"U-Net, depth 4, 2 convolutions, 16 channels, 2 x 96 x 96",
-       [] { return models::unet(models::UNetOptions().depth(4).num_convs(2).base_channels(16)); },
-       {2, 3, 96, 96}},
-      {"AmoebaNet-D (3, 32), 1 x 224 x 224",
-       [] {
-         return models::amoebanetd(
-             models::AmoebaNetDOptions().num_classes(10).num_layers(3).num_filters(32));
-       },
-       {1, 3, 224, 224}},
-      {"ResNet [1, 1, 1, 1], 4 x 64 x 64",
-       [] {
-         return models::resnet(models::ResNetOptions({1, 1, 1, 1}).num_classes(10));
-       },
-       {4, 3, 64, 64}},
-  };
-  for (const Network& network : networks) compare(network, runs, rounds);
+  for (const SmallNetwork& network : testing::small_networks()) compare(network, runs, rounds);
 }
 
 }  // namespace

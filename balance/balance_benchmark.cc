@@ -1,0 +1,117 @@
+// Shows what balancing is worth: the time of a step of small networks in two partitions on this
+// machine's CPU, one thread each, under three cuts.
+//   balance_benchmark [ROUNDS]
+// - even: as many layers in each, as far as possible
+// - torchgpipe: its partitioner, on the times that we measured
+// - by time: balance_by_time()
+// Every round runs a step of each in turns. Prints the medians and the ratios to the last.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/rand.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "balance/balance.h"
+#include "balance/testing/small_networks.h"
+#include "balance/testing/torchgpipe_partition.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::balance {
+namespace {
+
+constexpr int64_t kPartitions = 2;
+constexpr int64_t kChunks = 8;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Cut {
+  std::string name;
+  std::vector<int64_t> balance;
+};
+
+std::vector<Cut> cuts(const testing::SmallNetwork& network) {
+  const torch::nn::Sequential model = network.make();
+  const at::Tensor sample = at::rand(network.shape);
+  const auto layers = static_cast<int64_t>(model->size());
+  std::vector<double> times;
+  for (const LayerTimes& layer :
+       profile_times(model, sample, TimeOptions().timeout(2).cpu_threads(1))) {
+    times.push_back(layer.forward + layer.backward);
+  }
+  std::vector<int64_t> torchgpipe;
+  // Its costs are whole microseconds.
+  std::vector<double> microseconds;
+  for (const double time : times) microseconds.push_back(static_cast<double>(int64_t(time * 1e6)));
+  for (const auto& [begin, end] : testing::torchgpipe_partition(microseconds, kPartitions).blocks) {
+    torchgpipe.push_back(end - begin);
+  }
+  return {{"even", {layers / 2, layers - layers / 2}},
+          {"torchgpipe", torchgpipe},
+          {"by time", balance_by_time(kPartitions, model, sample,
+                                      TimeOptions().timeout(2).cpu_threads(1))}};
+}
+
+void compare(const testing::SmallNetwork& network, int64_t rounds) {
+  at::manual_seed(0);
+  const std::vector<Cut> all = cuts(network);
+  std::vector<int64_t> shape = network.shape;
+  shape[0] *= kChunks;
+  const at::Tensor input = at::rand(shape);
+  const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+  std::vector<GPipe> pipes;
+  for (const Cut& cut : all) {
+    pipes.emplace_back(network.make(), GPipeOptions(cut.balance)
+                                           .devices({c10::kCPU, c10::kCPU})
+                                           .chunks(kChunks)
+                                           .cpu_threads_per_stage(1));
+  }
+  std::vector<std::vector<double>> times(all.size());
+  std::vector<std::vector<double>> ratios(all.size());
+  for (int64_t round = -2; round < rounds; ++round) {
+    std::vector<double> of_round;
+    for (GPipe& pipe : pipes) {
+      const double begin = now();
+      pipe->step({input}, {}, loss);
+      of_round.push_back(now() - begin);
+    }
+    if (round < 0) continue;  // to warm up
+    for (size_t k = 0; k < all.size(); ++k) {
+      times[k].push_back(of_round[k]);
+      ratios[k].push_back(of_round[k] / of_round.back());
+    }
+  }
+  std::printf("%s\n", network.name.c_str());
+  for (size_t k = 0; k < all.size(); ++k) {
+    std::printf("  %-10s %-9s %7.1f ms, %.2f of by time\n", all[k].name.c_str(),
+                absl::StrJoin(all[k].balance, ",").c_str(), 1e3 * median(times[k]),
+                median(ratios[k]));
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace gpipe::balance
+
+int main(int argc, char** argv) {
+  const int64_t rounds = argc > 1 ? std::max<int64_t>(std::atoi(argv[1]), 1) : 40;
+  for (const auto& network : gpipe::balance::testing::small_networks()) {
+    gpipe::balance::compare(network, rounds);
+  }
+  return 0;
+}
