@@ -63,8 +63,8 @@ std::vector<Cut> cuts(const testing::SmallNetwork& network) {
   }
   return {{"even", {layers / 2, layers - layers / 2}},
           {"torchgpipe", torchgpipe},
-          {"by time", balance_by_time(kPartitions, model, sample,
-                                      TimeOptions().timeout(2).cpu_threads(1))}};
+          {"by time",
+           balance_by_time(kPartitions, model, sample, TimeOptions().timeout(2).cpu_threads(1))}};
 }
 
 void compare(const testing::SmallNetwork& network, int64_t rounds) {

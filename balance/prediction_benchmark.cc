@@ -65,7 +65,8 @@ std::function<void()> plain_pass(const SmallNetwork& network) {
 }
 
 // The median time of a step, in seconds.
-double measured_step(const SmallNetwork& network, const std::vector<int64_t>& balance, const Run& run) {
+double measured_step(const SmallNetwork& network, const std::vector<int64_t>& balance,
+                     const Run& run) {
   GPipe pipe(network.make(), GPipeOptions(balance)
                                  .devices(std::vector<c10::Device>(kPartitions, c10::kCPU))
                                  .chunks(kChunks)

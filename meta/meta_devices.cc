@@ -48,9 +48,8 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
 
  private:
   static c10::Stream stream(c10::Device device) {
-    return c10::Stream(
-        c10::Stream::DEFAULT,
-        device.has_index() ? device : c10::Device(c10::kMeta, index_of_this_thread));
+    return c10::Stream(c10::Stream::DEFAULT,
+                       device.has_index() ? device : c10::Device(c10::kMeta, index_of_this_thread));
   }
 };
 

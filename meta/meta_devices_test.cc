@@ -20,7 +20,8 @@ c10::Device meta(int k) { return {c10::kMeta, static_cast<c10::DeviceIndex>(k)};
 
 TEST(MetaDevices, TensorsGoToTheCurrentDevice) {
   install_meta_devices();
-  EXPECT_EQ(at::empty({8}, at::TensorOptions().device(at::kMeta)).device(), c10::Device(c10::kMeta));
+  EXPECT_EQ(at::empty({8}, at::TensorOptions().device(at::kMeta)).device(),
+            c10::Device(c10::kMeta));
   const c10::DeviceGuard guard(meta(3));
   const at::Tensor x = at::empty({8}, at::TensorOptions().device(at::kMeta));
   EXPECT_EQ(x.device(), meta(3));

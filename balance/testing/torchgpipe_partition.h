@@ -27,7 +27,8 @@ struct TorchgpipesAnswer {
 
 // Its algorithm as it is implemented: borders move, one layer at a time, from the heaviest block
 // towards the lightest, in costs that are scaled to [0, 1].
-inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs, int64_t partitions) {
+inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs,
+                                              int64_t partitions) {
   const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
   std::vector<double> scaled;
   for (double cost : costs) {
