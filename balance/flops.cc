@@ -15,6 +15,7 @@
 #include "balance/model_guard.h"
 #include "balance/profiler.h"
 #include "gpipe/internal/layer_runs.h"
+#include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
 
 namespace gpipe::balance {
@@ -185,6 +186,12 @@ c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample)
   return {c10::kMeta};
 }
 
+// What models need to run there.
+void install_meta() {
+  install_meta_kernels();
+  install_meta_devices();
+}
+
 // After profile() has checked the arguments.
 std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample) {
   const c10::Device device = device_of(model, sample);
@@ -225,8 +232,7 @@ double NominalDevice::seconds(const Work& work) const {
 
 std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample) {
   if (!model.is_empty() && !model->is_empty() && !sample.empty()) {
-    const bool on_meta = device_of(model, sample).is_meta();
-    if (on_meta) install_meta_kernels();
+    if (device_of(model, sample).is_meta()) install_meta();
   }
   // Checks model and sample; sizes on other devices than these cannot be measured, but these
   // checks are all that is wanted of it.
@@ -249,7 +255,7 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
                       "one is on ", on, "; measure it there with profile(), or build the model "
                       "while a gpipe::MetaScope lives (meta/meta_scope.h)");
   }
-  install_meta_kernels();
+  install_meta();
   Profile result = profile(model, sample);
   result.device = "nominal, from FLOPs";
   const std::vector<LayerWork> work = count(model, sample);
