@@ -12,17 +12,6 @@
 namespace gpipe::balance {
 namespace {
 
-// Layers that are measured together have no cut between them.
-std::vector<LayerRange> with_pieces(std::vector<LayerRange> keep_together,
-                                    const torch::nn::Sequential& model) {
-  int64_t first = 0;
-  for (const int64_t layers : internal::pieces_of(model)) {
-    if (layers > 1) keep_together.push_back({first, first + layers - 1});
-    first += layers;
-  }
-  return keep_together;
-}
-
 std::vector<int64_t> cut(const std::vector<double>& costs, int64_t partitions,
                          const PartitionOptions& options) {
   try {
@@ -32,12 +21,21 @@ std::vector<int64_t> cut(const std::vector<double>& costs, int64_t partitions,
   }
 }
 
-// Refuses options before the model runs.
-void check(int64_t partitions, const torch::nn::Sequential& model,
-           const PartitionOptions& options) {
+// Refuses options before the model runs. Layers that are measured together have no cut between
+// them.
+PartitionOptions checked(int64_t partitions, const torch::nn::Sequential& model,
+                         PartitionOptions options) {
   TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
   TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to balance");
-  (void)cut(std::vector<double>(model->size(), 0.0), partitions, options);
+  const std::vector<double> no_costs(model->size(), 0.0);
+  (void)cut(no_costs, partitions, options);
+  int64_t first = 0;
+  for (const int64_t layers : internal::pieces_of(model)) {
+    if (layers > 1) options.keep_together.push_back({first, first + layers - 1});
+    first += layers;
+  }
+  (void)cut(no_costs, partitions, options);
+  return options;
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequen
   PartitionOptions how;
   how.slowness = options.slowness();
   how.keep_together = options.keep_together();
-  check(partitions, model, how);
+  how = checked(partitions, model, std::move(how));
   TimeOptions shared = options;
   if (shared.cpu_threads() == 0) {
     shared.cpu_threads(std::max<int64_t>(1, at::get_num_threads() / partitions));
@@ -56,7 +54,6 @@ std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequen
   for (const LayerTimes& layer : profile_times(model, sample, shared)) {
     costs.push_back((options.recompute() ? 2 : 1) * layer.forward + layer.backward);
   }
-  how.keep_together = with_pieces(std::move(how.keep_together), model);
   return cut(costs, partitions, how);
 }
 
@@ -69,12 +66,11 @@ std::vector<int64_t> balance_by_size(int64_t partitions, const torch::nn::Sequen
                                      const Tensors& sample, const SizeOptions& options) {
   PartitionOptions how;
   how.keep_together = options.keep_together();
-  check(partitions, model, how);
+  how = checked(partitions, model, std::move(how));
   std::vector<double> costs;
   for (const int64_t size : profile_sizes(model, sample, options)) {
     costs.push_back(static_cast<double>(size));
   }
-  how.keep_together = with_pieces(std::move(how.keep_together), model);
   return cut(costs, partitions, how);
 }
 

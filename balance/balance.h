@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "balance/explain.h"
 #include "balance/partition.h"
 #include "balance/profile.h"
 #include "balance/profiler.h"

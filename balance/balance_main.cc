@@ -31,6 +31,7 @@
 #include "balance/explanation_text.h"
 #include "balance/profile_file.h"
 #include "balance/profiler.h"
+#include "balance/training_flags.h"
 #include "command/balance_flag.h"
 #include "command/command_line.h"
 #include "command/files.h"
@@ -75,6 +76,10 @@ ABSL_FLAG(double, bandwidth_gbps, 0.0,
 ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
 ABSL_FLAG(double, overhead_us, 0.0,
           "Microseconds that a forward or backward of a partition takes beside its layers.");
+ABSL_FLAG(
+    double, contention, 1.0,
+    "How many times as long a forward or backward takes while other partitions compute, which "
+    "share caches and memory with it.");
 ABSL_FLAG(double, param_scale, 2.0,
           "Memory of a parameter with its gradient and the optimizer's state, in units of its "
           "size: 2 for SGD, 3 with momentum, 4 for Adam.");
@@ -125,19 +130,6 @@ double at_least(const char* flag, double value, double least) {
   if (std::isfinite(value) && value >= least) return value;
   throw std::invalid_argument(
       absl::StrFormat("--%s=%g: give a finite number of at least %g", flag, value, least));
-}
-
-Checkpoint parse_checkpoint(const std::string& text) {
-  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    if (text == to_text(mode)) return mode;
-  }
-  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
-}
-
-ScheduleGenerator parse_schedule(const std::string& text) {
-  if (text == "gpipe") return Schedule::gpipe;
-  if (text == "1f1b") return Schedule::one_f_one_b;
-  throw std::invalid_argument("--schedule=" + text + ": give gpipe or 1f1b");
 }
 
 c10::Device parse_device(const std::string& text) {
@@ -279,6 +271,7 @@ void read_options(Settings& settings) {
   options.bandwidth = at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
   options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
+  options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large

@@ -7,10 +7,10 @@ namespace gpipe::balance {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kUnit = 512;               // blocks are multiples of it
-constexpr int64_t kSmall = kMiB;             // the largest block of a small segment
+constexpr int64_t kUnit = 512;    // blocks are multiples of it
+constexpr int64_t kSmall = kMiB;  // the largest block of a small segment
 constexpr int64_t kSmallSegment = 2 * kMiB;
-constexpr int64_t kLarge = 10 * kMiB;        // blocks from here on have segments of their own
+constexpr int64_t kLarge = 10 * kMiB;  // blocks from here on have segments of their own
 constexpr int64_t kLargeSegment = 20 * kMiB;
 constexpr int64_t kRoundLarge = 2 * kMiB;
 

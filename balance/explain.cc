@@ -19,8 +19,10 @@
 namespace gpipe::balance {
 namespace {
 
-// A search ends after so many simulations; from a good start it needs far fewer.
+// A search ends after so many simulations, and earlier for large schedules; from a good start it
+// mostly needs fewer.
 constexpr int64_t kMostSimulations = 2000;
+constexpr int64_t kMostCells = 4'000'000;  // stages x micro-batches, over all simulations
 // A cut must be faster by this share, so that rounding decides nothing.
 constexpr double kFaster = 1e-9;
 
@@ -118,6 +120,7 @@ class Plan {
   }
 
   int64_t partitions() const { return schedule_.stages(); }
+  int64_t cells() const { return schedule_.stages() * schedule_.micro_batches(); }
 
   // The share of the micro-batches that the stage recomputes.
   double recomputed(int64_t stage) const {
@@ -319,7 +322,8 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
 // Moves cuts for as long as that makes a step faster.
 class Search {
  public:
-  explicit Search(const Plan& plan) : plan_(plan) {}
+  explicit Search(const Plan& plan)
+      : plan_(plan), left_(std::min(kMostSimulations, kMostCells / plan.cells())) {}
 
   void from(const std::vector<int64_t>& balance) {
     std::vector<int64_t> best = balance;
@@ -370,7 +374,7 @@ class Search {
   }
 
   const Plan& plan_;
-  int64_t left_ = kMostSimulations;
+  int64_t left_;  // simulations
   std::vector<int64_t> best_;
   double best_step_ = 0;
 };

@@ -34,9 +34,10 @@ void for_each_tensor(const torch::nn::Module& module, const Visit& visit) {
 void check_model(const torch::nn::Sequential& model) {
   TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
   for_each_tensor(*model, [](const at::Tensor& tensor, const std::string& name, bool parameter) {
-    TORCH_CHECK_VALUE(!tensor.defined() || tensor.is_meta(), "a memory plan needs a model on the "
-                      "meta device, but its ", parameter ? "parameter '" : "buffer '", name,
-                      "' is on ", tensor.device(),
+    TORCH_CHECK_VALUE(!tensor.defined() || tensor.is_meta(),
+                      "a memory plan needs a model on the "
+                      "meta device, but its ",
+                      parameter ? "parameter '" : "buffer '", name, "' is on ", tensor.device(),
                       "; build the model while a gpipe::MetaScope lives (meta/meta_scope.h)");
   });
 }
@@ -242,7 +243,8 @@ class Planner {
   const Tensors targets_;
   const LossFn& loss_;
   std::vector<MemoryBlock> existing_;
-  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;  // [stage]; null: no parameters
+  std::vector<std::unique_ptr<torch::optim::Optimizer>>
+      optimizers_;  // [stage]; null: no parameters
   MemoryPlan plan_;
 
   std::mutex progress_mutex_;

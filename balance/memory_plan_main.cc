@@ -158,7 +158,8 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
 std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   const std::string json = to_json(plan);
   return absl::StrFormat(
-             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": \"%s\",\n "
+             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": "
+             "\"%s\",\n "
              "\"schedule\": \"%s\",\n \"optimizer\": \"%s\",",
              settings.model.name, settings.batch, settings.options.chunks(), settings.checkpoint,
              settings.schedule, settings.optimizer) +
@@ -180,7 +181,7 @@ int run(const Settings& settings) {
   }
   if (!settings.svg.empty()) {
     const std::string title = absl::StrFormat(
-        "%s, balance %s, batch %d in %d micro-batches, checkpoint %s, %s", settings.model.name,
+        "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
         absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
         settings.checkpoint, settings.schedule);
     command::write_file_atomically(settings.svg, to_svg(*made, title));

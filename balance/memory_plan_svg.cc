@@ -82,7 +82,8 @@ std::string to_svg(const MemoryPlan& plan, const std::string& title) {
   }
   std::vector<std::vector<MemoryPeak>> devices;
   for (const std::vector<MemoryPeak>& turns : curves(trace)) {
-    devices.push_back(columns_of({turns.begin() + static_cast<std::ptrdiff_t>(begin), turns.end()}));
+    devices.push_back(
+        columns_of({turns.begin() + static_cast<std::ptrdiff_t>(begin), turns.end()}));
   }
   int64_t most = 1;
   std::array<bool, kMemoryUses> used = {};
@@ -132,14 +133,16 @@ std::string to_svg(const MemoryPlan& plan, const std::string& title) {
                             kLeft, kLeft + kWidth, y, y, kLeft - 6, y + 3.5, line * distance,
                             small ? "MiB" : "GiB");
     }
-    absl::StrAppendFormat(&svg, "<text x=\"%d\" y=\"%d\">device %d: at most %.4g %s, in %s</text>\n",
+    absl::StrAppendFormat(&svg,
+                          "<text x=\"%d\" y=\"%d\">device %d: at most %.4g %s, in %s</text>\n",
                           kLeft, top - 4, d, static_cast<double>(device.peak.bytes) / unit,
                           small ? "MiB" : "GiB", name_of(trace.turns[device.peak.turn]));
   }
-  absl::StrAppendFormat(&svg,
-                        "<text x=\"%d\" y=\"%d\" font-size=\"11\">a training step and its update: "
-                        "%d actions of all stages, in the order in which they begin</text>\n</svg>\n",
-                        kLeft, height - 14, trace.turns.size() - begin - 2);
+  absl::StrAppendFormat(
+      &svg,
+      "<text x=\"%d\" y=\"%d\" font-size=\"11\">a training step and its update: "
+      "%d actions of all stages, in the order in which they begin</text>\n</svg>\n",
+      kLeft, height - 14, trace.turns.size() - begin - 2);
   return svg;
 }
 

@@ -55,7 +55,8 @@ at::Tensor squares(const Tensors& outputs, const Tensors&) { return outputs.at(0
 
 nn::Sequential linears(int64_t layers, int64_t width) {
   nn::Sequential model;
-  for (int64_t k = 0; k < layers; ++k) model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
+  for (int64_t k = 0; k < layers; ++k)
+    model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
   return model;
 }
 
@@ -114,9 +115,9 @@ TEST(MemoryPlan, CheckpointingKeepsInputsInsteadOfActivations) {
     return made;
   });
   const auto plan = [&](Checkpoint checkpoint) {
-    return memory_plan(model, {at::empty({4096, 100}, on_meta()).requires_grad_()}, {}, &squares,
-                       MemoryPlanOptions({4, 5}).chunks(8).checkpoint(checkpoint).schedule(
-                           &Schedule::gpipe));
+    return memory_plan(
+        model, {at::empty({4096, 100}, on_meta()).requires_grad_()}, {}, &squares,
+        MemoryPlanOptions({4, 5}).chunks(8).checkpoint(checkpoint).schedule(&Schedule::gpipe));
   };
   const MemoryPlan always = plan(Checkpoint::kAlways);
   const MemoryPlan never = plan(Checkpoint::kNever);
@@ -151,9 +152,8 @@ TEST(MemoryPlan, StagesMayShareADevice) {
 
 // Threads of the stages take turns by chance; the plan must not depend on it.
 TEST(MemoryPlan, IsTheSameEveryTime) {
-  const nn::Sequential model = on_meta([] {
-    return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(8));
-  });
+  const nn::Sequential model = on_meta(
+      [] { return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(8)); });
   const auto plan = [&] {
     return memory_plan(model, {at::empty({16, 3, 32, 32}, on_meta())}, {}, &squares,
                        MemoryPlanOptions({8, 6, static_cast<int64_t>(model->size()) - 14})
@@ -203,9 +203,12 @@ std::vector<Case> cases() {
     return models::unet(models::UNetOptions().depth(3).num_convs(2).base_channels(8));
   };
   const auto amoebanetd = [] {
-    return models::amoebanetd(models::AmoebaNetDOptions().num_classes(10).num_layers(3).num_filters(16));
+    return models::amoebanetd(
+        models::AmoebaNetDOptions().num_classes(10).num_layers(3).num_filters(16));
   };
-  const auto resnet = [] { return models::resnet(models::ResNetOptions({1, 1, 1, 1}).num_classes(10)); };
+  const auto resnet = [] {
+    return models::resnet(models::ResNetOptions({1, 1, 1, 1}).num_classes(10));
+  };
   const auto chain = [] {
     nn::Sequential model;
     for (int k = 0; k < 6; ++k) {
@@ -269,7 +272,8 @@ class WithoutScratch final : public internal::AllocationObserver {
   }
   static void leave(const at::RecordFunction& call, at::ObserverContext*) {
     if (!has_scratch(call) || --depth_ > 0) return;
-    for (const Held& held : held_) current_->observer_.on_allocate(held.id, held.device, held.bytes);
+    for (const Held& held : held_)
+      current_->observer_.on_allocate(held.id, held.device, held.bytes);
     held_.clear();
   }
 
@@ -294,8 +298,10 @@ MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options) {
   const Schedule schedule = options.schedule()(stages, options.chunks());
   MemoryRecorder recorder(c10::kCPU, schedule, std::vector<int32_t>(stages, 0));
   const at::Tensor input = at::randn(c.input);
-  for (const at::Tensor& p : model->parameters()) recorder.add(static_cast<int64_t>(p.nbytes()), 0, MemoryUse::kParameters);
-  for (const at::Tensor& b : model->buffers()) recorder.add(static_cast<int64_t>(b.nbytes()), 0, MemoryUse::kBuffers);
+  for (const at::Tensor& p : model->parameters())
+    recorder.add(static_cast<int64_t>(p.nbytes()), 0, MemoryUse::kParameters);
+  for (const at::Tensor& b : model->buffers())
+    recorder.add(static_cast<int64_t>(b.nbytes()), 0, MemoryUse::kBuffers);
   recorder.add(static_cast<int64_t>(input.nbytes()), 0, MemoryUse::kData);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   {
@@ -321,19 +327,19 @@ TEST(MemoryPlan, IsWithinOnePercentOfWhatARealRunTakes) {
     for (const Checkpoint mode :
          {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
       for (const auto& [schedule_name, schedule] : schedules) {
-        const auto options = MemoryPlanOptions(c.balance)
-                                 .chunks(4)
-                                 .checkpoint(mode)
-                                 .schedule(schedule)
-                                 .device_of_stage({0, 0})
-                                 .optimizer([](std::vector<at::Tensor> parameters) {
-                                   return std::unique_ptr<torch::optim::Optimizer>(
-                                       std::make_unique<torch::optim::SGD>(
-                                           std::move(parameters),
-                                           torch::optim::SGDOptions(0.1).momentum(0.9)));
-                                 });
-        const MemoryPlan plan = memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {},
-                                            &squares, options);
+        const auto options =
+            MemoryPlanOptions(c.balance)
+                .chunks(4)
+                .checkpoint(mode)
+                .schedule(schedule)
+                .device_of_stage({0, 0})
+                .optimizer([](std::vector<at::Tensor> parameters) {
+                  return std::unique_ptr<torch::optim::Optimizer>(
+                      std::make_unique<torch::optim::SGD>(
+                          std::move(parameters), torch::optim::SGDOptions(0.1).momentum(0.9)));
+                });
+        const MemoryPlan plan =
+            memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {}, &squares, options);
         const MemoryTrace trace = counted_on_cpu(c, options);
         const auto counted = static_cast<double>(peaks(trace)[0].bytes);
         const auto planned = static_cast<double>(plan.devices[0].peak.bytes);
@@ -411,7 +417,9 @@ TEST(MemoryPlan, ReportsItsProgressAndMayBeEnded) {
   auto ended = options;
   ended.progress([](int64_t, int64_t) { throw std::runtime_error("enough"); });
   EXPECT_THAT(
-      [&] { memory_plan(model, {at::empty({8, 4}, on_meta())}, {}, &squares, ended); },
+      [&] {
+        memory_plan(model, {at::empty({8, 4}, on_meta())}, {}, &squares, ended);
+      },
       ThrowsMessage<std::runtime_error>(HasSubstr("enough")));
 }
 

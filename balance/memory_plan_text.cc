@@ -61,8 +61,8 @@ std::string to_text(const MemoryPlan& plan) {
         name_of(plan.trace.turns[peak.turn]));
   }
   const int64_t reserved = plan.total_reserved();
-  text += absl::StrFormat("%-64s%8s%9s\n", "all", gib(plan.total_bytes()),
-                          reserved < 0 ? "" : gib(reserved));
+  text += absl::StrFormat("%-56s%8s%9s\n", "all", gib(plan.total_bytes()),
+                          reserved < 0 ? "no room" : gib(reserved));
   text += "\n" + command::wrap(
                      absl::StrCat(with_separators(plan.parameters),
                                   " parameters. GiB on each device when it holds most, in the "

@@ -27,9 +27,8 @@ std::vector<Action> in_order(const Schedule& schedule) {
   for (const std::vector<TimedAction>& worker : simulation.workers) {
     all.insert(all.end(), worker.begin(), worker.end());
   }
-  std::stable_sort(all.begin(), all.end(), [](const TimedAction& a, const TimedAction& b) {
-    return a.start < b.start;
-  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const TimedAction& a, const TimedAction& b) { return a.start < b.start; });
   std::vector<Action> actions;
   for (const TimedAction& timed : all) actions.push_back(timed.action);
   return actions;
@@ -100,10 +99,9 @@ void MemoryRecorder::on_free(uint64_t id) {
   Block& block = blocks_[id - first_id_];
   if (block.device < 0) return;
   // What the step leaves is freed by its caller, at its end.
-  const int32_t last =
-      doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart
-          ? static_cast<int32_t>(turns_.size()) - 1
-          : doing.turn;
+  const int32_t last = doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart
+                           ? static_cast<int32_t>(turns_.size()) - 1
+                           : doing.turn;
   block.freed_turn = std::max(block.turn, last);
   events_.push_back({static_cast<int32_t>(id - first_id_), block.freed_turn, true});
 }
@@ -121,8 +119,7 @@ MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& tu
   if (block.copied) return MemoryUse::kReceived;
   if (turn.action.kind == ActionKind::kForward) return MemoryUse::kActivations;
   // A gradient of a parameter outlives the actions of its step.
-  const bool outlives =
-      block.freed_turn < 0 || turns[block.freed_turn].kind != Turn::Kind::kAction;
+  const bool outlives = block.freed_turn < 0 || turns[block.freed_turn].kind != Turn::Kind::kAction;
   return outlives ? MemoryUse::kGradients : MemoryUse::kWorkspace;
 }
 

@@ -51,8 +51,8 @@ class MemoryRecorder final : public internal::AllocationObserver {
     int64_t bytes = 0;
     int32_t device = -1;  // -1: not recorded
     int32_t turn = 0;
-    bool copied = false;       // between actions: by a transfer
-    int32_t freed_turn = -1;   // -1: it was not
+    bool copied = false;      // between actions: by a transfer
+    int32_t freed_turn = -1;  // -1: it was not
   };
   struct Recorded {
     int32_t block;

@@ -58,7 +58,7 @@ struct MemoryEvent {
 
 struct MemoryTrace {
   int32_t devices = 0;
-  std::vector<Turn> turns;          // in the order in which they would begin
+  std::vector<Turn> turns;  // in the order in which they would begin
   std::vector<MemoryBlock> blocks;
   std::vector<MemoryEvent> events;  // by turn, and within it in the order in which they happened
 };

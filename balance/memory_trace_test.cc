@@ -11,13 +11,14 @@ namespace {
 MemoryTrace sample() {
   MemoryTrace trace;
   trace.devices = 2;
-  trace.turns = {{}, {Turn::Kind::kAction, {ActionKind::kBackward, 1, 2}}, {Turn::Kind::kOptimizer, {}}};
+  trace.turns = {
+      {}, {Turn::Kind::kAction, {ActionKind::kBackward, 1, 2}}, {Turn::Kind::kOptimizer, {}}};
   trace.blocks = {{10, 0, MemoryUse::kParameters, -1},
                   {5, 0, MemoryUse::kWorkspace, -1},
                   {7, 1, MemoryUse::kReceived, 0},
                   {6, 0, MemoryUse::kOptimizerState, -1}};
-  trace.events = {{0, 0, false}, {1, 1, false}, {2, 1, false}, {1, 1, true},
-                  {3, 2, false}, {2, 2, true}};
+  trace.events = {{0, 0, false}, {1, 1, false}, {2, 1, false},
+                  {1, 1, true},  {3, 2, false}, {2, 2, true}};
   return trace;
 }
 

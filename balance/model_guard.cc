@@ -26,7 +26,7 @@ bool same_place(const at::Tensor& a, const at::Tensor& b) {
       a.sizes() != b.sizes()) {
     return false;
   }
-  if (a.layout() != c10::kStrided || !a.has_storage() || !b.has_storage()) return true;
+  if (!a.has_storage() || !b.has_storage()) return a.has_storage() == b.has_storage();
   return a.strides() == b.strides() && a.storage_offset() == b.storage_offset() &&
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
@@ -80,8 +80,11 @@ void ModelGuard::restore() {
   // Parents come before their children, and train() sets the children's mode, too.
   for (const auto& [module, training] : modes_) module->train(training);
   for (Saved& saved : tensors_) {
-    if (!same_place(saved.tensor, saved.alias)) saved.tensor.set_data(saved.alias);
-    if (saved.values.defined()) saved.alias.copy_(saved.values);
+    if (saved.values.defined()) {
+      saved.tensor.set_data(saved.values);
+    } else if (!same_place(saved.tensor, saved.alias)) {
+      saved.tensor.set_data(saved.alias);
+    }
     if (saved.tensor.requires_grad() != saved.requires_grad && saved.tensor.is_leaf()) {
       saved.tensor.set_requires_grad(saved.requires_grad);
     }

@@ -90,25 +90,35 @@ TEST_F(ModelGuardTest, RestoresWhatNeedsGradients) {
 }
 
 TEST_F(ModelGuardTest, RestoresEachModulesMode) {
-  nn::Sequential inner(nn::Linear(2, 2), nn::Linear(2, 2));
-  model->push_back("inner", inner);
+  struct OuterImpl : nn::Module {
+    OuterImpl() {
+      first = register_module("first", nn::Linear(2, 2));
+      second = register_module("second", nn::Linear(2, 2));
+    }
+    Tensor forward(const Tensor& x) { return x; }
+    nn::Linear first = nullptr;
+    nn::Linear second = nullptr;
+  };
+  const auto outer = std::make_shared<OuterImpl>();
+  model->push_back("outer", outer);
   model->eval();
-  inner[1]->train();
+  outer->second->train();
   {
     ModelGuard guard(*model, c10::kCPU);
     model->train();
-    inner[1]->eval();
+    outer->second->eval();
   }
   EXPECT_FALSE(model->is_training());
-  EXPECT_FALSE(inner->is_training());
-  EXPECT_FALSE(inner[0]->is_training());
-  EXPECT_TRUE(inner[1]->is_training());
+  EXPECT_FALSE(outer->is_training());
+  EXPECT_FALSE(outer->first->is_training());
+  EXPECT_TRUE(outer->second->is_training());
 }
 
 TEST_F(ModelGuardTest, RestoresTheGenerator) {
-  const Tensor state = at::detail::getDefaultCPUGenerator().get_state();
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const Tensor state = generator.get_state();
   const Tensor expected = at::rand({4});
-  at::detail::getDefaultCPUGenerator().set_state(state);
+  generator.set_state(state);
   {
     ModelGuard guard(*model, c10::kCPU);
     at::rand({100});

@@ -1,5 +1,6 @@
 #include "balance/profiler.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -17,6 +18,9 @@
 #include "gpipe/internal/layer_runs.h"
 #include "gpipe/internal/mini_batch.h"
 #include "interception/allocations.h"
+#include "meta/meta_devices.h"
+#include "meta/meta_kernels.h"
+#include "skip/verify.h"
 
 namespace gpipe::balance {
 namespace {
@@ -46,6 +50,7 @@ void check_model(const torch::nn::Sequential& model) {
     TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
                       "' of the model is a null pointer; give a module or leave it out");
   }
+  skip::verify_skippables(model);  // and null pointers deeper down
 }
 
 // "layer 3 ('conv')"
@@ -108,7 +113,7 @@ class Subject {
           int64_t cpu_threads)
       : model_(checked(model)),
         rows_(rows_of(sample, micro_batch_rows)),
-        device_(device_of(model, sample)),
+        device_(prepared(device_of(model, sample))),
         runs_(model, device_, cpu_threads),
         guard_(*model_, device_) {
     for (const at::Tensor& tensor : sample) {
@@ -124,6 +129,7 @@ class Subject {
 
   // New tensors, which the first layer may change.
   Tensors inputs() const {
+    const auto guard = on_device();
     Tensors inputs;
     for (size_t k = 0; k < sample_.size(); ++k) {
       inputs.push_back(sample_[k].defined() ? sample_[k].clone() : sample_[k]);
@@ -140,7 +146,10 @@ class Subject {
     run([](const LayerEvent&) {});
   }
 
-  LayerRuns::Traffic traffic() { return runs_.traffic(inputs()); }
+  LayerRuns::Traffic traffic() {
+    const auto guard = on_device();
+    return runs_.traffic(inputs());
+  }
 
   // [layer] from [piece]: the first layer has it all.
   template <typename T>
@@ -160,6 +169,19 @@ class Subject {
                       "a model cannot be profiled under torch::InferenceMode, which has no "
                       "gradients; do it outside");
     return model;
+  }
+
+  static c10::Device prepared(c10::Device device) {
+    if (device.is_meta()) {
+      install_meta_kernels();
+      install_meta_devices();
+    }
+    return device;
+  }
+
+  // What is made on meta is made on the current device.
+  c10::OptionalDeviceGuard on_device() const {
+    return device_.is_cpu() ? c10::OptionalDeviceGuard() : c10::OptionalDeviceGuard(device_);
   }
 
   torch::nn::Sequential model_;

@@ -135,8 +135,8 @@ struct SizeOptions {
 // LayerProfile). Tied parameters count at the first layer that has them.
 //
 // The model is on the CPU or on the meta device (gpipe::MetaScope builds it there), where a model
-// of any size is measured without memory, as far as LibTorch has its operators there. Bytes are
-// much the same on other devices.
+// of any size is measured without memory; operators and meta devices that LibTorch lacks there are
+// installed (meta/meta_kernels.h, meta/meta_devices.h). Bytes are much the same on other devices.
 //
 // Throws std::logic_error if another measurement of sizes runs in this process.
 std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const at::Tensor& sample,

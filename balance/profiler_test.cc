@@ -7,6 +7,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -30,7 +31,10 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
+#include "meta/meta_devices.h"
 #include "meta/meta_scope.h"
+#include "models/amoebanetd.h"
+#include "models/resnet.h"
 #include "models/unet.h"
 #include "skip/skippable.h"
 
@@ -46,6 +50,7 @@ using testing::EqualsBitwise;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using testing::layer;
+using ::testing::Lt;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
@@ -157,10 +162,11 @@ TEST(ProfileTimes, PassesGoOnUntilTheTimeIsOver) {
 
 TEST(ProfileTimes, AnErrorOfTheCallbackEndsThem) {
   nn::Sequential model(nn::Linear(2, 2));
+  const Tensor sample = at::rand({1, 2});
   const Unchanged unchanged(model);
   EXPECT_THAT(
       [&] {
-        profile_times(model, at::rand({1, 2}), TimeOptions().progress([](const TimeProgress&) {
+        profile_times(model, sample, TimeOptions().progress([](const TimeProgress&) {
           throw std::runtime_error("enough");
         }));
       },
@@ -208,11 +214,46 @@ TEST(ProfileTimes, LayersRunOnAsManyThreadsAsAreAskedFor) {
 
 TEST(ProfileTimes, AUNetWithItsSkips) {
   nn::Sequential model = models::unet(models::UNetOptions().depth(2).num_convs(1).base_channels(4));
+  const Tensor sample = at::rand({2, 3, 16, 16});
   const Unchanged unchanged(model);
-  const auto times = profile_times(model, at::rand({2, 3, 16, 16}), quick());
+  const auto times = profile_times(model, sample, quick());
   EXPECT_EQ(times.size(), model->size());
   for (const LayerTimes& layer : times) EXPECT_GT(layer.forward, 0);
   unchanged.expect();
+}
+
+void profile_network(const nn::Sequential& model, const Tensor& sample) {
+  const Unchanged unchanged(model);
+  EXPECT_EQ(profile_times(model, sample, quick()).size(), model->size());
+  EXPECT_EQ(profile(model, sample, ProfileOptions().timeout(1e-9)).layers.size(), model->size());
+  unchanged.expect();
+}
+
+TEST(ProfileTimes, TheOtherNetworks) {
+  for (const bool inplace : {false, true}) {
+    profile_network(
+        models::resnet(
+            models::ResNetOptions({1, 2}).num_classes(5).base_planes(4).inplace(inplace)),
+        at::rand({2, 3, 32, 32}));
+  }
+  profile_network(
+      models::amoebanetd(models::AmoebaNetDOptions().num_classes(5).num_layers(3).num_filters(8)),
+      at::rand({1, 3, 224, 224}));
+}
+
+TEST(ProfileTimes, NotInsideAPipeline) {
+  nn::Sequential inner(nn::Linear(2, 2));
+  nn::Sequential model(layer<Tensor, Tensor>([&](const Tensor& x) {
+                         profile_times(inner, x.detach(), quick());
+                         return x;
+                       }),
+                       nn::Linear(2, 2));
+  EXPECT_THAT(
+      [&] {
+        profile_times(model, at::rand({4, 2}), quick());
+      },
+      ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("inside a layer of a pipeline"), HasSubstr("layer 0 ('0')"))));
 }
 
 TEST(ProfileTimes, SeveralValuesAndWhatCannotTravel) {
@@ -337,15 +378,14 @@ TEST_F(LeavesTheModel, ALayerThatThrows) {
       model->push_back(nn::Linear(2, 2));
       model->eval();
       model->parameters()[0].mutable_grad() = at::rand({2, 2});
+      const Tensor sample = at::rand({4, 2});
       const Unchanged unchanged(model);
-      EXPECT_THAT(([&] {
-                    profile_times(model, at::rand({4, 2}), quick());
-                  }),
+      EXPECT_THAT(([&] { profile_times(model, sample, quick()); }),
                   ThrowsMessage<std::runtime_error>(
                       AllOf(HasSubstr("no more"), HasSubstr("layer 2 ('bad')"))));
       unchanged.expect();
       passes = 0;
-      EXPECT_THROW(profile(model, at::rand({4, 2})), std::runtime_error);
+      EXPECT_THROW(profile(model, sample), std::runtime_error);
       unchanged.expect();
     }
   }
@@ -467,17 +507,55 @@ TEST(ProfileAll, HoldsEverything) {
 
 TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
   nn::Sequential model(layer<Tensor, Tensor>([](const Tensor& x) {
+                         Tensor y = x.tanh();
                          (void)at::rand({1000});  // forgotten at once
-                         return x.tanh();
+                         return y;
                        }),
                        layer<Tensor, Tensor>([](const Tensor& x) { return x + 1; }));
   const Profile result =
       profile(model, at::rand({10, 10}).requires_grad_(), ProfileOptions().timeout(1e-9));
   EXPECT_EQ(result.layers[0].kept, 400);
   EXPECT_EQ(result.layers[0].workspace, 4000);
-  // Its output, which nobody keeps; in its backward the loss's gradient, which it hands on.
+  // Its output, which nobody keeps. In its backward the loss's gradient, which it hands on, and the
+  // loss itself.
   EXPECT_EQ(result.layers[1].kept, 0);
-  EXPECT_EQ(result.layers[1].workspace, 400);
+  EXPECT_THAT(result.layers[1].workspace, AllOf(Ge(400), Lt(500)));
+}
+
+TEST(ProfileAll, AUNetOnMetaHoldsWhatItDoesOnTheCpu) {
+  const auto make = [] {
+    return models::unet(models::UNetOptions().depth(2).num_convs(1).base_channels(4));
+  };
+  const nn::Sequential model = make();
+  const nn::Sequential on_meta = [&] {
+    MetaScope meta;
+    return make();
+  }();
+  const Tensor sample = at::rand({2, 3, 16, 16});
+  const Profile expected = profile(model, sample, ProfileOptions().timeout(1e-9));
+  const Profile measured = profile(on_meta, sample.to(at::kMeta));
+  ASSERT_EQ(measured.layers.size(), expected.layers.size());
+  for (size_t k = 0; k < expected.layers.size(); ++k) {
+    EXPECT_EQ(measured.layers[k].kept, expected.layers[k].kept) << expected.layers[k].name;
+    EXPECT_EQ(measured.layers[k].output, expected.layers[k].output) << expected.layers[k].name;
+  }
+  ASSERT_EQ(measured.skips.size(), 2u);
+  for (size_t k = 0; k < 2; ++k) EXPECT_EQ(measured.skips[k].bytes, expected.skips[k].bytes);
+}
+
+TEST(ProfileAll, OnAMetaDeviceOfSeveral) {
+  install_meta_devices();
+  const c10::Device second(c10::kMeta, 1);
+  nn::Sequential model;
+  Tensor sample;
+  {
+    const c10::DeviceGuard guard(second);
+    MetaScope meta;
+    model = nn::Sequential(nn::Linear(2, 2), nn::Tanh());
+    sample = at::rand({4, 2});
+  }
+  ASSERT_EQ(sample.device(), second);
+  EXPECT_EQ(profile(model, sample).layers[1].kept, 4 * 2 * 4);
 }
 
 }  // namespace

@@ -9,10 +9,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -207,6 +209,12 @@ Row value_error(std::string name, std::function<void()> call, std::vector<std::s
   return {std::move(name), std::move(call), typeid(c10::ValueError), std::move(parts)};
 }
 
+struct NullWithinImpl : nn::Module {
+  NullWithinImpl() { register_module("hole", std::shared_ptr<nn::Module>()); }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+TORCH_MODULE(NullWithin);
+
 using Model = std::function<nn::Sequential()>;
 using Sample = std::function<Tensors()>;
 
@@ -244,6 +252,15 @@ Rows models() {
               return nn::Sequential(twice, twice);
             },
             {"'0' and '1'", "same object"});
+  add_model("NullLayer",
+            [] {
+              nn::Sequential model = three_layers();
+              model->push_back("gone", std::shared_ptr<nn::LinearImpl>());
+              return model;
+            },
+            {"the layer 'gone' of the model is a null pointer", "leave it out"});
+  add_model("NullWithinALayer", [] { return nn::Sequential(nn::Linear(2, 2), NullWithin()); },
+            {"the submodule '1.hole' is a null pointer"});
   add_model("TwoDevices",
             [] {
               nn::Sequential model = three_layers();

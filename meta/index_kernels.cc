@@ -28,9 +28,10 @@ Tensors contiguous_self(const Arguments& in) {
 }
 
 Tensors repeat_interleave(const Arguments& in) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!in["output_size"].isNone(),
-                              "aten::repeat_interleave.Tensor on meta tensors: how large its result "
-                              "is depends on values. Give output_size");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !in["output_size"].isNone(),
+      "aten::repeat_interleave.Tensor on meta tensors: how large its result "
+      "is depends on values. Give output_size");
   return {made_like(in.tensor("repeats"), {in.integer("output_size")})};
 }
 
@@ -54,8 +55,8 @@ Tensors embedding_bag(const Arguments& in) {
                      weight.scalar_type() == at::kBFloat16) &&
                     weight.stride(1) == 1 && in.integer("padding_idx") < 0 &&
                     (!scale.defined() || scale.stride(0) == 1);
-  at::Tensor maxima = mode == kMax ? made_like(offsets, {bags, weight.size(1)})
-                                   : made_like(offsets, {bags});
+  at::Tensor maxima =
+      mode == kMax ? made_like(offsets, {bags, weight.size(1)}) : made_like(offsets, {bags});
   return {made_like(weight, {bags, weight.size(1)}),
           made_like(offsets, {fast ? 0 : indices.size(0)}), made_like(offsets, {bags}), maxima};
 }

@@ -53,8 +53,8 @@ at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format) {
   return made_like(x, x.sizes(), format);
 }
 
-at::Tensor element_wise(std::initializer_list<at::Tensor> inputs,
-                        std::optional<c10::ScalarType> type, const at::Tensor& out) {
+at::Tensor element_wise(const std::vector<at::Tensor>& inputs, std::optional<c10::ScalarType> type,
+                        const at::Tensor& out) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false).check_all_same_dtype(false).allow_cpu_scalars(true);
   if (type) {
@@ -73,17 +73,12 @@ MetaKernel like(const char* name, const char* argument) {
           }};
 }
 
-MetaKernel broadcast(const char* name, std::vector<const char*> arguments) {
-  return {name, [arguments = std::move(arguments)](const Arguments& in) {
-            at::TensorIteratorConfig config;
-            config.set_check_mem_overlap(false)
-                .check_all_same_dtype(false)
-                .allow_cpu_scalars(true)
-                .promote_inputs_to_common_dtype(true)
-                .add_owned_output(at::Tensor());
-            for (const char* argument : arguments)
-              config.add_owned_const_input(in.tensor(argument));
-            return std::vector<at::Tensor>{config.build().output()};
+MetaKernel broadcast(const char* name, std::vector<const char*> arguments, const char* out) {
+  return {name, [arguments = std::move(arguments), out](const Arguments& in) {
+            std::vector<at::Tensor> inputs;
+            for (const char* argument : arguments) inputs.push_back(in.tensor(argument));
+            return std::vector<at::Tensor>{
+                element_wise(inputs, std::nullopt, out != nullptr ? in.tensor(out) : at::Tensor())};
           }};
 }
 

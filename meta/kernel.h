@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -81,14 +80,16 @@ at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format);
 
 // What an operator gives that works element by element: inputs are broadcast, strides follow them.
 // Without `type` it is the inputs' common type. `out`, if defined, is resized to it and returned.
-at::Tensor element_wise(std::initializer_list<at::Tensor> inputs,
+at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
                         std::optional<c10::ScalarType> type = std::nullopt,
                         const at::Tensor& out = {});
 
 // A kernel that gives one tensor, same_as the argument of this name.
 MetaKernel like(const char* name, const char* argument);
-// A kernel that gives element_wise of the arguments of these names.
-MetaKernel broadcast(const char* name, std::vector<const char*> arguments);
+// A kernel that gives element_wise of the arguments of these names, in the argument `out` if that
+// is named.
+MetaKernel broadcast(const char* name, std::vector<const char*> arguments,
+                     const char* out = nullptr);
 
 }  // namespace gpipe::internal
 

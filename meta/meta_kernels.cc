@@ -38,8 +38,15 @@ class Boxed final : public c10::OperatorKernel {
   MetaKernel kernel_;
 };
 
-bool is_missing(const MetaKernel& kernel) {
-  std::string name = std::string("aten::") + kernel.name, overload;
+// Nobody knows. But attention asks it to find out whether it is given one tensor thrice, and that
+// is known.
+bool is_same(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();
+}
+
+bool is_missing(const char* operator_name) {
+  std::string name = std::string("aten::") + operator_name, overload;
   if (const size_t dot = name.find('.'); dot != std::string::npos) {
     overload = name.substr(dot + 1);
     name.resize(dot);
@@ -58,12 +65,13 @@ bool install() {
         &internal::norm_kernels, &internal::padding_kernels, &internal::pointwise_kernels,
         &internal::pool_kernels, &internal::random_kernels, &internal::reduction_kernels}) {
     for (MetaKernel& kernel : kernels()) {
-      if (!is_missing(kernel)) continue;
+      if (!is_missing(kernel.name)) continue;
       const char* const name = kernel.name;
-      library->impl(
-          name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(std::move(kernel))));
+      library->impl(name, torch::CppFunction::makeFromBoxedFunctor(
+                              std::make_unique<Boxed>(std::move(kernel))));
     }
   }
+  if (is_missing("equal")) library->impl("equal", &is_same);
   return true;
 }
 

@@ -21,8 +21,8 @@
 //   (LibTorch moves no tensor of a module to meta afterwards: `module->to(at::kMeta)` throws.)
 // - Scopes nest. When one is left everything is as before it.
 //
-// It is for building. Of the operators that models run, LibTorch has some on meta (linear layers),
-// others in Python only (convolutions, relu).
+// It is for building. LibTorch's C++ has few of the operators that models run on meta;
+// install_meta_kernels (meta/meta_kernels.h) adds others, and then models run and train there.
 //
 // Thread-safety: it holds for its own thread and for those on which LibTorch goes on with that
 // thread's work (autograd's engine, c10::ThreadLocalState); others are unaffected. May be active
@@ -38,8 +38,7 @@
 // Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" where values are
 // wanted elsewhere; "... its data is not allocated yet" where they are accessed directly, also for
 // at::tensor(values) without a device (torch::tensor, or a device, does it); "... no fake impl or
-// Meta kernel registered" for an operator on meta tensors that LibTorch has not in C++, such as
-// item() (torch::nn::init::sparse_ calls it).
+// Meta kernel registered" for an operator on meta tensors that is not there, such as item() (torch::nn::init::sparse_ calls it).
 #ifndef META_META_SCOPE_H_
 #define META_META_SCOPE_H_
 

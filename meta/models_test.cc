@@ -16,8 +16,8 @@
 namespace gpipe {
 namespace {
 
-using testing::Trial;
 using testing::same_on_meta;
+using testing::Trial;
 using torch::nn::Sequential;
 using Make = std::function<Sequential()>;
 
@@ -32,9 +32,9 @@ testing::Computation training(const Make& make, std::vector<int64_t> sizes, bool
       optimizer.zero_grad();
       const at::Tensor output = model->forward(trial.data(sizes));
       const at::Tensor loss =
-          classifies ? torch::nn::functional::cross_entropy(output,
-                                                            trial.integers(5, {output.size(0)}))
-                     : torch::nn::functional::mse_loss(output, trial.data(output.sizes()));
+          classifies
+              ? torch::nn::functional::cross_entropy(output, trial.integers(5, {output.size(0)}))
+              : torch::nn::functional::mse_loss(output, trial.data(output.sizes()));
       results.insert(results.end(), {output.detach(), loss.detach()});
       loss.backward();
       optimizer.step();

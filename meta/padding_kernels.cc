@@ -16,9 +16,8 @@ Tensors reflection_pad2d(const Arguments& in) {
   const std::vector<int64_t> padding = in.integers("padding", 4);
   std::vector<int64_t> sizes = input.sizes().vec();
   const size_t height = sizes.size() - 2, width = sizes.size() - 1;
-  for (const auto& [dimension, before, after] :
-       {std::make_tuple(height, padding[2], padding[3]),
-        std::make_tuple(width, padding[0], padding[1])}) {
+  for (const auto& [dimension, before, after] : {std::make_tuple(height, padding[2], padding[3]),
+                                                 std::make_tuple(width, padding[0], padding[1])}) {
     TORCH_CHECK(before < sizes[dimension] && after < sizes[dimension], "reflection_pad2d: padding ",
                 c10::IntArrayRef(padding), " must be less than the size of what it pads, got ",
                 input.sizes());

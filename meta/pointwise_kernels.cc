@@ -7,9 +7,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-Tensors where(const Arguments& in) {
+at::Tensor where(const Arguments& in, const at::Tensor& out = {}) {
   const at::Tensor self = in.tensor("self"), other = in.tensor("other");
-  return {element_wise({in.tensor("condition"), self, other}, at::result_type(self, other))};
+  return element_wise({in.tensor("condition"), self, other}, at::result_type(self, other), out);
 }
 
 // Both gradients have the size of the broadcast weight, which autograd sums.
@@ -20,7 +20,7 @@ Tensors prelu_backward(const Arguments& in) {
   return {grad(), grad()};
 }
 
-Tensors contiguous_grad(const Arguments& in) {
+Tensors contiguous_self(const Arguments& in) {
   return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
 }
 
@@ -38,15 +38,16 @@ std::vector<MetaKernel> pointwise_kernels() {
        [](const Arguments& in) -> Tensors {
          // The CPU keeps exp(-|x|), CUDA nothing.
          const at::Tensor self = in.tensor("self");
-         return {same_as(self), same_as(self)};
+         return {same_as(self, c10::MemoryFormat::Contiguous),
+                 same_as(self, c10::MemoryFormat::Contiguous)};
        }},
       like("log_sigmoid_backward", "grad_output"),
       broadcast("_prelu_kernel", {"self", "weight"}),
       {"_prelu_kernel_backward", prelu_backward},
-      like("rrelu_with_noise", "self"),
-      {"glu_backward", contiguous_grad},
+      {"rrelu_with_noise", contiguous_self},
+      {"glu_backward", contiguous_self},
       // Arithmetic.
-      {"where.self", where},
+      {"where.self", [](const Arguments& in) -> Tensors { return {where(in)}; }},
       broadcast("floor_divide", {"self", "other"}),
       broadcast("rsub.Tensor", {"self", "other"}),
       {"remainder.Scalar_Tensor",
@@ -55,13 +56,25 @@ std::vector<MetaKernel> pointwise_kernels() {
          return {element_wise({other}, at::result_type(in["self"].toScalar(), other))};
        }},
       {"isnan",
-       [](const Arguments& in) -> Tensors { return {element_wise({in.tensor("self")}, at::kBool)}; }},
+       [](const Arguments& in) -> Tensors {
+         return {element_wise({in.tensor("self")}, at::kBool)};
+       }},
       broadcast("logit", {"self"}),
       broadcast("__lshift__.Tensor", {"self", "other"}),
       broadcast("__rshift__.Tensor", {"self", "other"}),
       broadcast("__lshift__.Scalar", {"self"}),
       broadcast("__rshift__.Scalar", {"self"}),
-      like("_logcumsumexp", "self"),
+      {"_logcumsumexp", contiguous_self},
+      // Of these LibTorch's other forms call the one with `out`.
+      {"where.self_out",
+       [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},
+      broadcast("abs.out", {"self"}, "out"),
+      broadcast("angle.out", {"self"}, "out"),
+      broadcast("nan_to_num.out", {"self"}, "out"),
+      broadcast("logical_and.out", {"self", "other"}, "out"),
+      broadcast("logical_not.out", {"self"}, "out"),
+      broadcast("logical_or.out", {"self", "other"}, "out"),
+      broadcast("logical_xor.out", {"self", "other"}, "out"),
   };
 }
 

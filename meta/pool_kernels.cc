@@ -27,9 +27,9 @@ Tensors max_pool3d(const Arguments& in) {
                              dilation = in.integers("dilation", 3);
   std::vector<int64_t> last;
   for (int64_t i = 0; i < 3; ++i) {
-    last.push_back(at::native::pooling_output_shape<int64_t>(
-        input.size(input.dim() - 3 + i), kernel[i], padding[i], stride[i], dilation[i],
-        in.flag("ceil_mode")));
+    last.push_back(at::native::pooling_output_shape<int64_t>(input.size(input.dim() - 3 + i),
+                                                             kernel[i], padding[i], stride[i],
+                                                             dilation[i], in.flag("ceil_mode")));
   }
   const std::vector<int64_t> sizes = with_last(input, last);
   at::Tensor output = made_like(input, sizes, input.suggest_memory_format());
@@ -42,8 +42,7 @@ template <int64_t count>
 Tensors adaptive_pool(const Arguments& in) {
   const at::Tensor input = in.tensor("self");
   // In three dimensions no kernel keeps channels last.
-  const auto format =
-      count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
+  const auto format = count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
   return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
 }
 
@@ -59,8 +58,7 @@ Tensors contiguous_grad(const Arguments& in) {
 template <int64_t count>
 Tensors max_unpool(const Arguments& in) {
   const at::Tensor input = in.tensor("self");
-  const auto format =
-      count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
+  const auto format = count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
   return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
 }
 

@@ -41,8 +41,12 @@ std::vector<MetaKernel> random_kernels() {
       {"native_dropout", native_dropout},
       like("native_dropout_backward", "grad_output"),
       {"randperm.generator_out", randperm},
-      like("poisson", "self"),
+      {"poisson",
+       [](const Arguments& in) -> Tensors {
+         return {same_as(in.tensor("self"), c10::MemoryFormat::Contiguous)};
+       }},
       broadcast("binomial", {"count", "prob"}),
+      broadcast("bernoulli.out", {"self"}, "out"),
   };
 }
 

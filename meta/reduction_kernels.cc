@@ -38,8 +38,8 @@ Tensors prod(const Arguments& in) {
 
 Tensors nansum(const Arguments& in) {
   const at::Tensor self = in.tensor("self");
-  return {made_like(self, reduced(self, in.integers("dim"), in.flag("keepdim")),
-                    sum_type(in, self))};
+  return {
+      made_like(self, reduced(self, in.integers("dim"), in.flag("keepdim")), sum_type(in, self))};
 }
 
 Tensors trace(const Arguments& in) {

@@ -44,9 +44,11 @@ int64_t bytes_of(const Tensors& tensors) {
 // Checks the model first.
 std::vector<int64_t> checked_pieces_of(const torch::nn::Sequential& model) {
   TORCH_INTERNAL_ASSERT(!model->is_empty());
-  check_layers(model);
-  skip::verify_skippables(model);
+  TORCH_CHECK_VALUE(!inside_pipeline(),
+                    "a model was profiled inside a layer of a pipeline, or its loss function; do "
+                    "it before");
   std::vector<int64_t> pieces = pieces_of(model);
+  skip::verify_skippables(model);
   check_balance(pieces, model->size());
   check_arguments(model, pieces);
   return pieces;
@@ -85,6 +87,7 @@ class GivenGradients : public torch::autograd::Node {
 }  // namespace
 
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
+  check_layers(model);
   std::vector<int64_t> pieces;
   for (auto any = model->begin(); any != model->end(); ++any) {
     torch::nn::AnyModule layer = *any;  // the same module, but not const
@@ -210,6 +213,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
 
   pipeline_->run_step(pass, schedule_, [&](const Event& event) {
+    if (event.failed) return;
     const bool backward = event.action.kind != ActionKind::kForward;
     const bool begin = event.edge == Event::Edge::kBegin;
     const bool last = event.action.stage == stages - 1;

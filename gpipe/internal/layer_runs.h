@@ -32,7 +32,8 @@ struct LayerEvent {
 };
 using LayerObserver = std::function<void(const LayerEvent&)>;
 
-// [piece] its number of layers: see LayerRuns.
+// [piece] its number of layers: see LayerRuns. Throws c10::ValueError for a layer that is null or
+// there twice.
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 
 // What runs is the code of a pipeline's stages, without checkpoints, so skips, several values and

@@ -58,9 +58,8 @@ const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half h
   }
   check(schedule, routes_);
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
-  programs_.push_back(
-      std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
-                                          follows_at_once(schedule)}));
+  programs_.push_back(std::make_unique<Compiled>(Compiled{
+      schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule)}));
   return *programs_.back();
 }
 

@@ -59,8 +59,7 @@ std::vector<std::string> Trial::describe(const std::vector<at::Tensor>& outputs)
   }
   if (!roots.empty()) torch::autograd::backward(roots, grads);
   for (size_t k = 0; k < leaves_.size(); ++k) {
-    lines.push_back("gradient " + std::to_string(k) + ": " +
-                    description(leaves_[k].grad()));
+    lines.push_back("gradient " + std::to_string(k) + ": " + description(leaves_[k].grad()));
   }
   for (const auto& module : modules_) {
     for (const auto& item : module->named_parameters()) {
@@ -75,15 +74,17 @@ std::vector<std::string> Trial::describe(const std::vector<at::Tensor>& outputs)
 
 ::testing::AssertionResult same_on_meta(const Computation& computation) {
   install_meta_kernels();
-  Trial real(/*on_meta=*/false);
-  const std::vector<std::string> expected = real.describe(computation(real));
-  std::vector<std::string> got;
-  try {
-    Trial meta(/*on_meta=*/true);
-    got = meta.describe(computation(meta));
-  } catch (const std::exception& error) {
-    return ::testing::AssertionFailure() << std::string(error.what()).substr(0, 600);
+  std::vector<std::string> lines[2];
+  for (const bool on_meta : {false, true}) {
+    try {
+      Trial trial(on_meta);
+      lines[on_meta] = trial.describe(computation(trial));
+    } catch (const std::exception& error) {
+      return ::testing::AssertionFailure()
+             << (on_meta ? "meta: " : "CPU: ") << std::string(error.what()).substr(0, 600);
+    }
   }
+  const auto& [expected, got] = lines;
   auto result = ::testing::AssertionFailure();
   for (size_t k = 0; k < std::max(expected.size(), got.size()); ++k) {
     const std::string a = k < expected.size() ? expected[k] : "nothing";

@@ -56,8 +56,8 @@ class Trial {
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
 };
 
-// Sizes, strides, type, whether it requires a gradient. Strides that place no element (of dimensions
-// of one, of tensors without elements) are left out.
+// Sizes, strides, type, whether it requires a gradient. Strides that place no element (of
+// dimensions of one, of tensors without elements) are left out.
 std::string description(const at::Tensor& x);
 
 using Computation = std::function<std::vector<at::Tensor>(Trial& trial)>;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which single changes of the code do the tests not notice?
 
-A mutant is one small change of gpipe/internal, gpipe/runtime, interception or skip: a statement left out, a
+A mutant is one small change of gpipe/internal, gpipe/runtime, interception, meta or skip: a statement left out, a
 condition negated, a bound off by one, a copy or a scope left out. A test fails with it and kills it; a mutant that
 no test kills is a survivor, and stands for a defect that the tests would let through.
 
@@ -48,10 +48,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FOLDERS = ("gpipe/internal", "gpipe/runtime", "interception", "skip")
+FOLDERS = ("gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
 # Headers for tests only.
 NOT_MUTATED = ("skip/testing.h",)
-TESTS = "//gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + //interception:all + //skip:all"
+TESTS = "//gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + //interception:all + //meta:all + //skip:all"
 # They take minutes, or are about the machine rather than the code.
 SLOW_TESTS = ("//gpipe:golden_test",)
 LAST_TESTS = ("//gpipe:generated_programs_test",)

@@ -1,0 +1,46 @@
+#!/bin/bash
+# Tests the command //balance:memory_plan from outside: mistakes, the table, files.
+#   memory_plan_main_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+small=(--model=unet:1,8 --image_size=32)
+expect_mistake "give --model=NAME"
+expect_mistake "did you mean unet?" --model=unett:5,64
+expect_mistake "did you mean --balance?" --balances=2 "${small[@]}"
+expect_mistake "sums up to 7, but unet:1,8 has 65 layers" "${small[@]}" --balance=3,4
+expect_mistake "give always, except_last or never" "${small[@]}" --checkpoint=often
+expect_mistake "give gpipe or 1f1b" "${small[@]}" --schedule=zero
+expect_mistake "give none, sgd, momentum" "${small[@]}" --optimizer=adamm
+expect_mistake "--batch=0: give a number from 1" "${small[@]}" --batch=0
+expect_mistake "--chunks=0: give a number from 1" "${small[@]}" --chunks=0
+expect_mistake "--device_gib=-1: give a number from 0" "${small[@]}" --device_gib=-1
+expect_mistake "it is a folder" "${small[@]}" --svg="$work"
+
+"$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
+  --json="$work/plan.json" --svg="$work/plan.svg" >"$work/out" 2>"$work/err" ||
+  fail "the plan: $(cat "$work/err")"
+grep -q "^dev\. layers" "$work/out" || fail "no table: $(cat "$work/out")"
+grep -q "^1    30-64" "$work/out" || fail "no row of device 1: $(cat "$work/out")"
+grep -q "^<svg .*" "$work/plan.svg" || fail "no picture"
+python3 - "$work/plan.json" <<'END' || fail "the JSON"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert plan["model"] == "unet:1,8" and plan["batch"] == 8 and plan["optimizer"] == "adam", plan
+assert plan["total_bytes"] == sum(d["total_bytes"] for d in plan["devices"]), plan
+assert plan["parameters"] == sum(d["parameters"] for d in plan["devices"]), plan
+for device in plan["devices"]:
+    assert device["parameter_bytes"] == 4 * device["parameters"], device
+    assert device["optimizer_state_bytes"] == 2 * device["parameter_bytes"], device
+    assert device["total_bytes"] == sum(device["peak"]["bytes"].values()), device
+END
+
+# A device that is too small is a result, no error.
+"$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
+grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"
+
+# More micro-batches than rows: as many as rows.
+"$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+echo PASSED

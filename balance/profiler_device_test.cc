@@ -1,0 +1,87 @@
+// Profiles on devices that compute while the host goes on: as profiler_device_fake_test on the fake
+// accelerator, as profiler_device_cuda_test on a GPU.
+#include <ATen/ops/rand.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <string>
+#include <vector>
+
+#include "balance/profiler.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
+
+namespace gpipe::balance {
+namespace {
+
+namespace nn = torch::nn;
+using at::Tensor;
+using testing::device;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::layer;
+using testing::on_host;
+using ::testing::ThrowsMessage;
+
+class ProfilerDevice : public testing::DeviceTest {
+ protected:
+  static Tensor sample() { return at::rand({4, 2}).to(device()); }
+
+  // Waiting is what a profile does.
+  testing::HostWaitsAllowed allowed;
+};
+
+TEST_F(ProfilerDevice, ATimeIsTheDevicesNotTheHosts) {
+  nn::Sequential model(nn::Linear(2, 2), layer<Tensor, Tensor>([](const Tensor& x) {
+                         testing::slow_work(x.device());
+                         return x;
+                       }),
+                       nn::Linear(2, 2), layer<Tensor, Tensor>([](const Tensor& x) {
+                         Tensor y = x * 1;
+                         y.register_hook([](const Tensor& g) { testing::slow_work(g.device()); });
+                         return y;
+                       }),
+                       nn::Linear(2, 2));
+  model->to(device());
+  const auto times = profile_times(model, sample(), TimeOptions().timeout(1e-9));
+  for (const size_t other : {0, 2, 4}) {
+    EXPECT_GT(times[1].forward, times[other].forward);
+    EXPECT_GT(times[1].forward, times[other].backward);
+    EXPECT_GT(times[3].backward, times[other].forward);
+    EXPECT_GT(times[3].backward, times[other].backward);
+  }
+}
+
+TEST_F(ProfilerDevice, TheModelIsAsBefore) {
+  nn::Sequential model(nn::Linear(2, 3), nn::Linear(3, 2));
+  model->to(device());
+  std::vector<Tensor> before;
+  for (const Tensor& parameter : model->parameters()) {
+    before.push_back(on_host(parameter.detach().clone()));
+  }
+  model->push_back(layer<Tensor, Tensor>([&, weight = model->parameters()[0]](const Tensor& x) {
+    weight.variable_data().zero_();
+    return x;
+  }));
+  const Profile result = profile(model, sample(), ProfileOptions().timeout(1e-9));
+  EXPECT_EQ(result.layers[0].parameters, (2 * 3 + 3) * 4);
+  EXPECT_EQ(result.layers[0].output, 4 * 3 * 4);
+  EXPECT_GT(result.layers[0].forward, 0);
+  for (size_t k = 0; k < before.size(); ++k) {
+    EXPECT_THAT(on_host(model->parameters()[k].detach()), EqualsBitwise(before[k]));
+    EXPECT_FALSE(model->parameters()[k].grad().defined());
+  }
+}
+
+TEST_F(ProfilerDevice, SizesAreMeasuredElsewhere) {
+  nn::Sequential model(nn::Linear(2, 3));
+  model->to(device());
+  EXPECT_THAT([&] { profile_sizes(model, sample()); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("meta device, but the model is on")));
+}
+
+}  // namespace
+}  // namespace gpipe::balance
