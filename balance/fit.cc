@@ -171,7 +171,8 @@ class Search {
 
   void check_layers() const {
     TORCH_CHECK_VALUE(has_enough_layers(), room_.size(), " devices were given, but the model has ",
-                      model_->size(), " layers", pieces_.size() < model_->size() ? ", of which " : "",
+                      model_->size(), " layers",
+                      pieces_.size() < model_->size() ? ", of which " : "",
                       pieces_.size() < model_->size() ? absl::StrCat(pieces_.size()) : "",
                       pieces_.size() < model_->size() ? " may be separated" : "",
                       "; a device needs at least one: give fewer devices");
@@ -242,8 +243,8 @@ class Search {
     const auto found = profiles_.find(rows);
     if (found != profiles_.end()) return found->second;
     report(absl::StrFormat("counting with %d rows", rows));
-    return profiles_.emplace(rows, profile_on_meta(model_, first_rows(inputs_, rows),
-                                                   options_.speed()))
+    return profiles_
+        .emplace(rows, profile_on_meta(model_, first_rows(inputs_, rows), options_.speed()))
         .first->second;
   }
 
@@ -309,16 +310,14 @@ class Search {
 
   // The candidate that takes the least memory.
   Candidate thriftiest() const {
-    return *std::min_element(candidates_.begin(), candidates_.end(),
-                             [](const Candidate& a, const Candidate& b) {
-                               const auto order = [](Checkpoint mode) {
-                                 return mode == Checkpoint::kAlways       ? 0
-                                        : mode == Checkpoint::kExceptLast ? 1
-                                                                          : 2;
-                               };
-                               return std::make_pair(a.rows, order(a.checkpoint)) <
-                                      std::make_pair(b.rows, order(b.checkpoint));
-                             });
+    return *std::min_element(
+        candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+          const auto order = [](Checkpoint mode) {
+            return mode == Checkpoint::kAlways ? 0 : mode == Checkpoint::kExceptLast ? 1 : 2;
+          };
+          return std::make_pair(a.rows, order(a.checkpoint)) <
+                 std::make_pair(b.rows, order(b.checkpoint));
+        });
   }
 
   // The largest share by which a device is predicted to be exceeded.
@@ -395,9 +394,9 @@ class Search {
     fit.checkpoint = candidate.checkpoint;
     fit.step = of.step;
     fit.room = room_;
-    const std::string note = absl::StrFormat(
-        "plan %d: %d micro-batches, %s", ++plans_, candidate.micro_batches,
-        to_text(candidate.checkpoint));
+    const std::string note =
+        absl::StrFormat("plan %d: %d micro-batches, %s", ++plans_, candidate.micro_batches,
+                        to_text(candidate.checkpoint));
     report(note);
     fit.plan = memory_plan(model_, inputs, targets, training_.loss,
                            MemoryPlanOptions(fit.balance)

@@ -70,9 +70,9 @@ namespace gpipe::balance {
 namespace {
 
 constexpr char kUsage[] =
-    "Finds how a network must be cut to be trained on given devices: the layers of each,\n"
-    "micro-batches and checkpoints; or the largest network of a family that fits.\n"
-    "Memory is planned on the meta device; no device is needed.\n\n"
+    "Finds how a network must be cut to be trained on given devices: the layers of\n"
+    "each, micro-batches and checkpoints; or the largest network of a family that\n"
+    "fits. Memory is planned on the meta device; no device is needed.\n\n"
     "  tools/bazel run //balance:fit -- --model=unet:24,160 --devices_gib=22,22,22,22\n"
     "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32\n"
     "      --devices_gib=22,22,22,22,22,22,22,22\n\n"
@@ -121,7 +121,8 @@ std::vector<int64_t> read_devices(const std::string& text) {
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double gib = 0;
     if (!absl::SimpleAtod(item, &gib)) {
-      throw std::invalid_argument(absl::StrFormat("--devices_gib=%s: '%s' is no number", text, item));
+      throw std::invalid_argument(
+          absl::StrFormat("--devices_gib=%s: '%s' is no number", text, item));
     }
     devices.push_back(bytes_of("devices_gib", gib));
   }
@@ -223,13 +224,14 @@ Settings read_settings() {
 }
 
 std::string seconds_text(double seconds) {
-  return seconds < 1 ? absl::StrFormat("%.0f ms", seconds * 1e3) : absl::StrFormat("%.2f s", seconds);
+  return seconds < 1 ? absl::StrFormat("%.0f ms", seconds * 1e3)
+                     : absl::StrFormat("%.2f s", seconds);
 }
 
 std::string text_of(const std::string& name, const Settings& settings, const Fit& fit) {
   return command::wrap(
-             absl::StrFormat("%s: %s in %d micro-batches, checkpoint %s, %s, %s", name,
-                             absl::StrCat(settings.batch, " rows"), fit.chunks,
+             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s", name,
+                             settings.batch, fit.chunks, fit.chunks == 1 ? "" : "es",
                              to_text(fit.checkpoint), settings.schedule, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
@@ -266,10 +268,11 @@ Answer search_one(const Settings& settings, const FitOptions& options) {
   Answer answer;
   answer.fits = found.fits;
   answer.json["answer"] = json_of(settings.name, found);
-  answer.text = found.fits ? text_of(settings.name, settings, found)
-                           : command::wrap(absl::StrFormat("%s does not fit: %s.", settings.name,
-                                                           found.limit),
-                                           80, 0, 2);
+  answer.text =
+      found.fits
+          ? text_of(settings.name, settings, found)
+          : command::wrap(absl::StrFormat("%s does not fit: %s.", settings.name, found.limit), 80,
+                          0, 2);
   return answer;
 }
 
@@ -326,7 +329,8 @@ int run(const Settings& settings) {
     command::write_file_atomically(settings.json, json.dump(1) + "\n");
     std::cerr << "written: " << settings.json << std::endl;
   }
-  if (!std::cout.good()) throw std::runtime_error("the answer cannot be written to standard output");
+  if (!std::cout.good())
+    throw std::runtime_error("the answer cannot be written to standard output");
   return answer.fits ? 0 : command::kErrorExitCode;
 }
 

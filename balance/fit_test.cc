@@ -37,7 +37,7 @@ at::TensorOptions on_meta() { return at::TensorOptions().device(at::kMeta).dtype
 at::Tensor squares(const Tensors& outputs, const Tensors&) { return outputs.at(0).square().mean(); }
 
 // Linear layers of 1 MiB, each with an activation function.
-Training linears(int64_t count, int64_t rows = 1024) {
+Training linears(int64_t count, int64_t rows = 64) {
   Training training;
   training.make = [count] {
     nn::Sequential model;
@@ -62,10 +62,11 @@ MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
     const MetaScope scope;
     return training.make();
   }();
-  return memory_plan(
-      model, training.inputs, training.targets, training.loss,
-      MemoryPlanOptions(fit.balance).chunks(fit.chunks).checkpoint(fit.checkpoint).capacity(
-          capacity));
+  return memory_plan(model, training.inputs, training.targets, training.loss,
+                     MemoryPlanOptions(fit.balance)
+                         .chunks(fit.chunks)
+                         .checkpoint(fit.checkpoint)
+                         .capacity(capacity));
 }
 
 TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
@@ -80,12 +81,13 @@ TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
   EXPECT_THAT(found.room, Each(1000 * kMiB));
 }
 
-// 64 rows of a layer and its function are 1/4 MiB, of all rows 4 MiB.
+// What 1024 rows of a layer and its function give are 4 MiB.
 TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
-  const Training training = linears(16);
-  const Fit all = fit(training, {1000 * kMiB, 1000 * kMiB});
+  const Training training = linears(16, 1024);
+  const auto options = FitOptions().chunks({1, 2, 4, 8, 16, 32});
+  const Fit all = fit(training, {1000 * kMiB, 1000 * kMiB}, options);
   for (const int64_t room : {60 * kMiB, 45 * kMiB, 36 * kMiB}) {
-    const Fit found = fit(training, {room, room});
+    const Fit found = fit(training, {room, room}, options);
     ASSERT_TRUE(found.fits) << room << " " << found.limit;
     EXPECT_GE(found.step, all.step);
     const MemoryPlan again = plan_of(training, found, room);
@@ -102,8 +104,8 @@ TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
 TEST(Fit, FindsThatOnlyCheckpointsFit) {
   const Training training = linears(32, 4096);
   const auto chunks = FitOptions().chunks({8}).schedule(Schedule::gpipe);
-  const Fit checkpointed =
-      fit(training, {400 * kMiB, 400 * kMiB}, FitOptions(chunks).checkpoints({Checkpoint::kAlways}));
+  const Fit checkpointed = fit(training, {400 * kMiB, 400 * kMiB},
+                               FitOptions(chunks).checkpoints({Checkpoint::kAlways}));
   ASSERT_TRUE(checkpointed.fits);
   const int64_t enough =
       std::max(checkpointed.plan.devices[0].reserved, checkpointed.plan.devices[1].reserved) +
@@ -111,20 +113,19 @@ TEST(Fit, FindsThatOnlyCheckpointsFit) {
   const Fit found = fit(training, {enough, enough}, chunks);
   ASSERT_TRUE(found.fits) << found.limit;
   EXPECT_NE(found.checkpoint, Checkpoint::kNever);
-  const Fit never = fit(training, {enough, enough},
-                        FitOptions(chunks).checkpoints({Checkpoint::kNever}));
+  const Fit never =
+      fit(training, {enough, enough}, FitOptions(chunks).checkpoints({Checkpoint::kNever}));
   EXPECT_FALSE(never.fits);
   EXPECT_THAT(never.limit, HasSubstr("too little"));
 }
 
 TEST(Fit, SaysWhichDeviceIsOverByHowMuch) {
-  const Fit found = fit(linears(16), {20 * kMiB, 20 * kMiB});
+  const Fit found = fit(linears(16), {17 * kMiB, 17 * kMiB});
   EXPECT_FALSE(found.fits);
-  EXPECT_THAT(found.limit,
-              AllOf(HasSubstr("device "), HasSubstr(" GiB but has room for 0.02, "),
-                    HasSubstr("too little: parameters 0.01, gradients 0.01")));
+  EXPECT_THAT(found.limit, AllOf(HasSubstr("device "), HasSubstr(" GiB but has room for 0.02, "),
+                                 HasSubstr("too little: parameters 0.0")));
   EXPECT_EQ(layers_of(found), 32);
-  EXPECT_GT(std::max(found.needed[0], found.needed[1]), 20 * kMiB);
+  EXPECT_GT(std::max(found.needed[0], found.needed[1]), 17 * kMiB);
 }
 
 TEST(Fit, SaysThatParametersAloneAreTooMuch) {
@@ -144,10 +145,10 @@ TEST(Fit, CountsTheOptimizersState) {
 }
 
 TEST(Fit, GivesALargerDeviceMore) {
-  const Fit found = fit(linears(16), {20 * kMiB, 90 * kMiB});
+  const Fit found = fit(linears(16), {9 * kMiB, 90 * kMiB});
   ASSERT_TRUE(found.fits) << found.limit;
   EXPECT_LT(found.balance[0], found.balance[1] / 2);
-  const Fit turned = fit(linears(16), {90 * kMiB, 20 * kMiB});
+  const Fit turned = fit(linears(16), {90 * kMiB, 9 * kMiB});
   ASSERT_TRUE(turned.fits) << turned.limit;
   EXPECT_GT(turned.balance[0], 2 * turned.balance[1]);
 }
@@ -179,7 +180,7 @@ struct Stop {};
 TEST(Fit, EndsWhenProgressThrows) {
   int calls = 0;
   const auto progress = [&](const std::string& note) {
-    if (++calls == 20) throw Stop();
+    if (++calls == 6) throw Stop();
     EXPECT_NE(note, "");
   };
   EXPECT_THROW(fit(linears(8), {1000 * kMiB, 1000 * kMiB}, FitOptions().progress(progress)), Stop);
@@ -195,8 +196,8 @@ TEST(Fit, RefusesWhatCannotBe) {
   refuses({-5}, {}, "device 0 has -5 bytes");
   refuses({kMiB}, FitOptions().margin(-1), "margin must be at least 0 bytes, got -1");
   refuses({kMiB}, FitOptions().margin(kMiB), "the margin of 1048576 takes");
-  refuses({kMiB}, FitOptions().chunks({0}), "chunks has 0, expected 1 to the 1024 rows");
-  refuses({kMiB}, FitOptions().chunks({1025}), "chunks has 1025");
+  refuses({kMiB}, FitOptions().chunks({0}), "chunks has 0, expected 1 to the 64 rows");
+  refuses({kMiB}, FitOptions().chunks({65}), "chunks has 65");
   refuses({kMiB, kMiB, kMiB, kMiB, kMiB}, {}, "5 devices were given, but the model has 4 layers");
   Training training = linears(2);
   training.make = nullptr;
@@ -219,7 +220,9 @@ TEST(Largest, IsTheLastThatFits) {
   EXPECT_FALSE(found.next_fit.fits);
   EXPECT_THAT(found.next_fit.limit, HasSubstr("too little"));
   EXPECT_TRUE(fit(linears(found.member), devices).fits);
-  EXPECT_FALSE(fit(linears(found.next), devices).fits);
+  const Fit next = fit(linears(found.next), devices);
+  EXPECT_FALSE(next.fits) << next.chunks << " " << to_text(next.checkpoint) << " "
+                          << found.next_fit.limit;
 }
 
 TEST(Largest, MayBeTheLastThereIsOrNone) {

@@ -68,15 +68,15 @@ class Block {
         param_scale_(param_scale),
         held_(held),
         first_(first),
-        received_(static_cast<double>(first == 0 ? profile.input
-                                                 : profile.layers[first - 1].output)) {}
+        received_(
+            static_cast<double>(first == 0 ? profile.input : profile.layers[first - 1].output)) {}
 
   void add(size_t index) {
     const LayerProfile& layer = profile_.layers[index];
     forward_ += layer.forward;
     backward_ += layer.backward;
-    state_ += static_cast<double>(layer.parameters) * param_scale_ +
-              static_cast<double>(layer.buffers);
+    state_ +=
+        static_cast<double>(layer.parameters) * param_scale_ + static_cast<double>(layer.buffers);
     kept_ += static_cast<double>(layer.kept);
     workspace_ = std::max(workspace_, static_cast<double>(layer.workspace));
     for (const SkipProfile& skip : skips_to_[index]) {

@@ -131,8 +131,11 @@ TEST(SmallestCut, ExceedsTheLimitsLeast) {
 TEST(FittingCut, RefusesWhatIsNoPartition) {
   EXPECT_THAT([] { fastest_fitting_cut(layers(2), limits({})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("limits has 0 values")));
-  EXPECT_THAT([] { fastest_fitting_cut(layers(2), limits({1, 1, 1})); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("but 2 layers may be separated")));
+  EXPECT_THAT(
+      [] {
+        fastest_fitting_cut(layers(2), limits({1, 1, 1}));
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("but 2 layers may be separated")));
   FittingCutOptions options = limits({1, 1});
   options.keep_together = {{1, 2}};
   EXPECT_THAT([&] { smallest_cut(layers(2), options); },

@@ -248,11 +248,15 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
   check_speed("bytes_per_second", device.bytes_per_second);
   TORCH_CHECK_VALUE(std::isfinite(device.seconds_per_operator) && device.seconds_per_operator >= 0,
                     "seconds_per_operator of a nominal device must be a finite number of at least "
-                    "0, got ", device.seconds_per_operator);
+                    "0, got ",
+                    device.seconds_per_operator);
   if (!model.is_empty() && !model->is_empty()) {
     const c10::Device on = device_of(model, sample);
-    TORCH_CHECK_VALUE(on.is_meta(), "a nominal profile is of a model on the meta device, but this "
-                      "one is on ", on, "; measure it there with profile(), or build the model "
+    TORCH_CHECK_VALUE(on.is_meta(),
+                      "a nominal profile is of a model on the meta device, but this "
+                      "one is on ",
+                      on,
+                      "; measure it there with profile(), or build the model "
                       "while a gpipe::MetaScope lives (meta/meta_scope.h)");
   }
   install_meta();

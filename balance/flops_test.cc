@@ -52,10 +52,9 @@ TEST(Flops, OfRowsOfRows) {
 
 TEST(Flops, OfConvolutions) {
   const nn::Sequential model = on_meta([] {
-    return nn::Sequential(
-        nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)),
-        nn::Conv2d(nn::Conv2dOptions(8, 16, 3).stride(2).padding(1).groups(4)),
-        nn::ConvTranspose2d(nn::ConvTranspose2dOptions(16, 4, 2).stride(2)));
+    return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)),
+                          nn::Conv2d(nn::Conv2dOptions(8, 16, 3).stride(2).padding(1).groups(4)),
+                          nn::ConvTranspose2d(nn::ConvTranspose2dOptions(16, 4, 2).stride(2)));
   });
   const std::vector<LayerWork> work = flops(model, {at::empty({2, 3, 10, 10}, on_meta())});
   EXPECT_EQ(work[0].forward.flops, 2.0 * (2 * 8 * 10 * 10) * 3 * 9);
@@ -95,9 +94,8 @@ TEST(Flops, AreTheSameOnTheCpu) {
 }
 
 TEST(Flops, DoublesWithTheRows) {
-  const nn::Sequential model = on_meta([] {
-    return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(4));
-  });
+  const nn::Sequential model = on_meta(
+      [] { return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(4)); });
   const std::vector<LayerWork> two = flops(model, {at::empty({2, 3, 16, 16}, on_meta())});
   const std::vector<LayerWork> four = flops(model, {at::empty({4, 3, 16, 16}, on_meta())});
   for (size_t k = 0; k < two.size(); ++k) {
@@ -125,14 +123,20 @@ TEST(ProfileOnMeta, HasTimesOfTheNominalDevice) {
 
 TEST(ProfileOnMeta, RefusesOtherDevicesAndSpeeds) {
   const nn::Sequential on_cpu(nn::Linear(2, 2));
-  EXPECT_THAT([&] { profile_on_meta(on_cpu, {at::rand({1, 2})}); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("but this one is on cpu; measure it there")));
+  EXPECT_THAT(
+      [&] {
+        profile_on_meta(on_cpu, {at::rand({1, 2})});
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("but this one is on cpu; measure it there")));
   const nn::Sequential model = on_meta([] { return nn::Sequential(nn::Linear(2, 2)); });
   NominalDevice device;
   for (const double speed : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
     device.flops_per_second = speed;
-    EXPECT_THAT([&] { profile_on_meta(model, {at::empty({1, 2}, on_meta())}, device); },
-                ThrowsMessage<c10::ValueError>(HasSubstr("flops_per_second")));
+    EXPECT_THAT(
+        [&] {
+          profile_on_meta(model, {at::empty({1, 2}, on_meta())}, device);
+        },
+        ThrowsMessage<c10::ValueError>(HasSubstr("flops_per_second")));
   }
   EXPECT_THAT([&] { flops(model, {}); },
               ThrowsMessage<c10::ValueError>(HasSubstr("the sample has no tensors")));
