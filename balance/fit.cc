@@ -30,6 +30,10 @@ constexpr int kMostPlans = 6;
 // A cut that exceeds a device's memory by more than this share, as predicted, is not planned: plans
 // and predictions differ by less.
 constexpr double kHopeless = 0.15;
+// The same after a plan has corrected the prediction.
+constexpr double kHopelessAfterPlan = 0.02;
+// If the thriftiest way to train exceeds a device by more than this share, others do too.
+constexpr double kNotNear = 0.05;
 // To which share of a device it is found out how much it lacks.
 constexpr double kNeededShare = 1.0 / 256;
 
@@ -37,7 +41,8 @@ constexpr double kGiB = 1 << 30;
 
 std::string gib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / kGiB;
-  return absl::StrFormat(value < 0.01 ? "%.2g" : "%.2f", value);
+  if (bytes > 0 && value < 0.0005) return "<0.001";
+  return absl::StrFormat(value < 0.095 ? "%.3f" : "%.2f", value);
 }
 
 int64_t sum(const std::vector<int64_t>& values) {
@@ -185,14 +190,19 @@ class Search {
       if (best_ && !(candidate.step < best_->step)) break;
       try_fastest(candidate);
     }
-    if (!best_) try_smallest(/*whole=*/true, /*explain_it=*/true);
+    if (!best_) try_smallest(thriftiest().front(), /*whole=*/true, /*explain_it=*/true);
     return result();
   }
 
   // Whether it fits at all, as far as the first micro-batches tell. `explain`: find out by how much
   // it does not, even if that is sure.
   Fit smallest(bool explain) {
-    if (explain || !is_hopeless()) try_smallest(/*whole=*/false, explain);
+    if (!explain && is_hopeless()) return result();
+    for (const Candidate& candidate : thriftiest()) {
+      if (nearest_ && share(*nearest_) > kNotNear) break;
+      try_smallest(candidate, /*whole=*/false, explain);
+      if (best_ || !nearest_) break;
+    }
     return result();
   }
 
@@ -243,8 +253,10 @@ class Search {
     const auto found = profiles_.find(rows);
     if (found != profiles_.end()) return found->second;
     report(absl::StrFormat("counting with %d rows", rows));
+    // Of a new model, since plans leave theirs on several meta devices.
     return profiles_
-        .emplace(rows, profile_on_meta(model_, first_rows(inputs_, rows), options_.speed()))
+        .emplace(rows,
+                 profile_on_meta(make(training_), first_rows(inputs_, rows), options_.speed()))
         .first->second;
   }
 
@@ -308,16 +320,27 @@ class Search {
                      [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
   }
 
-  // The candidate that takes the least memory.
-  Candidate thriftiest() const {
-    return *std::min_element(
-        candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-          const auto order = [](Checkpoint mode) {
-            return mode == Checkpoint::kAlways ? 0 : mode == Checkpoint::kExceptLast ? 1 : 2;
-          };
-          return std::make_pair(a.rows, order(a.checkpoint)) <
-                 std::make_pair(b.rows, order(b.checkpoint));
-        });
+  // Those that take the least memory, which depends on the model. Mostly it is the smallest
+  // micro-batches, of which the activations are dropped. Where activations are small, it is a
+  // single micro-batch, whose gradients are not added to others.
+  std::vector<Candidate> thriftiest() const {
+    const auto order = [](const Candidate& of) {
+      return of.checkpoint == Checkpoint::kAlways       ? 0
+             : of.checkpoint == Checkpoint::kExceptLast ? 1
+                                                        : 2;
+    };
+    std::vector<Candidate> smallest = candidates_;
+    std::stable_sort(smallest.begin(), smallest.end(), [&](const Candidate& a, const Candidate& b) {
+      return std::make_pair(a.rows, order(a)) < std::make_pair(b.rows, order(b));
+    });
+    std::vector<Candidate> result = {smallest.front()};
+    if (smallest.size() > 1 && smallest[1].rows == smallest[0].rows) result.push_back(smallest[1]);
+    for (const Candidate& candidate : smallest) {
+      if (candidate.micro_batches > 1 || candidate.rows == smallest[0].rows) continue;
+      result.push_back(candidate);
+      break;
+    }
+    return result;
   }
 
   // The largest share by which a device is predicted to be exceeded.
@@ -353,8 +376,7 @@ class Search {
     }
   }
 
-  void try_smallest(bool whole, bool explain_it) {
-    const Candidate candidate = thriftiest();
+  void try_smallest(const Candidate& candidate, bool whole, bool explain_it) {
     const Profile profile = this->profile(candidate.rows);
     FittingCutOptions options{room_, keep_together_, explain_options(candidate)};
     std::vector<std::vector<int64_t>> tried;
@@ -362,7 +384,8 @@ class Search {
       const std::vector<int64_t> cut = smallest_cut(profile, options);
       if (std::find(tried.begin(), tried.end(), cut) != tried.end()) return;
       const Explanation of = explain(profile, cut, options.explain);
-      if (excess(of, options.limits) > kHopeless && (k > 0 || !explain_it)) return;
+      if (k == 0 && !explain_it && excess(of, options.limits) > kHopeless) return;
+      if (k > 0 && excess(of, options.limits) > kHopelessAfterPlan) return;
       tried.push_back(cut);
       Fit found = plan(candidate, of, whole, options.limits);
       if (!found.fits) continue;
@@ -442,6 +465,16 @@ class Search {
     fit.plan.trace.events.clear();
     if (!fit.fits && (!nearest_ || excess(fit) < excess(*nearest_))) nearest_ = fit;
     return fit;
+  }
+
+  // The largest share by which a device is exceeded.
+  static double share(const Fit& fit) {
+    double most = -1;
+    for (size_t d = 0; d < fit.room.size(); ++d) {
+      most = std::max(most, static_cast<double>(fit.needed[d] - fit.room[d]) /
+                                static_cast<double>(fit.room[d]));
+    }
+    return most;
   }
 
   static int64_t excess(const Fit& fit) {
@@ -565,21 +598,29 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   }
 
   Largest result;
+  // Looked at more closely, the next one may fit.
+  for (; over <= most; fits = over++) {
+    result.next_fit = try_member(over, /*explain=*/true);
+    if (!result.next_fit.fits) break;
+  }
   // All micro-batches may take more than the first ones.
   for (; fits > 0; over = fits--) {
     const Training training = family(fits);
     Search search(training, device_bytes, options, scale, name(fits));
     search.check_layers();
-    result.fit = search.fastest();
-    plans += result.fit.plans;
-    if (!result.fit.fits) continue;
-    result.member = fits;
-    break;
+    Fit found = search.fastest();
+    plans += found.plans;
+    if (found.fits) {
+      result.member = fits;
+      result.fit = std::move(found);
+      break;
+    }
+    result.next_fit = std::move(found);
   }
-  if (result.member == 0) result.fit = Fit();
   if (over <= most) {
     result.next = over;
-    result.next_fit = try_member(over, /*explain=*/true);
+  } else {
+    result.next_fit = Fit();
   }
   result.fit.plans = plans;
   return result;
