@@ -117,7 +117,8 @@ struct Largest {
 };
 
 // The largest of the members 1 to `most` that fits, by doubling and then by bisection; then as
-// fit(). Members that have fewer layers than there are devices are taken as ones that fit.
+// fit(). Members that have fewer layers than there are devices are taken as ones that fit. Whether
+// a member fits is found out with the cuts and modes that take the least memory, not with all.
 //
 // Throws as fit() does, and c10::ValueError for `most` below 1.
 Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& device_bytes,

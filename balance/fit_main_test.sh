@@ -6,7 +6,7 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-tiny=(--model=unet:1,2 --image_size=64 --batch=4)
+tiny=("--model=unet:1,2" --image_size=64 --batch=4)
 
 expect_mistake "give --model=NAME, or --family=NAME" --devices_gib=1
 expect_mistake "not both" --model=unet:1,2 --family='unet:*,2' --devices_gib=1
