@@ -588,20 +588,29 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   // What fits and what does not.
   int64_t fits = 0;
   int64_t over = 1;
-  while (over <= most && try_member(over, /*explain=*/false).fits) {
+  Fit of_over;
+  const auto try_next = [&](int64_t member) {
+    Fit fit = try_member(member, /*explain=*/false);
+    const bool does = fit.fits;
+    if (!does) of_over = std::move(fit);  // the last that fails is `over` in the end
+    return does;
+  };
+  while (over <= most && try_next(over)) {
     fits = over;
     over = over <= most / 2 ? 2 * over : fits == most ? most + 1 : most;
   }
   while (over - fits > 1) {
     const int64_t middle = fits + (over - fits) / 2;
-    (try_member(middle, /*explain=*/false).fits ? fits : over) = middle;
+    (try_next(middle) ? fits : over) = middle;
   }
 
   Largest result;
-  // Looked at more closely, the next one may fit.
-  for (; over <= most; fits = over++) {
+  result.next_fit = std::move(of_over);
+  // One that was refused without a plan may fit, looked at more closely.
+  for (; over <= most && result.next_fit.plan.devices.empty(); fits = over++) {
     result.next_fit = try_member(over, /*explain=*/true);
     if (!result.next_fit.fits) break;
+    result.next_fit = Fit();
   }
   // All micro-batches may take more than the first ones.
   for (; fits > 0; over = fits--) {
