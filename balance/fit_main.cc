@@ -1,0 +1,346 @@
+// The command //balance:fit: how a network must be cut to fit on given devices, or the largest one
+// of a family that does, without the devices and without the memory.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "balance/fit.h"
+#include "balance/memory_plan_text.h"
+#include "balance/training_flags.h"
+#include "command/files.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "command/wrap.h"
+#include "meta/meta_scope.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::string, model, "",
+          "One network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
+          "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
+          "each group).");
+ABSL_FLAG(std::string, family, "",
+          "Networks of which the largest that fits is wanted: a name with * for the number that "
+          "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
+ABSL_FLAG(int64_t, step, 0,
+          "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
+          "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
+ABSL_FLAG(int64_t, image_size, 0,
+          "Side of the images. Default: 192 for a U-Net, 224 for the others.");
+ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
+ABSL_FLAG(double, margin_gib, 0.0,
+          "What is left free on each device, for what a plan cannot see: workspaces of kernels, "
+          "the driver.");
+ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(std::string, chunks, "",
+          "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
+          "to the batch, and the batch.");
+ABSL_FLAG(std::string, checkpoint, "any",
+          "Which micro-batches recompute their activations: always, except_last, never, any.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, optimizer, "sgd",
+          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(bool, zero_grad, true,
+          "Gradients are given back after each step, as by Optimizer::zero_grad().");
+ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
+
+namespace gpipe::balance {
+namespace {
+
+constexpr char kUsage[] =
+    "Finds how a network must be cut to be trained on given devices: the layers of\n"
+    "each, micro-batches and checkpoints; or the largest network of a family that\n"
+    "fits. Memory is planned on the meta device; no device is needed.\n\n"
+    "  tools/bazel run //balance:fit -- --model=unet:24,160 --devices_gib=22,22,22,22\n"
+    "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32\n"
+    "      --devices_gib=22,22,22,22,22,22,22,22\n\n"
+    "Exit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
+    "130 after Ctrl-C.";
+
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr double kGiB = 1 << 30;
+// As //balance:memory_plan has them; LibTorch numbers devices in 8 bits.
+constexpr size_t kMostDevices = 64;
+constexpr int64_t kMostMembers = 1024;
+
+// Thrown by the progress callback.
+struct Interrupted : std::exception {};
+
+struct Settings {
+  std::string name;  // of the model, or of the family with its "*"
+  bool is_family = false;
+  int64_t step = 1;
+  int64_t image_size = 0;
+  int64_t batch = 0;
+  std::vector<int64_t> device_bytes;
+  FitOptions options;
+  std::string schedule, optimizer;
+  std::string json;  // a path, made absolute
+};
+
+int64_t in_range(const char* flag, int64_t value, int64_t most) {
+  if (value >= 1 && value <= most) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%d: give a number from 1 to %d", flag, value, most));
+}
+
+int64_t bytes_of(const char* flag, double gib) {
+  // Not so if it is no number.
+  if (gib > 0 && gib <= 1e6 && std::llround(gib * kGiB) > 0) return std::llround(gib * kGiB);
+  throw std::invalid_argument(
+      absl::StrFormat("--%s: %g GiB is no memory; give numbers above 0, up to 1e6", flag, gib));
+}
+
+std::vector<int64_t> read_devices(const std::string& text) {
+  if (text.empty()) {
+    throw std::invalid_argument("give --devices_gib=22,22,..., the memory of each device");
+  }
+  std::vector<int64_t> devices;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    double gib = 0;
+    if (!absl::SimpleAtod(item, &gib)) {
+      throw std::invalid_argument(
+          absl::StrFormat("--devices_gib=%s: '%s' is no number", text, item));
+    }
+    devices.push_back(bytes_of("devices_gib", gib));
+  }
+  if (devices.size() > kMostDevices) {
+    throw std::invalid_argument(absl::StrFormat("--devices_gib has %d devices; %d are the most",
+                                                devices.size(), kMostDevices));
+  }
+  return devices;
+}
+
+std::vector<int64_t> read_chunks(const std::string& text, int64_t batch) {
+  std::vector<int64_t> chunks;
+  if (text.empty()) return chunks;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    int64_t count = 0;
+    if (!absl::SimpleAtoi(item, &count) || count < 1 || count > batch) {
+      throw std::invalid_argument(absl::StrFormat(
+          "--chunks=%s: '%s' is no number from 1 to the %d rows of --batch", text, item, batch));
+    }
+    chunks.push_back(count);
+  }
+  return chunks;
+}
+
+std::string member_name(const Settings& settings, int64_t member) {
+  return absl::StrReplaceAll(settings.name, {{"*", absl::StrCat(settings.step * member)}});
+}
+
+Training training_of(const Settings& settings, const std::string& name) {
+  const models::NamedModel model = models::model_by_name(name, settings.image_size);
+  Training training;
+  training.make = model.make;
+  std::vector<int64_t> shape = model.row;
+  shape.insert(shape.begin(), settings.batch);
+  training.inputs = {at::empty(shape, at::TensorOptions().device(at::kMeta))};
+  training.targets = {models::random_target(model, settings.batch, at::kMeta)};
+  training.loss = [loss = model.loss](const Tensors& outputs, const Tensors& targets) {
+    return models::loss_of(loss, outputs.at(0), targets.at(0));
+  };
+  return training;
+}
+
+void check_layers(const Settings& settings, const std::string& name) {
+  const MetaScope scope;
+  const auto layers = models::model_by_name(name, settings.image_size).make()->size();
+  if (layers >= settings.device_bytes.size()) return;
+  throw std::invalid_argument(absl::StrFormat("--devices_gib has %d devices, but %s has %d layers",
+                                              settings.device_bytes.size(), name, layers));
+}
+
+Settings read_settings() {
+  Settings settings;
+  const std::string model = absl::GetFlag(FLAGS_model);
+  const std::string family = absl::GetFlag(FLAGS_family);
+  if (model.empty() == family.empty()) {
+    throw std::invalid_argument(absl::StrCat(
+        "give --model=NAME, or --family=NAME with a * for the number that grows",
+        model.empty() ? "; there are " : ", not both; there are ", models::model_names()));
+  }
+  settings.is_family = model.empty();
+  settings.name = settings.is_family ? family : model;
+  settings.image_size = absl::GetFlag(FLAGS_image_size);
+  settings.step = absl::GetFlag(FLAGS_step);
+  if (settings.is_family) {
+    if (std::count(family.begin(), family.end(), '*') != 1) {
+      throw std::invalid_argument(absl::StrFormat(
+          "--family=%s: give one * for the number that grows, such as unet:*,160", family));
+    }
+    const bool first = absl::StrContains(family, ":*");
+    if (settings.step == 0) {
+      settings.step = !first ? 8 : absl::StartsWith(family, "unet") ? 1 : 3;
+    }
+    in_range("step", settings.step, 1 << 16);
+  } else if (settings.step != 0) {
+    throw std::invalid_argument("--step is for --family; leave it out with --model");
+  }
+  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), kMost);
+  settings.device_bytes = read_devices(absl::GetFlag(FLAGS_devices_gib));
+  const double margin = absl::GetFlag(FLAGS_margin_gib);
+  if (margin != 0) settings.options.margin(bytes_of("margin_gib", margin));
+  for (const int64_t bytes : settings.device_bytes) {
+    if (bytes > settings.options.margin()) continue;
+    throw std::invalid_argument("--margin_gib leaves nothing of a device of --devices_gib");
+  }
+  settings.options.chunks(read_chunks(absl::GetFlag(FLAGS_chunks), settings.batch));
+  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  if (checkpoint != "any") settings.options.checkpoints({parse_checkpoint(checkpoint)});
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  const ScheduleGenerator schedule = parse_schedule(settings.schedule);
+  // Not set is 1F1B, of which it is known how many micro-batches suffice.
+  if (settings.schedule != "1f1b") settings.options.schedule(schedule);
+  settings.optimizer = absl::GetFlag(FLAGS_optimizer);
+  settings.options.optimizer(parse_optimizer(settings.optimizer));
+  settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
+  settings.json = command::user_path(absl::GetFlag(FLAGS_json));
+  if (!settings.json.empty()) command::check_writable_file("--json", settings.json);
+  check_layers(settings, settings.is_family ? member_name(settings, 1) : settings.name);
+  return settings;
+}
+
+std::string seconds_text(double seconds) {
+  return seconds < 1 ? absl::StrFormat("%.0f ms", seconds * 1e3)
+                     : absl::StrFormat("%.2f s", seconds);
+}
+
+std::string text_of(const std::string& name, const Settings& settings, const Fit& fit) {
+  return command::wrap(
+             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s", name,
+                             settings.batch, fit.chunks, fit.chunks == 1 ? "" : "es",
+                             to_text(fit.checkpoint), settings.schedule, settings.optimizer),
+             80, 0, 2) +
+         command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
+         "\n" + to_text(fit.plan) + "\n" +
+         command::wrap(
+             absl::StrFormat("Predicted for a step: %s, on nominal devices, from counted FLOPs; "
+                             "only for comparing cuts.",
+                             seconds_text(fit.step)),
+             80, 0, 2);
+}
+
+nlohmann::ordered_json json_of(const std::string& name, const Fit& fit) {
+  nlohmann::ordered_json json;
+  json["model"] = name;
+  json["fits"] = fit.fits;
+  json["chunks"] = fit.chunks;
+  json["checkpoint"] = to_text(fit.checkpoint);
+  json["step_seconds"] = fit.step;
+  json["room_bytes"] = fit.room;
+  json["needed_bytes"] = fit.needed;
+  if (!fit.limit.empty()) json["limit"] = fit.limit;
+  if (!fit.plan.devices.empty()) json["plan"] = nlohmann::ordered_json::parse(to_json(fit.plan));
+  return json;
+}
+
+struct Answer {
+  std::string text;
+  nlohmann::ordered_json json;
+  bool fits = false;
+};
+
+Answer search_one(const Settings& settings, const FitOptions& options) {
+  const Fit found = fit(training_of(settings, settings.name), settings.device_bytes, options);
+  Answer answer;
+  answer.fits = found.fits;
+  answer.json["answer"] = json_of(settings.name, found);
+  answer.text =
+      found.fits
+          ? text_of(settings.name, settings, found)
+          : command::wrap(absl::StrFormat("%s does not fit: %s.", settings.name, found.limit), 80,
+                          0, 2);
+  return answer;
+}
+
+Answer search_family(const Settings& settings, const FitOptions& options) {
+  const Largest found =
+      largest([&](int64_t member) { return training_of(settings, member_name(settings, member)); },
+              std::max<int64_t>(1, kMostMembers / settings.step), settings.device_bytes, options);
+  Answer answer;
+  answer.fits = found.member > 0;
+  answer.json["answer"] = nullptr;
+  answer.json["next"] = nullptr;
+  if (found.member > 0) {
+    const std::string name = member_name(settings, found.member);
+    answer.text = text_of(name, settings, found.fit);
+    answer.json["answer"] = json_of(name, found.fit);
+  }
+  if (found.next > 0) {
+    const std::string name = member_name(settings, found.next);
+    answer.text += command::wrap(
+        absl::StrFormat("%s does not fit: %s.", name, found.next_fit.limit), 80, 0, 2);
+    answer.json["next"] = json_of(name, found.next_fit);
+  }
+  return answer;
+}
+
+int run(const Settings& settings) {
+  const command::InterruptScope interrupt;
+  const auto begin = std::chrono::steady_clock::now();
+  Answer answer;
+  try {
+    command::Progress progress(std::cerr, settings.name, 0,
+                               command::terminal_options(STDERR_FILENO));
+    int64_t done = 0;
+    FitOptions options = settings.options;
+    options.progress([&](const std::string& note) {
+      if (interrupt.requested()) throw Interrupted();
+      progress.update(++done, note);
+    });
+    answer = settings.is_family ? search_family(settings, options) : search_one(settings, options);
+  } catch (const Interrupted&) {
+    return command::kInterruptedExitCode;
+  }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  std::cout << answer.text << std::flush;
+  std::cerr << absl::StrFormat("searched for %.1f s\n", taken.count());
+  if (!settings.json.empty()) {
+    nlohmann::ordered_json json;
+    json["batch"] = settings.batch;
+    json["schedule"] = settings.schedule;
+    json["optimizer"] = settings.optimizer;
+    json["device_bytes"] = settings.device_bytes;
+    json["margin_bytes"] = settings.options.margin();
+    json.update(answer.json);
+    command::write_file_atomically(settings.json, json.dump(1) + "\n");
+    std::cerr << "written: " << settings.json << std::endl;
+  }
+  if (!std::cout.good())
+    throw std::runtime_error("the answer cannot be written to standard output");
+  return answer.fits ? 0 : command::kErrorExitCode;
+}
+
+}  // namespace
+}  // namespace gpipe::balance
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command(
+      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
+        return
+            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
+      });
+}

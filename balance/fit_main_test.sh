@@ -1,0 +1,74 @@
+#!/bin/bash
+# Tests the command //balance:fit from outside: mistakes, one model, a family, JSON, Ctrl-C.
+#   fit_main_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+tiny=("--model=unet:1,2" --image_size=64 --batch=4)
+
+expect_mistake "give --model=NAME, or --family=NAME" --devices_gib=1
+expect_mistake "not both" --model=unet:1,2 --family='unet:*,2' --devices_gib=1
+expect_mistake "give one \* for the number that grows" --family=unet:1,2 --devices_gib=1
+expect_mistake "did you mean unet?" --model=unett:5,64 --devices_gib=1
+expect_mistake "give --devices_gib=22,22" "${tiny[@]}"
+expect_mistake "did you mean --devices_gib?" "${tiny[@]}" --device_gib=1
+for wrong in 0 -1 nan inf; do
+  expect_mistake "is no memory; give numbers above 0" "${tiny[@]}" --devices_gib="1,$wrong"
+done
+expect_mistake "'x' is no number" "${tiny[@]}" --devices_gib=1,x
+expect_mistake "leaves nothing of a device" "${tiny[@]}" --devices_gib=1,2 --margin_gib=1
+expect_mistake "is no number from 1 to the 4 rows" "${tiny[@]}" --devices_gib=1 --chunks=2,5
+expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 --checkpoint=often
+expect_mistake "give gpipe or 1f1b" "${tiny[@]}" --devices_gib=1 --schedule=zero
+expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
+expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2
+expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,1 \
+  --devices_gib="$(printf '1,%.0s' $(seq 59))1"
+expect_mistake "it is a folder" "${tiny[@]}" --devices_gib=1 --json="$work"
+
+"$program" --help >"$work/help.log" 2>&1 || fail "--help"
+grep -q -e "--devices_gib" "$work/help.log" || fail "no flags in --help"
+
+"$program" "${tiny[@]}" --devices_gib=1,1 --json="$work/one.json" >"$work/one.log" 2>"$work/errors.log" ||
+  fail "a model that fits"
+grep -q "^balance: " "$work/one.log" || fail "no balance"
+awk 'length($0) > 80 {exit 1}' "$work/one.log" || fail "more than 80 columns"
+python3 - "$work/one.json" <<'END' || fail "the JSON"
+import json, sys
+fit = json.load(open(sys.argv[1]))
+answer = fit["answer"]
+assert fit["batch"] == 4 and answer["fits"] and answer["checkpoint"] == "never"
+assert sum(answer["plan"]["balance"]) == 65 and len(answer["needed_bytes"]) == 2
+assert all(n <= r for n, r in zip(answer["needed_bytes"], answer["room_bytes"]))
+END
+
+"$program" "${tiny[@]}" --devices_gib=0.001,0.001 >"$work/none.log" 2>&1
+[ $? -eq 1 ] || fail "exit code if nothing fits"
+grep -q "unet:1,2 does not fit: " "$work/none.log" || fail "the limit is not named"
+
+"$program" --family='unet:*,8' --image_size=64 --batch=4 --devices_gib=0.05,0.05 \
+  --json="$work/family.json" >"$work/family.log" 2>&1 || fail "a family"
+python3 - "$work/family.json" <<'END' || fail "the JSON of a family"
+import json, sys
+fit = json.load(open(sys.argv[1]))
+number = lambda item: int(item["model"].split(":")[1].split(",")[0])
+assert fit["answer"]["fits"] and not fit["next"]["fits"]
+assert number(fit["next"]) == number(fit["answer"]) + 1 > 2
+assert "too little" in fit["next"]["limit"]
+END
+
+# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
+set -m
+"$program" --family='unet:*,64' --devices_gib=22,22,22,22 >"$work/stopped.log" 2>&1 &
+pid=$!
+set +m
+for _ in $(seq 1200); do
+  grep -q "member" "$work/stopped.log" && break
+  sleep 0.05
+done
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+echo PASSED
