@@ -6,7 +6,7 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-small=(--model=unet:1,8 --image_size=32)
+small=("--model=unet:1,8" --image_size=32)
 expect_mistake "give --model=NAME"
 expect_mistake "did you mean unet?" --model=unett:5,64
 expect_mistake "did you mean --balance?" --balances=2 "${small[@]}"
