@@ -220,8 +220,8 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer) {
+  const ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
   TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
-  const ProgramCache::Compiled& compiled = programs_.get(schedule, half);
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
