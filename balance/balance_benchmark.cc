@@ -110,7 +110,7 @@ void compare(const testing::SmallNetwork& network, int64_t rounds) {
 
 int main(int argc, char** argv) {
   const int64_t rounds = argc > 1 ? std::max<int64_t>(std::atoi(argv[1]), 1) : 40;
-  for (const auto& network : gpipe::balance::testing::small_networks()) {
+  for (const auto& network : gpipe::testing::small_networks()) {
     gpipe::balance::compare(network, rounds);
   }
   return 0;

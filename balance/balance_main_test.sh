@@ -62,7 +62,7 @@ part.     layers   forward  backward recompute    params    memory     sent busy
 * partition 0 is busy longest: it decides how long a step takes.
 Predicted for a step of 4 micro-batches of 4 rows: 54.0 ms, 22% idle, 1.33 times
   as fast as one device (72.0 ms, nothing recomputed).
-Profiled on: a device
+Profiled on: a device; all partitions compute at once.
 END
 python3 - "$work/cut.json" <<'END' || fail "the JSON"
 import json, sys

@@ -420,6 +420,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   result.device = profile.device;
   result.batch_rows = profile.batch_rows;
   result.chunks = options.chunks;
+  result.cores = options.cores;
   result.step = run.makespan;
   std::vector<double> work;  // of each partition in a step
   for (int64_t j = 0; j < partitions; ++j) {

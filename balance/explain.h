@@ -64,6 +64,7 @@ struct Explanation {
   std::string device;      // the profile's
   int64_t batch_rows = 0;  // of a micro-batch
   int64_t chunks = 0;
+  int64_t cores = 0;  // how many partitions can compute at once; 0: all
   std::vector<PartitionExplanation> partitions;
 
   int64_t binding = 0;    // the partition that is busy longest: the first of several

@@ -57,7 +57,13 @@ std::string to_text(const Explanation& explanation) {
                       batch, ms(explanation.step), percent(explanation.bubble),
                       explanation.speed_up, ms(explanation.one_device)),
       kColumns, 0, 2);
-  return text + command::wrap("Profiled on: " + explanation.device, kColumns, 0, 2);
+  const bool all = explanation.cores == 0 ||
+                   explanation.cores >= static_cast<int64_t>(explanation.partitions.size());
+  return text + command::wrap(absl::StrFormat("Profiled on: %s; %s at once.", explanation.device,
+                                              all ? "all partitions compute"
+                                                  : counted(explanation.cores, "partition computes",
+                                                            "partitions compute")),
+                              kColumns, 0, 2);
 }
 
 std::string to_json(const Explanation& explanation) {

@@ -56,7 +56,7 @@ TEST(ExplanationText, Golden) {
             "* partition 1 is busy longest: it decides how long a step takes.\n"
             "Predicted for a step of 8 micro-batches of 4 rows: 457 ms, 18% idle, 1.63 times\n"
             "  as fast as one device (745 ms, nothing recomputed).\n"
-            "Profiled on: Some processor of 2 cores\n");
+            "Profiled on: Some processor of 2 cores; all partitions compute at once.\n");
 }
 
 TEST(ExplanationText, FitsEightyColumns) {

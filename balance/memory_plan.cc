@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <unordered_set>
 
 #include "balance/caching_allocator.h"
@@ -38,7 +40,9 @@ void check_model(const torch::nn::Sequential& model) {
                       "a memory plan needs a model on the "
                       "meta device, but its ",
                       parameter ? "parameter '" : "buffer '", name, "' is on ", tensor.device(),
-                      "; build the model while a gpipe::MetaScope lives (meta/meta_scope.h)");
+                      "; build the model while a gpipe::MetaScope lives (meta/meta_scope.h). "
+                      "There, too, a tensor made of values, such as torch::tensor({1.0, 2.0}), is "
+                      "on the CPU: give it torch::kMeta, or use torch::empty");
   });
 }
 
@@ -88,6 +92,7 @@ class Planner {
         targets_(on(devices_.back(), targets)),
         loss_(loss) {
     plan_.balance = options.balance();
+    plan_.capacity = options.capacity();
     plan_.device_of_stage = devices_;
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
@@ -95,9 +100,10 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    const int64_t rows = inputs_.empty() || !inputs_.front().defined() || inputs_.front().dim() == 0
-                             ? 0
-                             : inputs_.front().size(0);
+    int64_t rows = 0;  // what cannot be cut is refused by step()
+    for (const at::Tensor& input : inputs_) {
+      if (rows == 0 && input.defined() && input.dim() > 0) rows = input.size(0);
+    }
     const Schedule schedule = schedule_for(rows);
     MemoryRecorder recorder(c10::kMeta, schedule,
                             std::vector<int32_t>(devices_.begin(), devices_.end()));
@@ -145,7 +151,6 @@ class Planner {
   Schedule schedule_for(int64_t rows) const {
     StepOptions step;
     if (options_.schedule()) step.schedule(options_.schedule());
-    // A mini-batch that cannot be cut is refused by step().
     const int64_t chunks = std::max<int64_t>(1, std::min(options_.chunks(), rows));
     const int64_t size = rows > 0 ? (rows + chunks - 1) / chunks : 1;
     return step.schedule_for(static_cast<int64_t>(devices_.size()),
@@ -227,6 +232,8 @@ class Planner {
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
         optimizers_.push_back(parameters.empty() ? nullptr : options_.optimizer()(parameters));
+        TORCH_CHECK_VALUE(parameters.empty() || optimizers_.back(),
+                          "MemoryPlanOptions::optimizer made no optimizer (a null pointer)");
       }
     }
     for (size_t j = 0; j < optimizers_.size(); ++j) {
@@ -252,6 +259,22 @@ class Planner {
   int64_t total_ = 0;
 };
 
+// Puts the model back on `meta`, where it was.
+class BackToMeta {
+ public:
+  explicit BackToMeta(const torch::nn::Sequential& model) : model_(model) {}
+  ~BackToMeta() {
+    const c10::DeviceGuard guard(c10::Device(c10::kMeta));
+    for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
+    model_->to(c10::kMeta);
+  }
+  BackToMeta(const BackToMeta&) = delete;
+  BackToMeta& operator=(const BackToMeta&) = delete;
+
+ private:
+  torch::nn::Sequential model_;
+};
+
 }  // namespace
 
 int64_t MemoryPlan::total_bytes() const {
@@ -273,8 +296,17 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
                        const Tensors& targets, const LossFn& loss,
                        const MemoryPlanOptions& options) {
   check_model(model);
+  TORCH_CHECK_VALUE(options.capacity() >= 0, "capacity is ", options.capacity(),
+                    " bytes; give what each device has, or 0 for no limit");
+  // Meta devices belong to the process.
+  static std::mutex planning;
+  const std::unique_lock<std::mutex> lock(planning, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    throw std::logic_error("another memory plan is being made in this process; make one at a time");
+  }
   install_meta_devices();
   install_meta_kernels();
+  const BackToMeta back(model);
   return Planner(model, inputs, targets, loss, options).run();
 }
 

@@ -7,7 +7,9 @@
 // gradients and the optimizer included. Nothing is estimated from formulas.
 //
 // What it cannot see: memory that kernels take on an accelerator beside tensors (workspaces of
-// cuDNN and cuBLAS), the driver's own, and other programs'.
+// cuDNN and cuBLAS), the driver's own, and other programs'. Operators are those that LibTorch runs
+// where no kernel of an accelerator is at hand, so some keep more than CUDA's: attention its matrix
+// of weights, dropout a mask of numbers instead of bytes (docs/design/meta.md).
 #ifndef BALANCE_MEMORY_PLAN_H_
 #define BALANCE_MEMORY_PLAN_H_
 
@@ -82,7 +84,8 @@ struct MemoryPlan {
   std::vector<int64_t> device_of_stage;  // as given, or 0, 1, ...
   int64_t parameters = 0;                // their number, in the whole model
   std::vector<DeviceMemory> devices;
-  MemoryTrace trace;  // of two steps
+  int64_t capacity = 0;  // of each device, as given; 0: no limit
+  MemoryTrace trace;     // of two steps
 
   // Sums over the devices, in bytes.
   int64_t total_bytes() const;     // of the peaks
@@ -95,7 +98,8 @@ struct MemoryPlan {
 // `model`: all of its tensors on meta. `inputs`, `targets`: the mini-batch; only shapes and types
 // matter, so tensors on meta do. `loss` as in GPipeImpl::step.
 //
-// The model may be planned again, with another balance; its gradients are given back.
+// The model is left on `meta` and without gradients. Few operators check the types of values on
+// meta: a plan with targets of a wrong type says nothing.
 //
 // Throws c10::ValueError for a model with a tensor elsewhere than on meta (which it names) and for
 // whatever GPipe and step() refuse; std::logic_error if another plan is being made; what a layer

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -64,7 +65,7 @@ constexpr char kUsage[] =
     "      --balance=800,140,62,36,36,36,36,987 --batch=32 --chunks=128 --svg=unet.svg\n\n"
     "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
 
-constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMost = int64_t{1} << 30;
 constexpr double kGiB = 1 << 30;
 
 // Thrown by the progress callback.
@@ -110,6 +111,9 @@ Settings read_settings() {
   }
   settings.json = writable("--json", absl::GetFlag(FLAGS_json));
   settings.svg = writable("--svg", absl::GetFlag(FLAGS_svg));
+  if (!settings.json.empty() && settings.json == settings.svg) {
+    throw std::invalid_argument("--json and --svg are the same file: " + settings.json);
+  }
 
   {
     const MetaScope scope;
@@ -136,12 +140,15 @@ Settings read_settings() {
 }
 
 MemoryPlan plan(const Settings& settings, const command::InterruptScope& interrupt) {
-  command::Progress progress(std::cerr, settings.model.name, 0,
-                             command::terminal_options(STDERR_FILENO));
+  std::optional<command::Progress> progress;
   MemoryPlanOptions options = settings.options;
   options.progress([&](int64_t done, int64_t total) {
     if (interrupt.requested()) throw Interrupted();
-    progress.update(done, absl::StrFormat("of %d actions", total));
+    if (!progress) {
+      progress.emplace(std::cerr, settings.model.name, total,
+                       command::terminal_options(STDERR_FILENO));
+    }
+    progress->update(done);
   });
   const auto on_meta = at::TensorOptions().device(at::kMeta);
   std::vector<int64_t> shape = settings.model.row;
@@ -168,6 +175,11 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
+  const int64_t cut = std::min(settings.options.chunks(), settings.batch);
+  if (cut < settings.options.chunks()) {
+    std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
+                                 settings.batch, cut, settings.options.chunks());
+  }
   std::optional<MemoryPlan> made;
   try {
     made = plan(settings, interrupt);

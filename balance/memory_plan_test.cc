@@ -4,6 +4,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -21,6 +22,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -172,6 +174,18 @@ TEST(MemoryPlan, IsTheSameEveryTime) {
   }
 }
 
+TEST(MemoryPlan, LeavesTheModelOnMeta) {
+  const nn::Sequential model = on_meta([] { return linears(3, 100); });
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{1, 2}, {3}, {1, 1, 1}}) {
+    memory_plan(model, {at::empty({8, 100}, on_meta())}, {}, &squares,
+                MemoryPlanOptions(balance).chunks(4).optimizer(adam()));
+    for (const at::Tensor& parameter : model->parameters()) {
+      EXPECT_EQ(parameter.device(), c10::Device(c10::kMeta));
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+  }
+}
+
 // What was taken is given back, but for what a training run keeps.
 TEST(MemoryPlan, ATraceEndsWithWhatTrainingKeeps) {
   const nn::Sequential model = on_meta([] { return linears(3, 100); });
@@ -217,10 +231,25 @@ std::vector<Case> cases() {
     }
     return model;
   };
+  // Gradients of x are summed: in place, where nobody else has them.
+  const auto sums = [] {
+    struct SumImpl : nn::Module {
+      at::Tensor forward(const at::Tensor& x) {
+        at::Tensor y = x * 2;
+        y.add_(x * 3);
+        return y + x;
+      }
+    };
+    nn::Sequential model;
+    model->push_back(nn::Linear(200, 200));
+    for (int k = 0; k < 5; ++k) model->push_back(std::make_shared<SumImpl>());
+    return model;
+  };
   std::vector<Case> all = {{"unet", unet, {8, 3, 64, 64}, {}},
                            {"amoebanetd", amoebanetd, {8, 3, 224, 224}, {}},
                            {"resnet", resnet, {8, 3, 64, 64}, {}},
-                           {"chain", chain, {64, 200}, {}}};
+                           {"chain", chain, {64, 200}, {}},
+                           {"sums", sums, {640, 200}, {}}};
   for (Case& c : all) {
     const auto layers = static_cast<int64_t>(c.make()->size());
     c.balance = {layers / 3, layers - layers / 3};
@@ -387,6 +416,59 @@ TEST(MemoryPlanErrors, OnlyOneAtATime) {
       std::logic_error);
 }
 
+// A second plan is refused before it touches the first, whatever its devices.
+TEST(MemoryPlanErrors, ASecondPlanLeavesTheFirstAlone) {
+  const nn::Sequential model = on_meta([] { return linears(2, 100); });
+  const auto plan = [&](const std::function<void()>& meanwhile) {
+    bool once = false;
+    return memory_plan(model, {at::empty({64, 100}, on_meta())}, {}, &squares,
+                       MemoryPlanOptions({1, 1}).chunks(8).progress([&](int64_t done, int64_t) {
+                         if (done > 4 && !std::exchange(once, true) && meanwhile) meanwhile();
+                       }));
+  };
+  const MemoryPlan alone = plan(nullptr);
+  const MemoryPlan disturbed = plan([] {
+    std::thread([] {
+      const nn::Sequential other = on_meta([] { return linears(6, 1000); });
+      EXPECT_THROW(memory_plan(other, {at::empty({64, 1000}, on_meta())}, {}, &squares,
+                               MemoryPlanOptions({1, 1, 1, 1, 1, 1})),
+                   std::logic_error);
+      // Nor do tensors count that another thread makes.
+      const c10::DeviceGuard guard(c10::Device(c10::kMeta, 1));
+      at::empty({1 << 30}, on_meta());
+    }).join();
+  });
+  for (size_t d = 0; d < 2; ++d) {
+    EXPECT_EQ(disturbed.devices[d].peak.bytes, alone.devices[d].peak.bytes);
+    EXPECT_EQ(disturbed.devices[d].reserved, alone.devices[d].reserved);
+  }
+}
+
+TEST(MemoryPlanErrors, ADeviceThatIsNotThePlans) {
+  const nn::Sequential model = on_meta([] { return linears(1, 4); });
+  const auto loss = [](const Tensors& outputs, const Tensors&) {
+    const c10::DeviceGuard guard(c10::Device(c10::kMeta, 100));
+    (void)at::empty({100}, on_meta());
+    return outputs.at(0).mean();
+  };
+  EXPECT_NO_THROW(
+      memory_plan(model, {at::empty({8, 4}, on_meta())}, {}, loss, MemoryPlanOptions({1})));
+}
+
+TEST(MemoryPlan, TheFirstInputMayBeUndefined) {
+  struct SecondImpl : nn::Module {
+    at::Tensor forward(const Tensors& x) { return x.at(1) * 2; }
+  };
+  const nn::Sequential model = on_meta([] {
+    nn::Sequential made(std::make_shared<SecondImpl>());
+    made->push_back(nn::Linear(4, 4));
+    return made;
+  });
+  const MemoryPlan plan = memory_plan(model, {at::Tensor(), at::empty({8, 4}, on_meta())}, {},
+                                      &squares, MemoryPlanOptions({1, 1}).chunks(4));
+  EXPECT_EQ(plan.trace.turns.size(), 1 + 2 * (1 + 16 + 1));
+}
+
 TEST(MemoryPlanErrors, WrongDevicesAndBalances) {
   const nn::Sequential model = on_meta([] { return linears(2, 4); });
   const auto plan = [&](const MemoryPlanOptions& options) {
@@ -395,6 +477,12 @@ TEST(MemoryPlanErrors, WrongDevicesAndBalances) {
   EXPECT_THROW(plan(MemoryPlanOptions({1, 2})), c10::ValueError);
   EXPECT_THROW(plan(MemoryPlanOptions(std::vector<int64_t>{})), c10::ValueError);
   EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).chunks(0)), c10::ValueError);
+  EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).capacity(-1)), c10::ValueError);
+  EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).optimizer(
+                   [](std::vector<at::Tensor>) -> std::unique_ptr<torch::optim::Optimizer> {
+                     return nullptr;
+                   })),
+               c10::ValueError);
   EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).device_of_stage({0})), c10::ValueError);
   EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).device_of_stage({0, -1})), c10::ValueError);
   EXPECT_THROW(plan(MemoryPlanOptions({1, 1}).device_of_stage({0, 127})), c10::ValueError);

@@ -72,6 +72,13 @@ std::string to_text(const MemoryPlan& plan) {
                                   "what LibTorch's allocator for CUDA would hold at most, without "
                                   "cuDNN's workspaces."),
                      80, 0, 0);
+  if (reserved < 0) {
+    text += command::wrap(
+        absl::StrFormat("No room: with %s GiB the allocator runs out of memory there, also after "
+                        "it has given back what it keeps.",
+                        gib(plan.capacity)),
+        80, 0, 0);
+  }
   return text;
 }
 

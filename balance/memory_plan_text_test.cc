@@ -21,6 +21,7 @@ MemoryPlan sample() {
   plan.balance = {2, 3, 1};
   plan.device_of_stage = {0, 1, 0};
   plan.parameters = 1234567;
+  plan.capacity = 2 * kGiB;
   MemoryTrace& trace = plan.trace;
   trace.devices = 2;
   const Turn forward{Turn::Kind::kAction, {ActionKind::kForward, 0, 3}};
@@ -55,6 +56,8 @@ all                                                        3.875  no room
 activations, received tensors, buffers and data; work: made and given back
 within the action; reserved: what LibTorch's allocator for CUDA would hold at
 most, without cuDNN's workspaces.
+No room: with 2.000 GiB the allocator runs out of memory there, also after it
+has given back what it keeps.
 )");
   std::istringstream lines(to_text(sample()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80) << line;

@@ -1,6 +1,7 @@
 #include "balance/memory_recorder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,11 +14,17 @@ namespace {
 // What this thread is doing. A thread works for one recorder at a time, and a worker of a pipeline
 // lives no longer than it.
 struct Doing {
+  uint64_t recorder = 0;  // its number; 0: none
   int32_t turn = 0;
   bool in_action = false;
   bool is_caller = false;
 };
 thread_local Doing doing;
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 // The actions in the order in which they would begin. Where two begin at the same time the worker
 // with the smaller number comes first.
@@ -38,10 +45,13 @@ std::vector<Action> in_order(const Schedule& schedule) {
 
 MemoryRecorder::MemoryRecorder(c10::DeviceType type, const Schedule& schedule,
                                std::vector<int32_t> device_of_stage)
-    : type_(type), device_of_stage_(std::move(device_of_stage)), actions_(in_order(schedule)) {
+    : type_(type),
+      device_of_stage_(std::move(device_of_stage)),
+      actions_(in_order(schedule)),
+      number_(next_number()) {
   for (size_t k = 0; k < actions_.size(); ++k) order_[actions_[k]] = static_cast<int32_t>(k);
   turns_.push_back({});
-  doing = {0, false, true};
+  doing = {number_, 0, false, true};
 }
 
 void MemoryRecorder::add(int64_t bytes, int32_t device, MemoryUse use) {
@@ -55,55 +65,56 @@ int32_t MemoryRecorder::begin_turn(Turn turn) {
 
 void MemoryRecorder::begin_step() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  doing = {begin_turn({}), false, true};
+  doing = {number_, begin_turn({}), false, true};
   first_action_ = doing.turn + 1;
   for (const Action& action : actions_) begin_turn({Turn::Kind::kAction, action});
 }
 
 void MemoryRecorder::begin_optimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  doing = {begin_turn({Turn::Kind::kOptimizer, {}}), false, true};
+  doing = {number_, begin_turn({Turn::Kind::kOptimizer, {}}), false, true};
 }
 
 void MemoryRecorder::on_event(const Event& event) {
+  doing.recorder = number_;
   doing.in_action = event.edge == Event::Edge::kBegin;
   // A stage on the calling thread is like one on a worker, until the step ends.
   doing.is_caller = false;
   doing.turn = first_action_ + order_.at(event.action);
 }
 
+bool MemoryRecorder::is_mine() const { return doing.recorder == number_; }
+
 void MemoryRecorder::on_allocate(uint64_t id, c10::Device device, int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (first_id_ == 0) first_id_ = id;
-  // Two threads may come here in another order than they got their numbers.
-  if (id < first_id_) {
-    blocks_.insert(blocks_.begin(), first_id_ - id, Block());
-    for (Recorded& event : events_) event.block += static_cast<int32_t>(first_id_ - id);
-    first_id_ = id;
-  }
-  const size_t k = id - first_id_;
-  if (blocks_.size() <= k) blocks_.resize(std::max(k + 1, blocks_.size()));
-  if (device.type() != type_) return;
+  if (device.type() != type_ || !is_mine()) return;
   const int32_t number = type_ == c10::kMeta ? device.index() : 0;
-  if (number < 0) return;
-  Block& block = blocks_[k];
+  if (number < 0 || number > *std::max_element(device_of_stage_.begin(), device_of_stage_.end())) {
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto k = static_cast<int32_t>(blocks_.size());
+  Block& block = blocks_.emplace_back();
   block.bytes = bytes;
   block.device = number;
   block.turn = doing.turn;
   block.copied = !doing.is_caller && !doing.in_action;
-  events_.push_back({static_cast<int32_t>(k), block.turn, false});
+  live_[id] = k;
+  events_.push_back({k, block.turn, false});
 }
 
 void MemoryRecorder::on_free(uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Block& block = blocks_[id - first_id_];
-  if (block.device < 0) return;
-  // What the step leaves is freed by its caller, at its end.
-  const int32_t last = doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart
-                           ? static_cast<int32_t>(turns_.size()) - 1
-                           : doing.turn;
-  block.freed_turn = std::max(block.turn, last);
-  events_.push_back({static_cast<int32_t>(id - first_id_), block.freed_turn, true});
+  const auto found = live_.find(id);
+  if (found == live_.end()) return;
+  const int32_t k = found->second;
+  live_.erase(found);
+  Block& block = blocks_[k];
+  // What the step leaves is freed by its caller, at its end; so is what another thread frees.
+  const bool at_the_end =
+      !is_mine() || (doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart);
+  const int32_t turn = at_the_end ? static_cast<int32_t>(turns_.size()) - 1 : doing.turn;
+  block.freed_turn = std::max(block.turn, turn);
+  events_.push_back({k, block.freed_turn, true});
 }
 
 MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& turns) {
@@ -132,12 +143,10 @@ MemoryTrace MemoryRecorder::finish() {
   const auto existing = static_cast<int32_t>(trace.blocks.size());
   for (int32_t k = 0; k < existing; ++k) trace.events.push_back({k, 0, false});
   for (const Block& block : blocks_) {
-    MemoryBlock& added = trace.blocks.emplace_back();
-    if (block.device < 0) continue;
     const Turn& turn = trace.turns[block.turn];
     const bool from_stage = block.copied && turn.kind == Turn::Kind::kAction;
-    added = {block.bytes, block.device, use_of(block, trace.turns),
-             from_stage ? device_of_stage_[turn.action.stage] : -1};
+    trace.blocks.push_back({block.bytes, block.device, use_of(block, trace.turns),
+                            from_stage ? device_of_stage_[turn.action.stage] : -1});
   }
   std::stable_sort(events_.begin(), events_.end(),
                    [](const Recorded& a, const Recorded& b) { return a.turn < b.turn; });
@@ -146,7 +155,7 @@ MemoryTrace MemoryRecorder::finish() {
   }
   blocks_.clear();
   events_.clear();
-  first_id_ = 0;
+  live_.clear();
   return trace;
 }
 

@@ -22,8 +22,10 @@ namespace gpipe::balance {
 // end actions are put into the order in which simulate() begins them: the trace is the same in
 // every run.
 //
+// Blocks of threads that take no part in the steps are not recorded.
+//
 // Thread-safety: what the pipeline's threads call is thread-safe; the rest is for the thread that
-// calls the pipeline.
+// makes the recorder and calls the pipeline.
 class MemoryRecorder final : public internal::AllocationObserver {
  public:
   // Records blocks on devices of `type`: with meta those of `meta:k` as device k, otherwise all as
@@ -49,7 +51,7 @@ class MemoryRecorder final : public internal::AllocationObserver {
  private:
   struct Block {
     int64_t bytes = 0;
-    int32_t device = -1;  // -1: not recorded
+    int32_t device = 0;
     int32_t turn = 0;
     bool copied = false;      // between actions: by a transfer
     int32_t freed_turn = -1;  // -1: it was not
@@ -60,6 +62,7 @@ class MemoryRecorder final : public internal::AllocationObserver {
     bool free;
   };
 
+  bool is_mine() const;
   int32_t begin_turn(Turn turn);
   static MemoryUse use_of(const Block& block, const std::vector<Turn>& turns);
 
@@ -70,8 +73,9 @@ class MemoryRecorder final : public internal::AllocationObserver {
 
   std::mutex mutex_;
   std::vector<Turn> turns_;
-  int32_t first_action_ = 0;  // its turn, of the current step
-  uint64_t first_id_ = 0;     // of the blocks, which are numbered in one sequence; 0: none yet
+  int32_t first_action_ = 0;                    // its turn, of the current step
+  const uint64_t number_;                       // of the recorders of this process
+  std::unordered_map<uint64_t, int32_t> live_;  // blocks that are in use, by their ids
   std::vector<MemoryBlock> existing_;
   std::vector<Block> blocks_;
   std::vector<Recorded> events_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 
 namespace gpipe::balance {
 
@@ -52,7 +53,9 @@ std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace) {
       const MemoryBlock& block = trace.blocks[trace.events[k].block];
       MemoryPeak& device = now[block.device];
       const int64_t bytes = trace.events[k].free ? -block.bytes : block.bytes;
-      device.bytes += bytes;
+      if (__builtin_add_overflow(device.bytes, bytes, &device.bytes)) {
+        throw std::overflow_error("a device would hold more than 2^63 bytes");
+      }
       device.by_use[static_cast<size_t>(block.use)] += bytes;
       if (device.bytes > result[block.device].back().bytes) result[block.device].back() = device;
     }

@@ -75,7 +75,8 @@ struct MemoryPeak {
 // Each device's peak: the first time that it holds most.
 std::vector<MemoryPeak> peaks(const MemoryTrace& trace);
 
-// [device][turn] the peak of each turn: the first time in it that the device holds most.
+// [device][turn] the peak of each turn: the first time in it that the device holds most. Throws
+// std::overflow_error for 2^63 bytes or more.
 std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace);
 
 // The most bytes that all devices together hold at one time.

@@ -91,7 +91,13 @@ void ModelGuard::restore() {
     saved.tensor.mutable_grad() = saved.gradient;
   }
   // Not through the tensors, whose version counters stay: a graph of the user may have saved them.
-  for (const Memory& memory : memories_) bytes_of(memory.storage).copy_(memory.bytes);
+  for (const Memory& memory : memories_) {
+    at::Tensor bytes = bytes_of(memory.storage);
+    // A layer may have resized it.
+    if (bytes.numel() < memory.bytes.numel()) bytes.resize_(memory.bytes.sizes());
+    bytes.narrow(0, 0, memory.bytes.numel()).copy_(memory.bytes);
+    memory.storage.unsafeGetStorageImpl()->set_nbytes(memory.bytes.numel());
+  }
 }
 
 }  // namespace gpipe::balance

@@ -1,9 +1,11 @@
 #include "balance/model_guard.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -61,6 +63,27 @@ TEST_F(ModelGuardTest, RestoresMemoryThatLayersHaveReplaced) {
   }
   EXPECT_EQ(weight.data_ptr(), memory);
   EXPECT_THAT(weight.detach(), EqualsBitwise(before));
+}
+
+TEST_F(ModelGuardTest, RestoresMemoryThatLayersHaveResized) {
+  Tensor none = at::empty({0});
+  Tensor grown = at::ones({2});
+  Tensor shrunk = at::full({1000}, 3.0);
+  model->ptr(0)->register_buffer("none", none);
+  model->ptr(0)->register_buffer("grown", grown);
+  model->ptr(0)->register_buffer("shrunk", shrunk);
+  Tensor mean = model->named_buffers()["1.running_mean"];  // of a later layer
+  {
+    ModelGuard guard(*model, c10::kCPU);
+    none.resize_({100}).fill_(1);
+    grown.resize_({100000}).fill_(2);
+    shrunk.set_(at::empty({0}).storage()).resize_({1});
+    mean.add_(1);
+  }
+  EXPECT_EQ(none.numel(), 0);
+  EXPECT_THAT(grown, EqualsBitwise(at::ones({2})));
+  EXPECT_THAT(shrunk, EqualsBitwise(at::full({1000}, 3.0)));
+  EXPECT_THAT(mean, EqualsBitwise(at::zeros({3})));
 }
 
 TEST_F(ModelGuardTest, TakesGradientsOffAndGivesTheSameOnesBack) {

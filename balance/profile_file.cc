@@ -134,6 +134,8 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
   } catch (const Json::parse_error& error) {
     throw std::invalid_argument(file + " is no JSON, or damaged, near byte " +
                                 std::to_string(error.byte) + " of " + std::to_string(text.size()));
+  } catch (const Json::exception& error) {  // a number that no double holds
+    throw std::invalid_argument(file + " cannot be read: " + error.what());
   }
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
     throw std::invalid_argument(file + " is JSON, but no profile: \"format\" is not \"" + kFormat +

@@ -29,7 +29,7 @@ SavedProfile sample() {
   saved.profile.batch_rows = 4;
   saved.profile.input = 1024;
   saved.profile.layers = {{"conv", 0.1, 1.0 / 3, 8, 1, 2, 3, 512}, {"1", 1e-9, 0, 0, 0, 0, 0, 64}};
-  saved.profile.skips = {{0, 1, int64_t{1} << 62}};
+  saved.profile.skips = {{0, 1, (int64_t{1} << 50) - 1}};
   return saved;
 }
 
@@ -121,6 +121,12 @@ TEST(ProfileFile, MessagesNameFileAndField) {
         [&text] { profile_from_json(text, "my.json"); },
         ThrowsMessage<std::invalid_argument>(AllOf(StartsWith("my.json"), HasSubstr(damage.part))));
   }
+}
+
+TEST(ProfileFile, ANumberThatNoDoubleHoldsIsRefused) {
+  EXPECT_THAT(
+      [] { profile_from_json(R"({"format": "gpipe profile", "version": 1e999})", "my.json"); },
+      ThrowsMessage<std::invalid_argument>(StartsWith("my.json cannot be read")));
 }
 
 TEST(ProfileFile, AnyTruncationIsRefused) {

@@ -1,9 +1,14 @@
 #include "meta/meta_devices.h"
 
+#include <ATen/RedispatchFunctions.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include "interception/allocations.h"
+#include "interception/interception.h"
 
 namespace gpipe {
 namespace {
@@ -53,11 +58,72 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
   }
 };
 
+// LibTorch makes a range by a kernel that leaves `meta` alone, but takes `meta:1` for a device with
+// values. So what it would make is made on `meta`, for its shape.
+template <typename Make>
+at::Tensor& shape_only(at::Tensor& out, const Make& make) {
+  at::Tensor elsewhere;
+  {
+    const c10::DeviceGuard guard(c10::Device(c10::kMeta));
+    elsewhere = at::empty({0}, out.options());
+    make(elsewhere);
+  }
+  out.resize_(elsewhere.sizes());
+  return out;
+}
+
+at::Tensor& arange(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
+                   const at::Scalar& step, at::Tensor& out) {
+  const auto make = [&](at::Tensor& at) {
+    at::redispatch::arange_outf(internal::after_interception(keys), start, end, step, at);
+  };
+  if (out.is_meta()) return shape_only(out, make);
+  make(out);
+  return out;
+}
+
+at::Tensor& range(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
+                  const at::Scalar& step, at::Tensor& out) {
+  const auto make = [&](at::Tensor& at) {
+    at::redispatch::range_outf(internal::after_interception(keys), start, end, step, at);
+  };
+  if (out.is_meta()) return shape_only(out, make);
+  make(out);
+  return out;
+}
+
+at::Tensor& linspace(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
+                     int64_t steps, at::Tensor& out) {
+  if (out.is_meta()) {
+    out.resize_({steps});
+    return out;
+  }
+  return at::redispatch::linspace_outf(internal::after_interception(keys), start, end, steps, out);
+}
+
+at::Tensor& logspace(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
+                     int64_t steps, double base, at::Tensor& out) {
+  if (out.is_meta()) {
+    out.resize_({steps});
+    return out;
+  }
+  return at::redispatch::logspace_outf(internal::after_interception(keys), start, end, steps, base,
+                                       out);
+}
+
+void add_ranges(torch::Library& aten) {
+  aten.impl("arange.start_out", &arange);
+  aten.impl("range.out", &range);
+  aten.impl("linspace.out", &linspace);
+  aten.impl("logspace.out", &logspace);
+}
+
 }  // namespace
 
 void install_meta_devices() {
   static const bool installed = [] {
     internal::install_allocators();
+    static const internal::Interceptor ranges(&add_ranges);
     // LibTorch keeps the pointer until the process ends.
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kMeta)] = new MetaDevices;
     return true;

@@ -22,6 +22,8 @@ inline constexpr int64_t kMostMetaDevices = 127;
 // all is as before: the device is `meta`, without an index. Streams and events exist and do
 // nothing. Idempotent, thread-safe.
 //
+// Ranges (arange, linspace) work on them in a pipeline's cells only.
+//
 // A pipeline that computes on them gives NaN as its loss; see also install_meta_kernels().
 //
 // Example:

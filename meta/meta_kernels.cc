@@ -58,7 +58,7 @@ bool is_missing(const char* operator_name) {
 
 bool install() {
   // Never unregistered: threads may outlive static destruction.
-  auto* const library =
+  static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   for (auto* const kernels :
        {&internal::convolution_kernels, &internal::index_kernels, &internal::loss_kernels,

@@ -18,7 +18,7 @@
 //   `x.options()`; tensors that exist already, and what operators on them make, are what they would
 //   be outside. So is data: torch::tensor({1.0, 2.0}) fills its values in on the CPU,
 //   torch::from_blob and from_file read memory, tril_indices and triu_indices have no meta form.
-//   (LibTorch moves no tensor of a module to meta afterwards: `module->to(at::kMeta)` throws.)
+//   (LibTorch moves no module to meta that has values: `module->to(at::kMeta)` throws then.)
 // - Scopes nest. When one is left everything is as before it.
 //
 // It is for building. LibTorch's C++ has few of the operators that models run on meta;

@@ -4,7 +4,7 @@
 #include "models/resnet.h"
 #include "models/unet.h"
 
-namespace gpipe::balance::testing {
+namespace gpipe::testing {
 
 std::vector<SmallNetwork> small_networks() {
   return {
@@ -25,4 +25,4 @@ std::vector<SmallNetwork> small_networks() {
   };
 }
 
-}  // namespace gpipe::balance::testing
+}  // namespace gpipe::testing

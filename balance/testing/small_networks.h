@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe::balance::testing {
+namespace gpipe::testing {
 
 struct SmallNetwork {
   std::string name;
@@ -20,6 +20,6 @@ struct SmallNetwork {
 // A U-Net, an AmoebaNet-D and a ResNet.
 std::vector<SmallNetwork> small_networks();
 
-}  // namespace gpipe::balance::testing
+}  // namespace gpipe::testing
 
 #endif  // BALANCE_TESTING_SMALL_NETWORKS_H_

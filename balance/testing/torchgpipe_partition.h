@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe::balance::testing {
+namespace gpipe::testing {
 
 struct TorchgpipesAnswer {
   std::vector<std::pair<int64_t, int64_t>> blocks;  // begin, end
@@ -73,6 +73,6 @@ inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs,
   return finish();
 }
 
-}  // namespace gpipe::balance::testing
+}  // namespace gpipe::testing
 
 #endif  // BALANCE_TESTING_TORCHGPIPE_PARTITION_H_

@@ -135,11 +135,16 @@ Value LayerRuns::first_value(const Tensors& inputs) const {
 }
 
 LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
-  const c10::NoGradGuard no_grad;
+  // With gradients, which a layer may ask for in its forward; the graph is dropped.
+  const c10::AutoGradMode grad_mode(true);
+  Tensors own;  // no leaves, so a layer may change them in place
+  for (const at::Tensor& input : inputs) {
+    own.push_back(input.defined() && input.requires_grad() ? input.clone() : input);
+  }
   Traffic traffic;
   skip::Tracker tracker;
   const skip::TrackerScope scope(tracker);
-  torch::nn::AnyValue value = to_any(first_value(inputs));
+  torch::nn::AnyValue value = to_any(first_value(own));
   auto any = model_->begin();
   int64_t index = 0;
   for (const int64_t piece : pieces_) {

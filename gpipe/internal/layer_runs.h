@@ -81,7 +81,7 @@ class LayerRuns {
   // the layer in its message.
   void run(const Tensors& inputs, const LayerObserver& observer);
 
-  // Runs the forwards alone, without gradients, as the plain model would.
+  // Runs the forwards alone, as the plain model would.
   Traffic traffic(const Tensors& inputs);
 
  private:

@@ -558,6 +558,17 @@ class LocalBackward {
   static void add(InputBuffer& buffer, size_t place, at::Tensor term, Node* node) {
     std::optional<c10::Stream> here;
     if (term.defined() && !term.device().is_cpu()) here = current_stream(term.device());
+    // On meta the buffer takes every tensor for one whose in-place addition may do anything, and
+    // makes a new one for the sum. On a device with values it adds in place where nobody else has
+    // the first term.
+    at::Tensor& first = buffer.buffer[place];
+    if (term.defined() && term.is_meta() && first.defined() && !c10::GradMode::is_enabled() &&
+        first.use_count() == 1 && first.has_storage() && first.storage().use_count() == 1 &&
+        first.is_non_overlapping_and_dense() && first.sizes() == term.sizes() &&
+        first.scalar_type() == term.scalar_type()) {
+      first.add_(term);
+      return;
+    }
     buffer.add(place, std::move(term), here, here, node);
   }
 

@@ -1,5 +1,6 @@
 #include "gpipe/internal/pipeline.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -90,6 +91,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
       },
       inline_single);
+  // What the first run makes for as long as the process lives must be there before: what is made
+  // later is destroyed earlier, while exit() still waits for workers.
+  if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
   shut_at_exit();
 }
 
@@ -220,7 +224,8 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer) {
-  const ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
+  const ProgramCache::Compiled& compiled =
+      programs_.get(schedule, half);  // refuses what users give
   TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
