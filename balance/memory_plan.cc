@@ -264,9 +264,12 @@ class BackToMeta {
  public:
   explicit BackToMeta(const torch::nn::Sequential& model) : model_(model) {}
   ~BackToMeta() {
-    const c10::DeviceGuard guard(c10::Device(c10::kMeta));
+    const PlainMetaScope plain;
     for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
-    model_->to(c10::kMeta);
+    try {
+      model_->to(c10::kMeta);
+    } catch (...) {  // of a user's own to(): the plan tells more
+    }
   }
   BackToMeta(const BackToMeta&) = delete;
   BackToMeta& operator=(const BackToMeta&) = delete;

@@ -3,8 +3,8 @@
 #include <ATen/RedispatchFunctions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include "interception/allocations.h"
@@ -64,7 +64,7 @@ template <typename Make>
 at::Tensor& shape_only(at::Tensor& out, const Make& make) {
   at::Tensor elsewhere;
   {
-    const c10::DeviceGuard guard(c10::Device(c10::kMeta));
+    const PlainMetaScope plain;
     elsewhere = at::empty({0}, out.options());
     make(elsewhere);
   }
@@ -119,6 +119,11 @@ void add_ranges(torch::Library& aten) {
 }
 
 }  // namespace
+
+PlainMetaScope::PlainMetaScope()
+    : former_(c10::impl::VirtualGuardImpl(c10::kMeta).exchangeDevice(c10::Device(c10::kMeta))) {}
+
+PlainMetaScope::~PlainMetaScope() { c10::impl::VirtualGuardImpl(c10::kMeta).setDevice(former_); }
 
 void install_meta_devices() {
   static const bool installed = [] {

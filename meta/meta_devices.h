@@ -32,6 +32,19 @@ inline constexpr int64_t kMostMetaDevices = 127;
 //   at::empty({8}, at::kMeta).device();  // meta:3
 void install_meta_devices();
 
+// While it lives, this thread's current meta device is `meta`, without an index, which a
+// c10::DeviceGuard leaves as it is.
+class PlainMetaScope {
+ public:
+  PlainMetaScope();
+  ~PlainMetaScope();
+  PlainMetaScope(const PlainMetaScope&) = delete;
+  PlainMetaScope& operator=(const PlainMetaScope&) = delete;
+
+ private:
+  c10::Device former_;
+};
+
 }  // namespace gpipe
 
 #endif  // META_META_DEVICES_H_
