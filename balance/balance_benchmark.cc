@@ -3,8 +3,9 @@
 //   balance_benchmark [ROUNDS]
 // - even: as many layers in each, as far as possible
 // - torchgpipe: its partitioner, on the times that we measured
-// - by time: balance_by_time()
-// Every round runs a step of each in turns. Prints the medians and the ratios to the last.
+// - by time: balance_by_time(), which knows neither checkpoints nor the schedule
+// - predicted: best_balance(), which does
+// Every round runs a step of each in turns. Prints the medians, and ratios to the step by time.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -30,6 +31,7 @@ namespace {
 
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
+constexpr size_t kByTime = 2;  // its place among the cuts
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -61,10 +63,14 @@ std::vector<Cut> cuts(const testing::SmallNetwork& network) {
   for (const auto& [begin, end] : testing::torchgpipe_partition(microseconds, kPartitions).blocks) {
     torchgpipe.push_back(end - begin);
   }
+  ExplainOptions step;
+  step.chunks = kChunks;
+  const Profile measured = profile(model, sample, ProfileOptions().timeout(2).cpu_threads(1));
   return {{"even", {layers / 2, layers - layers / 2}},
           {"torchgpipe", torchgpipe},
           {"by time",
-           balance_by_time(kPartitions, model, sample, TimeOptions().timeout(2).cpu_threads(1))}};
+           balance_by_time(kPartitions, model, sample, TimeOptions().timeout(2).cpu_threads(1))},
+          {"predicted", best_balance(measured, kPartitions, step)}};
 }
 
 void compare(const testing::SmallNetwork& network, int64_t rounds) {
@@ -93,7 +99,7 @@ void compare(const testing::SmallNetwork& network, int64_t rounds) {
     if (round < 0) continue;  // to warm up
     for (size_t k = 0; k < all.size(); ++k) {
       times[k].push_back(of_round[k]);
-      ratios[k].push_back(of_round[k] / of_round.back());
+      ratios[k].push_back(of_round[k] / of_round[kByTime]);
     }
   }
   std::printf("%s\n", network.name.c_str());
