@@ -259,12 +259,14 @@ struct LayerBytes {
   int64_t workspace = 0;
 };
 
-bool sees_memory(c10::Device device) { return device.is_cpu() || device.is_meta(); }
+bool sees_memory(c10::Device device) {
+  return device.is_cpu() || device.is_meta() || device.is_cuda();
+}
 
 std::vector<LayerBytes> measure_memory(Subject& subject) {
   LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
   {
-    const internal::AllocationScope scope(memory);
+    const internal::AllocationScope scope(memory, /*cuda=*/subject.device().is_cuda());
     subject.run([&](const LayerEvent& event) {
       if (event.backward) {
         event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
@@ -351,8 +353,8 @@ std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Ten
   (void)rows_of(sample, options.micro_batch_rows());
   const c10::Device device = device_of(model, sample);
   TORCH_CHECK_VALUE(sees_memory(device),
-                    "sizes are measured on the CPU and on the meta device, "
-                    "but the model is on ",
+                    "sizes are measured on the CPU, on CUDA and on the meta device, but the model "
+                    "is on ",
                     device,
                     "; profile a model of the same layers there (gpipe::MetaScope builds it)");
   const std::vector<LayerProfile> layers = held(model);

@@ -5,6 +5,10 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#if GPIPE_TORCH_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -134,6 +138,33 @@ class MetaAllocator final : public c10::Allocator {
   void copy_data(void* /*target*/, const void* /*source*/, size_t /*count*/) const override {}
 };
 
+#if GPIPE_TORCH_HAS_CUDA
+// CUDA's allocator tells of its blocks itself, for the rest of the process. It holds a lock when it
+// does: nothing here may call it.
+void watch_cuda() {
+  static const bool watching = [] {
+    namespace allocator = c10::cuda::CUDACachingAllocator;
+    allocator::attachAllocatorTraceTracker([](const allocator::TraceEntry& entry) {
+      static auto* const seen = new Blocks;
+      auto* const address = reinterpret_cast<void*>(entry.addr_);  // NOLINT: a device's address
+      if (entry.action_ == allocator::TraceEntry::ALLOC) {
+        const Block block = begin(c10::Device(c10::kCUDA, entry.device_), entry.size_);
+        if (block.id != 0) seen->add(address, block);
+      } else if (entry.action_ == allocator::TraceEntry::FREE_REQUESTED) {
+        const Block block = seen->take(address);
+        if (block.id != 0) end(block);
+      }
+    });
+    return true;
+  }();
+  (void)watching;
+}
+#else
+void watch_cuda() {
+  throw std::logic_error("this LibTorch has no CUDA, whose blocks were asked for");
+}
+#endif
+
 }  // namespace
 
 void install_allocators() {
@@ -149,8 +180,9 @@ void install_allocators() {
   (void)installed;
 }
 
-AllocationScope::AllocationScope(AllocationObserver& observer) {
+AllocationScope::AllocationScope(AllocationObserver& observer, bool cuda) {
   install_allocators();
+  if (cuda) watch_cuda();
   Current& now = current();
   std::unique_lock<std::shared_mutex> lock(now.mutex);
   if (now.observer != nullptr) {

@@ -1,5 +1,5 @@
-// AllocationScope: sees every block of memory that LibTorch takes and gives back, on the CPU and on
-// the meta device.
+// AllocationScope: sees every block of memory that LibTorch takes and gives back, on the CPU, on
+// the meta device and on CUDA devices.
 //
 // On the meta device a block has no memory, but a size and a device; so what a model of any size
 // would hold is counted without holding it.
@@ -26,14 +26,17 @@ class AllocationObserver {
 
 // While it lives, `observer` sees the blocks of all threads. Blocks taken before are not seen, nor
 // blocks that are given back afterwards. The first scope puts an allocator in front of LibTorch's
-// own for the rest of the process; without a scope it only hands on.
+// own for the rest of the process; without a scope it only hands on. (A tensor that was made before
+// that is not seen to grow.)
 //
 // Requirements: the observer outlives the scope.
 //
-// Throws std::logic_error if another scope lives: what one counts would be missing in the other.
+// Throws std::logic_error if another scope lives: what one counts would be missing in the other;
+// and for `cuda` where LibTorch has no CUDA.
 class AllocationScope {
  public:
-  explicit AllocationScope(AllocationObserver& observer);
+  // `cuda`: blocks on CUDA devices, too, of which one must have been used before.
+  explicit AllocationScope(AllocationObserver& observer, bool cuda = false);
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;
