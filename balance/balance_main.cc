@@ -142,7 +142,7 @@ c10::Device parse_device(const std::string& text) {
                                 ": give cpu, cuda, or cuda and a number, such "
                                 "as cuda:1");
   }
-  const auto devices = static_cast<int64_t>(torch::cuda::device_count());
+  const int64_t devices{torch::cuda::device_count()};
   if (index >= devices) {
     throw std::invalid_argument(
         absl::StrFormat("--device=%s: this machine has %d CUDA devices", text, devices));
@@ -169,7 +169,7 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
 }
 
 std::string writable(const char* flag, const std::string& path) {
-  const std::string full = command::user_path(path);
+  std::string full = command::user_path(path);
   if (!full.empty()) command::check_writable_file(flag, full);
   return full;
 }

@@ -42,7 +42,7 @@ constexpr double kGiB = 1 << 30;
 std::string gib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / kGiB;
   if (bytes > 0 && value < 0.0005) return "<0.001";
-  return absl::StrFormat(value < 0.095 ? "%.3f" : "%.2f", value);
+  return absl::StrFormat("%.*f", value < 0.095 ? 3 : 2, value);
 }
 
 int64_t sum(const std::vector<int64_t>& values) {

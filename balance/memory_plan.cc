@@ -22,7 +22,7 @@ namespace gpipe::balance {
 namespace {
 
 // Steps of which the second is like all that follow.
-constexpr int kSteps = 2;
+constexpr int64_t kSteps = 2;
 
 c10::Device meta(int64_t k) { return {c10::kMeta, static_cast<c10::DeviceIndex>(k)}; }
 

@@ -87,7 +87,7 @@ int64_t in_range(const char* flag, int64_t value) {
 }
 
 std::string writable(const char* flag, const std::string& path) {
-  const std::string full = command::user_path(path);
+  std::string full = command::user_path(path);
   if (!full.empty()) command::check_writable_file(flag, full);
   return full;
 }
