@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "command/command_line.h"
+#include "command/interrupt.h"
 
 namespace gpipe::command {
 
@@ -38,7 +39,13 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
     return refuse(error, kErrorExitCode);
   }
   try {
-    return work();
+    const int code = work();
+    if (code == 0 && !std::cout.flush()) {
+      throw std::runtime_error("the result cannot be written to standard output");
+    }
+    return code;
+  } catch (const Interrupted&) {
+    return kInterruptedExitCode;
   } catch (const std::exception& error) {
     return refuse(error, kErrorExitCode);
   }

@@ -20,8 +20,9 @@ std::string message_of(const std::exception& error);
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
 //
-// Exit codes: 2 for wrong usage; 1 for anything else that `prepare` or the work throws, and if the
-// answer to --help cannot be written.
+// Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for anything else that
+// `prepare` or the work throws, and if the answer to --help, or what a work that went well has
+// printed, cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<std::function<int()>()>& prepare);
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "command/interrupt.h"
+
 namespace gpipe::command {
 namespace {
 
@@ -54,6 +56,12 @@ TEST(RunCommand, TheSameWhileWorkingIsAnError) {
   EXPECT_EQ(result.code, kErrorExitCode);
   EXPECT_THAT(result.errors, HasSubstr("error: x"));
   EXPECT_EQ(run([]() -> Work { throw std::runtime_error("x"); }).code, kErrorExitCode);
+}
+
+TEST(RunCommand, AnInterruptedWorkIsNoError) {
+  const Result result = run([]() -> Work { return []() -> int { throw Interrupted(); }; });
+  EXPECT_EQ(result.code, kInterruptedExitCode);
+  EXPECT_EQ(result.errors, "");
 }
 
 TEST(RunCommand, HelpNeedsNoPreparation) {

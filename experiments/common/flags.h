@@ -39,9 +39,6 @@ struct CommonFlags {
 // for a --json that cannot be written.
 CommonFlags read_common_flags();
 
-// Returns `value`. Throws std::invalid_argument if it is below `least` or above `most`.
-int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most);
-
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
 // CPU as often as needed if there are none. With `any_number`, all devices that were given by hand,
 // however many. Throws std::invalid_argument if they are too few.

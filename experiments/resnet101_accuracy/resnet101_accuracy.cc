@@ -11,6 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
+#include "command/flag_values.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
 #include "experiments/common/variants.h"
@@ -75,8 +76,8 @@ AccuracyFlags read_flags() {
       flags.common.experiment,
       {{"gpipe-256", "pipeline-256"}, {"gpipe-1k", "pipeline-1k"}, {"gpipe-4k", "pipeline-4k"}});
   flags.limit_train =
-      in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
-  flags.workers = in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
+      command::in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
+  flags.workers = command::in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
   if (flags.workers < 0) {
     const auto cores = static_cast<int64_t>(std::max(std::thread::hardware_concurrency(), 1U));
     flags.workers = read_data(flags.common.scale).rfind("imagenet", 0) == 0

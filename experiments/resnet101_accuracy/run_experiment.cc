@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/statistics.h"
@@ -72,7 +73,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
                                        .devices(ready.devices)
                                        .chunks(settings.chunks)
                                        .checkpoint(ready.flags.common.checkpoint),
-                                   parse_schedule("--schedule", ready.flags.common.schedule));
+                                   balance::parse_schedule(ready.flags.common.schedule));
   }
   throw std::logic_error("unknown way");
 }

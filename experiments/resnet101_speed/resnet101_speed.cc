@@ -16,6 +16,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "balance/training_flags.h"
+#include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/flags.h"
@@ -79,7 +81,8 @@ Settings settle(const CommonFlags& flags, const std::string& name) {
   }
   if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
   if (flags.epochs > 0) settings.epochs = flags.epochs;
-  const int64_t samples = in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
+  const int64_t samples =
+      command::in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
   if (samples > 0) settings.samples = samples;
   if (!published.balance.empty()) {
     settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
@@ -132,7 +135,7 @@ std::unique_ptr<Trainer> make_trainer(const CommonFlags& flags, const Settings& 
                                    .devices(settings.devices)
                                    .chunks(settings.chunks)
                                    .checkpoint(flags.checkpoint),
-                               parse_schedule("--schedule", flags.schedule));
+                               balance::parse_schedule(flags.schedule));
 }
 
 void run(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
