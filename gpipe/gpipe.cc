@@ -262,6 +262,8 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
   return layers_[index < 0 ? index + count : index];
 }
 
+Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Routes::create(1); }
+
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;
 }

@@ -8,6 +8,7 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -55,6 +56,20 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   for (size_t k = 0; k < std::min(sent.size(), packets.size()); ++k) {
     sent[k] = std::move(packets[k]);
   }
+}
+
+// An observer that adds to events what the executor does not know. `recomputes` is [stage].
+Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes) {
+  static std::atomic<int64_t> runs{0};
+  return [&observer, &recomputes, run = runs++](const Event& event) {
+    RecomputeTime& recompute = recomputes[event.action.stage];
+    if (event.edge == Event::Edge::kBegin) recompute = {};
+    Event complete = event;
+    complete.recompute_begin = recompute.begin;
+    complete.recompute_end = recompute.end;
+    complete.run = run;
+    observer(complete);
+  };
 }
 
 }  // namespace
@@ -251,7 +266,14 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  options.observer = &observer;
+  std::vector<RecomputeTime> recomputes;
+  Observer complete;
+  if (observer) {
+    recomputes.resize(stages());
+    complete = completing(observer, recomputes);
+    context.recomputes = &recomputes;
+    options.observer = &complete;
+  }
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
     if (!on_caller) state.emplace(caller_state);

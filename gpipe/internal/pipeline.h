@@ -90,6 +90,7 @@ class Pipeline {
            const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
+  const Routes& routes() const { return programs_.routes(); }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -51,6 +52,23 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
   }
   return false;
 }
+
+// Takes the time of a recompute, if somebody observes. Several of one action follow each other.
+class RecomputeTimer {
+ public:
+  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
+    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
+  }
+  ~RecomputeTimer() {
+    if (time_ != nullptr) time_->end = Clock::now();
+  }
+  RecomputeTimer(const RecomputeTimer&) = delete;
+  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  RecomputeTime* time_;
+};
 
 bool any_defined(const std::vector<Packet>& gradients) {
   for (const Packet& packet : gradients) {
@@ -328,6 +346,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
 }
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
+  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
   check_kept(kept.inputs, "between its forward and its recompute");
   run.plan.model.check_parameters(index_);
   std::vector<Packet> copy;
