@@ -34,7 +34,16 @@ ABSL_FLAG(std::string, checkpoint, "except_last",
           "never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
+ABSL_FLAG(std::string, ways, "",
+          "How figures are obtained: names, separated by commas, of measured (on the devices at "
+          "hand, at --scale), planned (memory, at full size), simulated (speed, at full size). "
+          "Default: all that the experiment has.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
+ABSL_FLAG(std::string, trace, "",
+          "Write the timeline of the last measured step to this file, for Perfetto "
+          "(pipelines).");
+ABSL_FLAG(bool, explain, false,
+          "Say where the time of a step goes, and what would make it faster (pipelines).");
 
 namespace gpipe::experiments {
 
@@ -54,7 +63,10 @@ CommonFlags read_common_flags() {
   flags.schedule = absl::GetFlag(FLAGS_schedule);
   balance::parse_schedule(flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
+  flags.ways = absl::GetFlag(FLAGS_ways);
   flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
+  flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
 }
 

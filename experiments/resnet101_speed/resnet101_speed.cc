@@ -162,18 +162,18 @@ void run(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
 Plan prepare() {
   const CommonFlags flags = read_common_flags();
   Plan plan;
+  plan.name = "resnet101_speed";
   plan.table = published_speed();
   plan.json = flags.json;
   plan.remarks = {"Published: torchgpipe v0.0.5 and Huang et al. (GPipe), ResNet-101, on GPUs.",
                   "Measured: --scale=" + to_text(flags.scale) +
                       "; whole training steps on random images, loading left out."};
   plan.variants = make_variants(
-      flags, "all", names_of(speed_variants()),
-      [](const CommonFlags& own, const std::string& name) -> Variant {
-        return {name, "",
-                [own, settings = settle(own, name)](Outcome& outcome, const RunContext& context) {
-                  run(own, settings, outcome, context);
-                }};
+      flags, "all", names_of(speed_variants()), {Origin::kMeasured},
+      [](const CommonFlags& own, const std::string& name, Origin /*way*/) -> RunVariant {
+        return [own, settings = settle(own, name)](Outcome& outcome, const RunContext& context) {
+          run(own, settings, outcome, context);
+        };
       });
   return plan;
 }
