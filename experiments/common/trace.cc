@@ -21,13 +21,19 @@ void write_trace(const std::string& path, const std::string& title, const Timeli
                  const std::optional<Routes>& routes, std::ostream* out) {
   const std::vector<StepTimeline> steps = timeline.steps();
   if (steps.empty()) return;
-  const bool picture = std::filesystem::path(path).extension() == ".svg";
   if (out != nullptr) {
     *out << title << ", the last whole step; " << to_text(split_time(steps.back(), routes))
          << std::flush;
   }
-  command::write_result(path, picture ? to_svg({{"measured", steps.back()}}, title)
-                                      : to_chrome_trace({{title, {steps.back()}, routes}}));
+  if (std::filesystem::path(path).extension() == ".svg") {
+    command::write_result(path, to_svg({{"measured", steps.back()}}, title));
+    return;
+  }
+  TraceProcess process;
+  process.name = title;
+  process.steps = {steps.back()};
+  process.routes = routes;
+  command::write_result(path, to_chrome_trace({process}));
 }
 
 }  // namespace gpipe::experiments

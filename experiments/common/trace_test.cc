@@ -39,8 +39,8 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
   for (int64_t run = 0; run < 2; ++run) {
     const Action action{ActionKind::kForward, 0, static_cast<int32_t>(run)};
     observer({Event::Edge::kBegin, action, 0, now, false, {}, {}, run});
-    observer({Event::Edge::kEnd, action, 0, now + std::chrono::milliseconds(2), false, {}, {},
-              run});
+    observer(
+        {Event::Edge::kEnd, action, 0, now + std::chrono::milliseconds(2), false, {}, {}, run});
   }
   std::ostringstream out;
   const std::string trace = written("trace.json", timeline, &out);

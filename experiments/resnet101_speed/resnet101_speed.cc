@@ -156,6 +156,7 @@ void run(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
   options.samples = settings.samples;
   options.epochs = settings.epochs;
   options.skip_epochs = flags.skip_epochs;
+  options.trace = flags.trace;
   run_speed(*trainer, optimizer, images, labels, options, context, outcome);
 }
 
