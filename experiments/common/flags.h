@@ -27,6 +27,7 @@ struct CommonFlags {
   std::vector<int64_t> balance;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   std::string checkpoint_name;
+  bool checkpoint_given = false;
   std::string schedule;
   uint64_t seed = 0;
   std::string ways;      // of obtaining figures: names, or empty

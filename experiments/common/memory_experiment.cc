@@ -49,9 +49,9 @@ const MemoryVariant& find(const MemoryExperiment& experiment, const std::string&
   throw std::invalid_argument("there is no variant " + name);
 }
 
-void set_checkpoint(Settings& settings, const MemoryVariant& variant, const std::string& name) {
-  settings.checkpoint = variant.recomputes_all && name == "except_last" ? "always" : name;
-  settings.run.checkpoint = balance::parse_checkpoint(settings.checkpoint);
+void set_checkpoint(Settings& settings, const std::string& name) {
+  settings.checkpoint = name;
+  settings.run.checkpoint = balance::parse_checkpoint(name);
 }
 
 Settings planned_settings(const MemoryExperiment& experiment, const MemoryVariant& variant) {
@@ -60,7 +60,7 @@ Settings planned_settings(const MemoryExperiment& experiment, const MemoryVarian
   settings.run.batch = experiment.batch;
   settings.run.balance = variant.balance;
   settings.run.chunks = std::min(variant.chunks, experiment.batch);
-  set_checkpoint(settings, variant, "except_last");
+  set_checkpoint(settings, variant.checkpoint);
   settings.schedule = kSchedule;
   return settings;
 }
@@ -79,7 +79,7 @@ Settings measured_settings(const MemoryExperiment& experiment, const MemoryVaria
     run.chunks = choose_chunks(flags, variant.chunks, run.batch);
     run.balance =
         choose_balance(flags.balance, variant.balance, run.network.name, layers_of(run.network));
-    set_checkpoint(settings, variant, flags.checkpoint_name);
+    if (flags.checkpoint_given) set_checkpoint(settings, flags.checkpoint_name);
     settings.schedule = flags.schedule;
   }
   run.devices = choose_devices(flags, variant.name,
@@ -173,26 +173,24 @@ RunVariant runner(Settings settings, Origin way) {
   };
 }
 
-// The flags that a plan of the published settings has no use for.
-void check_planned(const CommonFlags& flags) {
-  std::string flag;
-  if (flags.batch_size > 0) flag = "--batch_size";
-  if (flags.chunks > 0) flag = "--chunks";
-  if (!flags.balance.empty()) flag = "--balance";
-  if (flag.empty()) return;
-  throw std::invalid_argument(flag +
-                              " is for measured rows, and planned ones have the published "
-                              "settings: add --ways=measured (//balance:memory_plan plans any)");
-}
-
+// What would be ignored.
 void check(const CommonFlags& flags) {
   if (flags.epochs > 0) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
   }
-  if (!flags.trace.empty() || flags.explain) {
-    throw std::invalid_argument(std::string(flags.explain ? "--explain" : "--trace") +
-                                ": a memory experiment takes no times");
+  if (!flags.trace.empty()) {
+    throw std::invalid_argument("--trace: a memory experiment takes no times");
   }
+  if (flags.ways != to_text(Origin::kPlanned)) return;
+  std::string flag;
+  if (flags.batch_size > 0) flag = "--batch_size";
+  if (flags.chunks > 0) flag = "--chunks";
+  if (!flags.balance.empty()) flag = "--balance";
+  if (flags.checkpoint_given) flag = "--checkpoint";
+  if (flag.empty()) return;
+  throw std::invalid_argument(flag +
+                              " is for measured rows, and planned ones have the published "
+                              "settings; //balance:memory_plan plans any");
 }
 
 }  // namespace
@@ -251,7 +249,6 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
       flags, "all", names, {Origin::kPlanned, Origin::kMeasured},
       [&experiment](const CommonFlags& own, const std::string& name, Origin way) {
         const MemoryVariant& variant = find(experiment, name);
-        if (way == Origin::kPlanned) check_planned(own);
         Settings settings = way == Origin::kPlanned ? planned_settings(experiment, variant)
                                                     : measured_settings(experiment, variant, own);
         settings.run.schedule = balance::parse_schedule(settings.schedule);

@@ -22,10 +22,8 @@ struct MemoryVariant {
   std::string network;           // for models::model_by_name(): "unet:24,128"
   std::vector<int64_t> balance;  // empty: the plain network
   int64_t chunks = 1;
-  // Whether --checkpoint=except_last, the default, recomputes all micro-batches, as in torchgpipe
-  // when the mini-batch gives fewer of them than `chunks`.
-  bool recomputes_all = false;
-  std::string note;  // what a reader must know of this row
+  std::string checkpoint = "except_last";  // if --checkpoint is not given
+  std::string note;                        // what a reader must know of this row
 };
 
 // A network of the same kind for a smaller scale.

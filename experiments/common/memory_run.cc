@@ -5,10 +5,12 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "balance/caching_allocator.h"
+#include "experiments/common/memory_limit.h"
 #include "gpipe/gpipe.h"
 #include "meta/meta_scope.h"
 
@@ -58,6 +60,10 @@ int64_t MemoryFigures::total() const {
 
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check) {
   MemoryFigures figures;
+  const bool only_cpu = std::all_of(run.devices.begin(), run.devices.end(),
+                                    [](c10::Device device) { return device.is_cpu(); });
+  std::optional<MemoryLimit> limit;
+  if (only_cpu) limit.emplace(available_memory());
   PeakMemory memory(run.devices);
   at::manual_seed(run.seed);
   torch::nn::Sequential network = run.network.make();

@@ -43,8 +43,10 @@ struct MemoryFigures {
 // on the devices, the peaks begin anew, and two steps are trained, each with its optimizer step,
 // without clearing the gradients in between.
 //
-// `check` is called again and again; what it throws ends the run. Throws what the run throws, when
-// memory runs out for example.
+// On the CPU alone memory runs out, with an exception, before the machine's does: the kernel would
+// end the process.
+//
+// `check` is called again and again; what it throws ends the run. Throws what the run throws.
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check);
 
 // The same of a memory plan: nothing is run, each partition has a device of its own with `capacity`
