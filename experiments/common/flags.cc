@@ -40,8 +40,9 @@ ABSL_FLAG(std::string, ways, "",
           "Default: all that the experiment has.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
 ABSL_FLAG(std::string, trace, "",
-          "Write the timeline of the last measured step to this file, for Perfetto "
-          "(pipelines).");
+          "Write the timeline of the last whole step that is measured to this file, and say where "
+          "its time went (pipelines): a Chrome trace for ui.perfetto.dev, or a picture if the file "
+          "ends in .svg. If several variants run, their names stand before the ending.");
 ABSL_FLAG(bool, explain, false,
           "Say where the time of a step goes, and what would make it faster (pipelines).");
 

@@ -15,7 +15,9 @@ expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "it is a folder" --json="$work"
 expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
-"$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
+expect_mistake "is for measured pipelines" --experiment=baseline --trace="$work/trace.json"
+
+"$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" --trace="$work/trace.json" >"$work/all.log" 2>&1 || fail "a run"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
   grep -q "^$row  *measured " "$work/all.log" || fail "no measured row $row"
   grep -q "^$row  *simulated " "$work/all.log" || fail "no simulated row $row"
@@ -38,6 +40,17 @@ assert abs(figures["speed_up"]["ours"] * rows["baseline"]["figures"]["throughput
            - figures["throughput"]["ours"]) < 1e-6 * figures["throughput"]["ours"]
 assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and len(rows["baseline"]["epochs"]) == 2
 END
+python3 - "$work/trace.pipeline-2.json" <<'END' || fail "the trace"
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+names = sorted(event["name"] for event in events if event["ph"] == "X" and event["tid"] == 0)
+assert names[:2] == ["B0.0", "B0.1"] and "F0.7" in names and "recompute" in names, names
+assert any(event["ph"] == "s" for event in events)
+END
+[ -e "$work/trace.baseline.json" ] && fail "a trace of what is no pipeline"
+grep -q "^pipeline-2, the last whole step; a step: " "$work/all.log" || fail "where the time goes"
+"$program" "${tiny[@]}" --epochs=1 --experiment=pipeline-2 --trace="$work/trace.svg" >"$work/svg.log" 2>&1 &&
+  grep -q "^<svg" "$work/trace.svg" || fail "the picture"
 
 # The older table: another network, other settings.
 "$program" --edition=2019-06 --experiment=naive-1,pipeline-8 "${tiny[@]}" --epochs=1 --json="$work/june.json" \
