@@ -95,7 +95,7 @@ class Costs {
   }
 
   void add_routes(const balance::Profile& profile) {
-    bytes_ = {outputs_.begin(), outputs_.end() - 1};
+    bytes_.assign(outputs_.begin(), outputs_.end() - 1);
     std::vector<Route> skips;
     const auto add = [&](int32_t from, int32_t to, int64_t bytes) {
       skips.push_back({from, to, "skip"});

@@ -161,8 +161,8 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
     outcome.note += "; between CPU stages nothing is copied, so the streams make no difference";
   }
   outcome.settings = settings_of(flags, settings);
-  outcome.settings.update(
-      {{"samples", settings.batch_size * settings.steps}, {"epochs", settings.epochs}});
+  outcome.settings["samples"] = settings.batch_size * settings.steps;
+  outcome.settings["epochs"] = settings.epochs;
   add_common(flags, settings.devices, outcome.settings);
   *context.out << "\n" << settings.variant.name << ": " << outcome.note << std::endl;
 
