@@ -29,9 +29,9 @@ ABSL_FLAG(int64_t, chunks, 0,
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
           "proportion to the network's layers.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
+ABSL_FLAG(std::string, checkpoint, "",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
-          "never.");
+          "never. Default: except_last, unless the published run had another.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
 ABSL_FLAG(std::string, ways, "",
@@ -60,6 +60,8 @@ CommonFlags read_common_flags() {
   flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 0);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
   flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
+  flags.checkpoint_given = !flags.checkpoint_name.empty();
+  if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
   flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
   balance::parse_schedule(flags.schedule);

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "experiments/common/statistics.h"
@@ -44,22 +46,6 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
 }
 
 }  // namespace
-
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants) {
-  std::vector<VariantName> names;
-  for (const SpeedVariant& variant : variants) {
-    names.push_back({variant.name, !variant.balance.empty()});
-  }
-  return names;
-}
-
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name) {
-  for (const SpeedVariant& variant : variants) {
-    if (variant.name == name) return variant;
-  }
-  throw std::invalid_argument("there is no variant " + name);
-}
 
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,

@@ -8,28 +8,12 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "experiments/common/program.h"
 #include "experiments/common/report.h"
 #include "experiments/common/trainer.h"
-#include "experiments/common/variants.h"
 
 namespace gpipe::experiments {
-
-// A published run.
-struct SpeedVariant {
-  std::string name;
-  int64_t batch_size = 0;
-  int64_t chunks = 1;
-  std::vector<int64_t> balance;  // empty: the plain network
-};
-
-// For make_variants().
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
-// Throws std::invalid_argument for an unknown name.
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name);
 
 struct SpeedOptions {
   std::string title;

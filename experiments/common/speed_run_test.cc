@@ -137,17 +137,6 @@ TEST_F(SpeedRunTest, AnErrorKeepsTheEpochsBefore) {
   EXPECT_EQ(outcome_.epochs.size(), 1u);
 }
 
-TEST(SpeedVariants, NamesAndBack) {
-  const std::vector<SpeedVariant> variants = {{"baseline", 8, 1, {}},
-                                              {"pipeline-2", 16, 4, {1, 2}}};
-  const std::vector<VariantName> names = names_of(variants);
-  ASSERT_EQ(names.size(), 2u);
-  EXPECT_FALSE(names[0].pipeline);
-  EXPECT_TRUE(names[1].pipeline);
-  EXPECT_EQ(find_variant(variants, names[1].name).batch_size, 16);
-  EXPECT_THROW(find_variant(variants, "pipeline-4"), std::invalid_argument);
-}
-
 TEST_F(SpeedRunTest, NoSamples) { EXPECT_THROW(run(0, 1), std::invalid_argument); }
 
 }  // namespace
