@@ -144,7 +144,7 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   options.samples = settings.samples;
   options.epochs = settings.epochs;
   options.skip_epochs = settings.flags.skip_epochs;
-  options.trace = flags.trace;
+  options.trace = settings.flags.trace;
   run_speed(*trainer, optimizer, input, target, options, context, outcome);
 }
 
