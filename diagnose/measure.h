@@ -1,0 +1,51 @@
+// measure_steps, measure_loss, measure_link: times of a pipeline that runs, for a diagnosis.
+#ifndef DIAGNOSE_MEASURE_H_
+#define DIAGNOSE_MEASURE_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/options.h"
+
+namespace gpipe::diagnosis {
+
+// Seconds; medians over the steps.
+struct StepTimes {
+  double step = 0;
+  // That all workers together spent in actions. On accelerators only the host's share.
+  double busy = 0;
+};
+
+// Runs steps for `seconds`, three at least, and one before them that does not count. `options` may
+// not have an observer: it is replaced. Adds to gradients.
+StepTimes measure_steps(GPipe pipe, const Tensors& inputs, const Tensors& targets,
+                        const LossFn& loss_fn, StepOptions options, double seconds);
+
+struct LossTimes {
+  double forward = 0;
+  double backward = 0;
+};
+
+// Of the loss function alone, for these outputs of a model.
+LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const LossFn& loss_fn);
+
+struct Link {
+  double bandwidth = 0;  // bytes per second; 0: transfers take their latency only
+  double latency = 0;    // seconds
+};
+
+// Between the first two devices that differ; all 0 if all are the same.
+Link measure_link(const std::vector<c10::Device>& devices);
+
+// How many partitions on these devices can compute at once, if each on the CPU has so many threads:
+// one on each accelerator, and on the CPU as many as `cpu_cores` have room for (0: those of this
+// machine that the process may use). At least 1, at most all.
+int64_t partitions_at_once(const std::vector<c10::Device>& devices, int64_t cpu_threads,
+                           int64_t cpu_cores);
+
+}  // namespace gpipe::diagnosis
+
+#endif  // DIAGNOSE_MEASURE_H_
