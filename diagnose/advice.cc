@@ -23,7 +23,7 @@ constexpr int kMostSimulations = 300;  // of a search
 
 class Search {
  public:
-  Search(const Costs& costs, int64_t rows, const Setup& now, const Machine& machine,
+  Search(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
          const AdviceOptions& options)
       : costs_(costs), rows_(rows), now_(now), machine_(machine), options_(options) {
     // Layers that no partition begins with.
@@ -33,38 +33,38 @@ class Search {
   }
 
   // Modeled seconds; infinite for a setup that cannot run.
-  double step(const Setup& setup) const {
+  double step(const PipelineSetup& setup) const {
     if (!runs(setup) || !fits(setup)) return kNever;
     return model_step(costs_, rows_, setup, machine_).step;
   }
 
-  std::vector<int64_t> memory(const Setup& setup) const {
+  std::vector<int64_t> memory(const PipelineSetup& setup) const {
     return model_memory(costs_, rows_, setup, options_.param_scale);
   }
 
-  Setup with_chunks() const {
-    Setup best = now_;
+  PipelineSetup with_chunks() const {
+    PipelineSetup best = now_;
     for (const int64_t chunks : options_.chunks) {
-      Setup other = now_;
+      PipelineSetup other = now_;
       other.chunks = chunks;
       keep_faster(best, other);
     }
     return best;
   }
 
-  Setup with_balance() const { return searched(now_, /*modes=*/false); }
+  PipelineSetup with_balance() const { return searched(now_, /*modes=*/false); }
 
   // The fastest modes; and those that never keep more than one graph where that is enough.
-  std::vector<Setup> with_checkpoints() const {
-    Setup sparing = now_;
+  std::vector<PipelineSetup> with_checkpoints() const {
+    PipelineSetup sparing = now_;
     sparing.checkpoints.assign(now_.balance.size(), Checkpoint::kExceptLast);
     return {with_fastest_modes(now_), sparing};
   }
 
-  std::vector<Setup> with_schedules() const {
-    std::vector<Setup> result;
+  std::vector<PipelineSetup> with_schedules() const {
+    std::vector<PipelineSetup> result;
     for (const NamedSchedule& schedule : options_.schedules) {
-      Setup other = now_;
+      PipelineSetup other = now_;
       other.schedule = schedule;
       if (runs(other) && schedule_of(other) != schedule_of(now_)) result.push_back(other);
     }
@@ -72,27 +72,27 @@ class Search {
   }
 
   // The best of everything at once.
-  Setup with_all() const {
+  PipelineSetup with_all() const {
     std::vector<int64_t> chunks = options_.chunks;
     chunks.push_back(now_.chunks);
     std::vector<NamedSchedule> schedules = {now_.schedule};
     schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
-    std::vector<std::pair<double, Setup>> found;
+    std::vector<std::pair<double, PipelineSetup>> found;
     for (const int64_t number : chunks) {
       for (const NamedSchedule& schedule : schedules) {
-        Setup setup = now_;
+        PipelineSetup setup = now_;
         setup.chunks = number;
         setup.schedule = schedule;
         if (!runs(setup)) continue;
         setup = with_fastest_modes(setup);
-        Setup even = with_fastest_modes(with_even_balance(setup));
+        PipelineSetup even = with_fastest_modes(with_even_balance(setup));
         found.emplace_back(step(setup), setup);
         found.emplace_back(step(even), std::move(even));
       }
     }
     std::stable_sort(found.begin(), found.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    Setup best = now_;
+    PipelineSetup best = now_;
     for (size_t k = 0; k < std::min(found.size(), kSearched); ++k) {
       keep_faster(best, searched(found[k].second, /*modes=*/true));
     }
@@ -100,14 +100,14 @@ class Search {
   }
 
  private:
-  int64_t micro_batches(const Setup& setup) const {
+  int64_t micro_batches(const PipelineSetup& setup) const {
     return internal::cut_sizes(rows_, setup.chunks).micro_batches;
   }
-  Schedule schedule_of(const Setup& setup) const {
+  Schedule schedule_of(const PipelineSetup& setup) const {
     return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
   }
 
-  bool runs(const Setup& setup) const {
+  bool runs(const PipelineSetup& setup) const {
     try {
       const Schedule schedule = schedule_of(setup);
       return schedule.stages() == static_cast<int64_t>(setup.balance.size()) &&
@@ -117,7 +117,7 @@ class Search {
     }
   }
 
-  bool fits(const Setup& setup) const {
+  bool fits(const PipelineSetup& setup) const {
     if (options_.memory_limit <= 0) return true;
     const std::vector<int64_t> memory = this->memory(setup);
     return *std::max_element(memory.begin(), memory.end()) <= options_.memory_limit;
@@ -132,12 +132,12 @@ class Search {
     return true;
   }
 
-  void keep_faster(Setup& best, const Setup& other) const {
+  void keep_faster(PipelineSetup& best, const PipelineSetup& other) const {
     if (step(other) < step(best)) best = other;
   }
 
   // Each partition with the fastest mode that fits: one does not change another's memory.
-  Setup with_fastest_modes(Setup setup) const {
+  PipelineSetup with_fastest_modes(PipelineSetup setup) const {
     setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
     for (const Checkpoint slower : {Checkpoint::kExceptLast, Checkpoint::kAlways}) {
       if (options_.memory_limit <= 0) break;
@@ -150,7 +150,7 @@ class Search {
   }
 
   // The cut that best_balance() finds, which knows one mode for all.
-  Setup with_even_balance(Setup setup) const {
+  PipelineSetup with_even_balance(PipelineSetup setup) const {
     balance::Profile profile = costs_.at(internal::cut_sizes(rows_, setup.chunks).rows);
     const auto of_loss = static_cast<double>(profile.batch_rows);
     profile.layers.back().forward += costs_.loss_forward * of_loss;
@@ -170,8 +170,8 @@ class Search {
   }
 
   // Moves cuts for as long as that makes the step shorter.
-  Setup searched(const Setup& start, bool modes) const {
-    Setup best = start;
+  PipelineSetup searched(const PipelineSetup& start, bool modes) const {
+    PipelineSetup best = start;
     keep_faster(best, with_even_balance(start));
     double best_step = step(best);
     int left = kMostSimulations;
@@ -181,7 +181,7 @@ class Search {
       bool better = false;
       for (size_t cut = 0; cut + 1 < best.balance.size(); ++cut) {
         for (const int64_t layers : {by, -by}) {
-          Setup moved = best;
+          PipelineSetup moved = best;
           moved.balance[cut] += layers;
           moved.balance[cut + 1] -= layers;
           if (!allowed(moved.balance)) continue;
@@ -200,29 +200,29 @@ class Search {
   }
 
   // Takes back what gains next to nothing.
-  Setup simplified(Setup setup) const {
+  PipelineSetup simplified(PipelineSetup setup) const {
     const double most = step(setup) * (1 + kWorthAChange);
     const auto back = [&](auto member) {
-      Setup other = setup;
+      PipelineSetup other = setup;
       other.*member = now_.*member;
       if (step(other) <= most) setup = std::move(other);
     };
-    back(&Setup::schedule);
-    back(&Setup::chunks);
-    back(&Setup::balance);
-    back(&Setup::checkpoints);
+    back(&PipelineSetup::schedule);
+    back(&PipelineSetup::chunks);
+    back(&PipelineSetup::balance);
+    back(&PipelineSetup::checkpoints);
     return setup;
   }
 
   const Costs& costs_;
   const int64_t rows_;
-  const Setup& now_;
+  const PipelineSetup& now_;
   const Machine& machine_;
   const AdviceOptions& options_;
   std::set<int64_t> closed_;
 };
 
-int changes(const Setup& a, const Setup& b) {
+int changes(const PipelineSetup& a, const PipelineSetup& b) {
   return static_cast<int>(a.chunks != b.chunks) + static_cast<int>(a.balance != b.balance) +
          static_cast<int>(a.checkpoints != b.checkpoints) +
          static_cast<int>(a.schedule.name != b.schedule.name);
@@ -230,12 +230,12 @@ int changes(const Setup& a, const Setup& b) {
 
 }  // namespace
 
-std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                 const Machine& machine, double step, const AdviceOptions& options) {
   const double modeled = model_step(costs, rows, setup, machine).step;
   const Search search(costs, rows, setup, machine, options);
   std::vector<Advice> advice;
-  const auto add = [&](Change change, const Setup& other, double least) {
+  const auto add = [&](Change change, const PipelineSetup& other, double least) {
     if (changes(other, setup) == 0 || modeled <= 0) return;
     const double predicted = search.step(other);
     Advice of;
@@ -252,15 +252,15 @@ std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const Setup& s
   };
   add(Change::kChunks, search.with_chunks(), options.least_speed_up);
   add(Change::kBalance, search.with_balance(), options.least_speed_up);
-  for (const Setup& other : search.with_checkpoints()) {
+  for (const PipelineSetup& other : search.with_checkpoints()) {
     add(Change::kCheckpoints, other, options.least_speed_up);
   }
-  for (const Setup& other : search.with_schedules()) {
+  for (const PipelineSetup& other : search.with_schedules()) {
     add(Change::kSchedule, other, options.least_speed_up);
   }
   double best = 1;
   for (const Advice& of : advice) best = std::max(best, of.speed_up);
-  const Setup all = search.with_all();
+  const PipelineSetup all = search.with_all();
   if (changes(all, setup) > 1) {
     add(Change::kSeveral, all, std::max(options.least_speed_up, best * 1.005));
   }

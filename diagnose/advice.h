@@ -7,7 +7,7 @@
 
 #include "diagnose/costs.h"
 #include "diagnose/diagnosis.h"
-#include "diagnose/setup.h"
+#include "diagnose/pipeline_setup.h"
 #include "diagnose/step_model.h"
 
 namespace gpipe::diagnosis {
@@ -28,7 +28,7 @@ struct AdviceOptions {
 // one, is not tried with it. Nothing that exceeds the memory limit is advised.
 //
 // Throws std::invalid_argument as model_step() does, for `setup`.
-std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                 const Machine& machine, double step, const AdviceOptions& options);
 
 }  // namespace gpipe::diagnosis

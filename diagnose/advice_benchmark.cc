@@ -43,7 +43,7 @@ double median(std::vector<double> values) {
 
 at::Tensor loss(const Tensors& outputs, const Tensors&) { return outputs[0].mean(); }
 
-GPipe make_pipe(const SmallNetwork& network, const Setup& setup) {
+GPipe make_pipe(const SmallNetwork& network, const PipelineSetup& setup) {
   return GPipe(network.make(), GPipeOptions(setup.balance)
                                    .devices(std::vector<c10::Device>(kPartitions, c10::kCPU))
                                    .chunks(setup.chunks)
@@ -57,11 +57,11 @@ struct Gain {
   double step = 0;
 };
 
-Gain follow(const SmallNetwork& network, const at::Tensor& input, const Setup& bad,
-            const Setup& good) {
+Gain follow(const SmallNetwork& network, const at::Tensor& input, const PipelineSetup& bad,
+            const PipelineSetup& good) {
   GPipe before = make_pipe(network, bad);
   GPipe after = make_pipe(network, good);
-  const auto step = [&](GPipe& pipe, const Setup& setup) {
+  const auto step = [&](GPipe& pipe, const PipelineSetup& setup) {
     const double begin = now();
     pipe->step({input}, {}, loss, StepOptions().schedule(setup.schedule.make));
     return now() - begin;
@@ -87,7 +87,7 @@ void compare(const SmallNetwork& network, double seconds) {
   shape[0] *= kMicroBatches;
   const at::Tensor input = at::rand(shape);
   const auto layers = static_cast<int64_t>(network.make()->size());
-  Setup bad;
+  PipelineSetup bad;
   bad.balance = {layers - layers / 2, layers / 2};
   bad.chunks = shape[0];
   bad.checkpoints.assign(kPartitions, Checkpoint::kAlways);

@@ -36,8 +36,8 @@ Costs costs(const std::vector<double>& layers, double start = 0) {
   return result;
 }
 
-Setup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
-            const NamedSchedule& schedule = kInTurns) {
+PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
+                    const NamedSchedule& schedule = kInTurns) {
   const size_t partitions = balance.size();
   return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
 }
@@ -49,7 +49,7 @@ AdviceOptions options() {
   return result;
 }
 
-std::vector<Advice> advise(const Costs& costs, const Setup& setup,
+std::vector<Advice> advise(const Costs& costs, const PipelineSetup& setup,
                            const AdviceOptions& options = options()) {
   return find_advice(costs, 16, setup, Machine(),
                      1.1 * model_step(costs, 16, setup, Machine()).step, options);
@@ -66,7 +66,7 @@ TEST(Advice, NothingIsToBeChangedAboutTheBest) {
 }
 
 TEST(Advice, FewerMicroBatchesWhereEachIsExpensive) {
-  const Setup bad = setup({1, 1}, 16, Checkpoint::kNever);
+  const PipelineSetup bad = setup({1, 1}, 16, Checkpoint::kNever);
   const Costs slow = costs({1, 1}, /*start=*/4);
   const std::vector<Advice> advice = advise(slow, bad);
   ASSERT_EQ(advice.size(), 1u);
@@ -115,7 +115,7 @@ TEST(Advice, WithinALimitOfMemoryPartitionsGetModesOfTheirOwn) {
   // Under 1F1B the first partition holds two micro-batches, the second one.
   AdviceOptions limited = options();
   limited.memory_limit = 2 * (1 + 100) - 1;
-  const Setup bad = setup({1, 1}, 16, Checkpoint::kAlways);
+  const PipelineSetup bad = setup({1, 1}, 16, Checkpoint::kAlways);
   const std::vector<Advice> advice = advise(costs({1, 1}), bad, limited);
   const Advice* modes = find(advice, Change::kCheckpoints);
   ASSERT_NE(modes, nullptr);
@@ -138,7 +138,7 @@ TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
 }
 
 TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {
-  const Setup bad = setup({3, 1}, 16, Checkpoint::kAlways, kFillDrain);
+  const PipelineSetup bad = setup({3, 1}, 16, Checkpoint::kAlways, kFillDrain);
   const Costs slow = costs({1, 1, 1, 1}, /*start=*/4);
   const std::vector<Advice> advice = advise(slow, bad);
   ASSERT_GE(advice.size(), 4u);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kGrid = 0x1p-40;  // a picosecond
 
-int64_t workers_of(int64_t rows, const Setup& setup) {
+int64_t workers_of(int64_t rows, const PipelineSetup& setup) {
   return setup.schedule
       .make(static_cast<int64_t>(setup.balance.size()),
             internal::cut_sizes(rows, setup.chunks).micro_batches)
@@ -22,7 +22,7 @@ int64_t workers_of(int64_t rows, const Setup& setup) {
 
 double on_grid(double seconds) { return std::round(seconds / kGrid) * kGrid; }
 
-std::vector<Part> break_down(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                              const Machine& machine, double ideal, double step) {
   const auto with = [&](bool recompute, bool transfers, bool shared) {
     return model_step(costs, rows, setup, machine, {recompute, transfers, shared});
@@ -49,7 +49,7 @@ std::vector<Part> break_down(const Costs& costs, int64_t rows, const Setup& setu
   return parts;
 }
 
-double fit_contention(const Costs& costs, int64_t rows, const Setup& setup, Machine machine,
+double fit_contention(const Costs& costs, int64_t rows, const PipelineSetup& setup, Machine machine,
                       double busy) {
   machine.contention = 1;
   const double once = model_step(costs, rows, setup, machine).busy;

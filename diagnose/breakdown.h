@@ -7,7 +7,7 @@
 
 #include "diagnose/costs.h"
 #include "diagnose/diagnosis.h"
-#include "diagnose/setup.h"
+#include "diagnose/pipeline_setup.h"
 #include "diagnose/step_model.h"
 
 namespace gpipe::diagnosis {
@@ -20,12 +20,12 @@ double on_grid(double seconds);
 // the measured `step`, so they sum up to step - ideal: exactly, if both are on the grid.
 //
 // Throws as model_step() does.
-std::vector<Part> break_down(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                              const Machine& machine, double ideal, double step);
 
 // Of a machine with `machine.cores`, how much an action takes longer beside others, so that the
 // workers of the modeled step are busy for `busy` seconds together; at least 1.
-double fit_contention(const Costs& costs, int64_t rows, const Setup& setup, Machine machine,
+double fit_contention(const Costs& costs, int64_t rows, const PipelineSetup& setup, Machine machine,
                       double busy);
 
 }  // namespace gpipe::diagnosis

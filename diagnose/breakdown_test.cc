@@ -26,7 +26,7 @@ Costs costs(const std::vector<double>& factors, double small = 1) {
   return result;
 }
 
-Setup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
+PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
   const size_t partitions = balance.size();
   return {std::move(balance),
           chunks,
@@ -94,7 +94,7 @@ TEST(BreakDown, FewCoresAreACauseOfTheirOwn) {
 }
 
 TEST(FitContention, FindsWhatTheWorkersWereBusyMore) {
-  const Setup two = setup({1, 1}, 4, Checkpoint::kNever);
+  const PipelineSetup two = setup({1, 1}, 4, Checkpoint::kNever);
   Machine machine;
   machine.contention = 1.3;
   const double busy = model_step(costs({1, 1}), 4, two, machine).busy;

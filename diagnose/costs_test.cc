@@ -20,15 +20,22 @@ balance::Profile profile(int64_t rows, double forward, double backward, int64_t 
   return result;
 }
 
+// 2 and 4 rows.
+Costs two_profiles() {
+  Costs costs;
+  costs.profiles = {profile(2, 3, 4, 8), profile(4, 5, 6, 16)};
+  return costs;
+}
+
 TEST(Costs, AMeasuredNumberOfRowsIsAsMeasured) {
-  const Costs costs{{profile(2, 3, 4, 8), profile(4, 5, 6, 16)}};
+  const Costs costs = two_profiles();
   EXPECT_EQ(costs.at(4).layers[1].forward, 5);
   EXPECT_EQ(costs.at(2).layers[0].backward, 4);
   EXPECT_EQ(work_of(costs.at(2)), 14);
 }
 
 TEST(Costs, BetweenTwoTheyAreInterpolated) {
-  const Costs costs{{profile(2, 3, 4, 8), profile(4, 5, 6, 16)}};
+  const Costs costs = two_profiles();
   const balance::Profile three = costs.at(3);
   EXPECT_EQ(three.batch_rows, 3);
   EXPECT_DOUBLE_EQ(three.layers[0].forward, 4);
@@ -41,7 +48,7 @@ TEST(Costs, BetweenTwoTheyAreInterpolated) {
 }
 
 TEST(Costs, BeyondTheyAreProportional) {
-  const Costs costs{{profile(2, 3, 4, 8), profile(4, 5, 6, 16)}};
+  const Costs costs = two_profiles();
   EXPECT_DOUBLE_EQ(costs.at(1).layers[0].forward, 1.5);
   EXPECT_EQ(costs.at(1).layers[0].kept, 4);
   EXPECT_EQ(costs.at(1).skips[0].bytes, 100);

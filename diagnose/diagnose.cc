@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -127,7 +128,7 @@ class Guards {
   std::deque<balance::ModelGuard> draws_;
 };
 
-// Runs the measurements one after another and tells of them.
+// The measurements of a pipeline and its model.
 class Measurements {
  public:
   Measurements(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
@@ -141,28 +142,21 @@ class Measurements {
         options_(options),
         rows_(internal::batch_size(inputs, "input")) {}
 
-  // What runs, for the progress.
-  void begin(int64_t all) { all_ = all; }
+  const torch::nn::Sequential& model() const { return model_; }
 
-  diagnosis::StepTimes steps() {
-    tell("the pipeline");
-    return diagnosis::measure_steps(pipe_, inputs_, targets_, loss_fn_, options_.step(),
-                                    options_.seconds());
+  diagnosis::StepTimer steps() const {
+    return {pipe_, inputs_, targets_, loss_fn_, options_.step()};
   }
 
   // The model in one stage on the first device, where it stays from now on.
-  double one_stage(int64_t chunks, const ScheduleGenerator& schedule, const std::string& what) {
-    tell(what);
-    const GPipe single = one_stage_pipe(chunks);
+  diagnosis::StepTimer one_stage(int64_t chunks, const ScheduleGenerator& schedule) const {
     StepOptions step = options_.step();
     step.schedule(schedule);
-    return diagnosis::measure_steps(single, inputs_, moved(targets_, device_), loss_fn_, step,
-                                    options_.seconds())
-        .step;
+    return {one_stage_pipe(chunks), inputs_, moved(targets_, device_), loss_fn_, step};
   }
 
-  // Of micro-batches of `rows` rows.
-  diagnosis::LossTimes loss(int64_t chunks) {
+  // Of micro-batches in one stage.
+  diagnosis::LossTimes loss(int64_t chunks) const {
     GPipe single = one_stage_pipe(chunks);
     const Tensors targets = moved(targets_, device_);
     Tensors outputs;
@@ -174,17 +168,14 @@ class Measurements {
     return diagnosis::measure_loss(cut.cut(outputs, 0), cut.cut(targets, 0), loss_fn_);
   }
 
-  Profile layers(int64_t rows) {
-    tell("layers, " + std::to_string(rows) + (rows == 1 ? " row" : " rows"));
+  Profile layers(int64_t rows) const {
     return balance::profile(model_, inputs_,
                             balance::ProfileOptions()
                                 .micro_batch_rows(rows)
-                                .timeout(options_.seconds())
+                                .timeout(options_.seconds() / 2)
                                 .cpu_threads(pipe_->cpu_threads_per_stage())
                                 .keep_together(options_.keep_together()));
   }
-
-  const torch::nn::Sequential& model() const { return model_; }
 
  private:
   GPipe one_stage_pipe(int64_t chunks) const {
@@ -195,11 +186,6 @@ class Measurements {
                              .cpu_threads_per_stage(pipe_->cpu_threads_per_stage()));
   }
 
-  void tell(const std::string& what) {
-    if (options_.progress()) options_.progress()(what, done_, all_);
-    ++done_;
-  }
-
   const GPipe pipe_;
   torch::nn::Sequential model_;
   c10::Device device_;
@@ -208,8 +194,17 @@ class Measurements {
   const LossFn& loss_fn_;
   const DiagnoseOptions& options_;
   int64_t rows_;
-  int64_t done_ = 0;
-  int64_t all_ = 0;
+};
+
+// What was measured.
+struct Measured {
+  diagnosis::StepTimes steps;
+  double single = 0;                  // seconds of the same micro-batches in one stage
+  std::map<int64_t, double> by_rows;  // the same for other numbers of rows
+  // As `single`, with all micro-batches held at once; 0: not measured.
+  double held = 0;
+  diagnosis::Link link;
+  Costs costs;
 };
 
 // Layers that the profile has measured together, and those that were asked for.
@@ -224,22 +219,92 @@ std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
   return result;
 }
 
-// Makes the profiles' sum what one stage takes for the same micro-batches.
-void fit_profiles(Costs& costs, int64_t rows, int64_t chunks, double measured) {
-  const internal::CutSizes sizes = internal::cut_sizes(rows, chunks);
-  const int64_t last = rows - sizes.rows * (sizes.micro_batches - 1);
-  const double sum =
-      static_cast<double>(sizes.micro_batches - 1) * diagnosis::work_of(costs.at(sizes.rows)) +
-      diagnosis::work_of(costs.at(last));
+// Makes the profile's sum what one stage takes for a mini-batch of such micro-batches.
+void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double measured) {
   const double loss = (costs.loss_forward + costs.loss_backward) * static_cast<double>(rows);
+  const double sum = diagnosis::work_of(profile) * static_cast<double>(rows) /
+                     static_cast<double>(profile.batch_rows);
   if (sum <= 0 || measured <= loss) return;
-  const double factor = (measured - loss) / sum;
-  for (Profile& profile : costs.profiles) {
-    for (balance::LayerProfile& layer : profile.layers) {
-      layer.forward *= factor;
-      layer.backward *= factor;
-    }
+  for (balance::LayerProfile& layer : profile.layers) {
+    layer.forward *= (measured - loss) / sum;
+    layer.backward *= (measured - loss) / sum;
   }
+}
+
+// `chunks`: numbers of micro-batches to choose from.
+Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                 const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
+  const int64_t rows = internal::batch_size(inputs, "input");
+  const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
+  const std::vector<c10::Device>& devices = pipe->devices();
+  const bool one_device = std::all_of(devices.begin(), devices.end(),
+                                      [&](c10::Device d) { return d == devices.front(); });
+  const Guards guards(pipe);
+  pipe->train();
+  const Measurements of(pipe, inputs, targets, loss_fn, options);
+  Measured result;
+  result.costs.together = together(of.model(), options);
+
+  std::map<int64_t, int64_t> chunks_by_rows = {{sizes.rows, pipe->chunks()}};
+  for (const int64_t count : chunks) {
+    const int64_t each = internal::cut_sizes(rows, count).rows;
+    if (options.run_plain_model() || each <= sizes.rows) chunks_by_rows.insert({each, count});
+  }
+  if (options.run_plain_model()) chunks_by_rows.insert({rows, 1});
+  const auto all = static_cast<int64_t>(chunks_by_rows.size()) + 1;
+  const auto tell = [&](const std::string& what, int64_t done) {
+    if (options.progress()) options.progress()(what, done, all);
+  };
+
+  tell("steps", 0);
+  diagnosis::StepTimer steps = of.steps();
+  steps.run(/*counts=*/false);
+  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds());
+  result.link = diagnosis::measure_link(devices);
+
+  std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
+  for (const auto& [each, count] : chunks_by_rows) {
+    diagnosis::StepTimer timer = of.one_stage(count, Schedule::one_f_one_b);
+    try {
+      timer.run(/*counts=*/false);
+    } catch (const c10::OutOfMemoryError&) {
+      if (each <= sizes.rows) throw;
+      break;  // nor do more rows fit
+    }
+    stages.emplace(each, std::move(timer));
+  }
+  // Memory for the host is given back and taken anew; on accelerators it is kept.
+  std::optional<diagnosis::StepTimer> held;
+  if (devices.front().is_cpu() && sizes.micro_batches > 1 && stages.count(rows) > 0) {
+    held = of.one_stage(pipe->chunks(), Schedule::gpipe);
+  }
+  std::vector<diagnosis::StepTimer*> timers;
+  if (one_device) timers.push_back(&steps);
+  if (held) timers.push_back(&*held);
+  for (auto& [each, timer] : stages) timers.push_back(&timer);
+  diagnosis::run_in_turns(timers, options.seconds());
+  result.steps = steps.times();
+  for (const auto& [each, timer] : stages) result.by_rows[each] = timer.times().step;
+  result.single = result.by_rows.at(sizes.rows);
+  if (held) result.held = held->times().step;
+
+  Costs& costs = result.costs;
+  const diagnosis::LossTimes loss = of.loss(pipe->chunks());
+  costs.loss_forward = loss.forward / static_cast<double>(sizes.rows);
+  costs.loss_backward = loss.backward / static_cast<double>(sizes.rows);
+  for (const auto& [each, seconds] : result.by_rows) {
+    tell("layers, " + std::to_string(each) + (each == 1 ? " row" : " rows"),
+         static_cast<int64_t>(costs.profiles.size()) + 1);
+    costs.profiles.push_back(of.layers(each));
+    fit_profile(costs.profiles.back(), costs, rows, seconds);
+  }
+  int64_t kept = 0;
+  for (const balance::LayerProfile& layer : costs.at(sizes.rows).layers) kept += layer.kept;
+  if (kept > 0 && held) {
+    costs.fresh_memory = std::max(0.0, result.held - result.single) / static_cast<double>(kept) /
+                         static_cast<double>(sizes.micro_batches);
+  }
+  return result;
 }
 
 }  // namespace
@@ -262,80 +327,36 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.setup.chunks = pipe->chunks();
   result.setup.checkpoints = pipe->partition_checkpoints();
   result.setup.schedule = schedule_now(options, partitions, sizes.micro_batches);
-  const Setup& setup = result.setup;
+  const PipelineSetup& setup = result.setup;
 
-  Costs costs;
-  diagnosis::Machine machine;
-  machine.cores = result.cores =
-      diagnosis::partitions_at_once(devices, pipe->cpu_threads_per_stage(), options.cpu_cores());
   diagnosis::AdviceOptions wanted;
   wanted.chunks = chunks_of(pipe, rows, options);
   wanted.schedules = schedules_of(options);
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
-  diagnosis::StepTimes steps;
-  {
-    const Guards guards(pipe);
-    pipe->train();
-    Measurements measure(pipe, inputs, targets, loss_fn, options);
-    costs.together = together(measure.model(), options);
-    std::set<int64_t> row_counts = {sizes.rows};
-    for (const int64_t chunks : wanted.chunks) {
-      const int64_t of = internal::cut_sizes(rows, chunks).rows;
-      if (options.run_plain_model() || of <= sizes.rows) row_counts.insert(of);
-    }
-    measure.begin(static_cast<int64_t>(row_counts.size()) + 4);
-
-    steps = measure.steps();
-    result.workers = setup.schedule.make(partitions, sizes.micro_batches).workers();
-    result.step = diagnosis::on_grid(steps.step);
-    const diagnosis::Link link = diagnosis::measure_link(devices);
-    machine.bandwidth = link.bandwidth;
-    machine.latency = link.latency;
-
-    const double single =
-        measure.one_stage(pipe->chunks(), Schedule::one_f_one_b, "micro-batches on one device");
-    result.whole_batch = options.run_plain_model();
-    result.plain = single;
-    if (options.run_plain_model()) {
-      try {
-        result.plain = measure.one_stage(1, Schedule::one_f_one_b, "the plain model");
-      } catch (const c10::OutOfMemoryError&) {
-        result.whole_batch = false;
-      }
-    }
-    double all_held = single;
-    if (on_cpu && result.whole_batch && sizes.micro_batches > 1) {
-      all_held = measure.one_stage(pipe->chunks(), Schedule::gpipe, "micro-batches held at once");
-    }
-    const diagnosis::LossTimes loss = measure.loss(pipe->chunks());
-    costs.loss_forward = loss.forward / static_cast<double>(sizes.rows);
-    costs.loss_backward = loss.backward / static_cast<double>(sizes.rows);
-    for (const int64_t of : row_counts) {
-      if (of > sizes.rows && !result.whole_batch) continue;
-      costs.profiles.push_back(measure.layers(of));
-    }
-    fit_profiles(costs, rows, pipe->chunks(), single);
-    int64_t kept = 0;
-    for (const balance::LayerProfile& layer : costs.at(sizes.rows).layers) kept += layer.kept;
-    if (kept > 0) {
-      costs.fresh_memory = std::max(0.0, all_held - single) / static_cast<double>(kept) /
-                           static_cast<double>(sizes.micro_batches);
-    }
-  }
-  if (!result.whole_batch) {
-    wanted.chunks.erase(
-        std::remove_if(wanted.chunks.begin(), wanted.chunks.end(),
-                       [&](int64_t c) { return internal::cut_sizes(rows, c).rows > sizes.rows; }),
-        wanted.chunks.end());
-  }
+  const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
+  const Costs& costs = measured.costs;
+  const auto unknown = [&](int64_t chunks) {
+    return measured.by_rows.count(internal::cut_sizes(rows, chunks).rows) == 0;
+  };
+  wanted.chunks.erase(std::remove_if(wanted.chunks.begin(), wanted.chunks.end(), unknown),
+                      wanted.chunks.end());
+  const auto plain = measured.by_rows.find(rows);
+  result.whole_batch = plain != measured.by_rows.end();
+  result.plain = diagnosis::on_grid(result.whole_batch ? plain->second : measured.single);
+  result.step = diagnosis::on_grid(measured.steps.step);
+  result.workers = setup.schedule.make(partitions, sizes.micro_batches).workers();
+  diagnosis::Machine machine;
+  machine.cores = result.cores =
+      diagnosis::partitions_at_once(devices, pipe->cpu_threads_per_stage(), options.cpu_cores());
+  machine.bandwidth = measured.link.bandwidth;
+  machine.latency = measured.link.latency;
 
   result.device = costs.profiles.front().device;
   if (on_cpu) {
     machine.contention = result.contention =
-        diagnosis::fit_contention(costs, rows, setup, machine, steps.busy);
+        diagnosis::fit_contention(costs, rows, setup, machine, measured.steps.busy);
   }
-  result.plain = diagnosis::on_grid(result.plain);
   result.ideal = diagnosis::on_grid(result.plain / static_cast<double>(result.workers));
   result.parts = diagnosis::break_down(costs, rows, setup, machine, result.ideal, result.step);
   const diagnosis::ModeledStep modeled = diagnosis::model_step(costs, rows, setup, machine);

@@ -25,8 +25,8 @@ struct DiagnoseOptions {
   // Default: StepOptions().
   TORCH_ARG(StepOptions, step) = {};
 
-  // Seconds of each measurement (about ten): above 0, finite. Each runs three times at least.
-  // Default: 1.
+  // Seconds of each measurement (about ten): above 0, finite. What is measured runs in turns, three
+  // times at least. Default: 1.
   TORCH_ARG(double, seconds) = 1.0;
 
   // Numbers of micro-batches to choose from, each at least 1. Default: 1, 2, 4, ..., up to 8 for
@@ -57,8 +57,8 @@ struct DiagnoseOptions {
   // Default: true.
   TORCH_ARG(bool, run_plain_model) = true;
 
-  // Called before each measurement with what it is ("layers, 4 rows"), how many have been done, and
-  // of how many. What it throws ends the diagnosis.
+  // Called before each part of the measurements with what it is ("steps", "layers, 4 rows"), how
+  // many have been done, and of how many. What it throws ends the diagnosis.
   // Default: none.
   using Progress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
   TORCH_ARG(Progress, progress) = nullptr;
@@ -83,7 +83,7 @@ struct DiagnoseOptions {
 // Example:
 //   gpipe::Diagnosis diagnosis = gpipe::diagnose(pipe, {input}, {target}, loss_fn);
 //   std::cout << to_text(diagnosis);  // diagnose/diagnosis_text.h
-//   const gpipe::Setup& better = diagnosis.advice.at(0).setup;
+//   const gpipe::PipelineSetup& better = diagnosis.advice.at(0).setup;
 //   pipe = gpipe::GPipe(model, gpipe::GPipeOptions(better.balance)
 //       .chunks(better.chunks).partition_checkpoints(better.checkpoints));
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,

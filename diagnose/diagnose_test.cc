@@ -141,7 +141,6 @@ TEST(Diagnose, WithoutThePlainModelFewerMicroBatchesAreNotAdvised) {
                                      told.push_back(what);
                                    }));
   EXPECT_FALSE(d.whole_batch);
-  EXPECT_EQ(std::count(told.begin(), told.end(), "the plain model"), 0);
   EXPECT_EQ(std::count(told.begin(), told.end(), "layers, 8 rows"), 0);
   EXPECT_EQ(std::count(told.begin(), told.end(), "layers, 2 rows"), 1);
   for (const Advice& advice : d.advice) EXPECT_GE(advice.setup.chunks, 4);

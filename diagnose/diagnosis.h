@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "balance/partition.h"
-#include "diagnose/setup.h"
+#include "diagnose/pipeline_setup.h"
 
 namespace gpipe {
 
@@ -46,7 +46,7 @@ const char* to_text(Change change);  // "chunks", "several"
 
 struct Advice {
   Change change{};
-  Setup setup;                  // the whole of it, the rest as it is now
+  PipelineSetup setup;          // the whole of it, the rest as it is now
   double step = 0;              // predicted seconds
   double speed_up = 1;          // the step as it is / the predicted one
   std::vector<int64_t> memory;  // bytes, predicted, by partition
@@ -58,7 +58,7 @@ struct Diagnosis {
   int64_t rows = 0;     // of the mini-batch
   int64_t workers = 0;  // of the schedule: the ideal is that many times as fast as one device
   int64_t micro_batches = 0;
-  Setup setup;  // as it is
+  PipelineSetup setup;  // as it is
 
   double step = 0;   // measured: the median
   double plain = 0;  // measured: the plain model, the whole batch at once, on one device

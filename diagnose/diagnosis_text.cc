@@ -49,13 +49,13 @@ std::string modes(const std::vector<Checkpoint>& checkpoints) {
   return names.empty() || !same ? list(names) : names.front();
 }
 
-std::string describe(const Setup& setup) {
+std::string describe(const PipelineSetup& setup) {
   return absl::StrFormat("balance %s, chunks %d, checkpoint %s, schedule %s", list(setup.balance),
                          setup.chunks, modes(setup.checkpoints), setup.schedule.name);
 }
 
 // What `other` has that `now` has not.
-std::string changes(const Setup& now, const Setup& other) {
+std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
   std::vector<std::string> result;
   if (other.chunks != now.chunks) {
     result.push_back(absl::StrFormat("chunks %d (now %d)", other.chunks, now.chunks));
@@ -147,7 +147,7 @@ std::string advice_text(const Diagnosis& d) {
   return text;
 }
 
-nlohmann::ordered_json json_of(const Setup& setup) {
+nlohmann::ordered_json json_of(const PipelineSetup& setup) {
   std::vector<std::string> checkpoints;
   for (const Checkpoint mode : setup.checkpoints) checkpoints.emplace_back(to_text(mode));
   return {{"balance", setup.balance},

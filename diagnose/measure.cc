@@ -18,7 +18,7 @@
 namespace gpipe::diagnosis {
 namespace {
 
-constexpr size_t kLeastSteps = 3;
+constexpr size_t kLeastTurns = 3;
 
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point begin) {
@@ -52,7 +52,7 @@ class BusyTime {
     nanoseconds_ +=
         std::chrono::duration_cast<std::chrono::nanoseconds>(event.time - begin).count();
   }
-  double take() { return 1e-9 * static_cast<double>(nanoseconds_.exchange(0)); }
+  double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
 
  private:
   std::vector<Clock::time_point> begins_;
@@ -71,36 +71,46 @@ Tensors own(const Tensors& tensors) {
 
 }  // namespace
 
-StepTimes measure_steps(GPipe pipe, const Tensors& inputs, const Tensors& targets,
-                        const LossFn& loss_fn, StepOptions options, double seconds) {
-  BusyTime busy(pipe->devices().size());
-  options.on_event([&busy](const Event& event) { busy(event); });
-  std::vector<double> steps;
-  std::vector<double> actions;
-  const auto run = [&] {
-    const Tensors own_inputs = own(inputs);
-    const Tensors own_targets = own(targets);
-    const Clock::time_point begin = Clock::now();
-    pipe->step(own_inputs, own_targets, loss_fn, options);
-    synchronize(pipe->devices());
-    steps.push_back(since(begin));
-    actions.push_back(busy.take());
-  };
-  run();
-  steps.clear();
-  actions.clear();
-  for (const Clock::time_point begin = Clock::now();
-       steps.size() < kLeastSteps || since(begin) < seconds;) {
-    run();
+StepTimer::StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, LossFn loss_fn,
+                     StepOptions options)
+    : pipe_(std::move(pipe)),
+      inputs_(own(inputs)),
+      targets_(own(targets)),
+      loss_fn_(std::move(loss_fn)),
+      options_(std::move(options)) {}
+
+void StepTimer::run(bool counts) {
+  BusyTime busy(pipe_->devices().size());
+  options_.on_event([&busy](const Event& event) { busy(event); });
+  const Tensors inputs = own(inputs_);  // leaves without a gradient
+  const Tensors targets = own(targets_);
+  const Clock::time_point begin = Clock::now();
+  pipe_->step(inputs, targets, loss_fn_, options_);
+  synchronize(pipe_->devices());
+  const double step = since(begin);
+  options_.on_event(nullptr);
+  if (!counts) return;
+  steps_.push_back(step);
+  busy_.push_back(busy.seconds());
+}
+
+StepTimes StepTimer::times() const { return {median(steps_), median(busy_)}; }
+
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds) {
+  const Clock::time_point begin = Clock::now();
+  const double all = seconds * static_cast<double>(timers.size());
+  for (size_t turn = 0; turn < kLeastTurns || since(begin) < all; ++turn) {
+    for (StepTimer* timer : timers) {
+      for (const bool counts : {false, true, true}) timer->run(counts);
+    }
   }
-  return {median(std::move(steps)), median(std::move(actions))};
 }
 
 LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const LossFn& loss_fn) {
   const c10::AutoGradMode grad_mode(true);
   std::vector<c10::Device> devices;
   std::vector<double> forwards, backwards;
-  for (size_t k = 0; k <= kLeastSteps; ++k) {
+  for (size_t k = 0; k <= kLeastTurns; ++k) {
     Tensors leaves;
     Tensors wanted;
     for (const at::Tensor& output : outputs) {
@@ -140,7 +150,7 @@ Link measure_link(const std::vector<c10::Device>& devices) {
     const at::Tensor from =
         at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(both[0]));
     std::vector<double> times;
-    for (size_t k = 0; k <= kLeastSteps; ++k) {
+    for (size_t k = 0; k <= kLeastTurns; ++k) {
       synchronize(both);
       const Clock::time_point begin = Clock::now();
       const at::Tensor to = from.to(both[1]);

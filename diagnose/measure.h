@@ -1,4 +1,4 @@
-// measure_steps, measure_loss, measure_link: times of a pipeline that runs, for a diagnosis.
+// StepTimer, measure_loss, measure_link: times of a pipeline that runs, for a diagnosis.
 #ifndef DIAGNOSE_MEASURE_H_
 #define DIAGNOSE_MEASURE_H_
 
@@ -19,10 +19,33 @@ struct StepTimes {
   double busy = 0;
 };
 
-// Runs steps for `seconds`, three at least, and one before them that does not count. `options` may
-// not have an observer: it is replaced. Adds to gradients.
-StepTimes measure_steps(GPipe pipe, const Tensors& inputs, const Tensors& targets,
-                        const LossFn& loss_fn, StepOptions options, double seconds);
+// Steps of a pipeline, timed when they are asked for.
+class StepTimer {
+ public:
+  // An observer in `options` is replaced. The tensors get no gradients, the model's do.
+  StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, LossFn loss_fn,
+            StepOptions options);
+
+  // Runs a step. Whether it counts: a first one is slower.
+  void run(bool counts);
+
+  // Requirements: a step has counted.
+  StepTimes times() const;
+
+ private:
+  GPipe pipe_;
+  Tensors inputs_;
+  Tensors targets_;
+  LossFn loss_fn_;
+  StepOptions options_;
+  std::vector<double> steps_;
+  std::vector<double> busy_;
+};
+
+// Runs all of them in turns, so that what else the machine does meets all alike: three steps at a
+// time, the last two of which count, until each could have had `seconds`, and for three turns at
+// least.
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds);
 
 struct LossTimes {
   double forward = 0;

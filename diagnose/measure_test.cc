@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "gpipe/testing/function_layer.h"
 
@@ -32,17 +33,38 @@ Tensor sum(const Tensors& outputs, const Tensors&) { return outputs.at(0).sum();
 
 std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
-TEST(MeasureSteps, ActionsOfAllWorkersAddUp) {
+TEST(StepTimer, ActionsOfAllWorkersAddUp) {
   torch::nn::Sequential model(torch::nn::Linear(2, 2), sleeper(0.01), sleeper(0.01));
   const GPipe pipe(model, GPipeOptions({2, 1}).devices(cpus(2)).chunks(4));
   const Tensor input = at::rand({4, 2}).requires_grad_();
-  const StepTimes times = measure_steps(pipe, {input}, {}, sum, StepOptions(), /*seconds=*/1e-9);
+  StepTimer timer(pipe, {input}, {}, sum, StepOptions());
+  timer.run(/*counts=*/true);
+  const StepTimes times = timer.times();
   // Four and three recomputed in the first stage, four in the second.
   EXPECT_GE(times.busy, 4 * 2 * 0.01);
   EXPECT_GE(times.step, 5 * 0.01);
   EXPECT_LT(times.step, times.busy);
   EXPECT_FALSE(input.grad().defined());
   EXPECT_TRUE(model->parameters()[0].grad().defined());
+}
+
+TEST(StepTimer, InTurnsTheFirstOfThreeDoesNotCount) {
+  std::vector<int> calls;
+  const auto timer = [&](int which, double seconds) {
+    torch::nn::Sequential model(torch::nn::Linear(2, 2),
+                                layer<Tensor, Tensor>([&calls, which, seconds](const Tensor& x) {
+                                  calls.push_back(which);
+                                  if (calls.size() % 3 != 1) sleep_for(seconds);
+                                  return x;
+                                }));
+    return StepTimer(GPipe(model, GPipeOptions({2}).devices(cpus(1))), {at::rand({1, 2})}, {}, sum,
+                     StepOptions());
+  };
+  StepTimer first = timer(1, 0.01), second = timer(2, 0.02);
+  run_in_turns({&first, &second}, 1e-9);
+  EXPECT_EQ(calls, (std::vector<int>{1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}));
+  EXPECT_GE(first.times().step, 0.01);
+  EXPECT_GE(second.times().step, 0.02);
 }
 
 TEST(MeasureLoss, ForwardAndBackward) {

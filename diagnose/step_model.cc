@@ -109,7 +109,7 @@ std::vector<double> held_share(const Schedule& schedule,
   return result;
 }
 
-void check(const Costs& costs, const Setup& setup, const Schedule& schedule,
+void check(const Costs& costs, const PipelineSetup& setup, const Schedule& schedule,
            int64_t micro_batches) {
   const auto layers = static_cast<int64_t>(costs.profiles.at(0).layers.size());
   int64_t sum = 0;
@@ -129,8 +129,8 @@ void check(const Costs& costs, const Setup& setup, const Schedule& schedule,
 
 }  // namespace
 
-ModeledStep model_step(const Costs& costs, int64_t rows, const Setup& setup, const Machine& machine,
-                       const Effects& effects) {
+ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
+                       const Machine& machine, const Effects& effects) {
   const internal::CutSizes cut_sizes = internal::cut_sizes(rows, setup.chunks);
   const int64_t micro_batches = cut_sizes.micro_batches;
   const int64_t last_rows = rows - cut_sizes.rows * (micro_batches - 1);
@@ -210,7 +210,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const Setup& setup, con
   return result;
 }
 
-std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                   double param_scale) {
   const internal::CutSizes sizes = internal::cut_sizes(rows, setup.chunks);
   const Profile profile = costs.at(sizes.rows);

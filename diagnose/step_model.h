@@ -7,7 +7,7 @@
 
 #include "balance/partition.h"
 #include "diagnose/costs.h"
-#include "diagnose/setup.h"
+#include "diagnose/pipeline_setup.h"
 
 namespace gpipe::diagnosis {
 
@@ -45,11 +45,11 @@ struct ModeledStep {
 // checkpoint modes, a shorter last micro-batch, and costs by rows.
 //
 // Throws std::invalid_argument for a schedule that does not fit or cannot run.
-ModeledStep model_step(const Costs& costs, int64_t rows, const Setup& setup, const Machine& machine,
-                       const Effects& effects = {});
+ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
+                       const Machine& machine, const Effects& effects = {});
 
 // The most bytes that each partition holds at a time, as balance::explain() counts them.
-std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const Setup& setup,
+std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                   double param_scale);
 
 }  // namespace gpipe::diagnosis

@@ -23,11 +23,13 @@ Costs costs(const std::vector<double>& factors) {
     layer.output = 100;
     profile.layers.push_back(layer);
   }
-  return {{profile}};
+  Costs result;
+  result.profiles = {profile};
+  return result;
 }
 
-Setup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
-            const NamedSchedule& schedule = {"gpipe", Schedule::gpipe}) {
+PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
+                    const NamedSchedule& schedule = {"gpipe", Schedule::gpipe}) {
   const size_t partitions = balance.size();
   return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
 }
@@ -46,7 +48,7 @@ TEST(ModelStep, FillDrain) {
 }
 
 TEST(ModelStep, PartitionsHaveCheckpointModesOfTheirOwn) {
-  Setup mixed = setup({1, 1}, 4, Checkpoint::kNever);
+  PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
   mixed.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
   const ModeledStep step = model_step(costs({1, 1}), 4, mixed, Machine());
   EXPECT_DOUBLE_EQ(step.partitions[0].recompute, 4);
@@ -79,7 +81,7 @@ TEST(ModelStep, TheLossIsInTheLastPartition) {
 }
 
 TEST(ModelStep, CoresAndContention) {
-  const Setup two = setup({1, 1}, 4, Checkpoint::kNever);
+  const PipelineSetup two = setup({1, 1}, 4, Checkpoint::kNever);
   Machine machine;
   machine.cores = 1;
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 2 * 4 * 3);
@@ -91,7 +93,7 @@ TEST(ModelStep, CoresAndContention) {
 }
 
 TEST(ModelStep, TransfersTakeLatencyAndBytesOverBandwidth) {
-  const Setup two = setup({1, 1}, 1, Checkpoint::kNever);
+  const PipelineSetup two = setup({1, 1}, 1, Checkpoint::kNever);
   Machine machine;
   machine.latency = 0.25;
   machine.bandwidth = 50;
@@ -136,7 +138,7 @@ TEST(ModelStep, RefusesWhatDoesNotFit) {
 TEST(ModelMemory, EachPartitionByItsOwnMode) {
   Costs both = costs({1, 1});
   both.profiles[0].layers[0].parameters = 1000;
-  Setup mixed = setup({1, 1}, 4, Checkpoint::kNever);
+  PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
   mixed.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
   // Inputs (1 and 100) and kept bytes (10) of four; a recompute keeps 10.
   EXPECT_THAT(model_memory(both, 4, mixed, 2), ElementsAre(2000 + 4 * (1 + 10), 4 * 100 + 10));

@@ -1,6 +1,6 @@
-// Setup: how a model is run as a pipeline: what a diagnosis may advise to change.
-#ifndef DIAGNOSE_SETUP_H_
-#define DIAGNOSE_SETUP_H_
+// PipelineSetup: how a model is run as a pipeline: what a diagnosis may advise to change.
+#ifndef DIAGNOSE_PIPELINE_SETUP_H_
+#define DIAGNOSE_PIPELINE_SETUP_H_
 
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ struct NamedSchedule {
 // The values of GPipeOptions and StepOptions:
 //   GPipeOptions(setup.balance).chunks(setup.chunks).partition_checkpoints(setup.checkpoints)
 //   StepOptions().schedule(setup.schedule.make)
-struct Setup {
+struct PipelineSetup {
   std::vector<int64_t> balance;
   int64_t chunks = 1;
   std::vector<Checkpoint> checkpoints;  // by partition
@@ -28,4 +28,4 @@ struct Setup {
 
 }  // namespace gpipe
 
-#endif  // DIAGNOSE_SETUP_H_
+#endif  // DIAGNOSE_PIPELINE_SETUP_H_
