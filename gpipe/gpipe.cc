@@ -110,7 +110,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
-                                                   options.cpu_threads_per_stage());
+                                                   options.cpu_threads_per_stage(), /*workers=*/0,
+                                                   internal::Ablation{options.direct_skips(),
+                                                                      options.copy_streams(),
+                                                                      options.early_recomputes()});
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -268,6 +271,7 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
   return layers_[index < 0 ? index + count : index];
 }
 
+<<<<<<< HEAD
 torch::nn::Sequential GPipeImpl::sequential() const {
   torch::nn::Sequential plain;
   size_t index = 0;
@@ -275,6 +279,9 @@ torch::nn::Sequential GPipeImpl::sequential() const {
     plain->push_back(child.key(), callable_layers_[index++]);
   return plain;
 }
+=======
+Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Routes::create(1); }
+>>>>>>> main
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;

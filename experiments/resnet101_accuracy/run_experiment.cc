@@ -204,6 +204,7 @@ TrainingOptions training_options(const Ready& ready) {
   };
   options.weight_decay = settings.weight_decay;
   options.loss = loss_of;
+  options.trace = ready.flags.common.trace;
   options.state = ready.state;
   options.resume = ready.flags.resume;
   options.config = config_of(ready);
@@ -257,8 +258,8 @@ Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
   return settle(experiment, flags.common.scale, overrides);
 }
 
-Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
-                     const Source& source) {
+RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
+                    const Source& source) {
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
@@ -286,9 +287,8 @@ Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
     if (!flags.resume) command::check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
-  return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {
-            run_ready(*ready, outcome, context);
-          }};
+  return
+      [ready](Outcome& outcome, const RunContext& context) { run_ready(*ready, outcome, context); };
 }
 
 }  // namespace gpipe::experiments
