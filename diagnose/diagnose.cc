@@ -159,11 +159,9 @@ class Measurements {
   diagnosis::LossTimes loss(int64_t chunks) const {
     GPipe single = one_stage_pipe(chunks);
     const Tensors targets = moved(targets_, device_);
-    Tensors outputs;
-    {
-      const c10::NoGradGuard no_grad;
-      outputs = single->forward(inputs_);
-    }
+    StepOptions step = options_.step();
+    step.schedule(Schedule::one_f_one_b).keep_outputs(true).on_event(nullptr);
+    const Tensors outputs = single->step(moved(inputs_, device_), targets, loss_fn_, step).outputs;
     const internal::MiniBatch cut(rows_, chunks);
     return diagnosis::measure_loss(cut.cut(outputs, 0), cut.cut(targets, 0), loss_fn_);
   }

@@ -80,7 +80,7 @@ TEST(DiagnosisText, NoAdviceIsSaid) {
 TEST(DiagnosisText, WithoutThePlainModelItSaysSo) {
   Diagnosis d = diagnosis();
   d.whole_batch = false;
-  EXPECT_THAT(to_text(d), HasSubstr("one micro-batch after another"));
+  EXPECT_THAT(to_text(d), HasSubstr("the same, one\n  micro-batch after another,"));
 }
 
 TEST(DiagnosisJson, HasTheFields) {
