@@ -262,19 +262,27 @@ TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
   nn::Sequential model(nn::BatchNorm1d(2), nn::Linear(2, 2));
   const GPipe pipe(model,
                    GPipeOptions({1, 1}).devices(cpus(2)).chunks(2).deferred_batch_norm(true));
+  const Tensor input = at::rand({4, 2});
   const State before(pipe);
-  diagnose(pipe, {at::rand({4, 2})}, {}, sum, DiagnoseOptions().seconds(1e-4));
+  diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4));
   expect_same(State(pipe), before);
 }
 
+// Uses, and has registered, the weight of another layer.
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const Tensor& weight) : weight(register_parameter("weight", weight)) {}
+  Tensor forward(const Tensor& x) { return x.matmul(weight); }
+  Tensor weight;
+};
+TORCH_MODULE(Tied);
+
 TEST(Diagnose, TiedWeightsMayBeAnywhere) {
-  nn::Linear tied(2, 2);
-  nn::Sequential model(tied, nn::Linear(2, 2), layer<Tensor, Tensor>([tied](const Tensor& x) {
-                         return x.matmul(tied->weight);
-                       }));
+  nn::Linear first(2, 2);
+  nn::Sequential model(first, nn::Linear(2, 2), Tied(first->weight));
   const GPipe pipe(model, GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2});
   const State before(pipe);
-  expect_exact_sum(diagnose(pipe, {at::rand({4, 2})}, {}, sum, DiagnoseOptions().seconds(1e-4)));
+  expect_exact_sum(diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4)));
   expect_same(State(pipe), before);
 }
 
@@ -324,12 +332,10 @@ TEST(DiagnoseRefuses, AnErrorOfALayerComesThrough) {
                          throw std::runtime_error("broken");
                        }));
   const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2});
   const State before(pipe);
-  EXPECT_THAT(
-      [&] {
-        diagnose(pipe, {at::rand({4, 2})}, {}, sum);
-      },
-      ThrowsMessage<std::runtime_error>(HasSubstr("broken")));
+  EXPECT_THAT([&] { diagnose(pipe, {input}, {}, sum); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("broken")));
   expect_same(State(pipe), before);
 }
 
