@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <limits>
@@ -35,9 +34,11 @@
 #include "command/balance_flag.h"
 #include "command/command_line.h"
 #include "command/files.h"
+#include "command/flag_values.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "gpipe/internal/mini_batch.h"
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 
@@ -88,6 +89,8 @@ ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too
 namespace gpipe::balance {
 namespace {
 
+using command::in_range;
+
 constexpr char kUsage[] =
     "Cuts a network into the partitions of a pipeline: measures what each layer costs,\n"
     "finds the cut with the shortest predicted step, and explains it.\n\n"
@@ -98,9 +101,6 @@ constexpr char kUsage[] =
 
 constexpr int64_t kDefaultBatch = 32;
 constexpr int64_t kMost = int64_t{1} << 40;
-
-// Thrown by the progress callback.
-struct Interrupted : std::exception {};
 
 struct Settings {
   std::string model_name;                   // empty: not known
@@ -119,12 +119,6 @@ struct Settings {
   std::string save_profile;  // paths, made absolute
   std::string json;
 };
-
-int64_t in_range(const char* flag, int64_t value, int64_t least) {
-  if (value >= least && value <= kMost) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%d: give a number from %d to %d", flag, value, least, kMost));
-}
 
 double at_least(const char* flag, double value, double least) {
   if (std::isfinite(value) && value >= least) return value;
@@ -168,29 +162,24 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
   return result;
 }
 
-std::string writable(const char* flag, const std::string& path) {
-  std::string full = command::user_path(path);
-  if (!full.empty()) command::check_writable_file(flag, full);
-  return full;
-}
-
-// Rows of a micro-batch, and how many micro-batches there are, as GPipe cuts them.
+// Rows of a micro-batch, and how many micro-batches there are.
 void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
   if (chunks > batch) {
     throw std::invalid_argument(absl::StrFormat(
         "--chunks=%d: a mini-batch of %d rows cannot be cut into more micro-batches than rows",
         chunks, batch));
   }
-  settings.rows = (batch + chunks - 1) / chunks;
-  settings.options.chunks = (batch + settings.rows - 1) / settings.rows;
+  const internal::CutSizes cut = internal::cut_sizes(batch, chunks);
+  settings.rows = cut.rows;
+  settings.options.chunks = cut.micro_batches;
 }
 
 void read_model(Settings& settings) {
   const std::string name = absl::GetFlag(FLAGS_model);
-  const int64_t image_size = in_range("image_size", absl::GetFlag(FLAGS_image_size), 0);
+  const int64_t image_size = in_range("image_size", absl::GetFlag(FLAGS_image_size), 0, kMost);
   const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
-  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1);
-  const int64_t batch = in_range("batch", absl::GetFlag(FLAGS_batch), 0);
+  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
+  const int64_t batch = in_range("batch", absl::GetFlag(FLAGS_batch), 0, kMost);
   std::optional<models::NamedModel> model;
   if (!name.empty()) {
     model = models::model_by_name(name, image_size);
@@ -236,7 +225,7 @@ int64_t layers_of(const Settings& settings) {
 
 void read_cut(Settings& settings) {
   settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
-  settings.partitions = in_range("partitions", absl::GetFlag(FLAGS_partitions), 0);
+  settings.partitions = in_range("partitions", absl::GetFlag(FLAGS_partitions), 0, kMost);
   const auto given = static_cast<int64_t>(settings.balance.size());
   if (settings.partitions == 0) settings.partitions = given;
   if (settings.partitions == 0) {
@@ -273,11 +262,11 @@ void read_options(Settings& settings) {
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
   options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
-  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0);
+  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0, kMost);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 
   settings.device = parse_device(absl::GetFlag(FLAGS_device));
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0);
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, kMost);
   settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout), 1e-3);
   settings.seed = absl::GetFlag(FLAGS_seed);
   if (!settings.model || !settings.device.is_cpu()) return;
@@ -291,8 +280,8 @@ Settings read_settings() {
   read_model(settings);
   read_cut(settings);
   read_options(settings);
-  settings.save_profile = writable("--save_profile", absl::GetFlag(FLAGS_save_profile));
-  settings.json = writable("--json", absl::GetFlag(FLAGS_json));
+  settings.save_profile = command::output_file("save_profile", absl::GetFlag(FLAGS_save_profile));
+  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   return settings;
 }
 
@@ -310,7 +299,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
                              std::max<int64_t>(std::llround(settings.timeout), 1),
                              command::terminal_options(STDERR_FILENO));
   const auto on_pass = [&](const TimeProgress& at) {
-    if (interrupt.requested()) throw Interrupted();
+    interrupt.check();
     progress.update(static_cast<int64_t>(at.seconds), absl::StrFormat("pass %d", at.passes));
   };
   return profile(
@@ -330,11 +319,7 @@ int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   Profile measured;
   if (settings.model) {
-    try {
-      measured = measure(settings, interrupt);
-    } catch (const Interrupted&) {
-      return command::kInterruptedExitCode;
-    }
+    measured = measure(settings, interrupt);
     if (!settings.save_profile.empty()) {
       save_profile(settings.save_profile, {settings.model_name, measured});
       std::cerr << "written: " << settings.save_profile << std::endl;
@@ -353,12 +338,8 @@ int run(const Settings& settings) {
         absl::StrJoin(best, ","));
   }
   std::cout << std::flush;
-  if (!settings.json.empty()) {
-    command::write_file_atomically(settings.json, json_of(settings, explanation));
-    std::cerr << "written: " << settings.json << std::endl;
-  }
-  if (interrupt.requested()) return command::kInterruptedExitCode;
-  if (!std::cout.good()) throw std::runtime_error("the table cannot be written to standard output");
+  command::write_result(settings.json, json_of(settings, explanation));
+  interrupt.check();
   return 0;
 }
 

@@ -20,6 +20,7 @@
 #include "balance/partition.h"
 #include "balance/profile.h"
 #include "gpipe/internal/layer_runs.h"
+#include "gpipe/internal/mini_batch.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::balance {
@@ -87,10 +88,9 @@ int64_t bytes_of(const Tensors& tensors) {
 }
 
 int64_t rows_of(const Tensors& inputs) {
-  for (const at::Tensor& tensor : inputs) {
-    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) > 0) return tensor.size(0);
-  }
-  TORCH_CHECK_VALUE(false, "the mini-batch has no rows; give inputs with at least one");
+  const int64_t rows = internal::batch_size(inputs, "input");
+  TORCH_CHECK_VALUE(rows > 0, "the mini-batch has no rows; give inputs with at least one");
+  return rows;
 }
 
 // What a parameter takes in training, in units of its own bytes.
@@ -229,8 +229,9 @@ class Search {
                         batch_, " rows of the mini-batch");
       Candidate candidate;
       candidate.chunks = count;
-      candidate.rows = (batch_ + count - 1) / count;
-      candidate.micro_batches = (batch_ + candidate.rows - 1) / candidate.rows;
+      const internal::CutSizes cut = internal::cut_sizes(batch_, count);
+      candidate.rows = cut.rows;
+      candidate.micro_batches = cut.micro_batches;
       for (const Checkpoint mode : modes) {
         candidate.checkpoint = mode;
         candidates_.push_back(candidate);
@@ -253,10 +254,8 @@ class Search {
     const auto found = profiles_.find(rows);
     if (found != profiles_.end()) return found->second;
     report(absl::StrFormat("counting with %d rows", rows));
-    // Of a new model, since plans leave theirs on several meta devices.
     return profiles_
-        .emplace(rows,
-                 profile_on_meta(make(training_), first_rows(inputs_, rows), options_.speed()))
+        .emplace(rows, profile_on_meta(model_, first_rows(inputs_, rows), options_.speed()))
         .first->second;
   }
 

@@ -2,14 +2,12 @@
 // of a family that does, without the devices and without the memory.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -28,8 +26,10 @@
 #include "absl/strings/str_split.h"
 #include "balance/fit.h"
 #include "balance/memory_plan_text.h"
+#include "balance/optimizer_flag.h"
 #include "balance/training_flags.h"
 #include "command/files.h"
+#include "command/flag_values.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
@@ -81,12 +81,9 @@ constexpr char kUsage[] =
 
 constexpr int64_t kMost = int64_t{1} << 40;
 constexpr double kGiB = 1 << 30;
-// As //balance:memory_plan has them; LibTorch numbers devices in 8 bits.
+// The search takes longer with each.
 constexpr size_t kMostDevices = 64;
 constexpr int64_t kMostMembers = 1024;
-
-// Thrown by the progress callback.
-struct Interrupted : std::exception {};
 
 struct Settings {
   std::string name;  // of the model, or of the family with its "*"
@@ -99,12 +96,6 @@ struct Settings {
   std::string schedule, optimizer;
   std::string json;  // a path, made absolute
 };
-
-int64_t in_range(const char* flag, int64_t value, int64_t most) {
-  if (value >= 1 && value <= most) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%d: give a number from 1 to %d", flag, value, most));
-}
 
 int64_t bytes_of(const char* flag, double gib) {
   // Not so if it is no number.
@@ -155,9 +146,7 @@ Training training_of(const Settings& settings, const std::string& name) {
   const models::NamedModel model = models::model_by_name(name, settings.image_size);
   Training training;
   training.make = model.make;
-  std::vector<int64_t> shape = model.row;
-  shape.insert(shape.begin(), settings.batch);
-  training.inputs = {at::empty(shape, at::TensorOptions().device(at::kMeta))};
+  training.inputs = {models::random_input(model, settings.batch, at::kMeta)};
   training.targets = {models::random_target(model, settings.batch, at::kMeta)};
   training.loss = [loss = model.loss](const Tensors& outputs, const Tensors& targets) {
     return models::loss_of(loss, outputs.at(0), targets.at(0));
@@ -195,11 +184,11 @@ Settings read_settings() {
     if (settings.step == 0) {
       settings.step = !first ? 8 : absl::StartsWith(family, "unet") ? 1 : 3;
     }
-    in_range("step", settings.step, 1 << 16);
+    command::in_range("step", settings.step, 1, 1 << 16);
   } else if (settings.step != 0) {
     throw std::invalid_argument("--step is for --family; leave it out with --model");
   }
-  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), kMost);
+  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
   settings.device_bytes = read_devices(absl::GetFlag(FLAGS_devices_gib));
   const double margin = absl::GetFlag(FLAGS_margin_gib);
   if (margin != 0) settings.options.margin(bytes_of("margin_gib", margin));
@@ -217,8 +206,7 @@ Settings read_settings() {
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
-  settings.json = command::user_path(absl::GetFlag(FLAGS_json));
-  if (!settings.json.empty()) command::check_writable_file("--json", settings.json);
+  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   check_layers(settings, settings.is_family ? member_name(settings, 1) : settings.name);
   return settings;
 }
@@ -302,18 +290,16 @@ int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   const auto begin = std::chrono::steady_clock::now();
   Answer answer;
-  try {
+  {
     command::Progress progress(std::cerr, settings.name, 0,
                                command::terminal_options(STDERR_FILENO));
     int64_t done = 0;
     FitOptions options = settings.options;
     options.progress([&](const std::string& note) {
-      if (interrupt.requested()) throw Interrupted();
+      interrupt.check();
       progress.update(++done, note);
     });
     answer = settings.is_family ? search_family(settings, options) : search_one(settings, options);
-  } catch (const Interrupted&) {
-    return command::kInterruptedExitCode;
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   std::cout << answer.text << std::flush;
@@ -326,11 +312,8 @@ int run(const Settings& settings) {
     json["device_bytes"] = settings.device_bytes;
     json["margin_bytes"] = settings.options.margin();
     json.update(answer.json);
-    command::write_file_atomically(settings.json, json.dump(1) + "\n");
-    std::cerr << "written: " << settings.json << std::endl;
+    command::write_result(settings.json, json.dump(1) + "\n");
   }
-  if (!std::cout.good())
-    throw std::runtime_error("the answer cannot be written to standard output");
   return answer.fits ? 0 : command::kErrorExitCode;
 }
 

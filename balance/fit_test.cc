@@ -207,6 +207,9 @@ TEST(Fit, RefusesWhatCannotBe) {
   training = linears(2);
   training.inputs = {};
   EXPECT_THAT([&] { fit(training, {kMiB}); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("there is no defined tensor")));
+  training.inputs = {at::empty({0, 8}, at::kMeta)};
+  EXPECT_THAT([&] { fit(training, {kMiB}); },
               ThrowsMessage<c10::ValueError>(HasSubstr("the mini-batch has no rows")));
 }
 

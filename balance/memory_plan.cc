@@ -14,6 +14,7 @@
 #include "balance/caching_allocator.h"
 #include "balance/memory_recorder.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/mini_batch.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
@@ -100,15 +101,18 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    int64_t rows = 0;  // what cannot be cut is refused by step()
-    for (const at::Tensor& input : inputs_) {
-      if (rows == 0 && input.defined() && input.dim() > 0) rows = input.size(0);
-    }
-    const Schedule schedule = schedule_for(rows);
+    const internal::CutSizes cut =
+        internal::cut_sizes(internal::batch_size(inputs_, "input"), options_.chunks());
+    StepOptions step_options;
+    if (options_.schedule()) step_options.schedule(options_.schedule());
+    const Schedule schedule =
+        step_options.schedule_for(static_cast<int64_t>(devices_.size()), cut.micro_batches);
     MemoryRecorder recorder(c10::kMeta, schedule,
                             std::vector<int32_t>(devices_.begin(), devices_.end()));
     add_existing(recorder);
-    total_ = kSteps * 2 * static_cast<int64_t>(devices_.size()) * schedule.micro_batches();
+    for (const std::vector<Action>& actions : schedule.table()) {
+      total_ += kSteps * static_cast<int64_t>(actions.size());
+    }
     {
       const internal::AllocationScope scope(recorder);
       for (int k = 0; k < kSteps; ++k) {
@@ -119,7 +123,6 @@ class Planner {
       }
     }
     plan_.trace = recorder.finish();
-    release_gradients();
     const std::vector<MemoryPeak> peaks = balance::peaks(plan_.trace);
     const std::vector<int64_t> reserved = peak_reserved(plan_.trace, options_.capacity());
     for (size_t d = 0; d < plan_.devices.size(); ++d) {
@@ -146,15 +149,6 @@ class Planner {
         .checkpoint(options_.checkpoint())
         .partition_checkpoints(options_.partition_checkpoints())
         .deferred_batch_norm(options_.deferred_batch_norm());
-  }
-
-  Schedule schedule_for(int64_t rows) const {
-    StepOptions step;
-    if (options_.schedule()) step.schedule(options_.schedule());
-    const int64_t chunks = std::max<int64_t>(1, std::min(options_.chunks(), rows));
-    const int64_t size = rows > 0 ? (rows + chunks - 1) / chunks : 1;
-    return step.schedule_for(static_cast<int64_t>(devices_.size()),
-                             rows > 0 ? (rows + size - 1) / size : 1);
   }
 
   // The parameters of each stage, each once.
@@ -223,7 +217,7 @@ class Planner {
     if (!options_.progress()) return;
     const std::lock_guard<std::mutex> lock(progress_mutex_);
     ++done_;
-    options_.progress()(done_, std::max(done_, total_));
+    options_.progress()(done_, total_);
   }
 
   void update(MemoryRecorder& recorder) {

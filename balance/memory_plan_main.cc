@@ -2,17 +2,14 @@
 // the devices and without the memory.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
-#include <limits>
-#include <numeric>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -24,12 +21,15 @@
 #include "absl/strings/str_join.h"
 #include "balance/memory_plan.h"
 #include "balance/memory_plan_text.h"
+#include "balance/optimizer_flag.h"
 #include "balance/training_flags.h"
 #include "command/balance_flag.h"
 #include "command/files.h"
+#include "command/flag_values.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "gpipe/internal/mini_batch.h"
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 
@@ -68,9 +68,6 @@ constexpr char kUsage[] =
 constexpr int64_t kMost = int64_t{1} << 30;
 constexpr double kGiB = 1 << 30;
 
-// Thrown by the progress callback.
-struct Interrupted : std::exception {};
-
 struct Settings {
   models::NamedModel model;
   std::optional<torch::nn::Sequential> network;
@@ -80,18 +77,6 @@ struct Settings {
   std::string json, svg;  // paths, made absolute
 };
 
-int64_t in_range(const char* flag, int64_t value) {
-  if (value >= 1 && value <= kMost) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%d: give a number from 1 to %d", flag, value, kMost));
-}
-
-std::string writable(const char* flag, const std::string& path) {
-  std::string full = command::user_path(path);
-  if (!full.empty()) command::check_writable_file(flag, full);
-  return full;
-}
-
 Settings read_settings() {
   Settings settings;
   const std::string name = absl::GetFlag(FLAGS_model);
@@ -100,7 +85,7 @@ Settings read_settings() {
         absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
   }
   settings.model = models::model_by_name(name, absl::GetFlag(FLAGS_image_size));
-  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch));
+  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
   settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
   settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
@@ -109,8 +94,8 @@ Settings read_settings() {
     throw std::invalid_argument(
         absl::StrFormat("--device_gib=%g: give a number from 0 to 1e6", device_gib));
   }
-  settings.json = writable("--json", absl::GetFlag(FLAGS_json));
-  settings.svg = writable("--svg", absl::GetFlag(FLAGS_svg));
+  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  settings.svg = command::output_file("svg", absl::GetFlag(FLAGS_svg));
   if (!settings.json.empty() && settings.json == settings.svg) {
     throw std::invalid_argument("--json and --svg are the same file: " + settings.json);
   }
@@ -130,7 +115,7 @@ Settings read_settings() {
                                                 settings.model.name, layers));
   }
   settings.options.balance(std::move(balance))
-      .chunks(in_range("chunks", absl::GetFlag(FLAGS_chunks)))
+      .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
       .checkpoint(parse_checkpoint(settings.checkpoint))
       .schedule(parse_schedule(settings.schedule))
       .optimizer(parse_optimizer(settings.optimizer))
@@ -143,17 +128,14 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
   std::optional<command::Progress> progress;
   MemoryPlanOptions options = settings.options;
   options.progress([&](int64_t done, int64_t total) {
-    if (interrupt.requested()) throw Interrupted();
+    interrupt.check();
     if (!progress) {
       progress.emplace(std::cerr, settings.model.name, total,
                        command::terminal_options(STDERR_FILENO));
     }
     progress->update(done);
   });
-  const auto on_meta = at::TensorOptions().device(at::kMeta);
-  std::vector<int64_t> shape = settings.model.row;
-  shape.insert(shape.begin(), settings.batch);
-  const at::Tensor input = at::empty(shape, on_meta);
+  const at::Tensor input = models::random_input(settings.model, settings.batch, at::kMeta);
   const at::Tensor target = models::random_target(settings.model, settings.batch, at::kMeta);
   const LossFn loss = [&](const Tensors& outputs, const Tensors& targets) {
     return models::loss_of(settings.model.loss, outputs.at(0), targets.at(0));
@@ -163,43 +145,32 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
 
 // With what the plan was made for.
 std::string json_of(const Settings& settings, const MemoryPlan& plan) {
-  const std::string json = to_json(plan);
-  return absl::StrFormat(
-             "{\n \"model\": \"%s\",\n \"batch\": %d,\n \"chunks\": %d,\n \"checkpoint\": "
-             "\"%s\",\n "
-             "\"schedule\": \"%s\",\n \"optimizer\": \"%s\",",
-             settings.model.name, settings.batch, settings.options.chunks(), settings.checkpoint,
-             settings.schedule, settings.optimizer) +
-         json.substr(1);
+  nlohmann::ordered_json json;
+  json["model"] = settings.model.name;
+  json["batch"] = settings.batch;
+  json["chunks"] = settings.options.chunks();
+  json["checkpoint"] = settings.checkpoint;
+  json["schedule"] = settings.schedule;
+  json["optimizer"] = settings.optimizer;
+  json.update(nlohmann::ordered_json::parse(to_json(plan)));
+  return json.dump(1) + "\n";
 }
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
-  const int64_t cut = std::min(settings.options.chunks(), settings.batch);
+  const int64_t cut = internal::cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
   if (cut < settings.options.chunks()) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
                                  settings.batch, cut, settings.options.chunks());
   }
-  std::optional<MemoryPlan> made;
-  try {
-    made = plan(settings, interrupt);
-  } catch (const Interrupted&) {
-    return command::kInterruptedExitCode;
-  }
-  std::cout << to_text(*made) << std::flush;
-  if (!settings.json.empty()) {
-    command::write_file_atomically(settings.json, json_of(settings, *made));
-    std::cerr << "written: " << settings.json << std::endl;
-  }
-  if (!settings.svg.empty()) {
-    const std::string title = absl::StrFormat(
-        "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
-        absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
-        settings.checkpoint, settings.schedule);
-    command::write_file_atomically(settings.svg, to_svg(*made, title));
-    std::cerr << "written: " << settings.svg << std::endl;
-  }
-  if (!std::cout.good()) throw std::runtime_error("the table cannot be written to standard output");
+  const MemoryPlan made = plan(settings, interrupt);
+  std::cout << to_text(made) << std::flush;
+  command::write_result(settings.json, json_of(settings, made));
+  const std::string title =
+      absl::StrFormat("%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
+                      absl::StrJoin(settings.options.balance(), ","), settings.batch,
+                      settings.options.chunks(), settings.checkpoint, settings.schedule);
+  if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(made, title));
   return 0;
 }
 

@@ -47,6 +47,7 @@ MemoryRecorder::MemoryRecorder(c10::DeviceType type, const Schedule& schedule,
                                std::vector<int32_t> device_of_stage)
     : type_(type),
       device_of_stage_(std::move(device_of_stage)),
+      devices_(1 + *std::max_element(device_of_stage_.begin(), device_of_stage_.end())),
       actions_(in_order(schedule)),
       number_(next_number()) {
   for (size_t k = 0; k < actions_.size(); ++k) order_[actions_[k]] = static_cast<int32_t>(k);
@@ -88,9 +89,7 @@ bool MemoryRecorder::is_mine() const { return doing.recorder == number_; }
 void MemoryRecorder::on_allocate(uint64_t id, c10::Device device, int64_t bytes) {
   if (device.type() != type_ || !is_mine()) return;
   const int32_t number = type_ == c10::kMeta ? device.index() : 0;
-  if (number < 0 || number > *std::max_element(device_of_stage_.begin(), device_of_stage_.end())) {
-    return;
-  }
+  if (number < 0 || number >= devices_) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto k = static_cast<int32_t>(blocks_.size());
   Block& block = blocks_.emplace_back();
@@ -137,7 +136,7 @@ MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& tu
 MemoryTrace MemoryRecorder::finish() {
   const std::lock_guard<std::mutex> lock(mutex_);
   MemoryTrace trace;
-  trace.devices = 1 + *std::max_element(device_of_stage_.begin(), device_of_stage_.end());
+  trace.devices = devices_;
   trace.turns = std::exchange(turns_, {Turn()});
   trace.blocks = std::exchange(existing_, {});
   const auto existing = static_cast<int32_t>(trace.blocks.size());

@@ -68,6 +68,7 @@ class MemoryRecorder final : public internal::AllocationObserver {
 
   const c10::DeviceType type_;
   const std::vector<int32_t> device_of_stage_;
+  const int32_t devices_;
   std::unordered_map<Action, int32_t> order_;  // place in a step, from 0
   std::vector<Action> actions_;                // in that order
 

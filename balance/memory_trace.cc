@@ -74,15 +74,4 @@ std::vector<MemoryPeak> peaks(const MemoryTrace& trace) {
   return result;
 }
 
-int64_t peak_of_all(const MemoryTrace& trace) {
-  int64_t now = 0;
-  int64_t most = 0;
-  for (const MemoryEvent& event : trace.events) {
-    const int64_t bytes = trace.blocks[event.block].bytes;
-    now += event.free ? -bytes : bytes;
-    most = std::max(most, now);
-  }
-  return most;
-}
-
 }  // namespace gpipe::balance

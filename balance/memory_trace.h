@@ -79,9 +79,6 @@ std::vector<MemoryPeak> peaks(const MemoryTrace& trace);
 // std::overflow_error for 2^63 bytes or more.
 std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace);
 
-// The most bytes that all devices together hold at one time.
-int64_t peak_of_all(const MemoryTrace& trace);
-
 }  // namespace gpipe::balance
 
 #endif  // BALANCE_MEMORY_TRACE_H_

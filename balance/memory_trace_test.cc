@@ -47,8 +47,6 @@ TEST(MemoryTrace, CurvesHaveTheMostOfEachTurn) {
   EXPECT_EQ(result[1][2].turn, 2);
 }
 
-TEST(MemoryTrace, AllDevicesTogether) { EXPECT_EQ(peak_of_all(sample()), 23); }
-
 TEST(MemoryTrace, Names) {
   const MemoryTrace trace = sample();
   EXPECT_EQ(name_of(trace.turns[0]), "the start");

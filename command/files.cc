@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <stdexcept>
 #include <system_error>
 
@@ -82,6 +83,12 @@ void write_file_atomically(const std::string& path, const std::string& text) {
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("cannot write " + path + ": " + error.what());
   }
+}
+
+void write_result(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  write_file_atomically(path, text);
+  std::cerr << "written: " << path << std::endl;
 }
 
 void check_writable_file(const std::string& flag, const std::string& path) {

@@ -18,6 +18,9 @@ std::string user_path(const std::string& path);
 // one), with the old file unchanged and nothing left behind.
 void write_file_atomically(const std::string& path, const std::string& text);
 
+// Writes a command's result like that, and says so on stderr. Does nothing for an empty path.
+void write_result(const std::string& path, const std::string& text);
+
 // Find out before the work whether write_file_atomically() will be able to write the file, or files
 // in the folder; create missing folders. Throw std::invalid_argument with `flag`, the path and the
 // reason.

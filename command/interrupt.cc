@@ -54,4 +54,8 @@ InterruptScope::~InterruptScope() {
 
 bool InterruptScope::requested() const noexcept { return requested_flag.load(); }
 
+void InterruptScope::check() const {
+  if (requested()) throw Interrupted();
+}
+
 }  // namespace gpipe::command

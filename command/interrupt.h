@@ -4,11 +4,17 @@
 #define GPIPE_COMMAND_INTERRUPT_H_
 
 #include <csignal>
+#include <exception>
 
 namespace gpipe::command {
 
 // Exit code of a program that SIGINT stopped, as shells report it.
 constexpr int kInterruptedExitCode = 130;
+
+// Ends what cannot end by itself at once, up to run_command(), which returns kInterruptedExitCode.
+struct Interrupted : std::exception {
+  const char* what() const noexcept override { return "interrupted"; }
+};
 
 // While it lives, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) only sets a
 // flag and says so on stderr; a second one ends the process at once, as usual.
@@ -28,6 +34,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   bool requested() const noexcept;
+  // Throws Interrupted if it is requested.
+  void check() const;
 
  private:
   struct sigaction previous_[3];

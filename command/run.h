@@ -14,14 +14,18 @@ constexpr int kUsageExitCode = 2;
 // The message of an exception, without the C++ backtrace that LibTorch appends.
 std::string message_of(const std::exception& error);
 
+// Whether it says that memory ran out: the CPU's or an accelerator's.
+bool is_out_of_memory(const std::exception& error);
+
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
 // be done, and calls what it returns, whose result is the exit code. Errors go to stderr.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
 //
-// Exit codes: 2 for wrong usage; 1 for anything else that `prepare` or the work throws, and if the
-// answer to --help cannot be written.
+// Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for anything else that
+// `prepare` or the work throws, and if the answer to --help, or what a work that went well has
+// printed, cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<std::function<int()>()>& prepare);
 

@@ -1,14 +1,13 @@
 #include "experiments/common/flags.h"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 
 #include "absl/flags/flag.h"
-#include "command/files.h"
+#include "balance/training_flags.h"
+#include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
-#include "experiments/common/trainer.h"
 
 ABSL_FLAG(std::string, experiment, "",
           "What to run: names of the experiments above, separated by commas, or all. Default: all, "
@@ -35,28 +34,18 @@ ABSL_FLAG(std::string, checkpoint, "except_last",
           "never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
+ABSL_FLAG(std::string, ways, "",
+          "How figures are obtained: names, separated by commas, of measured (on the devices at "
+          "hand, at --scale), planned (memory, at full size), simulated (speed, at full size). "
+          "Default: all that the experiment has.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
+ABSL_FLAG(std::string, trace, "",
+          "Write the timeline of the last measured step to this file, for Perfetto "
+          "(pipelines).");
+ABSL_FLAG(bool, explain, false,
+          "Say where the time of a step goes, and what would make it faster (pipelines).");
 
 namespace gpipe::experiments {
-namespace {
-
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-
-Checkpoint parse_checkpoint(const std::string& text) {
-  if (text == "always") return Checkpoint::kAlways;
-  if (text == "except_last") return Checkpoint::kExceptLast;
-  if (text == "never") return Checkpoint::kNever;
-  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
-}
-
-}  // namespace
-
-int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return value;
-  throw std::invalid_argument("--" + std::string(flag) + "=" + std::to_string(value) +
-                              ": give a number from " + std::to_string(least) +
-                              (most == kMost ? " on" : " to " + std::to_string(most)));
-}
 
 CommonFlags read_common_flags() {
   CommonFlags flags;
@@ -64,18 +53,20 @@ CommonFlags read_common_flags() {
   flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
   flags.devices = parse_devices(absl::GetFlag(FLAGS_devices));
   flags.devices_given = !absl::GetFlag(FLAGS_devices).empty();
-  flags.epochs = in_range("epochs", absl::GetFlag(FLAGS_epochs), 0, kMost);
-  flags.skip_epochs = in_range("skip_epochs", absl::GetFlag(FLAGS_skip_epochs), 0, kMost);
-  flags.batch_size = in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 0, kMost);
-  flags.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 0, kMost);
+  flags.epochs = command::in_range("epochs", absl::GetFlag(FLAGS_epochs), 0);
+  flags.skip_epochs = command::in_range("skip_epochs", absl::GetFlag(FLAGS_skip_epochs), 0);
+  flags.batch_size = command::in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 0);
+  flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 0);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
   flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
-  flags.checkpoint = parse_checkpoint(flags.checkpoint_name);
+  flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
-  parse_schedule("--schedule", flags.schedule);
+  balance::parse_schedule(flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
-  flags.json = command::user_path(absl::GetFlag(FLAGS_json));
-  if (!flags.json.empty()) command::check_writable_file("--json", flags.json);
+  flags.ways = absl::GetFlag(FLAGS_ways);
+  flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
+  flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
 }
 

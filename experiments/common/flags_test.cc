@@ -71,13 +71,6 @@ TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
   expect_refused("json", "/proc/table.json", "cannot be written");
 }
 
-TEST_F(FlagsTest, InRange) {
-  EXPECT_EQ(in_range("workers", 5, 1, 5), 5);
-  EXPECT_THAT([] { in_range("workers", 100000, 1, 256); },
-              ThrowsMessage<std::invalid_argument>(
-                  AllOf(HasSubstr("--workers=100000"), HasSubstr("from 1 to 256"))));
-}
-
 TEST_F(FlagsTest, ChunksOfABatch) {
   CommonFlags flags;
   EXPECT_EQ(choose_chunks(flags, 16, 64), 16);

@@ -109,12 +109,6 @@ std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
   return std::make_unique<DataParallelTrainer>(task, devices);
 }
 
-ScheduleGenerator parse_schedule(const std::string& flag, const std::string& name) {
-  if (name == "gpipe") return Schedule::gpipe;
-  if (name == "1f1b") return Schedule::one_f_one_b;
-  throw std::invalid_argument(flag + "=" + name + ": give gpipe or 1f1b");
-}
-
 std::unique_ptr<Trainer> make_pipeline_trainer(const Task& task, const GPipeOptions& options,
                                                const ScheduleGenerator& schedule) {
   return std::make_unique<PipelineTrainer>(task, options, schedule);

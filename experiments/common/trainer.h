@@ -52,9 +52,6 @@ std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device
 std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
                                                     const std::vector<c10::Device>& devices);
 
-// "gpipe" or "1f1b". Throws std::invalid_argument for another name, with `flag`.
-ScheduleGenerator parse_schedule(const std::string& flag, const std::string& name);
-
 // Throws what GPipe throws, for example for a balance that does not fit the network.
 std::unique_ptr<Trainer> make_pipeline_trainer(const Task& task, const GPipeOptions& options,
                                                const ScheduleGenerator& schedule);

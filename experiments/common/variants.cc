@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "command/suggestion.h"
 #include "experiments/common/balance.h"
@@ -15,11 +16,24 @@ std::string given(const CommonFlags& flags) {
                                : "--balance=" + to_text(flags.balance);
 }
 
+std::vector<Origin> select_ways(const CommonFlags& flags, const std::vector<Origin>& ways) {
+  if (flags.ways.empty()) return ways;
+  std::vector<std::string> known;
+  for (const Origin way : ways) known.push_back(to_text(way));
+  const std::vector<std::string> asked = command::select_names("--ways", flags.ways, known);
+  std::vector<Origin> selected;
+  for (const Origin way : ways) {
+    if (std::find(asked.begin(), asked.end(), to_text(way)) != asked.end()) selected.push_back(way);
+  }
+  return selected;
+}
+
 }  // namespace
 
-std::vector<Variant> make_variants(
-    const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
-    const std::function<Variant(const CommonFlags& flags, const std::string& name)>& make) {
+std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& defaults,
+                                   const std::vector<VariantName>& known,
+                                   const std::vector<Origin>& ways, const MakeVariant& make) {
+  const std::vector<Origin> asked_ways = select_ways(flags, ways);
   std::vector<std::string> names;
   for (const VariantName& variant : known) names.push_back(variant.name);
   const bool named = !flags.experiment.empty();
@@ -38,13 +52,17 @@ std::vector<Variant> make_variants(
       own.chunks = 0;
       own.balance.clear();
     }
-    try {
-      variants.push_back(make(own, name));
-      fits = fits || pipeline || !flags.for_pipelines();
-    } catch (const std::invalid_argument& error) {
-      if (named) throw;
-      refusals += "\n  " + name + ": " + error.what();
-      variants.push_back({name, error.what(), nullptr});
+    for (const Origin way : asked_ways) {
+      Variant variant = {name, way, "", nullptr};
+      try {
+        variant.run = make(own, name, way);
+        fits = fits || pipeline || !flags.for_pipelines();
+      } catch (const std::invalid_argument& error) {
+        if (named) throw;
+        refusals += "\n  " + name + ": " + error.what();
+        variant.refusal = error.what();
+      }
+      variants.push_back(std::move(variant));
     }
   }
   if (!fits) {

@@ -19,17 +19,18 @@ using ::testing::ThrowsMessage;
 const std::vector<VariantName> kKnown = {{"plain", false}, {"pipeline-2", true}, {"deep", true}};
 
 // A balance of two fits only pipeline-2; there are enough devices for all except "deep".
-Variant make(const CommonFlags& flags, const std::string& name) {
+RunVariant make(const CommonFlags& flags, const std::string& name, Origin way) {
+  EXPECT_NE(way, Origin::kPublished);
   if (name == "plain") {
     EXPECT_FALSE(flags.for_pipelines());
   } else if (!flags.balance.empty() && (flags.balance.size() != 2 || name == "deep")) {
     throw std::invalid_argument("--balance does not fit " + name);
   }
-  return {name, "", [](Outcome&, const RunContext&) {}};
+  return [](Outcome&, const RunContext&) {};
 }
 
 std::vector<Variant> made(const CommonFlags& flags, const std::string& defaults = "all") {
-  return make_variants(flags, defaults, kKnown, make);
+  return make_variants(flags, defaults, kKnown, {Origin::kMeasured}, make);
 }
 
 std::vector<std::string> names(const std::vector<Variant>& variants) {
@@ -47,6 +48,25 @@ TEST(MakeVariants, NamedOrDefault) {
   flags.experiment = "depp";
   EXPECT_THAT([&] { made(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
+}
+
+TEST(MakeVariants, EachOnceForEveryWay) {
+  const auto labels = [](const CommonFlags& flags) {
+    std::vector<std::string> labels;
+    for (const Variant& variant : make_variants(flags, "plain,deep", kKnown,
+                                                {Origin::kMeasured, Origin::kSimulated}, make)) {
+      labels.push_back(variant.name + " " + to_text(variant.way));
+    }
+    return labels;
+  };
+  CommonFlags flags;
+  EXPECT_THAT(labels(flags),
+              ElementsAre("plain measured", "plain simulated", "deep measured", "deep simulated"));
+  flags.ways = "simulated";
+  EXPECT_THAT(labels(flags), ElementsAre("plain simulated", "deep simulated"));
+  flags.ways = "planned";
+  EXPECT_THAT([&] { labels(flags); }, ThrowsMessage<std::invalid_argument>(AllOf(
+                                          HasSubstr("--ways"), HasSubstr("measured, simulated"))));
 }
 
 TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {

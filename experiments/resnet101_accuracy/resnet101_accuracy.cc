@@ -11,6 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
+#include "command/flag_values.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
 #include "experiments/common/variants.h"
@@ -75,8 +76,8 @@ AccuracyFlags read_flags() {
       flags.common.experiment,
       {{"gpipe-256", "pipeline-256"}, {"gpipe-1k", "pipeline-1k"}, {"gpipe-4k", "pipeline-4k"}});
   flags.limit_train =
-      in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
-  flags.workers = in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
+      command::in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
+  flags.workers = command::in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
   if (flags.workers < 0) {
     const auto cores = static_cast<int64_t>(std::max(std::thread::hardware_concurrency(), 1U));
     flags.workers = read_data(flags.common.scale).rfind("imagenet", 0) == 0
@@ -107,18 +108,19 @@ Plan prepare() {
       open_source(read_data(flags.common.scale), settle(flags, published_experiments().front()),
                   flags.common.seed);
   Plan plan;
+  plan.name = "resnet101_accuracy";
   plan.table = published_accuracy();
   std::vector<VariantName> known;
   for (const Experiment& experiment : published_experiments()) {
     known.push_back({experiment.name, experiment.way == Way::kPipeline});
   }
-  plan.variants =
-      make_variants(flags.common, flags.common.scale == Scale::kSmoke ? kSmokeExperiments : "all",
-                    known, [&](const CommonFlags& common, const std::string& name) {
-                      AccuracyFlags own = flags;
-                      own.common = common;
-                      return make_variant(own, find_experiment(name), source);
-                    });
+  plan.variants = make_variants(
+      flags.common, flags.common.scale == Scale::kSmoke ? kSmokeExperiments : "all", known,
+      {Origin::kMeasured}, [&](const CommonFlags& common, const std::string& name, Origin /*way*/) {
+        AccuracyFlags own = flags;
+        own.common = common;
+        return make_run(own, find_experiment(name), source);
+      });
   if (flags.resume &&
       std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
         return std::filesystem::exists(state_file(flags, variant.name));

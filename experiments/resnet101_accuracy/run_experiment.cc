@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/statistics.h"
@@ -72,7 +73,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
                                        .devices(ready.devices)
                                        .chunks(settings.chunks)
                                        .checkpoint(ready.flags.common.checkpoint),
-                                   parse_schedule("--schedule", ready.flags.common.schedule));
+                                   balance::parse_schedule(ready.flags.common.schedule));
   }
   throw std::logic_error("unknown way");
 }
@@ -256,8 +257,8 @@ Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
   return settle(experiment, flags.common.scale, overrides);
 }
 
-Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
-                     const Source& source) {
+RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
+                    const Source& source) {
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
@@ -285,9 +286,8 @@ Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
     if (!flags.resume) command::check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
-  return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {
-            run_ready(*ready, outcome, context);
-          }};
+  return
+      [ready](Outcome& outcome, const RunContext& context) { run_ready(*ready, outcome, context); };
 }
 
 }  // namespace gpipe::experiments

@@ -16,6 +16,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "balance/training_flags.h"
+#include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/flags.h"
@@ -79,7 +81,8 @@ Settings settle(const CommonFlags& flags, const std::string& name) {
   }
   if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
   if (flags.epochs > 0) settings.epochs = flags.epochs;
-  const int64_t samples = in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
+  const int64_t samples =
+      command::in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
   if (samples > 0) settings.samples = samples;
   if (!published.balance.empty()) {
     settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
@@ -132,7 +135,7 @@ std::unique_ptr<Trainer> make_trainer(const CommonFlags& flags, const Settings& 
                                    .devices(settings.devices)
                                    .chunks(settings.chunks)
                                    .checkpoint(flags.checkpoint),
-                               parse_schedule("--schedule", flags.schedule));
+                               balance::parse_schedule(flags.schedule));
 }
 
 void run(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
@@ -159,18 +162,18 @@ void run(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
 Plan prepare() {
   const CommonFlags flags = read_common_flags();
   Plan plan;
+  plan.name = "resnet101_speed";
   plan.table = published_speed();
   plan.json = flags.json;
   plan.remarks = {"Published: torchgpipe v0.0.5 and Huang et al. (GPipe), ResNet-101, on GPUs.",
                   "Measured: --scale=" + to_text(flags.scale) +
                       "; whole training steps on random images, loading left out."};
   plan.variants = make_variants(
-      flags, "all", names_of(speed_variants()),
-      [](const CommonFlags& own, const std::string& name) -> Variant {
-        return {name, "",
-                [own, settings = settle(own, name)](Outcome& outcome, const RunContext& context) {
-                  run(own, settings, outcome, context);
-                }};
+      flags, "all", names_of(speed_variants()), {Origin::kMeasured},
+      [](const CommonFlags& own, const std::string& name, Origin /*way*/) -> RunVariant {
+        return [own, settings = settle(own, name)](Outcome& outcome, const RunContext& context) {
+          run(own, settings, outcome, context);
+        };
       });
   return plan;
 }

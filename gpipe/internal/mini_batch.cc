@@ -71,15 +71,17 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
   return rows;
 }
 
-MiniBatch::MiniBatch(int64_t rows, int64_t chunks) : rows_(rows) {
-  if (rows == 0) {
-    sizes_ = {0};
-    return;
-  }
+CutSizes cut_sizes(int64_t rows, int64_t chunks) {
+  if (rows == 0) return {};
   chunks = std::min(chunks, rows);  // also keeps the sum below from overflowing
   const int64_t size = (rows + chunks - 1) / chunks;
-  sizes_.assign(rows / size, size);
-  if (rows % size != 0) sizes_.push_back(rows % size);
+  return {size, (rows + size - 1) / size};
+}
+
+MiniBatch::MiniBatch(int64_t rows, int64_t chunks) : rows_(rows) {
+  const CutSizes cut = cut_sizes(rows, chunks);
+  sizes_.assign(cut.micro_batches, cut.rows);
+  sizes_.back() = rows - cut.rows * (cut.micro_batches - 1);
 }
 
 at::Tensor MiniBatch::cut(const at::Tensor& whole, int64_t i) const {

@@ -16,13 +16,19 @@ namespace gpipe::internal {
 // message.
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
 
+// How rows are cut: each micro-batch has ceil(rows / chunks) rows and the last one the remainder,
+// as with Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one
+// empty micro-batch.
+struct CutSizes {
+  int64_t rows = 0;  // of a micro-batch but the last
+  int64_t micro_batches = 1;
+};
+CutSizes cut_sizes(int64_t rows, int64_t chunks);
+
 // A value type: it knows numbers of rows and no tensors.
 class MiniBatch {
  public:
   MiniBatch() = default;
-  // Each micro-batch has ceil(rows / chunks) rows and the last one the remainder, as with
-  // Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one empty
-  // micro-batch.
   MiniBatch(int64_t rows, int64_t chunks);
 
   int64_t rows() const { return rows_; }

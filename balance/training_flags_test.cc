@@ -1,0 +1,32 @@
+#include "balance/training_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace gpipe::balance {
+namespace {
+
+using ::testing::StrEq;
+using ::testing::ThrowsMessage;
+
+TEST(TrainingFlags, AreNamesOfWhatThereIs) {
+  EXPECT_EQ(parse_checkpoint("always"), Checkpoint::kAlways);
+  EXPECT_EQ(parse_checkpoint("except_last"), Checkpoint::kExceptLast);
+  EXPECT_EQ(parse_checkpoint("never"), Checkpoint::kNever);
+  EXPECT_EQ(parse_schedule("gpipe")(3, 5), Schedule::gpipe(3, 5));
+  EXPECT_EQ(parse_schedule("1f1b")(3, 5), Schedule::one_f_one_b(3, 5));
+}
+
+TEST(TrainingFlags, OtherNamesAreRefused) {
+  EXPECT_THAT([] { parse_checkpoint("sometimes"); },
+              ThrowsMessage<std::invalid_argument>(
+                  StrEq("--checkpoint=sometimes: give always, except_last or never")));
+  EXPECT_THAT([] { parse_schedule("2f2b"); },
+              ThrowsMessage<std::invalid_argument>(StrEq("--schedule=2f2b: give gpipe or 1f1b")));
+  EXPECT_THROW(parse_schedule(""), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::balance

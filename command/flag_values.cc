@@ -1,0 +1,22 @@
+#include "command/flag_values.h"
+
+#include <stdexcept>
+
+#include "command/files.h"
+
+namespace gpipe::command {
+
+int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return value;
+  throw std::invalid_argument("--" + std::string(flag) + "=" + std::to_string(value) +
+                              ": give a number from " + std::to_string(least) +
+                              (most == kNoMost ? " on" : " to " + std::to_string(most)));
+}
+
+std::string output_file(const std::string& flag, const std::string& path) {
+  std::string full = user_path(path);
+  if (!full.empty()) check_writable_file("--" + flag, full);
+  return full;
+}
+
+}  // namespace gpipe::command

@@ -1,0 +1,42 @@
+#include "command/flag_values.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+namespace gpipe::command {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StrEq;
+using ::testing::ThrowsMessage;
+
+TEST(InRange, TheEndsAreInIt) {
+  EXPECT_EQ(in_range("workers", 1, 1, 5), 1);
+  EXPECT_EQ(in_range("workers", 5, 1, 5), 5);
+  EXPECT_EQ(in_range("workers", kNoMost, 1), kNoMost);
+}
+
+TEST(InRange, TheMessageHasTheRange) {
+  EXPECT_THAT(
+      [] { in_range("workers", 6, 1, 5); },
+      ThrowsMessage<std::invalid_argument>(StrEq("--workers=6: give a number from 1 to 5")));
+  EXPECT_THAT([] { in_range("chunks", 0, 1); },
+              ThrowsMessage<std::invalid_argument>(StrEq("--chunks=0: give a number from 1 on")));
+}
+
+TEST(OutputFile, IsAPathThatCanBeWritten) {
+  EXPECT_EQ(output_file("json", ""), "");
+  const std::string folder = ::testing::TempDir();
+  const std::string path = folder + "/out.json";
+  EXPECT_EQ(output_file("json", path), path);
+  EXPECT_FALSE(std::filesystem::exists(path)) << "nothing is written yet";
+  EXPECT_THAT([&] { output_file("json", folder); },
+              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("--json"), HasSubstr(folder))));
+}
+
+}  // namespace
+}  // namespace gpipe::command
