@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).parent
 
 # In the order of the page, with what each means.
 ORIGINS = (
-    ("measured", "really run, on the machine named below, at the scale named above"),
+    ("measured", "really run, on this machine and at this scale"),
     ("planned", "computed at the published size on the meta device, without running it"),
     ("simulated", "the published schedule at the published size, played with profiled or calibrated costs"),
     ("published", "the row holds published figures only: there is nothing to run for it"),
@@ -52,17 +52,18 @@ def _view(section):
     result = section.result
     table = result.json
     view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "grid": None, "plots": [],
-            "remarks": [], "environment": result.environment, "counts": "", "pictures": [_picture(*picture) for picture in result.pictures]}
+            "remarks": [], "command": result.command, "environment": result.environment, "counts": "", "pictures": [_picture(*picture) for picture in result.pictures]}
     if table is None:
         return view
     view["title"] = table.get("title", "")
-    view["remarks"] = table.get("remarks") or []
-    view["environment"] = environment_of(table) or result.environment
+    view["remarks"] = [remark for remark in table.get("remarks") or [] if remark != table.get("environment")]
+    view["environment"] = {**result.environment, **environment_of(table)}
     if section.rivals:
         view["grid"] = rivals.grid(table)
         view["plots"] = plots.of_rivals(table)
         view["counts"] = "{} runs".format(len(table["rows"]))
     else:
+        view["command"] = result.command or tables.without_files(table.get("command") or "")
         view["grid"] = tables.grid(table, table.get("command") or result.command)
         view["plots"] = plots.of_table(section.plots, table, section.name)
         view["counts"] = tables.count_origins(table)
@@ -72,8 +73,8 @@ def _view(section):
 def environment_of(table):
     """Its names and values as texts."""
     environment = table.get("environment") or {}
-    if not isinstance(environment, dict):
-        return {"environment": str(environment)}
+    if isinstance(environment, str):
+        return {"build": environment}
     return {str(key).replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             for key, value in environment.items()}
 

@@ -1,21 +1,16 @@
 #!/usr/bin/env bash
-# Starts report.py with a Python that has Jinja, which Debian installs for its own Python only.
+# Starts a program of this folder, report.py or pictures.py, by the name under which it is called.
 set -euo pipefail
 
-if [[ -d ${BASH_SOURCE[0]}.runfiles/gpipe ]]; then
-  root="$(cd "${BASH_SOURCE[0]}.runfiles/gpipe" && pwd)"
-else
-  root="${PWD}" # of `bazel run` and of tests
-fi
+program="${0##*/}"
+root="${PWD}" # of `bazel run`
+[[ ! -d $0.runfiles/gpipe ]] || root="$(cd "$0.runfiles/gpipe" && pwd)"
 here="${root}/experiments/report"
-[[ -f ${here}/report.py ]] || {
-  echo "report: start it with tools/bazel run //experiments/report -- --output=DIR" >&2
+if [[ ! -f ${here}/${program}.py ]]; then
+  echo "${program}: start it with tools/bazel run //experiments/report:${program} -- --help" >&2
   exit 2
-}
-for python in python3 /usr/bin/python3; do
-  "${python}" -c "import jinja2" 2>/dev/null || continue
-  export GPIPE_REPORT_ROOT="${root}" GPIPE_REPORT_PLOTLY="${root}/../plotly/plotly.min.js" PYTHONDONTWRITEBYTECODE=1
-  exec "${python}" "${here}/report.py" "$@"
-done
-echo "report: no python3 with Jinja. Debian, Ubuntu: apt-get install python3-jinja2 (tools/bazel does this by itself)" >&2
-exit 1
+fi
+# shellcheck source=experiments/report/python.sh
+source "${here}/python.sh"
+export GPIPE_REPORT_ROOT="${root}" GPIPE_REPORT_PLOTLY="${root}/../plotly/plotly.min.js"
+exec "${python}" "${here}/${program}.py" "$@"

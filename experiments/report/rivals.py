@@ -33,15 +33,15 @@ def grid(table):
     ours = next((who for who in names if is_ours(who)), None)
     others = [who for who in names if who != ours]
     first = [Cell(text, header="col", rowspan=2) for text in ("network", "stages", "mode")]
-    first.append(Cell("step (ms)", header="col", colspan=len(names)))
-    second = [Cell(who, "ours" if who == ours else "text", header="col") for who in names]
+    first.append(Cell("step (ms)", "group", header="col", colspan=len(names)))
+    second = [Cell(who, "ours" if who == ours else "figure", header="col") for who in names]
     if ours and others:
-        first.append(Cell("ours is faster by a factor of", header="col", colspan=len(others)))
+        first.append(Cell("ours is faster by a factor of", "group", header="col", colspan=len(others)))
         second += [Cell("than " + who, "ratio", header="col") for who in others]
     memory = [who for who in names if any(is_number(row.get("peak_bytes")) for row in table["rows"] if row["who"] == who)]
     if memory:
-        first.append(Cell("peak memory (MiB)", header="col", colspan=len(memory)))
-        second += [Cell(who, "ours" if who == ours else "text", header="col") for who in memory]
+        first.append(Cell("peak memory (MiB)", "group", header="col", colspan=len(memory)))
+        second += [Cell(who, "ours" if who == ours else "figure", header="col") for who in memory]
 
     notes = []
     body = []
@@ -63,7 +63,7 @@ def grid(table):
 
         for who in names:
             value = seconds(who)
-            line.append(cell(rows.get(who), value * 1000 if is_number(value) else None, "ours" if who == ours else "text"))
+            line.append(cell(rows.get(who), value * 1000 if is_number(value) else None, "ours" if who == ours else "figure"))
         if ours and others:
             for who in others:
                 both = is_number(seconds(who)) and is_number(seconds(ours)) and seconds(ours) > 0
@@ -71,6 +71,6 @@ def grid(table):
                             Cell(MISSING, "missing"))
         for who in memory:
             value = (rows.get(who) or {}).get("peak_bytes")
-            line.append(cell(rows.get(who), value / MIB if is_number(value) else None, "ours" if who == ours else "text"))
+            line.append(cell(rows.get(who), value / MIB if is_number(value) else None, "ours" if who == ours else "figure"))
         body.append(line)
     return Grid([first, second], body, notes)

@@ -10,7 +10,7 @@ MISSING = "–"
 @dataclasses.dataclass
 class Cell:
     text: str
-    kind: str = "text"  # text, origin, ours, published, ratio, missing
+    kind: str = "text"  # text, origin, group, ours, figure, published, ratio, missing
     rowspan: int = 1
     colspan: int = 1
     header: str = ""  # "col" or "row", if it is a header
@@ -77,6 +77,12 @@ def full_size(row):
     return row.get("origin") in ("planned", "simulated") or (row.get("settings") or {}).get("scale") == "full"
 
 
+def way_not_gone(row):
+    """"simulated" for a row that was to be simulated, but failed or was not run; "" where the origin says it."""
+    way = row.get("way") or ""
+    return way if row["origin"] not in (way, "published", "measured") and way != "measured" else ""
+
+
 def ratio_key(table):
     ratio = table.get("ratio")
     return ratio.get("key", "") if isinstance(ratio, dict) else ratio or ""
@@ -92,17 +98,6 @@ def comparable(table, row, column):
     return full_size(row) or column["key"] == ratio_key(table)
 
 
-def ratio(table, row, column):
-    """Ours divided by the first source's, where they are comparable; None otherwise."""
-    if not column["sources"] or not comparable(table, row, column):
-        return None
-    ours, published = figure_of(row, column["key"])
-    theirs = published_value(published.get(column["sources"][0]))
-    if not is_number(ours) or not theirs:
-        return None
-    return ours / theirs
-
-
 def groups(table):
     """The rows, those of one experiment together."""
     found = {}
@@ -111,23 +106,21 @@ def groups(table):
     return list(found.items())
 
 
-_WAYS = {"measured": "measured", "interrupted": "measured", "failed": "measured", "planned": "planned",
-         "simulated": "simulated"}
+def without_files(command, others=()):
+    """A command without the flags that say where results go, nor those that begin with one of `others`."""
+    words = [word for word in shlex.split(command) if not word.startswith(("--json=", "--trace=", *others))]
+    return " ".join(map(shlex.quote, words))
 
 
-def row_command(command, row):
+def row_command(table, row, command):
     """The command that makes this row alone; "" if there is nothing to run for it."""
-    if not command or row.get("origin") == "published":
+    if not command or row["origin"] == "published":
         return ""
-    if row.get("command"):
-        return row["command"]
-    words = shlex.split(command)
-    left_out = ("--experiment=", "--json=", "--trace=")
-    words = [word for word in words if not word.startswith(left_out)]
-    if "--" not in words:
-        words.append("--")
-    words.append("--experiment=" + row["experiment"])
-    return " ".join(shlex.quote(word) for word in words)
+    command = without_files(command, ("--experiment=", "--ways="))
+    command += (" " if " -- " in command else " -- ") + shlex.quote("--experiment=" + row["experiment"])
+    if len({each.get("way") for each in table["rows"]}) > 1:
+        command += " --ways=" + row["way"]
+    return command
 
 
 def columns_of(table):
@@ -146,17 +139,15 @@ def grid(table, command=""):
     """The published table with ours beside it, as cells."""
     columns = columns_of(table)
     by_experiment = groups(table)
-    has_ratio = {column["key"]: any(ratio(table, row, column) is not None for row in table["rows"])
-                 for column in columns}
 
     first = [Cell("experiment", header="col", rowspan=2), Cell("how", header="col", rowspan=2)]
     second = []
     for column in columns:
         parts = [Cell("ours", "ours", header="col")]
         parts += [Cell(source, "published", header="col") for source in column["sources"]]
-        if has_ratio[column["key"]]:
-            parts.append(Cell("ours ÷ " + column["sources"][0], "ratio", header="col"))
-        first.append(Cell(column["heading"], header="col", colspan=len(parts)))
+        if column.get("compared_with"):
+            parts.append(Cell("ours ÷ " + column["compared_with"], "ratio", header="col"))
+        first.append(Cell(column["heading"], "group", header="col", colspan=len(parts)))
         second += parts
 
     notes = []
@@ -171,19 +162,17 @@ def grid(table, command=""):
             line = []
             if index == 0:
                 line.append(Cell(experiment, header="row", rowspan=len(rows)))
-            line.append(Cell(row["origin"], "origin", origin=row["origin"], notes=marks))
+            line.append(Cell(way_not_gone(row), "origin", origin=row["origin"], notes=marks))
             for column in columns:
-                line += _cells(table, row, rows, index, column, has_ratio[column["key"]])
+                line += _cells(row, rows, index, column)
             body.append(line)
-            text = row_command(command, row)
+            text = row_command(table, row, command)
             if text:
-                label = "{}, {}".format(experiment, _WAYS.get(row["origin"], row["origin"]))
-                if (label, text) not in commands:
-                    commands.append((label, text))
+                commands.append((", ".join([experiment] + [row["way"]] * ("--ways=" in text)), text))
     return Grid([first, second], body, notes, commands)
 
 
-def _cells(table, row, rows, index, column, with_ratio):
+def _cells(row, rows, index, column):
     ours, _ = figure_of(row, column["key"])
     yield Cell(three_digits(ours), "ours") if is_number(ours) else Cell(MISSING, "missing")
     if index == 0:
@@ -192,9 +181,9 @@ def _cells(table, row, rows, index, column, with_ratio):
             figure = next((each for each in published if each is not None), None)
             yield Cell(MISSING, "missing", rowspan=len(rows)) if figure is None else \
                 Cell(published_text(figure), "published", rowspan=len(rows))
-    if with_ratio:
-        value = ratio(table, row, column)
-        yield Cell(MISSING, "missing") if value is None else Cell("{:.2f}".format(value), "ratio")
+    if column.get("compared_with"):
+        value = row["figures"][column["key"]].get("compared")
+        yield Cell("{:.2f}".format(value), "ratio") if is_number(value) else Cell(MISSING, "missing")
 
 
 def count_origins(table):
