@@ -18,7 +18,7 @@ _DASHES = {"measured": "solid", "interrupted": "solid", "failed": "solid", "plan
 def of_table(kinds, table, name):
     """All plots of a table that have a point."""
     makers = {"bars": bars, "epochs": epochs, "memory": memory, "partitions": by_partitions}
-    found = [plot for kind in kinds if kind in makers for plot in makers[kind](table)]
+    found = [plot for kind in kinds for plot in makers[kind](table)]
     for index, plot in enumerate(found):
         plot["id"] = "plot-{}-{}".format(name, index + 1)
     return found

@@ -44,7 +44,7 @@ def published_text(figure):
     if isinstance(figure, dict):
         return "{}±{}".format(published_text(figure["value"]), published_text(figure["plus_minus"]))
     if is_number(figure):
-        return "{:.10g}".format(figure)
+        return str(int(figure)) if figure == int(figure) else repr(figure)
     return str(figure)
 
 
