@@ -3,7 +3,6 @@
 import dataclasses
 
 SCALES = ("smoke", "small", "full")
-RIVALS_MINUTES = 4  # of //experiments/rivals at --scale=smoke
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +47,16 @@ EXPERIMENTS = (
     Experiment("resnet101_accuracy", "ResNet-101 accuracy", ("epochs", "bars"), 3, data=True),
     Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 3),
 )
+
+
+# //experiments/rivals, which has a table of another kind.
+RIVALS = Experiment("rivals", "Rivals", (), 3)
+
+
+def rivals_flags(scale, python):
+    """At smoke only some cells; all take half an hour."""
+    few = ["--stages=1,2", "--modes=never,except_last", "--rounds=2", "--steps=2"] if scale == "smoke" else []
+    return ["--rivals=" + python] + few
 
 
 def find(names):

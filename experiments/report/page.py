@@ -51,7 +51,7 @@ def _view(section):
     """What the template needs of a section."""
     result = section.result
     table = result.json
-    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "grid": None, "plots": [],
+    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "grids": [], "commands": [], "plots": [],
             "remarks": [], "command": result.command, "environment": result.environment, "counts": "", "pictures": [_picture(*picture) for picture in result.pictures]}
     if table is None:
         return view
@@ -59,12 +59,14 @@ def _view(section):
     view["remarks"] = [remark for remark in table.get("remarks") or [] if remark != table.get("environment")]
     view["environment"] = {**result.environment, **environment_of(table)}
     if section.rivals:
-        view["grid"] = rivals.grid(table)
+        view["grids"] = rivals.grids(table)
+        view["remarks"] = view["remarks"] + rivals.remarks(table)
         view["plots"] = plots.of_rivals(table)
         view["counts"] = "{} runs".format(len(table["rows"]))
     else:
         view["command"] = result.command or tables.without_files(table.get("command") or "")
-        view["grid"] = tables.grid(table, table.get("command") or result.command)
+        view["grids"] = [tables.grid(table)]
+        view["commands"] = tables.row_commands(table, table.get("command") or result.command)
         view["plots"] = plots.of_table(section.plots, table, section.name)
         view["counts"] = tables.count_origins(table)
     return view

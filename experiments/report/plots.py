@@ -1,6 +1,6 @@
 """plots: a table as what page.js draws with Plotly: axes, and series of points, each with the name of its color.
 
-A plot: {"id", "kind": "lines" | "bars", "title", "about", "x": {"title", "labels"}, "y": {"title"},
+A plot: {"id", "kind": "lines" | "bars", "title", "x": {"title", "labels"}, "y": {"title"},
 "series": [{"name", "color", "dash", "y": [number or None for each label]}]}. A point that is not there is None, never 0.
 """
 
@@ -24,20 +24,31 @@ def of_table(kinds, table, name):
     return found
 
 
-def _plot(kind, title, about, x_title, labels, y_title, lines):
-    """None if there is nothing to draw."""
+def _plot(kind, title, x_title, labels, y_title, lines):
+    """None if there is nothing of ours to draw."""
     lines = [line for line in lines if any(y is not None for y in line["y"])]
-    if not lines or not labels:
+    if all(line["color"] in _SOURCES for line in lines):
         return None
-    return {"kind": kind, "title": title, "about": about, "x": {"title": x_title, "labels": labels},
+    return {"kind": kind, "title": title, "x": {"title": x_title, "labels": labels},
             "y": {"title": y_title}, "series": lines}
 
 
-def _lines(table, column, picks):
-    """Ours, a line for each origin, then each source, unless it is of another configuration than all of ours.
+def _parts(table, column, picks):
+    """(what it is called, picks, whether the published figures belong to it): what may stand in one plot.
 
-    `picks`: for each label the rows that may have its figure.
+    `picks`: for each label the rows that may have its figure. Ours of the published size stand beside the published
+    figures; ours of another size by themselves.
     """
+    same = [[row for row in rows if comparable(table, row, column)] for rows in picks]
+    other = [[row for row in rows if not comparable(table, row, column)] for rows in picks]
+    scales = {(row.get("settings") or {}).get("scale") for rows in other for row in rows} - {None}
+    yield ("", same, True)
+    if any(is_number(figure_of(row, column["key"])[0]) for rows in other for row in rows):
+        yield (", measured at --scale=" + "/".join(sorted(scales)) if scales else ", measured", other, False)
+
+
+def _lines(column, picks, with_published):
+    """Ours, a line for each origin, then each source."""
     key = column["key"]
     origins = list(dict.fromkeys(row["origin"] for rows in picks for row in rows))
     lines = []
@@ -48,7 +59,7 @@ def _lines(table, column, picks):
             ys.append(next((value for value in values if is_number(value)), None))
         lines.append({"name": "ours, " + origin, "color": origin.replace(" ", "-"), "dash": _DASHES.get(origin, "dot"),
                       "y": ys})
-    if not any(comparable(table, row, column) for rows in picks for row in rows):
+    if not with_published:
         return lines
     for source, color in zip(column["sources"], _SOURCES):
         ys = []
@@ -86,11 +97,10 @@ def _against_partitions(table, columns, kind):
                 labels.append("plain" if plain else str(count))
                 picks.append(rows)
             heading = _capital(column["heading"])
-            plot = _plot(kind, heading + " against partitions" + (", " + name if name else ""),
-                         "", "partitions", labels, column["heading"], _lines(table, column, picks))
-            if plot:
-                found.append(plot)
-    return found
+            for what, part, with_published in _parts(table, column, picks):
+                found.append(_plot(kind, heading + " against partitions" + (", " + name if name else "") + what,
+                                   "partitions", labels, column["heading"], _lines(column, part, with_published)))
+    return [plot for plot in found if plot]
 
 
 def _is_plain(experiment):
@@ -103,11 +113,10 @@ def bars(table):
     for column in columns_of(table):
         by_experiment = [(experiment, rows) for experiment, rows in groups(table)
                          if any(is_number(figure_of(row, column["key"])[0]) for row in rows)]
-        plot = _plot("bars", _capital(column["heading"]), "", "", [experiment for experiment, _ in by_experiment],
-                     column["heading"], _lines(table, column, [rows for _, rows in by_experiment]))
-        if plot:
-            found.append(plot)
-    return found
+        for what, part, with_published in _parts(table, column, [rows for _, rows in by_experiment]):
+            found.append(_plot("bars", _capital(column["heading"]) + what, "", [name for name, _ in by_experiment],
+                               column["heading"], _lines(column, part, with_published)))
+    return [plot for plot in found if plot]
 
 
 _EPOCH_FIGURES = (
@@ -128,7 +137,7 @@ def epochs(table):
             ys = [value if is_number(value) else None for value in values]
             lines.append({"name": row["experiment"], "color": color, "dash": "solid",
                           "y": ys + [None] * (longest - len(ys))})
-        plot = _plot("lines", title, "", "epoch", [str(k + 1) for k in range(longest)], y_title, lines)
+        plot = _plot("lines", title, "epoch", [str(k + 1) for k in range(longest)], y_title, lines)
         if plot:
             found.append(plot)
     return found
@@ -148,7 +157,7 @@ def of_rivals(table):
             values = [(by_case[network, s, mode].get(who) or {}).get("step_seconds") for s in stages]
             lines.append({"name": who, "color": color, "dash": "solid",
                           "y": [v * 1000 if is_number(v) else None for v in values]})
-        plot = _plot("bars", "{}, {}".format(network, mode), "", "stages", [str(s) for s in stages], "step (ms)", lines)
+        plot = _plot("bars", "{}, {}".format(network, mode), "stages", [str(s) for s in stages], "step (ms)", lines)
         if plot:
             found.append(plot)
     for index, plot in enumerate(found):

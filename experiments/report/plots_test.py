@@ -49,8 +49,18 @@ class Plots(unittest.TestCase):
         self.assertEqual(lines(found[0]), {"naive-128": [20.1, 15.0, 11.8], "pipeline-256": [19.25, None, None]})
 
     def test_what_is_of_another_size_is_not_drawn_beside_the_published(self):
-        throughput = plots.of_table(("bars",), read("made_accuracy"), "x")[1]
+        found = plots.of_table(("bars",), read("made_accuracy"), "x")
+        self.assertEqual([plot["title"] for plot in found],
+                         ["Top-1 error (%), measured at --scale=smoke", "Images/s, measured at --scale=smoke"])
+        throughput = found[1]
         self.assertEqual(lines(throughput), {"ours, measured": [2388, None], "ours, interrupted": [None, 1418]})
+
+    def test_ours_of_two_sizes_are_two_plots(self):
+        found = plots.of_table(("bars",), read("made_speed"), "x")
+        self.assertEqual([(plot["title"], list(lines(plot))) for plot in found], [
+            ("Images/s", ["ours, simulated", "torchgpipe, published"]),
+            ("Images/s, measured at --scale=smoke", ["ours, measured"]),
+            ("Speed-up", ["ours, measured", "ours, simulated", "torchgpipe, published", "Huang et al., published"])])
 
     def test_a_table_without_figures_has_no_plots(self):
         table = read("made_accuracy")
@@ -59,9 +69,10 @@ class Plots(unittest.TestCase):
 
     def test_rivals(self):
         found = plots.of_rivals(read("made_rivals"))
-        self.assertEqual([plot["title"] for plot in found], ["resnet, never", "unet, never"])
+        self.assertEqual([plot["title"] for plot in found], ["ResNet [1, 1], never", "U-Net (1, 2), never",
+                                                             "U-Net (1, 2), always"])
         self.assertEqual(found[0]["x"]["labels"], ["1", "2", "4"])
-        *first, last = lines(found[0])["torch.distributed.pipelining"]
+        *first, last = lines(found[0])["torch.distributed.pipelining 1F1B"]
         self.assertEqual([round(y) for y in first], [280, 140])
         self.assertIsNone(last)
 

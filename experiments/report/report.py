@@ -29,7 +29,7 @@ second Ctrl-C does not wait. Exit codes: 0; 1 if an experiment failed or was sto
 130 after Ctrl-C."""
 
 COMMAND = "tools/bazel run -c opt //experiments/report --"
-RIVALS = "rivals"
+RIVALS = catalog.RIVALS.name
 SMOKE_MINUTES = 15
 # Kept free for the last experiment to stop and for the page.
 RESERVE_SECONDS = 10
@@ -69,6 +69,8 @@ def parse(arguments):
     except ValueError as error:
         parser.error("--experiments={}: {}, {}".format(flags.experiments, error, RIVALS))
     flags.show_rivals = with_rivals or not flags.names
+    if "/" in flags.rivals:
+        flags.rivals = os.path.abspath(os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", "."), flags.rivals))
     if flags.rivals and not shutil.which(flags.rivals):
         parser.error("--rivals={}: there is no such program; name a Python that has torch and torchgpipe"
                      .format(flags.rivals))
@@ -139,7 +141,7 @@ class Runner:
         self.sections = [page.Section(name, heading, run.Result(run.NOT_RUN, "its turn has not come yet"), plots)
                          for name, heading, plots in wanted]
         if self.flags.show_rivals:
-            self.sections.append(page.Section(RIVALS, "Rivals", run.Result(run.NOT_RUN, "its turn has not come yet"),
+            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, run.Result(run.NOT_RUN, "its turn has not come yet"),
                                               rivals=True))
         for index, section in enumerate(self.sections):
             label = "[{}/{}] {}".format(index + 1, total, section.name)
@@ -169,8 +171,9 @@ class Runner:
             program, arguments = experiment.program, experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
             target, limit = experiment.target, experiment.minutes
         else:
-            program, arguments = "experiments/rivals/rivals", ["--rivals=" + self.flags.rivals]
-            target, limit = "//experiments/rivals", catalog.RIVALS_MINUTES
+            rivals = catalog.RIVALS
+            program, arguments = rivals.program, catalog.rivals_flags(self.flags.scale, self.flags.rivals)
+            target, limit = rivals.target, rivals.minutes
         results = self.flags.output / "results" / (section.name + ".json")
         saved = self.flags.output / "results" / (section.name + ".state")
         log = self.flags.output / "logs" / (section.name + ".log")

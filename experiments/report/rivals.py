@@ -2,16 +2,22 @@
 
 from tables import Cell, Grid, MISSING, is_number, three_digits
 
-OURS = "gpipe"
-MIB = 1024 * 1024
+OURS = "ours"
+OWN_CUT = ", own cut"
 
-
-def is_ours(who):
-    return who.lower() in (OURS, "ours", "gpipe for c++")
+# (key, heading, what one unit of the table is in the JSON's)
+FIGURES = (
+    ("step_seconds", "whole training step: ms, and beside it how many times ours", 1e-3),
+    ("peak_bytes", "peak memory: MiB, and beside it how many times ours", 2 ** 20),
+)
 
 
 def _unique(values):
     return list(dict.fromkeys(values))
+
+
+def is_ours(who):
+    return who.startswith(OURS)
 
 
 def whos(table):
@@ -27,50 +33,53 @@ def cases(table):
     return found
 
 
-def grid(table):
-    """A line for each network, number of stages and mode."""
-    names = whos(table)
-    ours = next((who for who in names if is_ours(who)), None)
-    others = [who for who in names if who != ours]
-    first = [Cell(text, header="col", rowspan=2) for text in ("network", "stages", "mode")]
-    first.append(Cell("step (ms)", "group", header="col", colspan=len(names)))
-    second = [Cell(who, "ours" if who == ours else "figure", header="col") for who in names]
-    if ours and others:
-        first.append(Cell("ours is faster by a factor of", "group", header="col", colspan=len(others)))
-        second += [Cell("than " + who, "ratio", header="col") for who in others]
-    memory = [who for who in names if any(is_number(row.get("peak_bytes")) for row in table["rows"] if row["who"] == who)]
-    if memory:
-        first.append(Cell("peak memory (MiB)", "group", header="col", colspan=len(memory)))
-        second += [Cell(who, "ours" if who == ours else "figure", header="col") for who in memory]
+def factor(rows, who, key):
+    """How many times ours it is: above 1 ours is better. A network that is cut otherwise is held against ours that is
+    cut otherwise. None if there is nothing to compare."""
+    ours = rows.get(OURS + OWN_CUT if OWN_CUT in who else OURS)
+    theirs = rows.get(who)
+    if is_ours(who) or not ours or not theirs or not ours.get(key) or not theirs.get(key):
+        return None
+    return theirs[key] / ours[key]
 
-    notes = []
-    body = []
 
-    def cell(row, value, kind):
-        text = (row or {}).get("note") or ""
-        if is_number(value):
-            return Cell(three_digits(value), kind)
-        if text and text not in notes:
-            notes.append(text)
-        return Cell(MISSING, "missing", notes=(notes.index(text) + 1,) if text else ())
+def grids(table):
+    """A table of step times and one of memory: a line for each network, number of stages and mode."""
+    return [grid for grid in (_grid(table, *figure) for figure in FIGURES) if grid]
 
-    by_case = cases(table)
-    for (network, stages, mode), rows in by_case.items():
+
+def _grid(table, key, heading, unit):
+    names = [who for who in whos(table)
+             if key == "step_seconds" or any(is_number(row.get(key)) for row in table["rows"] if row["who"] == who)]
+    if not names:
+        return None
+    head = [[Cell(text, header="col", rowspan=2) for text in ("network", "stages", "mode")] +
+            [Cell(heading, "group", header="col", colspan=len(names))],
+            [Cell(who, "ours" if is_ours(who) else "figure", header="col") for who in names]]
+    notes, body = [], []
+    for (network, stages, mode), rows in cases(table).items():
         line = [Cell(network, header="row"), Cell(str(stages)), Cell(mode)]
-
-        def seconds(who, rows=rows):
-            return (rows.get(who) or {}).get("step_seconds")
-
         for who in names:
-            value = seconds(who)
-            line.append(cell(rows.get(who), value * 1000 if is_number(value) else None, "ours" if who == ours else "figure"))
-        if ours and others:
-            for who in others:
-                both = is_number(seconds(who)) and is_number(seconds(ours)) and seconds(ours) > 0
-                line.append(Cell("{:.2f}".format(seconds(who) / seconds(ours)), "ratio") if both else
-                            Cell(MISSING, "missing"))
-        for who in memory:
-            value = (rows.get(who) or {}).get("peak_bytes")
-            line.append(cell(rows.get(who), value / MIB if is_number(value) else None, "ours" if who == ours else "figure"))
+            value = (rows.get(who) or {}).get(key)
+            if is_number(value):
+                times = factor(rows, who, key)
+                line.append(Cell(three_digits(value / unit), "ours" if is_ours(who) else "figure",
+                                 aside="" if times is None else "× {:.2f}".format(times)))
+                continue
+            note = (rows.get(who) or {}).get("note") or "not measured"
+            if note not in notes:
+                notes.append(note)
+            line.append(Cell(MISSING, "missing", notes=(notes.index(note) + 1,)))
         body.append(line)
-    return Grid([first, second], body, notes)
+    return Grid(head, body, notes)
+
+
+def remarks(table):
+    """How each of them ran, and its version."""
+    found = []
+    for who in whos(table):
+        rows = [row for row in table["rows"] if row["who"] == who and is_number(row.get("step_seconds"))]
+        said = _unique(row.get("version") for row in rows) + _unique(row.get("note") for row in rows)
+        if any(said):
+            found.append("{}: {}.".format(who, "; ".join(text for text in said if text)))
+    return found

@@ -15,6 +15,7 @@ class Cell:
     colspan: int = 1
     header: str = ""  # "col" or "row", if it is a header
     origin: str = ""  # of a tag
+    aside: str = ""  # said beside the text, smaller
     notes: tuple = ()  # numbers of footnotes
 
 
@@ -23,7 +24,6 @@ class Grid:
     head: list  # lines of cells
     body: list
     notes: list  # texts; the first one has number 1
-    commands: list = dataclasses.field(default_factory=list)  # (label, command)
 
 
 def three_digits(value):
@@ -123,6 +123,16 @@ def row_command(table, row, command):
     return command
 
 
+def row_commands(table, command):
+    """(label, command) for each row that can be run."""
+    found = []
+    for row in table["rows"]:
+        text = row_command(table, row, command)
+        if text:
+            found.append((", ".join([row["experiment"]] + [row["way"]] * ("--ways=" in text)), text))
+    return found
+
+
 def columns_of(table):
     """The table's columns; for one that does not tell them, those that its rows have."""
     if table.get("columns"):
@@ -135,7 +145,7 @@ def columns_of(table):
     return list(columns.values())
 
 
-def grid(table, command=""):
+def grid(table):
     """The published table with ours beside it, as cells."""
     columns = columns_of(table)
     by_experiment = groups(table)
@@ -152,7 +162,6 @@ def grid(table, command=""):
 
     notes = []
     body = []
-    commands = []
     for experiment, rows in by_experiment:
         for index, row in enumerate(rows):
             note = row.get("note") or ""
@@ -162,14 +171,11 @@ def grid(table, command=""):
             line = []
             if index == 0:
                 line.append(Cell(experiment, header="row", rowspan=len(rows)))
-            line.append(Cell(way_not_gone(row), "origin", origin=row["origin"], notes=marks))
+            line.append(Cell("", "origin", origin=row["origin"], aside=way_not_gone(row), notes=marks))
             for column in columns:
                 line += _cells(row, rows, index, column)
             body.append(line)
-            text = row_command(table, row, command)
-            if text:
-                commands.append((", ".join([experiment] + [row["way"]] * ("--ways=" in text)), text))
-    return Grid([first, second], body, notes, commands)
+    return Grid([first, second], body, notes)
 
 
 def _cells(row, rows, index, column):
@@ -179,7 +185,7 @@ def _cells(row, rows, index, column):
         for source in column["sources"]:
             published = [figure_of(each, column["key"])[1].get(source) for each in rows]
             figure = next((each for each in published if each is not None), None)
-            yield Cell(MISSING, "missing", rowspan=len(rows)) if figure is None else \
+            yield Cell(MISSING, "missing", rowspan=len(rows)) if figure in (None, "-") else \
                 Cell(published_text(figure), "published", rowspan=len(rows))
     if column.get("compared_with"):
         value = row["figures"][column["key"]].get("compared")

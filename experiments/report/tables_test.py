@@ -91,8 +91,8 @@ class Grid(unittest.TestCase):
         grid = tables.grid(read("made_memory"))
         baseline = grid.body[0]
         self.assertEqual([cell.text for cell in baseline],
-                         ["baseline", "planned", "–", "–", "0.91", "–", "–", "Out of memory", "–"])
-        self.assertEqual(baseline[1].origin, "failed")
+                         ["baseline", "", "–", "–", "0.91", "–", "–", "Out of memory", "–"])
+        self.assertEqual((baseline[1].origin, baseline[1].aside), ("failed", "planned"))
         self.assertEqual(grid.notes[baseline[1].notes[0] - 1], "failed: out of memory, as published: 24.1 GiB of 22.38 GiB")
 
     def test_a_note_that_rows_share_is_one(self):
@@ -106,24 +106,46 @@ class Grid(unittest.TestCase):
         grid = tables.grid(table)
         self.assertEqual(texts(grid.head)[0], ["experiment", "how", "throughput", "speed up"])
 
+    def test_a_published_dash_is_no_figure(self):
+        table = read("made_memory")
+        table["rows"][0]["figures"]["model_gib"]["published"]["torchgpipe"] = "-"
+        self.assertEqual(tables.grid(table).body[0][4].kind, "missing")
+
     def test_counts(self):
         self.assertEqual(tables.count_origins(read("made_memory")), "1 failed, 3 planned")
 
 
 class Rivals(unittest.TestCase):
-    def test_factors_are_theirs_by_ours(self):
-        grid = rivals.grid(read("made_rivals"))
-        self.assertEqual(texts(grid.body[:1]), [["resnet", "1", "never", "200", "320", "280", "1.60", "1.40", "286", "401"]])
+    def test_each_is_held_against_ours(self):
+        time, memory = rivals.grids(read("made_rivals"))
+        self.assertEqual([cell.text for cell in time.head[1]], [
+            "ours", "ours, own cut", "LibTorch, plain", "torchgpipe", "torch.distributed.pipelining 1F1B",
+            "torchgpipe, own cut"])
+        self.assertEqual([(cell.text, cell.aside) for cell in time.body[0]], [
+            ("ResNet [1, 1]", ""), ("1", ""), ("never", ""), ("200", ""), ("–", ""), ("220", "× 1.10"),
+            ("320", "× 1.60"), ("280", "× 1.40"), ("–", "")])
+        self.assertEqual([cell.text for cell in memory.head[1]],
+                         ["ours", "torchgpipe", "torch.distributed.pipelining 1F1B"])
+        self.assertEqual([(cell.text, cell.aside) for cell in memory.body[1]][3:],
+                         [("572", ""), ("916", "× 1.60"), ("801", "× 1.40")])
+
+    def test_own_cuts_are_held_against_our_own_cut(self):
+        line = rivals.grids(read("made_rivals"))[0].body[-1]
+        self.assertEqual([(cell.text, cell.aside) for cell in line][4:],
+                         [("117", ""), ("–", ""), ("–", ""), ("–", ""), ("175", "× 1.50")])
 
     def test_who_could_not_run_says_why(self):
-        grid = rivals.grid(read("made_rivals"))
-        self.assertEqual([cell.text for cell in grid.body[2]][5:8], ["–", "1.60", "–"])
-        self.assertEqual(grid.notes[grid.body[2][5].notes[0] - 1], "the group timed out")
+        grid = rivals.grids(read("made_rivals"))[0]
+        cell = grid.body[2][7]
+        self.assertEqual((cell.text, [grid.notes[k - 1] for k in cell.notes]), ("–", ["the group timed out"]))
 
-    def test_without_ours_there_are_no_factors(self):
+    def test_remarks(self):
+        self.assertIn("torchgpipe: 0.0.7; 1 thread per stage.", rivals.remarks(read("made_rivals")))
+
+    def test_without_ours_nothing_is_compared(self):
         table = read("made_rivals")
-        table["rows"] = [row for row in table["rows"] if row["who"] != "gpipe"]
-        self.assertEqual(texts(rivals.grid(table).head)[0], ["network", "stages", "mode", "step (ms)", "peak memory (MiB)"])
+        table["rows"] = [row for row in table["rows"] if not row["who"].startswith("ours")]
+        self.assertFalse(any(cell.aside for line in rivals.grids(table)[0].body for cell in line))
 
 
 if __name__ == "__main__":
