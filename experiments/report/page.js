@@ -43,6 +43,8 @@
 
   function draw(plot) {
     const place = document.getElementById(plot.id);
+    // On a phone each series has a line of its own in the legend.
+    place.style.height = place.clientWidth < 500 ? 16 + 1.3 * plot.series.length + "rem" : "";
     const axis = { gridcolor: color("line"), linecolor: color("line"), zerolinecolor: color("line"), automargin: true, fixedrange: true };
     const few = plot.x.labels.length > 40 ? Math.ceil(plot.x.labels.length / 20) : 1;
     const shown = plot.x.labels.map((_, k) => k).filter((k) => k % few === 0);
