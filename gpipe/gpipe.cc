@@ -104,7 +104,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
-                                                   options.cpu_threads_per_stage());
+                                                   options.cpu_threads_per_stage(), /*workers=*/0,
+                                                   internal::Ablation{options.direct_skips(),
+                                                                      options.copy_streams(),
+                                                                      options.early_recomputes()});
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -261,6 +264,8 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
                     " does not exist: the pipeline has ", count, " layers");
   return layers_[index < 0 ? index + count : index];
 }
+
+Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Routes::create(1); }
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;

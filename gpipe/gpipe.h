@@ -19,6 +19,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
@@ -95,6 +96,10 @@ class GPipeImpl : public torch::nn::Module {
   std::vector<std::shared_ptr<torch::nn::Module>>::const_iterator end() const {
     return layers_.end();
   }
+
+  // What goes from which partition to which: activations and skips, for simulate() and for traces
+  // (gpipe/timeline/timeline.h).
+  Routes routes() const;
 
   // Where the exception of the last run was thrown, by a layer or the loss function; nullopt if the
   // run went well, or if it was something else that failed (an observer, say). A call that is

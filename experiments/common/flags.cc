@@ -29,9 +29,9 @@ ABSL_FLAG(int64_t, chunks, 0,
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
           "proportion to the network's layers.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
+ABSL_FLAG(std::string, checkpoint, "",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
-          "never.");
+          "never. Default: except_last, unless the published run had another.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
 ABSL_FLAG(std::string, ways, "",
@@ -40,8 +40,9 @@ ABSL_FLAG(std::string, ways, "",
           "Default: all that the experiment has.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
 ABSL_FLAG(std::string, trace, "",
-          "Write the timeline of the last measured step to this file, for Perfetto "
-          "(pipelines).");
+          "Write the timeline of the last whole step that is measured to this file, and say where "
+          "its time went (pipelines): a Chrome trace for ui.perfetto.dev, or a picture if the file "
+          "ends in .svg. If several variants run, their names stand before the ending.");
 ABSL_FLAG(bool, explain, false,
           "Say where the time of a step goes, and what would make it faster (pipelines).");
 
@@ -59,6 +60,8 @@ CommonFlags read_common_flags() {
   flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 0);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
   flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
+  flags.checkpoint_given = !flags.checkpoint_name.empty();
+  if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
   flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
   balance::parse_schedule(flags.schedule);

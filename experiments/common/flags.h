@@ -27,6 +27,7 @@ struct CommonFlags {
   std::vector<int64_t> balance;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   std::string checkpoint_name;
+  bool checkpoint_given = false;
   std::string schedule;
   uint64_t seed = 0;
   std::string ways;      // of obtaining figures: names, or empty
@@ -39,8 +40,7 @@ struct CommonFlags {
 };
 
 // Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and
-// for a --json or a
-// --trace that cannot be written.
+// for a --json or a --trace that cannot be written.
 CommonFlags read_common_flags();
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the

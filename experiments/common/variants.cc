@@ -6,6 +6,7 @@
 
 #include "command/suggestion.h"
 #include "experiments/common/balance.h"
+#include "experiments/common/trace.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -39,6 +40,16 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
   const bool named = !flags.experiment.empty();
   const std::vector<std::string> asked =
       command::select_names("--experiment", named ? flags.experiment : defaults, names);
+  const bool measured =
+      std::find(asked_ways.begin(), asked_ways.end(), Origin::kMeasured) != asked_ways.end();
+  const auto traced = std::count_if(known.begin(), known.end(), [&](const VariantName& variant) {
+    return measured && variant.pipeline &&
+           std::find(asked.begin(), asked.end(), variant.name) != asked.end();
+  });
+  if (!flags.trace.empty() && traced == 0) {
+    throw std::invalid_argument("--trace=" + flags.trace +
+                                " is for measured pipelines, and none is run");
+  }
   std::vector<Variant> variants;
   std::string refusals;
   bool fits = false;
@@ -54,6 +65,8 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     }
     for (const Origin way : asked_ways) {
       Variant variant = {name, way, "", nullptr};
+      const bool trace = pipeline && way == Origin::kMeasured && !flags.trace.empty();
+      own.trace = !trace ? "" : traced > 1 ? trace_file(flags.trace, name) : flags.trace;
       try {
         variant.run = make(own, name, way);
         fits = fits || pipeline || !flags.for_pipelines();

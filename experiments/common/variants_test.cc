@@ -50,6 +50,36 @@ TEST(MakeVariants, NamedOrDefault) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
 }
 
+TEST(MakeVariants, ATraceIsOfMeasuredPipelines) {
+  std::vector<std::string> traces;
+  const auto traces_of = [&](const CommonFlags& flags) {
+    traces.clear();
+    make_variants(flags, "all", kKnown, {Origin::kMeasured, Origin::kSimulated},
+                  [&](const CommonFlags& own, const std::string& name, Origin way) {
+                    traces.push_back(name + " " + to_text(way) + " " + own.trace);
+                    return make(own, name, way);
+                  });
+    return traces;
+  };
+  CommonFlags flags;
+  flags.trace = "/t.json";
+  EXPECT_THAT(
+      traces_of(flags),
+      ElementsAre("plain measured ", "plain simulated ", "pipeline-2 measured /t.pipeline-2.json",
+                  "pipeline-2 simulated ", "deep measured /t.deep.json", "deep simulated "));
+  flags.experiment = "plain,deep";
+  flags.ways = "measured";
+  EXPECT_THAT(traces_of(flags), ElementsAre("plain measured ", "deep measured /t.json"));
+  flags.experiment = "plain";
+  EXPECT_THAT(
+      [&] { traces_of(flags); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--trace=/t.json is for measured pipelines")));
+  flags.experiment = "deep";
+  flags.ways = "simulated";
+  EXPECT_THAT([&] { traces_of(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
+}
+
 TEST(MakeVariants, EachOnceForEveryWay) {
   const auto labels = [](const CommonFlags& flags) {
     std::vector<std::string> labels;

@@ -204,6 +204,7 @@ TrainingOptions training_options(const Ready& ready) {
   };
   options.weight_decay = settings.weight_decay;
   options.loss = loss_of;
+  options.trace = ready.flags.common.trace;
   options.state = ready.state;
   options.resume = ready.flags.resume;
   options.config = config_of(ready);
