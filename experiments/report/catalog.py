@@ -43,11 +43,16 @@ class Experiment:
         return flags
 
 
-EXPERIMENTS = (
-    Experiment("resnet101_accuracy", "ResNet-101 accuracy", ("epochs", "bars"), 3, data=True),
-    Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 3),
-)
+OLD = "2019-06"  # torchgpipe's README of June 2019, with older networks
 
+EXPERIMENTS = (
+    Experiment("resnet101_accuracy", "ResNet-101 accuracy", ("epochs", "bars"), 4, data=True),
+    Experiment("unet_speed", "U-Net speed", ("partitions",), 2),
+    Experiment("amoebanetd_speed", "AmoebaNet-D speed", ("partitions",), 3),
+    Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 2),
+    Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True),
+    Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD),
+)
 
 # //experiments/rivals, which has a table of another kind.
 RIVALS = Experiment("rivals", "Rivals", (), 3)

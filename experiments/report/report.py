@@ -205,7 +205,7 @@ class Runner:
         argv = [str(self.root / program)] + arguments + ["--json=" + str(results)]
         if experiment and experiment.trace:
             traces.mkdir()
-            argv.append("--trace=" + str(traces / "trace.json"))
+            argv.append("--trace=" + str(traces / "step.svg"))
         self.console.say(label + ": started")
         environment = {key: value for key, value in os.environ.items() if key != "BUILD_WORKING_DIRECTORY"}
         environment["RUNFILES_DIR"] = str(self.root.parent)
@@ -226,8 +226,9 @@ class Runner:
 
 
 def pictures(folder):
-    """The SVGs that an experiment left beside its trace: (caption, text)."""
-    return [(path.stem, path.read_text(errors="replace")) for path in sorted(folder.glob("*.svg"))]
+    """The timelines that an experiment drew, step.VARIANT.svg, oldest first: (variant, text)."""
+    files = sorted(folder.glob("*.svg"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return [(path.stem.partition(".")[2] or path.stem, path.read_text(errors="replace")) for path in files]
 
 
 def main(arguments, root=None, plotly="", out=sys.stdout):

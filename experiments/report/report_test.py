@@ -184,12 +184,18 @@ class Report(unittest.TestCase):
         self.assertIn("good: done (earlier results)", said)
         self.assertIn("slow: stopped", said)
 
+    def test_only_who_draws_a_timeline_is_asked_for_it(self):
+        with mock.patch.object(catalog, "EXPERIMENTS", (catalog.Experiment("good", "Good", (), 1, trace=True),)):
+            self.run_report("--experiments=good")
+        self.assertIn(" --trace={}".format(self.output / "traces" / "good" / "step.svg"),
+                      (self.output / "logs" / "good.log").read_text())
+
     def test_pictures_of_traces(self):
         self.run_report("--experiments=good")
         (self.output / "traces" / "good").mkdir(parents=True)
-        (self.output / "traces" / "good" / "x.svg").write_text("<svg/>")
+        (self.output / "traces" / "good" / "step.one-2.svg").write_text("<svg/>")
         self.run_report("--experiments=good", "--reuse")
-        self.assertIn("What each worker did when: x\n[image: Timeline of x]", self.text())
+        self.assertIn("What each worker did when: one-2\n[image: Timeline of one-2]", self.text())
 
 
 if __name__ == "__main__":
