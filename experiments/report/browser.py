@@ -52,7 +52,8 @@ class Page:
         os.close(to_browser)
         os.close(from_browser)
         target = self._call("Target.createTarget", {"url": "about:blank"}, session=None)["targetId"]
-        self._session = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, session=None)["sessionId"]
+        attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, session=None)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network"):
             self._call(domain + ".enable")
 

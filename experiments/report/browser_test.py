@@ -109,7 +109,8 @@ class Browser(unittest.TestCase):
     def test_plots_follow_the_users_preference(self):
         self.open(1280)
         self.page.view(1280, dark=True)
-        ink = ("new Promise((done) => { const look = () => { const ink = document.querySelector('.plot').layout.font.color;"
+        ink = ("new Promise((done) => { const look = () => {"
+               " const ink = document.querySelector('.plot').layout.font.color;"
                " if (ink === getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()) done(ink);"
                " else setTimeout(look, 20); }; look(); })")
         self.assertGreater(brightness(self.page.evaluate(ink)), 128)

@@ -16,8 +16,8 @@ rect { fill: #1763c6 } @media (prefers-color-scheme: dark) { rect { fill: #6fb1f
 def _section(folder, name, heading, kinds, state=run.DONE, reason="", rivals=False, **others):
     table = json.loads((folder / (name + ".json")).read_text())
     command = "tools/bazel run -c opt //experiments/{} -- --scale=smoke".format(name)
-    return page.Section(name, heading, run.Result(state, reason, command, 65, "2026-11-22 18:00 UTC", "smoke", ENVIRONMENT,
-                                                  json=table, **others), kinds, rivals)
+    result = run.Result(state, reason, command, 65, "2026-11-22 18:00 UTC", "smoke", ENVIRONMENT, json=table, **others)
+    return page.Section(name, heading, result, kinds, rivals)
 
 
 def report(folder, plotly=""):

@@ -51,8 +51,9 @@ def _view(section):
     """What the template needs of a section."""
     result = section.result
     table = result.json
-    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "grids": [], "commands": [], "plots": [],
-            "remarks": [], "command": result.command, "environment": result.environment, "counts": "", "pictures": [_picture(*picture) for picture in result.pictures]}
+    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [],
+            "remarks": [], "plots": [], "pictures": [_picture(*picture) for picture in result.pictures],
+            "commands": [], "command": result.command, "environment": result.environment}
     if table is None:
         return view
     view["title"] = table.get("title", "")

@@ -3,8 +3,8 @@
 import html.parser
 
 _SKIPPED = {"script", "style", "head", "svg", "button"}
-_BLOCKS = {"p", "h1", "h2", "li", "tr", "dt", "dd", "figcaption", "summary", "pre", "div", "section", "table", "nav", "ol",
-           "dl", "figure", "details", "header", "main", "footer", "noscript"}
+_BLOCKS = {"p", "h1", "h2", "li", "tr", "dt", "dd", "figcaption", "summary", "pre", "div", "section", "table", "nav",
+           "ol", "dl", "figure", "details", "header", "main", "footer", "noscript"}
 
 
 class _Text(html.parser.HTMLParser):

@@ -138,11 +138,10 @@ class Runner:
     def run(self):
         wanted = [(e.name, e.heading, e.plots) for e in self.flags.chosen]
         total = len(wanted) + self.flags.show_rivals
-        self.sections = [page.Section(name, heading, run.Result(run.NOT_RUN, "its turn has not come yet"), plots)
-                         for name, heading, plots in wanted]
+        later = run.Result(run.NOT_RUN, "its turn has not come yet")
+        self.sections = [page.Section(name, heading, later, plots) for name, heading, plots in wanted]
         if self.flags.show_rivals:
-            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, run.Result(run.NOT_RUN, "its turn has not come yet"),
-                                              rivals=True))
+            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, later, rivals=True))
         for index, section in enumerate(self.sections):
             label = "[{}/{}] {}".format(index + 1, total, section.name)
             section.result = self._one(section, label)
@@ -168,7 +167,8 @@ class Runner:
     def _one(self, section, label):
         experiment = next((e for e in self.flags.chosen if e.name == section.name), None)
         if experiment:
-            program, arguments = experiment.program, experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
+            program = experiment.program
+            arguments = experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
             target, limit = experiment.target, experiment.minutes
         else:
             rivals = catalog.RIVALS

@@ -18,8 +18,8 @@ import report
 
 ROW = {"experiment": "a", "origin": "measured", "way": "measured", "note": "a note", "settings": {"scale": "smoke"},
        "epochs": [], "figures": {"speed": {"ours": 2.5, "published": {}, "compared": None}}}
-TABLE = {"name": "x", "title": "A table", "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}],
-         "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
+TABLE = {"name": "x", "title": "A table",
+         "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}], "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
 
 # What the programs do; $json is where their table goes, $table a table.
 PROGRAMS = {
@@ -113,7 +113,8 @@ class Report(unittest.TestCase):
     def test_flags_reach_the_experiments(self):
         self.run_report("--experiments=good", "--scale=small", "--devices=cpu,cpu")
         log = (self.output / "logs" / "good.log").read_text()
-        self.assertEqual(log, "called --scale=small --devices=cpu,cpu --json={}\n".format(self.output / "results" / "good.json"))
+        results = self.output / "results" / "good.json"
+        self.assertEqual(log, "called --scale=small --devices=cpu,cpu --json={}\n".format(results))
         self.assertNotIn("The bad one", self.text())
 
     def test_a_program_that_is_not_there(self):

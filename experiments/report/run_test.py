@@ -70,8 +70,8 @@ class Run(unittest.TestCase):
         self.assertEqual((result.state, result.reason), (run.FAILED, "its results hold no table"))
 
     def test_a_time_limit_asks_it_to_stop(self):
-        ended, result = self.run_script("trap '{}; exit 130' INT; while :; do sleep 0.02; done".format(self.writes(TABLE)),
-                                        limit=0.3)
+        script = "trap '{}; exit 130' INT; while :; do sleep 0.02; done".format(self.writes(TABLE))
+        ended, result = self.run_script(script, limit=0.3)
         self.assertFalse(ended.killed)
         self.assertEqual((result.state, result.reason, result.json),
                          (run.STOPPED, "stopped by its time limit of 0:00", TABLE))

@@ -93,7 +93,8 @@ class Grid(unittest.TestCase):
         self.assertEqual([cell.text for cell in baseline],
                          ["baseline", "", "–", "–", "0.91", "–", "–", "Out of memory", "–"])
         self.assertEqual((baseline[1].origin, baseline[1].aside), ("failed", "planned"))
-        self.assertEqual(grid.notes[baseline[1].notes[0] - 1], "failed: out of memory, as published: 24.1 GiB of 22.38 GiB")
+        self.assertEqual(grid.notes[baseline[1].notes[0] - 1],
+                         "failed: out of memory, as published: 24.1 GiB of 22.38 GiB")
 
     def test_a_note_that_rows_share_is_one(self):
         grid = tables.grid(read("made_speed"))
