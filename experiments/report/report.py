@@ -1,6 +1,7 @@
 """report: runs every experiment and writes one page with every table. See README.md in this folder."""
 
 import argparse
+import contextlib
 import datetime
 import os
 import pathlib
@@ -100,9 +101,10 @@ class Console:
         self.drawn = False
 
     def say(self, text):
-        self._clear()
-        print(text, file=self.out, flush=True)
         self.last = time.monotonic()
+        with contextlib.suppress(OSError):  # A terminal that was closed: the page is still written.
+            self._clear()
+            print(text, file=self.out, flush=True)
 
     def progress(self, text):
         if time.monotonic() - self.last < self.interval:
@@ -112,9 +114,10 @@ class Console:
             return
         self.last = time.monotonic()
         width = shutil.get_terminal_size().columns - 1
-        self.out.write("\r\x1b[K" + text[:width])
-        self.out.flush()
         self.drawn = True
+        with contextlib.suppress(OSError):
+            self.out.write("\r\x1b[K" + text[:width])
+            self.out.flush()
 
     def _clear(self):
         if self.drawn:
@@ -181,8 +184,7 @@ class Runner:
 
         if self.flags.reuse:
             earlier = run.load(results, saved)
-            if earlier and earlier.state != run.INTERRUPTED and (not earlier.scale or not experiment or
-                                                                 earlier.scale == self.flags.scale):
+            if earlier and earlier.state != run.INTERRUPTED and run.scales(earlier) <= {self.flags.scale}:
                 earlier.pictures = pictures(traces)
                 return earlier
         if not experiment and not self.flags.rivals:
@@ -240,10 +242,11 @@ def main(arguments, root=None, plotly="", out=sys.stdout):
         return 0
     flags.command = " ".join([COMMAND] + [shlex.quote(argument) for argument in arguments])
     interrupt = run.Interrupt()
+    console = Console(out)
     with interrupt.installed():
-        runner = Runner(flags, Console(out), interrupt, pathlib.Path(root or os.getcwd()), plotly)
+        runner = Runner(flags, console, interrupt, pathlib.Path(root or os.getcwd()), plotly)
         runner.run()
-    print("written: {}".format(flags.output / "index.html"), file=out, flush=True)
+    console.say("written: {}".format(flags.output / "index.html"))
     if interrupt.count:
         return run.EXIT_INTERRUPTED
     bad = any(section.result.state in (run.FAILED, run.STOPPED) or "no time was left" in section.result.reason

@@ -137,6 +137,24 @@ class Report(unittest.TestCase):
         self.run_report("--reuse", "--experiments=good", "--scale=small")
         self.assertNotIn("Changed by hand", self.text())
 
+    def test_results_that_came_without_a_report_are_reused(self):
+        (self.output / "results").mkdir(parents=True)
+        (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))
+        code, _ = self.run_report("--experiments=bad", "--reuse")
+        self.assertEqual(code, 0)
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())
+        code, _ = self.run_report("--experiments=bad", "--reuse", "--scale=small")
+        self.assertEqual(code, 1)
+
+    def test_a_closed_terminal_does_not_matter(self):
+        class Closed(io.StringIO):
+            def write(self, _):
+                raise OSError(5, "Input/output error")
+
+        code = report.main(["--output={}".format(self.output), "--experiments=good"], root=self.root, out=Closed())
+        self.assertEqual(code, 0)
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())
+
     def test_old_results_do_not_pass_for_new_ones(self):
         (self.output / "results").mkdir(parents=True)
         (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))

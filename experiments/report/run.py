@@ -176,6 +176,14 @@ def result_of(ended, json_path, log, limit):
     return Result(state, reason, seconds=ended.seconds, json=table, log_end=log_end(log) if state == FAILED else "")
 
 
+def scales(result):
+    """The scales at which what was measured in it was measured."""
+    if result.scale:
+        return {result.scale}
+    rows = [row for row in result.json["rows"] if row.get("way", "measured") == "measured"]
+    return {row["settings"]["scale"] for row in rows if (row.get("settings") or {}).get("scale")}
+
+
 _SAVED = ("state", "reason", "command", "seconds", "written", "scale", "environment", "log_end")
 
 

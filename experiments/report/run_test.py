@@ -125,6 +125,15 @@ class Run(unittest.TestCase):
         self.assertEqual(seen[-1], "two")
         self.assertEqual(run.last_line(self.folder / "none"), "")
 
+    def test_scales(self):
+        def row(way, scale):
+            return {"way": way, "settings": {"scale": scale}}
+
+        table = {"rows": [row("measured", "small"), row("simulated", "full"), {"way": "measured", "settings": {}}]}
+        self.assertEqual(run.scales(run.Result(run.DONE, json=table)), {"small"})
+        self.assertEqual(run.scales(run.Result(run.DONE, json=table, scale="smoke")), {"smoke"})
+        self.assertEqual(run.scales(run.Result(run.DONE, json={"rows": []})), set())
+
     def test_saved_and_loaded(self):
         state = self.folder / "x.state"
         self.assertIsNone(run.load(self.json, state))
