@@ -2,15 +2,17 @@
 (() => {
   "use strict";
   const plots = JSON.parse(document.getElementById("plots-data").textContent);
+  // What has a color has a symbol and a pattern, too, the same ones in every plot.
+  const colors = ["measured", "planned", "simulated", "published", "published-2", "published-3", "interrupted", "failed"];
+  const look = (name) => Math.max(name.startsWith("curve-") ? Number(name.slice(6)) - 1 : colors.indexOf(name), 0);
   const symbols = ["circle", "diamond", "square", "triangle-up", "x", "star", "pentagon", "cross"];
-  // Bars differ by more than their color, too.
   const patterns = ["", "/", "x", ".", "\\", "+", "-", "|"];
 
   const color = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "gray";
 
   // A category may occur twice ("1" for two rows), so that points have numbers as places.
-  function trace(plot, series, index) {
+  function trace(plot, series) {
     const places = plot.x.labels.map((_, k) => k);
     const common = {
       name: series.name,
@@ -27,7 +29,7 @@
         marker: {
           color: own,
           line: { color: own, width: 1 },
-          pattern: { shape: patterns[index % patterns.length], fillmode: "overlay", fgcolor: color("paper"), size: 6, solidity: 0.25 },
+          pattern: { shape: patterns[look(series.color)], fillmode: "overlay", fgcolor: color("paper"), size: 6, solidity: 0.25 },
         },
       };
     }
@@ -37,20 +39,21 @@
       mode: "lines+markers",
       connectgaps: true,
       line: { color: own, dash: series.dash, width: 2 },
-      marker: { color: own, symbol: symbols[index % symbols.length], size: 8 },
+      marker: { color: own, symbol: symbols[look(series.color)], size: 8 },
     };
   }
 
   function draw(plot) {
     const place = document.getElementById(plot.id);
-    // On a phone each series has a line of its own in the legend.
-    place.style.height = place.clientWidth < 500 ? 16 + 1.3 * plot.series.length + "rem" : "";
+    // Where names are long or the page is narrow, each series has a line of its own in the legend.
+    const lines = place.clientWidth < 500 || plot.series.length > 4 ? plot.series.length : 1;
+    place.style.height = 17 + 1.3 * lines + "rem";
     const axis = { gridcolor: color("line"), linecolor: color("line"), zerolinecolor: color("line"), automargin: true, fixedrange: true };
     const few = plot.x.labels.length > 40 ? Math.ceil(plot.x.labels.length / 20) : 1;
     const shown = plot.x.labels.map((_, k) => k).filter((k) => k % few === 0);
     return Plotly.react(
       place,
-      plot.series.map((series, index) => trace(plot, series, index)),
+      plot.series.map((series) => trace(plot, series)),
       {
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",

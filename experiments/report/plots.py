@@ -151,11 +151,9 @@ def of_rivals(table):
     for network, mode in dict.fromkeys((network, mode) for network, _, mode in by_case):
         stages = [s for n, s, m in by_case if (n, m) == (network, mode)]
         lines = []
-        colors = iter(_CURVES[1:])
-        for who in names:
-            color = "measured" if rivals.is_ours(who) else next(colors)
+        for index, who in enumerate(names):
             values = [(by_case[network, s, mode].get(who) or {}).get("step_seconds") for s in stages]
-            lines.append({"name": who, "color": color, "dash": "solid",
+            lines.append({"name": who, "color": _CURVES[index % len(_CURVES)], "dash": "solid",
                           "y": [v * 1000 if is_number(v) else None for v in values]})
         plot = _plot("bars", "{}, {}".format(network, mode), "stages", [str(s) for s in stages], "step (ms)", lines)
         if plot:

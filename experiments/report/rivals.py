@@ -76,7 +76,7 @@ def _grid(table, key, heading, unit):
 
 def remarks(table):
     """How each of them ran, and its version."""
-    found = []
+    found = ["Interrupted: not everything was measured."] if table.get("interrupted") else []
     for who in whos(table):
         rows = [row for row in table["rows"] if row["who"] == who and is_number(row.get("step_seconds"))]
         said = _unique(row.get("version") for row in rows) + _unique(row.get("note") for row in rows)

@@ -143,6 +143,11 @@ class Rivals(unittest.TestCase):
     def test_remarks(self):
         self.assertIn("torchgpipe: 0.0.7; 1 thread per stage.", rivals.remarks(read("made_rivals")))
 
+    def test_an_interrupted_contest_says_so(self):
+        table = read("made_rivals")
+        table["interrupted"] = True
+        self.assertIn("Interrupted: not everything was measured.", rivals.remarks(table))
+
     def test_without_ours_nothing_is_compared(self):
         table = read("made_rivals")
         table["rows"] = [row for row in table["rows"] if not row["who"].startswith("ours")]
