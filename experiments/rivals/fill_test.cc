@@ -40,7 +40,7 @@ TEST(FillTest, MakesWhatEachNetworkTakes) {
   EXPECT_GT(image.max().item<float>(), 0.99);
   EXPECT_LE(image.max().item<float>(), 1);
   EXPECT_THAT(filled_target(unet, 2).sizes().vec(), ElementsAre(2, 1, 64, 64));
-  const at::Tensor labels = filled_target(models::model_by_name("resnet:1"), 3);
+  const at::Tensor labels = filled_target(models::model_by_name("resnet:1,1"), 3);
   EXPECT_EQ(labels.scalar_type(), at::kLong);
   EXPECT_EQ(labels[2].item<int64_t>(), 14);
 }
