@@ -30,6 +30,7 @@ class Program:
             self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=self.errors, env=environment, start_new_session=True)
         except OSError as error:
+            self.errors.close()
             raise Failed(f"did not start: {error.strerror}") from None
 
     def answer(self, command=None):

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// common_test.py has the same numbers.
+// sides/common.py must give the same; every contest compares the losses that follow.
 TEST(FillTest, HasTheValuesThatTheRivalsHave) {
   EXPECT_EQ(fill_value(0, 0), -1.0);
   EXPECT_EQ(fill_value(0, 1000), -0.1999160833656788);

@@ -36,13 +36,13 @@ def lines_of(rows, all_rows):
     lines, notes = [], []
     for row in rows:
         ours = ours_of(row, all_rows)
-        if row["note"] not in notes:
+        if row["note"] and row["note"] not in notes:
             notes.append(row["note"])
         mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
         lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3),
                       figure(ratio(row, ours, "step_seconds"), 2), figure(row["peak_bytes"], 0, 1 / 2**20),
                       figure(ratio(row, ours, "peak_bytes"), 2)))
-    return lines, [note for note in notes if note]
+    return lines, notes
 
 
 def to_text(rows):
