@@ -14,13 +14,14 @@ class Network:
     cuts: dict  # stages -> balance
 
 
-# Each step takes some tenths of a second on two cores. The cuts are those that one would make by hand from
+# Each step takes some tenths of a second on two cores. Eight micro-batches: four for each of two stages, as
+# the GPipe paper advises, or two for each of four, which share two cores anyway. The cuts are those that one would make by hand from
 # the times of the layers: about the same time for each stage.
 NETWORKS = {
     "small": [
         Network("U-Net (2, 16)", "unet:2,16", 96, 16, 8, {1: [109], 2: [51, 58], 4: [25, 32, 30, 22]}),
-        Network("AmoebaNet-D (3, 64)", "amoebanetd:3,64", 224, 8, 4, {1: [9], 2: [4, 5], 4: [2, 2, 2, 3]}),
-        Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 16, 4, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
+        Network("AmoebaNet-D (3, 32)", "amoebanetd:3,32", 224, 16, 8, {1: [9], 2: [4, 5], 4: [2, 2, 2, 3]}),
+        Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 32, 8, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
     ],
     # For tests.
     "tiny": [

@@ -88,11 +88,15 @@ class Entry:
         self.seconds = []
         self.peak = None
 
-    def ask(self, command, timeout):
+    def start(self, timeout):
+        try:
+            self.program = Program(self.contestant, timeout)
+        except Failed as failure:
+            self.reason = str(failure)
+
+    def ask(self, command=None):
         """Its answer, or None if it fails: it is out then."""
         try:
-            if command is None:
-                self.program = Program(self.contestant, timeout)
             return self.program.answer(command)
         except Failed as failure:
             self.reason = str(failure)
@@ -141,18 +145,22 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
     first = None
     interrupted = False
     try:
+        progress("starting")
         for entry in entries:
-            if entry.reason:
-                continue
-            progress(f"starting {entry.contestant.who}")
-            entry.ready = entry.ask(None, timeout) or {}
             if not entry.reason:
-                entry.check = entry.ask("check", timeout) or {}
+                entry.start(timeout)
+        for entry in entries:
+            if not entry.reason:
+                entry.ready = entry.ask() or {}
+        for entry in entries:
+            if not entry.reason:
+                progress(f"checking {entry.contestant.who}")
+                entry.check = entry.ask("check") or {}
             if not entry.reason:
                 first = first or entry
                 entry.reason = entry.disagrees(first)
             if not entry.reason:
-                entry.ask("steps 1", timeout)  # Not counted: it is still warming up.
+                entry.ask("steps 1")  # Not counted: it is still warming up.
             if entry.reason:
                 entry.stop()
         for turn in range(rounds):
@@ -160,7 +168,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                 if entry.reason:
                     continue
                 progress(f"round {turn + 1}/{rounds}, {entry.contestant.who}")
-                answer = entry.ask(f"steps {steps}", timeout)
+                answer = entry.ask(f"steps {steps}")
                 if answer:
                     entry.seconds += answer["seconds"]
                     entry.peak = answer["peak_bytes"]
