@@ -103,11 +103,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   place_layers();
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
-  pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
-                                                   options.cpu_threads_per_stage(), /*workers=*/0,
-                                                   internal::Ablation{options.direct_skips(),
-                                                                      options.copy_streams(),
-                                                                      options.early_recomputes()});
+  pipeline_ = std::make_shared<internal::Pipeline>(
+      std::move(parts), devices_, layout, options.cpu_threads_per_stage(), /*workers=*/0,
+      internal::Ablation{options.direct_skips(), options.copy_streams(),
+                         options.early_recomputes()});
 }
 
 GPipeImpl::~GPipeImpl() = default;
