@@ -64,10 +64,10 @@ balance::SavedProfile load(const std::string& file, const SpeedNetwork& network)
 }
 
 std::string text(const SimulatedMachine& machine) {
-  return absl::StrFormat(
-      "links of %s and %g us, %g us for each action",
-      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit",
-      machine.latency * 1e6, machine.overhead * 1e6);
+  const std::string bandwidth =
+      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit";
+  return absl::StrFormat("Links: %s, %g us; %g us for each action", bandwidth,
+                         machine.latency * 1e6, machine.overhead * 1e6);
 }
 
 }  // namespace

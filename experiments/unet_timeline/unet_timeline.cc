@@ -24,6 +24,7 @@
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/layer_costs.h"
 #include "experiments/common/program.h"
@@ -197,6 +198,11 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   options.utilization = on_cpu;
   options.trace = flags.trace;
   run_speed(*trainer, optimizer, images, targets, options, context, outcome);
+  if (flags.explain && outcome.origin == Origin::kMeasured) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
+                    settings.variant.name, context);
+  }
 }
 
 void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,

@@ -9,6 +9,8 @@ source tools/ci/checks.sh
 # Installs Bazel and the rest; LibTorch follows with the first build.
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
+# For //experiments/report:browser_test, which is skipped elsewhere.
+check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/browser-packages.txt"
 
 # The README's command.
 tests "tests" . //...
