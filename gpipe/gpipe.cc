@@ -270,17 +270,16 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
   return layers_[index < 0 ? index + count : index];
 }
 
-<<<<<<< HEAD
 torch::nn::Sequential GPipeImpl::sequential() const {
   torch::nn::Sequential plain;
   size_t index = 0;
-  for (const auto& child : named_children())
+  for (const auto& child : named_children()) {
     plain->push_back(child.key(), callable_layers_[index++]);
+  }
   return plain;
 }
-=======
+
 Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Routes::create(1); }
->>>>>>> main
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;
