@@ -44,6 +44,15 @@ class Plots(unittest.TestCase):
         self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, 11.02],
                                            "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
 
+    def test_published_figures_of_rows_that_were_not_run(self):
+        table = read("made_memory")
+        row = table["rows"][3]
+        row["origin"] = "not run"
+        row["figures"]["activation_gib"]["ours"] = None
+        found = plots.of_table(("memory",), table, "x")
+        self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, None],
+                                           "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
+
     def test_curves_of_accuracy(self):
         found = plots.of_table(("epochs",), read("made_accuracy"), "x")
         self.assertEqual(lines(found[0]), {"naive-128": [20.1, 15.0, 11.8], "pipeline-256": [19.25, None, None]})
