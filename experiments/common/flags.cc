@@ -32,7 +32,9 @@ ABSL_FLAG(std::string, balance, "",
 ABSL_FLAG(std::string, checkpoint, "",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
           "never. Default: except_last, unless the published run had another.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, schedule, "",
+          "Schedule of the pipeline: 1f1b or gpipe. Default: 1f1b, unless the introduction above "
+          "says otherwise.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
 ABSL_FLAG(std::string, ways, "",
           "How figures are obtained: names, separated by commas, of measured (on the devices at "
@@ -48,7 +50,7 @@ ABSL_FLAG(bool, explain, false,
 
 namespace gpipe::experiments {
 
-CommonFlags read_common_flags() {
+CommonFlags read_common_flags(const std::string& schedule) {
   CommonFlags flags;
   flags.experiment = absl::GetFlag(FLAGS_experiment);
   flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
@@ -64,6 +66,7 @@ CommonFlags read_common_flags() {
   if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
   flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
+  if (flags.schedule.empty()) flags.schedule = schedule;
   balance::parse_schedule(flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.ways = absl::GetFlag(FLAGS_ways);

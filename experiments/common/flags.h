@@ -41,7 +41,9 @@ struct CommonFlags {
 
 // Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and
 // for a --json or a --trace that cannot be written.
-CommonFlags read_common_flags();
+//
+// `schedule`: what --schedule is if it is not given.
+CommonFlags read_common_flags(const std::string& schedule = "1f1b");
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
 // CPU as often as needed if there are none. With `any_number`, all devices that were given by hand,

@@ -25,6 +25,13 @@ struct Counted {
 
 }  // namespace
 
+balance::NominalDevice tesla_p40() {
+  balance::NominalDevice device;
+  device.flops_per_second = 11.76e12;
+  device.bytes_per_second = 346e9;
+  return device;
+}
+
 LayerCosts measured_costs(const balance::Profile& profile) {
   if (profile.batch_rows < 1) {
     throw std::invalid_argument("the profile has " + std::to_string(profile.batch_rows) +

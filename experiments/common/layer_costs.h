@@ -28,6 +28,10 @@ LayerCosts nominal_costs(const std::function<torch::nn::Sequential()>& make,
                          const std::vector<int64_t>& row,
                          const balance::NominalDevice& device = {});
 
+// The device of the published tables, by its data sheet. No kernel reaches these speeds, so times
+// counted for it are to be scaled().
+balance::NominalDevice tesla_p40();
+
 // Every time multiplied by `factor`.
 LayerCosts scaled(LayerCosts costs, double factor);
 

@@ -14,6 +14,7 @@
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/speed_run.h"
 #include "experiments/common/trainer.h"
 #include "meta/meta_scope.h"
@@ -109,16 +110,21 @@ Json settings_of(const Settings& settings) {
   return json;
 }
 
-std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
+Task task_of(const Settings& settings) {
   const models::NamedModel& model = settings.network.model;
   Task task;
-  task.make_model = [&] {
-    at::manual_seed(settings.flags.seed);
-    return model.make();
+  task.make_model = [make = model.make, seed = settings.flags.seed] {
+    at::manual_seed(seed);
+    return make();
   };
   task.loss = [loss = model.loss](const at::Tensor& output, const at::Tensor& target) {
     return models::loss_of(loss, output, target);
   };
+  return task;
+}
+
+std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
+  const Task task = task_of(settings);
   if (settings.balance.empty()) return make_naive_trainer(task, settings.devices.front());
   return make_pipeline_trainer(task,
                                GPipeOptions(settings.balance)
@@ -144,8 +150,13 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   options.samples = settings.samples;
   options.epochs = settings.epochs;
   options.skip_epochs = settings.flags.skip_epochs;
-  options.trace = flags.trace;
+  options.trace = settings.flags.trace;
   run_speed(*trainer, optimizer, input, target, options, context, outcome);
+  if (settings.flags.explain && outcome.origin == Origin::kMeasured) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, input, target, task_of(settings).loss,
+                    balance::parse_schedule(settings.flags.schedule), settings.name, context);
+  }
 }
 
 }  // namespace

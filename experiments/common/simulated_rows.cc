@@ -41,15 +41,6 @@ double seconds_flag(const char* flag, double value) {
       absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
 }
 
-// Tesla P40, the device of the published tables: what its data sheet says. That no kernel reaches
-// these speeds is in the factor.
-balance::NominalDevice p40() {
-  balance::NominalDevice device;
-  device.flops_per_second = 11.76e12;
-  device.bytes_per_second = 346e9;
-  return device;
-}
-
 balance::SavedProfile load(const std::string& file, const SpeedNetwork& network) {
   balance::SavedProfile saved = balance::load_profile(file);
   const std::string& name = network.model.name;
@@ -73,10 +64,10 @@ balance::SavedProfile load(const std::string& file, const SpeedNetwork& network)
 }
 
 std::string text(const SimulatedMachine& machine) {
-  return absl::StrFormat(
-      "links of %s and %g us, %g us for each action",
-      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit",
-      machine.latency * 1e6, machine.overhead * 1e6);
+  const std::string bandwidth =
+      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit";
+  return absl::StrFormat("Links: %s, %g us; %g us for each action", bandwidth,
+                         machine.latency * 1e6, machine.overhead * 1e6);
 }
 
 }  // namespace
@@ -182,7 +173,8 @@ SimulatedRows::SimulatedRows(const SpeedExperiment& experiment, const Simulation
   state_->machine = settings.machine;
   state_->network = experiment.network(Scale::kFull);
   if (settings.profile.empty()) {
-    state_->costs = nominal_costs(state_->network.model.make, state_->network.model.row, p40());
+    state_->costs =
+        nominal_costs(state_->network.model.make, state_->network.model.row, tesla_p40());
     return;
   }
   const balance::SavedProfile saved = load(settings.profile, state_->network);

@@ -30,8 +30,9 @@ class Recorder : public Trainer {
     observed.push_back(observer_ ? 1 : 0);
     if (observer_) {
       const Event::Time now = std::chrono::steady_clock::now();
-      observer_({Event::Edge::kBegin, {}, 0, now});
-      observer_({Event::Edge::kEnd, {}, 0, now + std::chrono::milliseconds(3)});
+      const int64_t run = static_cast<int64_t>(observed.size());
+      observer_({Event::Edge::kBegin, {}, 0, now, false, {}, {}, run});
+      observer_({Event::Edge::kEnd, {}, 0, now + std::chrono::milliseconds(3), false, {}, {}, run});
     }
     if (static_cast<int>(sizes.size()) == fail_at) throw std::runtime_error("out of memory");
     return 0;

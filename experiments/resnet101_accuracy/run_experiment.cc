@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/training_run.h"
@@ -240,6 +242,13 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
                                    ready.settings.epochs, outcome.note);
   }
   if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
+  if (!ready.flags.common.explain || result.interrupted) return;
+  train.start(0);
+  const std::optional<Batch> batch = train.next();
+  if (!batch) return;
+  outcome.settings["diagnosis"] =
+      explain_run(*trainer, batch->images, batch->labels, loss_of,
+                  balance::parse_schedule(ready.flags.common.schedule), ready.name(), context);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class Costs {
   Costs(const AblationVariant& variant, const balance::Profile& profile,
         const AblationSettings& settings)
       : variant_(variant),
-        bandwidth_(settings.bandwidth),
+        machine_(settings.machine),
         schedule_(
             settings.schedule(static_cast<int64_t>(settings.balance.size()), settings.chunks)),
         checkpointed_(follows_at_once(schedule_)) {
@@ -53,23 +53,21 @@ class Costs {
 
   double action(const Action& action) const {
     const auto stage = static_cast<std::size_t>(action.stage);
-    const double copies = variant_.copy_streams ? 0 : copies_around(action);
+    const double beside = machine_.overhead + (variant_.copy_streams ? 0 : copies_around(action));
     switch (action.kind) {
       case ActionKind::kForward:
-        return forward_[stage] + copies;
+        return forward_[stage] + beside;
       case ActionKind::kBackward:
-        return recompute(action) + backward_[stage] + copies;
+        return recompute(action) + backward_[stage] + beside;
       case ActionKind::kInputGradient:
-        return recompute(action) + backward_[stage] / 2 + copies;
+        return recompute(action) + backward_[stage] / 2 + beside;
       case ActionKind::kWeightGradient:
-        return backward_[stage] / 2;
+        return backward_[stage] / 2 + machine_.overhead;
     }
     return 0;
   }
 
-  double transfer(RouteId route) const {
-    return variant_.copy_streams ? bytes_[static_cast<std::size_t>(route)] / bandwidth_ : 0;
-  }
+  double transfer(RouteId route) const { return variant_.copy_streams ? copy(route) : 0; }
 
  private:
   void add_stages(const balance::Profile& profile, const std::vector<int64_t>& balance) {
@@ -95,7 +93,7 @@ class Costs {
   }
 
   void add_routes(const balance::Profile& profile) {
-    bytes_ = {outputs_.begin(), outputs_.end() - 1};
+    bytes_.assign(outputs_.begin(), outputs_.end() - 1);
     std::vector<Route> skips;
     const auto add = [&](int32_t from, int32_t to, int64_t bytes) {
       skips.push_back({from, to, "skip"});
@@ -124,18 +122,18 @@ class Costs {
 
   // What comes and what goes.
   double copies_around(const Action& action) const {
-    double bytes = 0;
-    for (const RouteId route : routes_->incoming(action.stage)) {
-      bytes += bytes_[static_cast<std::size_t>(route)];
-    }
-    for (const RouteId route : routes_->outgoing(action.stage)) {
-      bytes += bytes_[static_cast<std::size_t>(route)];
-    }
-    return bytes / bandwidth_;
+    double seconds = 0;
+    for (const RouteId route : routes_->incoming(action.stage)) seconds += copy(route);
+    for (const RouteId route : routes_->outgoing(action.stage)) seconds += copy(route);
+    return seconds;
+  }
+
+  double copy(RouteId route) const {
+    return machine_.latency + bytes_[static_cast<std::size_t>(route)] / machine_.bandwidth;
   }
 
   const AblationVariant& variant_;
-  const double bandwidth_;
+  const SimulatedMachine machine_;
   const Schedule schedule_;
   std::vector<std::vector<bool>> checkpointed_;  // [stage][micro-batch]
   std::vector<int32_t> stage_of_;                // [layer]

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "balance/profile.h"
+#include "experiments/common/simulated_speed.h"
 #include "experiments/unet_timeline/published.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/routes.h"
@@ -19,7 +20,7 @@ struct AblationSettings {
   int64_t chunks = kPublishedChunks;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   ScheduleGenerator schedule = Schedule::gpipe;
-  double bandwidth = 12e9;  // of the link between any two devices, bytes per second: PCIe 3 x16
+  SimulatedMachine machine;
 };
 
 struct SimulatedStep {

@@ -29,7 +29,7 @@ AblationSettings settings() {
   AblationSettings settings;
   settings.balance = {1, 1, 1};
   settings.chunks = 3;
-  settings.bandwidth = 100;
+  settings.machine = {/*bandwidth=*/100, /*latency=*/0, /*overhead=*/0};
   return settings;
 }
 
@@ -51,6 +51,15 @@ TEST(SimulateAblation, OneMicroBatchByHand) {
   // Copies of 1.5 at either cut, there and back, part of both actions.
   EXPECT_DOUBLE_EQ(of("dep-x-x"), 11 + 2 * 2 * 2 * 1.5);
   EXPECT_DOUBLE_EQ(of("baseline"), of("dep-x-x"));  // nothing to recompute in the last partition
+}
+
+TEST(SimulateAblation, ActionsAndTransfersTakeLongerThanTheirLayersAndBytes) {
+  AblationSettings one = settings();
+  one.chunks = 1;
+  one.machine.latency = 0.25;
+  one.machine.overhead = 0.5;
+  EXPECT_DOUBLE_EQ(seconds(simulate_ablation(find_ablation("dep-str-ptl"), profile(), one)),
+                   13 + 4 * 0.25 + 6 * 0.5);
 }
 
 TEST(SimulateAblation, EarlyRecomputesAreInTheFirstBackward) {

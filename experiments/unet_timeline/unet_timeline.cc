@@ -19,15 +19,18 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "balance/flops.h"
 #include "balance/memory_plan.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/flags.h"
+#include "experiments/common/layer_costs.h"
 #include "experiments/common/program.h"
+#include "experiments/common/simulated_speed.h"
 #include "experiments/common/speed_run.h"
+#include "experiments/common/speed_variant.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/variants.h"
 #include "experiments/unet_timeline/published.h"
@@ -161,8 +164,8 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
     outcome.note += "; between CPU stages nothing is copied, so the streams make no difference";
   }
   outcome.settings = settings_of(flags, settings);
-  outcome.settings.update(
-      {{"samples", settings.batch_size * settings.steps}, {"epochs", settings.epochs}});
+  outcome.settings["samples"] = settings.batch_size * settings.steps;
+  outcome.settings["epochs"] = settings.epochs;
   add_common(flags, settings.devices, outcome.settings);
   *context.out << "\n" << settings.variant.name << ": " << outcome.note << std::endl;
 
@@ -195,6 +198,11 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   options.utilization = on_cpu;
   options.trace = flags.trace;
   run_speed(*trainer, optimizer, images, targets, options, context, outcome);
+  if (flags.explain && outcome.origin == Origin::kMeasured) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
+                    settings.variant.name, context);
+  }
 }
 
 void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
@@ -240,26 +248,17 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
   outcome.origin = Origin::kPlanned;
 }
 
-// The published network's layers, on a device on which the plain network is as fast as published.
-balance::Profile published_device(const Settings& settings) {
-  torch::nn::Sequential model = [&] {
-    const MetaScope meta;
-    return settings.network.make();
-  }();
-  const int64_t rows = (settings.batch_size + settings.chunks - 1) / settings.chunks;
+// The published network's layers on the published device, on which the plain network is as fast as
+// published.
+balance::Profile published_device(const Settings& settings, const SimulatedMachine& machine) {
   const int64_t side = settings.network.image_size;
-  balance::Profile profile =
-      balance::profile_on_meta(model, {at::empty({rows, 3, side, side}, at::kMeta)});
-  double seconds = 0;
-  for (const balance::LayerProfile& layer : profile.layers) {
-    seconds += layer.forward + layer.backward;
-  }
-  const double factor = static_cast<double>(rows) / kPublishedOneDevice / seconds;
-  for (balance::LayerProfile& layer : profile.layers) {
-    layer.forward *= factor;
-    layer.backward *= factor;
-  }
-  return profile;
+  const LayerCosts costs =
+      nominal_costs([&] { return settings.network.make(); }, {3, side, side}, tesla_p40());
+  SpeedVariant plain;
+  plain.name = "baseline";
+  plain.batch_size = 40;
+  const double factor = factor_for(plain, /*samples=*/10000, kPublishedOneDevice, costs, machine);
+  return scaled(costs, factor)((settings.batch_size + settings.chunks - 1) / settings.chunks);
 }
 
 void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
@@ -279,7 +278,7 @@ void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outco
   outcome.settings = settings_of(flags, settings);
   *context.out << "\n" << settings.variant.name << ", simulated: " << outcome.note << std::endl;
   const SimulatedStep step =
-      simulate_ablation(settings.variant, published_device(settings), ablation);
+      simulate_ablation(settings.variant, published_device(settings, ablation.machine), ablation);
   const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
   outcome.figures["throughput"] = static_cast<double>(settings.batch_size) / seconds;
   outcome.figures["utilization"] = 100 * split_time(step.timeline, step.routes).utilization();
@@ -298,7 +297,7 @@ Plan prepare() {
           "; whole training steps on random images. Utilization: the share of a step in which the "
           "workers are in actions; published: of the GPUs, by nvidia-smi.",
       "Planned and simulated: at full size. Memory: what LibTorch's allocator for CUDA would have "
-      "reserved at most, over all devices."};
+      "reserved at most, over all devices. The optimizer's step is not simulated."};
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
   made.variants =

@@ -9,7 +9,7 @@ source command/program_testing.sh
 expect_mistake "did you mean dep-str-ptl?" --experiment=dep-str-pt
 expect_mistake "sums up to 241, but" --balance=34,76,70,61 --ways=measured
 expect_mistake "is for 2 partitions" --balance=34,35
-expect_mistake "needs 4 devices" --devices=cpu,cpu
+expect_mistake "needs 4 devices" --devices=cpu,cpu --ways=measured
 expect_mistake "is for measured pipelines" --ways=planned --trace="$work/trace.json"
 
 "$program" --ways=measured,simulated --steps=1 --epochs=2 --json="$work/table.json" \

@@ -1,0 +1,180 @@
+"""A contest: several programs that train the same network, timed in turns."""
+
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+# Losses and sums of gradients agree in single precision if the work is the same.
+TOLERANCE = 1e-3
+
+
+class Failed(Exception):
+    """A program ended or answered what it should not; the message is for people."""
+
+
+class Program:
+    """A running contestant: it is held for the whole contest and computes only while it is asked to."""
+
+    def __init__(self, contestant, timeout):
+        self.timeout = timeout
+        self.errors = tempfile.TemporaryFile()
+        self.rest = b""
+        environment = {**os.environ, **contestant.environment}
+        try:
+            # A session of its own: Ctrl-C is for us, and all that it started ends with it.
+            self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=self.errors, env=environment, start_new_session=True)
+        except OSError as error:
+            self.errors.close()
+            raise Failed(f"did not start: {error.strerror}") from None
+
+    def answer(self, command=None):
+        """The answer to a command; without one the first line, that it is ready."""
+        if command is not None:
+            try:
+                self.process.stdin.write(f"{command}\n".encode())
+                self.process.stdin.flush()
+            except BrokenPipeError:
+                pass  # What it said before it ended is read below.
+        end = time.monotonic() + self.timeout
+        while b"\n" not in self.rest:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failed(f"no answer in {self.timeout:.0f} s")
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise Failed(self.last_words())
+            self.rest += data
+        line, _, self.rest = self.rest.partition(b"\n")
+        try:
+            return json.loads(line)
+        except ValueError:
+            raise Failed(f"answered {line.decode(errors='replace')!r}") from None
+
+    def last_words(self):
+        code = self.process.wait()
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1]
+        return "was killed; is there enough memory?" if code == -signal.SIGKILL else f"ended with exit code {code}"
+
+    def end(self):
+        """Ends it with all that it has started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+class Entry:
+    """A contestant and what is known of it."""
+
+    def __init__(self, contestant):
+        self.contestant = contestant
+        self.reason = contestant.reason  # why it is out; empty: it is in
+        self.program = None
+        self.ready = {}
+        self.check = {}
+        self.seconds = []
+        self.peak = None
+
+    def start(self, timeout):
+        try:
+            self.program = Program(self.contestant, timeout)
+        except Failed as failure:
+            self.reason = str(failure)
+
+    def ask(self, command=None):
+        """Its answer, or None if it fails: it is out then."""
+        try:
+            return self.program.answer(command)
+        except Failed as failure:
+            self.reason = str(failure)
+            self.stop()
+            return None
+
+    def stop(self):
+        if self.program is not None:
+            self.program.end()
+            self.program = None
+
+    def disagrees(self, first):
+        """Why this is not the work of `first`, or nothing."""
+        if self.ready.get("parameters") != first.ready["parameters"]:
+            return f"another network: {self.ready.get('parameters')} parameters, not {first.ready['parameters']}"
+        if not self.contestant.loss:
+            return ""
+        for what in ("loss", "gradient"):
+            of_first, own = first.check[what], self.check.get(what, float("nan"))
+            if not abs(own - of_first) <= TOLERANCE * abs(of_first):
+                return f"another result: {what} {own:.6g}, not {of_first:.6g}"
+        return ""
+
+    def row(self, cell, interrupted):
+        note = self.contestant.note
+        if self.reason:
+            note = self.reason
+        elif interrupted:
+            note = f"interrupted after {len(self.seconds)} steps; {note}"
+        if not self.reason and "balance" in self.ready and "own cut" in self.contestant.who:
+            note += ", balance " + str(self.ready["balance"]).replace(" ", "")
+        measured = bool(self.seconds) and not self.reason
+        return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
+                "who": self.contestant.who, "version": self.ready.get("version", ""),
+                "step_seconds": statistics.median(self.seconds) if measured else None,
+                "peak_bytes": self.peak if measured else None, "note": note}
+
+
+def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
+    """The rows of a cell, and whether Ctrl-C ended it early.
+
+    Every round asks each program in turn for `steps` steps, so that a machine that is busy for a while slows
+    all of them. The first one that runs says what the right work is.
+    """
+    entries = [Entry(contestant) for contestant in contestants]
+    first = None
+    interrupted = False
+    try:
+        progress("starting")
+        for entry in entries:
+            if not entry.reason:
+                entry.start(timeout)
+        for entry in entries:
+            if not entry.reason:
+                entry.ready = entry.ask() or {}
+        for entry in entries:
+            if not entry.reason:
+                progress(f"checking {entry.contestant.who}")
+                entry.check = entry.ask("check") or {}
+            if not entry.reason:
+                first = first or entry
+                entry.reason = entry.disagrees(first)
+            if not entry.reason:
+                entry.ask("steps 1")  # Not counted: it is still warming up.
+            if entry.reason:
+                entry.stop()
+        for turn in range(rounds):
+            for entry in entries:
+                if entry.reason:
+                    continue
+                progress(f"round {turn + 1}/{rounds}, {entry.contestant.who}")
+                answer = entry.ask(f"steps {steps}")
+                if answer:
+                    entry.seconds += answer["seconds"]
+                    entry.peak = answer["peak_bytes"]
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        for entry in entries:
+            entry.stop()
+    return [entry.row(cell, interrupted) for entry in entries], interrupted

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""contest.py with made-up programs: turns, failures, and Ctrl-C."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import cells
+import contest
+
+# Answers as a side does. argv: its log, its name, its loss, and Python to run before each answer.
+PROGRAM = """
+import json, os, sys, time
+log, name, loss, before = sys.argv[1:]
+def say(answer): print(json.dumps(answer), flush=True)
+say({"parameters": 10, "version": "v1", "balance": [1, 2]})
+for line in sys.stdin:
+    open(log, "a").write(name + " " + line)
+    exec(before)
+    if line == "check\\n": say({"loss": float(loss), "gradient": 2.0})
+    else: say({"seconds": [0.5, 0.25, 0.75][:int(line.split()[1])], "peak_bytes": 1000})
+"""
+
+
+class ContestTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.log = pathlib.Path(self.folder.name, "log")
+        self.cell = cells.Cell(cells.NETWORKS["tiny"][0], 2, "never")
+
+    def contestant(self, who, loss="1.0", before="pass", **more):
+        command = [sys.executable, "-c", PROGRAM, str(self.log), who, loss, before]
+        return cells.Contestant(who, command, note="as it is", **more)
+
+    def hold(self, *contestants, timeout=20.0, rounds=2):
+        rows, interrupted = contest.hold(self.cell, contestants, rounds, 3, timeout)
+        self.assertEqual([row["who"] for row in rows], [contestant.who for contestant in contestants])
+        return rows, interrupted
+
+    def test_programs_take_turns_and_medians_are_of_all_steps(self):
+        rows, interrupted = self.hold(self.contestant("a"), self.contestant("b", loss="1.0000001"))
+        self.assertFalse(interrupted)
+        self.assertEqual(rows[1], {"network": "U-Net (1, 2)", "stages": 2, "mode": "never", "who": "b",
+                                   "version": "v1", "step_seconds": 0.5, "peak_bytes": 1000, "note": "as it is"})
+        turns = [line for line in self.log.read_text().splitlines() if line.endswith("steps 3")]
+        self.assertEqual(turns, ["a steps 3", "b steps 3"] * 2)
+
+    def test_one_that_fails_says_why_and_the_rest_goes_on(self):
+        rows, _ = self.hold(
+            self.contestant("dies", before="sys.exit('torch is missing')"),
+            self.contestant("is killed", before="os.kill(os.getpid(), 9)"),
+            self.contestant("dies later", before="sys.exit(3) if line == 'steps 3\\n' else None"),
+            self.contestant("talks", before="print('hello', flush=True)"),
+            cells.Contestant("is not there", ["/nowhere/python"]),
+            cells.Contestant("was left out", reason="nobody gave it"),
+            self.contestant("works"))
+        self.assertEqual([row["note"] for row in rows],
+                         ["torch is missing", "was killed; is there enough memory?", "ended with exit code 3",
+                          "answered 'hello'", "did not start: No such file or directory", "nobody gave it",
+                          "as it is"])
+        self.assertEqual([row["step_seconds"] for row in rows], [None] * 6 + [0.5])
+
+    def test_one_that_hangs_is_given_up(self):
+        rows, _ = self.hold(self.contestant("hangs", before="time.sleep(60)"), self.contestant("works"), timeout=3.0)
+        self.assertEqual(rows[0]["note"], "no answer in 3 s")
+        self.assertEqual(rows[1]["step_seconds"], 0.5)
+
+    def test_other_work_is_refused_and_not_timed(self):
+        rows, _ = self.hold(self.contestant("a"), self.contestant("b", loss="1.01"),
+                            self.contestant("c", loss="nan"), self.contestant("plain", loss="7", **{}))
+        self.assertEqual(rows[1]["note"], "another result: loss 1.01, not 1")
+        self.assertIn("loss nan", rows[2]["note"])
+        self.assertIsNone(rows[3]["step_seconds"])
+        plain = self.contestant("plain", loss="7")
+        plain.loss = False
+        self.assertEqual(self.hold(self.contestant("a"), plain)[0][1]["step_seconds"], 0.5)
+
+    def test_ctrl_c_keeps_what_was_measured(self):
+        def stop(text):
+            if text == "round 2/5, b":
+                raise KeyboardInterrupt
+        rows, interrupted = contest.hold(self.cell, [self.contestant("a"), self.contestant("b")], 5, 3, 20.0, stop)
+        self.assertTrue(interrupted)
+        self.assertEqual([row["note"] for row in rows],
+                         ["interrupted after 6 steps; as it is", "interrupted after 3 steps; as it is"])
+        self.assertEqual(rows[0]["step_seconds"], 0.5)
+
+    def test_what_a_program_started_ends_with_it(self):
+        note = pathlib.Path(self.folder.name, "child")
+        before = ("import subprocess\nif line == 'check\\n': "
+                  f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))")
+        self.hold(self.contestant("parent", before=before))
+        state = pathlib.Path("/proc", note.read_text(), "stat")
+        self.assertTrue(not state.exists() or state.read_text().split()[2] == "Z", "the child still runs")
+
+
+class CellsTest(unittest.TestCase):
+    def names(self, cell, python="python", cores=2, **more):
+        return {each.who: each for each in cells.contestants(cell, "ours", python, "sides", cores, **more)}
+
+    def test_every_cut_has_its_stages(self):
+        for networks in cells.NETWORKS.values():
+            for network in networks:
+                sums = {sum(balance) for balance in network.cuts.values()}
+                self.assertEqual(len(sums), 1, network.name)
+                self.assertEqual([len(network.cuts[stages]) for stages in cells.STAGES], cells.STAGES)
+
+    def test_all_train_the_same(self):
+        cell = cells.Cell(cells.NETWORKS["small"][2], 2, "never")
+        found = self.names(cell)
+        self.assertEqual(len(found), 7)
+        for who in ("ours", "torchgpipe", f"{cells.PIPELINING} 1F1B"):
+            self.assertIn("--balance=42,9", found[who].command)
+            self.assertIn("--threads=1", found[who].command)
+            self.assertIn("--checkpoint=never", found[who].command)
+        self.assertIn("--threads=2", found["torchgpipe, all cores"].command)
+
+    def test_one_stage_has_all_cores(self):
+        found = self.names(cells.Cell(cells.NETWORKS["small"][0], 1, "never"))
+        self.assertIn("--threads=2", found["ours"].command)
+        self.assertNotIn("torchgpipe, all cores", found)
+
+    def test_those_that_cannot_take_part_say_why(self):
+        cell = cells.Cell(cells.NETWORKS["small"][0], 2, "except_last")
+        self.assertIn("no checkpoint mode", self.names(cell)[f"{cells.PIPELINING} GPipe"].reason)
+        self.assertIn("--rivals", self.names(cell, python=None)["torchgpipe"].reason)
+
+    def test_own_cuts_give_no_balance(self):
+        found = self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never"), own_cuts=True)
+        self.assertEqual(set(found), {"ours, own cut", "torchgpipe, own cut", "torchgpipe, own cut, all cores"})
+        for contestant in found.values():
+            self.assertFalse([flag for flag in contestant.command if flag.startswith("--balance")])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,224 @@
+// Our side of //experiments/rivals: trains one network in one way and times its steps, as it is
+// told to on its standard input. rivals.py starts it; README.md describes what is measured.
+
+#include <ATen/Parallel.h>
+#include <torch/nn/modules/dropout.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "balance/explain.h"
+#include "balance/profiler.h"
+#include "balance/training_flags.h"
+#include "command/balance_flag.h"
+#include "command/command_line.h"
+#include "command/flag_values.h"
+#include "command/run.h"
+#include "experiments/common/trainer.h"
+#include "experiments/rivals/fill.h"
+#include "experiments/rivals/peak_memory.h"
+#include "gpipe/options.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::string, trainer, "pipeline", "pipeline, plain or data_parallel.");
+ABSL_FLAG(std::string, model, "resnet:1,1,1,1", "The network, as //balance takes it.");
+ABSL_FLAG(int64_t, image_size, 64, "The side of the images.");
+ABSL_FLAG(int64_t, rows, 16, "Images of a mini-batch.");
+ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data parallelism.");
+ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
+ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
+ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
+ABSL_FLAG(std::string, schedule, "1f1b", "1f1b or gpipe.");
+ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica.");
+
+namespace gpipe::experiments {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kUsage[] =
+    "Trains a network in one way and tells how long its steps take. Reads commands from\n"
+    "its standard input, one a line, and answers each with a line of JSON:\n"
+    "  check      loss and gradients of one step without dropout, from fixed values\n"
+    "  steps N    the seconds of N steps, and the peak of memory so far\n"
+    "It ends when its input ends.\n\n"
+    "  echo 'steps 3' | tools/bazel run -c opt //experiments/rivals:ours";
+
+constexpr int64_t kMost = 1024;
+
+struct Settings {
+  std::string trainer;
+  models::NamedModel model;
+  int64_t rows = 0;
+  int64_t stages = 0;
+  std::vector<int64_t> balance;  // empty: to be predicted
+  int64_t chunks = 0;
+  Checkpoint checkpoint = Checkpoint::kNever;
+  ScheduleGenerator schedule;
+  int64_t threads = 0;
+};
+
+Settings read_settings() {
+  using command::in_range;
+  Settings settings;
+  settings.trainer = absl::GetFlag(FLAGS_trainer);
+  if (settings.trainer != "pipeline" && settings.trainer != "plain" &&
+      settings.trainer != "data_parallel") {
+    throw std::invalid_argument("--trainer must be pipeline, plain or data_parallel, got '" +
+                                settings.trainer + "'");
+  }
+  settings.model = models::model_by_name(
+      absl::GetFlag(FLAGS_model), in_range("image_size", absl::GetFlag(FLAGS_image_size), 0));
+  settings.rows = in_range("rows", absl::GetFlag(FLAGS_rows), 1);
+  settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
+  settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
+  if (!settings.balance.empty() &&
+      static_cast<int64_t>(settings.balance.size()) != settings.stages) {
+    throw std::invalid_argument("--balance has " + std::to_string(settings.balance.size()) +
+                                " partitions, but --stages is " + std::to_string(settings.stages));
+  }
+  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, settings.rows);
+  settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
+  settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
+  return settings;
+}
+
+// What our own tools advise: a profile of one micro-batch, and the cut with the least predicted
+// step.
+std::vector<int64_t> predicted_balance(const Settings& settings) {
+  const at::Tensor sample = filled_input(settings.model, settings.rows / settings.chunks);
+  const balance::Profile profile =
+      balance::profile(settings.model.make(), sample,
+                       balance::ProfileOptions().timeout(1.0).cpu_threads(settings.threads));
+  balance::ExplainOptions options;
+  options.chunks = settings.chunks;
+  options.checkpoint = settings.checkpoint;
+  options.schedule = settings.schedule;
+  options.cores = at::get_num_threads();
+  return balance::best_balance(profile, settings.stages, options);
+}
+
+std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
+  Task task;
+  task.make_model = settings.model.make;
+  task.loss = [loss = settings.model.loss](const at::Tensor& output, const at::Tensor& target) {
+    return models::loss_of(loss, output, target);
+  };
+  const std::vector<c10::Device> devices(static_cast<std::size_t>(settings.stages), c10::kCPU);
+  if (settings.trainer == "plain") return make_naive_trainer(task, c10::kCPU);
+  if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
+  return make_pipeline_trainer(task,
+                               GPipeOptions(settings.balance)
+                                   .devices(devices)
+                                   .chunks(settings.chunks)
+                                   .checkpoint(settings.checkpoint)
+                                   .cpu_threads_per_stage(settings.threads),
+                               settings.schedule);
+}
+
+void set_dropout(torch::nn::Module& module, double probability) {
+  for (const auto& part : module.modules()) {
+    if (auto* dropout = part->as<torch::nn::Dropout2d>()) dropout->options.p(probability);
+  }
+}
+
+// A network on its data, and the answers to commands.
+class Session {
+ public:
+  explicit Session(Settings settings) : settings_(std::move(settings)) {
+    if (settings_.trainer == "pipeline" && settings_.balance.empty()) {
+      settings_.balance = predicted_balance(settings_);
+    }
+    // After the profile: its memory is not the pipeline's.
+    peak_ = std::make_unique<PeakMemory>();
+    trainer_ = make_trainer(settings_);
+    input_ = filled_input(settings_.model, settings_.rows);
+    target_ = filled_target(settings_.model, settings_.rows);
+  }
+
+  Json ready() {
+    int64_t parameters = 0;
+    for (const at::Tensor& parameter : trainer_->module().parameters()) {
+      parameters += parameter.numel();
+    }
+    Json json = {{"parameters", parameters}, {"version", command::describe_build()}};
+    if (settings_.trainer == "pipeline") json["balance"] = settings_.balance;
+    return json;
+  }
+
+  Json answer(const std::string& line) {
+    if (line == "check") return check();
+    constexpr char kSteps[] = "steps ";
+    if (line.rfind(kSteps, 0) == 0) {
+      int64_t count = 0;
+      try {
+        count = std::stoll(line.substr(sizeof(kSteps) - 1));
+      } catch (const std::logic_error&) {
+        // Refused below.
+      }
+      if (count > 0) return steps(count);
+    }
+    throw std::runtime_error("commands are 'check' and 'steps N' with a positive N, got '" + line +
+                             "'");
+  }
+
+ private:
+  Json check() {
+    torch::nn::Module& module = trainer_->module();
+    fill_parameters(module);
+    set_dropout(module, 0);
+    const double loss = trainer_->step(input_, target_);
+    set_dropout(module, 0.1);
+    double gradient = 0;
+    for (const at::Tensor& parameter : module.parameters()) {
+      gradient += parameter.grad().abs().sum(at::kDouble).item<double>();
+    }
+    return {{"loss", loss}, {"gradient", gradient}};
+  }
+
+  Json steps(int64_t count) {
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      trainer_->step(input_, target_);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      seconds.push_back(time.count());
+    }
+    return {{"seconds", seconds}, {"peak_bytes", peak_->bytes()}};
+  }
+
+  Settings settings_;
+  std::unique_ptr<PeakMemory> peak_;
+  std::unique_ptr<Trainer> trainer_;
+  at::Tensor input_, target_;
+};
+
+std::function<int()> prepare() {
+  const Settings settings = read_settings();
+  return [settings] {
+    Session session(settings);
+    std::cout << session.ready() << std::endl;
+    for (std::string line; std::getline(std::cin, line);) {
+      std::cout << session.answer(line) << std::endl;
+    }
+    return 0;
+  };
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command(argc, argv, gpipe::experiments::kUsage,
+                                     gpipe::experiments::prepare);
+}

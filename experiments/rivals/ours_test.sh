@@ -1,0 +1,46 @@
+#!/bin/bash
+# Tests our side from outside: mistakes, and its answers.
+#   ours_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+expect_mistake "must be pipeline, plain or data_parallel" --trainer=naive
+expect_mistake "there is no model" --model=vgg:16
+expect_mistake "--balance has 3 partitions, but --stages is 2" --balance=10,10,9
+expect_mistake "sometimes" --checkpoint=sometimes
+expect_mistake "chunks" --rows=4 --chunks=5
+
+tiny=(--rows=4 --chunks=2 --stages=2)
+ask() { # COMMANDS FLAG...
+  local commands=$1
+  shift
+  printf '%b' "$commands" | "$program" "${tiny[@]}" "$@" >>"$work/answers.log" 2>"$work/errors.log"
+}
+ask 'check\nsteps 3\n' --model=unet:1,2 --image_size=64 --balance=33,32 || fail "U-Net"
+ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=plain || fail "plain U-Net"
+ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=data_parallel || fail "data-parallel U-Net"
+ask 'check\n' --model=resnet:1,1 --image_size=32 --checkpoint=always --schedule=gpipe || fail "ResNet, own cut"
+ask 'check\n' --model=resnet:1,1 --image_size=32 --balance=10,19 || fail "ResNet"
+python3 - "$work/answers.log" <<'END' || fail "the answers"
+import json, sys
+answers = [json.loads(line) for line in open(sys.argv[1])]
+unet, check, steps, plain, plain_check, parallel, parallel_check, resnet, recomputed, resnet2, kept = answers
+assert unet["balance"] == [33, 32] and unet["version"].startswith("LibTorch 2."), unet
+assert unet["parameters"] == plain["parameters"] == parallel["parameters"] == 27668, unet
+assert len(steps["seconds"]) == 3 and min(steps["seconds"]) > 0 and steps["peak_bytes"] > 0, steps
+def close(a, b): return abs(a - b) < 1e-5 * abs(b)
+# Instance norms do not mix rows: all of them compute the same.
+assert 0.6 < check["loss"] < 0.8
+for other in (plain_check, parallel_check):
+    assert close(check["loss"], other["loss"]) and close(check["gradient"], other["gradient"]), (check, other)
+# Another cut, schedule and checkpoint mode, the same result.
+assert sum(resnet["balance"]) == 29 and len(resnet["balance"]) == 2, resnet
+assert close(recomputed["loss"], kept["loss"]) and close(recomputed["gradient"], kept["gradient"]), (recomputed, kept)
+END
+
+ask 'steps none\n' --model=unet:1,2 --image_size=64 --balance=33,32 && fail "a wrong command"
+grep -q "commands are 'check' and 'steps N' with a positive N, got 'steps none'" "$work/errors.log" ||
+  fail "no message for a wrong command"
+echo PASSED

@@ -1,0 +1,48 @@
+#include "experiments/rivals/peak_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace gpipe::experiments {
+namespace {
+
+int64_t bytes_of(const std::string& status, const std::string& key) {
+  std::istringstream lines(status);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(key + ":", 0) != 0) continue;
+    return std::stoll(line.substr(key.size() + 1)) * 1024;  // "VmHWM:   1234 kB"
+  }
+  throw std::runtime_error("/proc/self/status has no line " + key +
+                           "; memory is measured on Linux 4.5 or later only");
+}
+
+ResidentMemory resident_memory() {
+  std::ostringstream status;
+  status << std::ifstream("/proc/self/status").rdbuf();
+  return parse_resident_memory(status.str());
+}
+
+}  // namespace
+
+ResidentMemory parse_resident_memory(const std::string& status) {
+  ResidentMemory memory;
+  memory.peak = bytes_of(status, "VmHWM");
+  memory.anonymous = bytes_of(status, "RssAnon");
+  memory.other = bytes_of(status, "RssFile") + bytes_of(status, "RssShmem");
+  return memory;
+}
+
+PeakMemory::PeakMemory() {
+  // Sets the peak to what is held now. Where that is forbidden, an earlier peak may be reported.
+  std::ofstream("/proc/self/clear_refs") << "5";
+  before_ = resident_memory().anonymous;
+}
+
+int64_t PeakMemory::bytes() const {
+  const ResidentMemory now = resident_memory();
+  return std::max<int64_t>(now.peak - now.other - before_, 0);
+}
+
+}  // namespace gpipe::experiments

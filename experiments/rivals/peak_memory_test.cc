@@ -1,0 +1,40 @@
+#include "experiments/rivals/peak_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+namespace gpipe::experiments {
+namespace {
+
+TEST(PeakMemoryTest, ReadsWhatLinuxSays) {
+  const ResidentMemory memory = parse_resident_memory(
+      "Name:\tours\nVmHWM:\t   3000 kB\nRssAnon:\t  1000 kB\nRssFile:\t 700 kB\nRssShmem:\t 5 "
+      "kB\n");
+  EXPECT_EQ(memory.peak, 3000 * 1024);
+  EXPECT_EQ(memory.anonymous, 1000 * 1024);
+  EXPECT_EQ(memory.other, 705 * 1024);
+}
+
+TEST(PeakMemoryTest, RefusesAStatusWithoutTheFigures) {
+  EXPECT_THROW(parse_resident_memory("VmHWM:\t1 kB\n"), std::runtime_error);
+}
+
+TEST(PeakMemoryTest, SeesWhatIsHeldAndRemembersIt) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  constexpr int64_t kSlack = int64_t{8} << 20;
+  const PeakMemory peak;
+  EXPECT_LT(peak.bytes(), kSlack);
+  {
+    const auto block = std::make_unique<char[]>(kBytes);
+    std::memset(block.get(), 1, kBytes);
+    EXPECT_GE(peak.bytes(), kBytes - kSlack);
+  }
+  EXPECT_GE(peak.bytes(), kBytes - kSlack);
+  EXPECT_LT(peak.bytes(), kBytes + kSlack);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

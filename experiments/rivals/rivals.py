@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Times whole training steps of this pipeline and of its rivals, in turns.
+
+    tools/bazel run -c opt //experiments/rivals -- --rivals=PYTHON
+
+PYTHON is a Python that has torch 2.11.0 and torchgpipe 0.0.7 (pip install torch==2.11.0 torchgpipe==0.0.7).
+Without it only LibTorch itself is compared, and the rivals' rows say so. Ctrl-C ends with what was measured.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import signal
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import cells
+import contest
+import table
+
+EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
+
+
+def user_path(text):
+    """As the user means it: `bazel run` starts programs in a folder of its own."""
+    return pathlib.Path(os.environ.get("BUILD_WORKING_DIRECTORY", "."), text)
+
+
+def fail(message):
+    print(f"rivals: {message}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)
+
+
+def choose(flag, text, known):
+    """The items of a list of words, in the order of `known`."""
+    if text == "all":
+        return list(known)
+    words = text.split(",")
+    for word in words:
+        if word not in map(str, known):
+            fail(f"--{flag}: there is no '{word}'; there are {', '.join(map(str, known))}")
+    return [item for item in known if str(item) in words]
+
+
+def read_flags():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rivals", metavar="PYTHON", default="", help="a Python with torch and torchgpipe")
+    parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet")
+    parser.add_argument("--stages", default="all", help="1,2,4")
+    parser.add_argument("--modes", default="all", help="never,except_last,always")
+    parser.add_argument("--own_cuts", action="store_true",
+                        help="each side cuts by its own tool, instead of the same cut for all")
+    parser.add_argument("--scale", default="small", choices=list(cells.NETWORKS), help="tiny is for tests")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each program (5)")
+    parser.add_argument("--steps", type=int, default=3, help="steps in a turn (3)")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a program (120)")
+    parser.add_argument("--json", default="", help="a file for the table; rows that it has from an earlier run stay")
+    parser.add_argument("--ours", default="", help="our program; the one that was built with this")
+    flags = parser.parse_args()
+    for name in ("rounds", "steps", "timeout"):
+        if getattr(flags, name) <= 0:
+            fail(f"--{name} must be positive, got {getattr(flags, name)}")
+    networks = cells.NETWORKS[flags.scale]
+    names = choose("networks", flags.networks, [network.model.partition(":")[0] for network in networks])
+    flags.networks = [network for network in networks if network.model.partition(":")[0] in names]
+    flags.stages = choose("stages", flags.stages, cells.STAGES)
+    flags.modes = choose("modes", flags.modes, cells.MODES)
+    if flags.rivals and "/" in flags.rivals:
+        flags.rivals = str(user_path(flags.rivals))
+        if not os.access(flags.rivals, os.X_OK):
+            fail(f"--rivals: {flags.rivals} is no program")
+    flags.ours = str(user_path(flags.ours)) if flags.ours else our_program()
+    if flags.json:
+        flags.json = user_path(flags.json)
+        if flags.json.is_dir() or not os.access(flags.json.parent, os.W_OK):
+            fail(f"--json: {flags.json} cannot be written")
+    return flags
+
+
+def our_program():
+    for folder in ("experiments/rivals", "bazel-bin/experiments/rivals"):
+        path = pathlib.Path(folder, "ours").resolve()
+        if path.exists():
+            return str(path)
+    fail("our program is not built: tools/bazel build -c opt //experiments/rivals:ours, or give --ours")
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def read_rows(path):
+    """The rows of an earlier run."""
+    try:
+        return json.loads(path.read_text())["rows"]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError):
+        fail(f"--json: {path} is there, but it is no table of rivals; remove it")
+
+
+def write_json(path, document):
+    """As a whole: a reader sees the old table or the new one."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def merged(old, new):
+    """`new` in the place of the old rows of the same cells and contestants."""
+    def key(row):
+        return (*table.cell_of(row), row["who"])
+    replaced = {key(row) for row in new}
+    rows = [row for row in old if key(row) not in replaced] + new
+    order = {mode: place for place, mode in enumerate(cells.MODES)}
+    names = [network.name for networks in cells.NETWORKS.values() for network in networks]
+    place = {name: k for k, name in enumerate(names)}
+    return sorted(rows, key=lambda row: (place.get(row["network"], len(names)), row["stages"],
+                                         order.get(row["mode"], len(order))))
+
+
+def main():
+    flags = read_flags()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    cores = len(os.sched_getaffinity(0))
+    environment = {"processor": processor(), "cores": cores, "rounds": flags.rounds, "steps": flags.steps}
+    sides = str(pathlib.Path(__file__).resolve().parent / "sides")
+    rows = read_rows(flags.json) if flags.json else []
+    interrupted = False
+
+    def progress(text):
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    asked = [cells.Cell(network, stages, mode) for network in flags.networks for stages in flags.stages
+             for mode in flags.modes]
+    for number, cell in enumerate(asked, 1):
+        contestants = cells.contestants(cell, flags.ours, flags.rivals or None, sides, cores, flags.own_cuts)
+        new, interrupted = contest.hold(
+            cell, contestants, flags.rounds, flags.steps, flags.timeout,
+            lambda text: progress(f"[{number}/{len(asked)}] {cell.network.name}, {cell.stages}, {cell.mode}: {text}"))
+        progress("")
+        rows = merged(rows, new)
+        if flags.json:
+            write_json(flags.json, table.to_json(rows, environment, interrupted))
+        print(table.to_text([row for row in rows if row in new]), flush=True)
+        if interrupted:
+            print(f"interrupted: {len(asked) - number} cells were not measured", file=sys.stderr)
+            sys.exit(EXIT_INTERRUPTED)
+    behind = table.behind(rows)
+    for row, times in behind:
+        print(f"faster than ours: {row['who']}, {row['network']}, {row['stages']} stages, {row['mode']}: {times:.2f}")
+    if any(row["who"].startswith("ours") and row["step_seconds"] is None for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+#!/bin/bash
+# Tests the whole program where no rival is: mistakes, the table, the JSON, Ctrl-C.
+#   rivals_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+expect_mistake "there is no 'vgg'; there are unet, amoebanetd, resnet" --networks=resnet,vgg
+expect_mistake "there is no '3'; there are 1, 2, 4" --stages=3
+expect_mistake "there is no 'sometimes'" --modes=sometimes
+expect_mistake "--rounds must be positive" --rounds=0
+expect_mistake "is no program" --rivals="$work/python"
+expect_mistake "cannot be written" --json="$work"
+expect_mistake "unrecognized arguments" --round=1x --nothing
+
+tiny=(--scale=tiny --rounds=1 --steps=1 --json="$work/table.json")
+"$program" "${tiny[@]}" --stages=2 --modes=never >"$work/all.log" 2>&1 || fail "a run without rivals"
+grep -q "^ResNet \[1, 1\], 2 stages, checkpoint never" "$work/all.log" || fail "no ResNet"
+grep -q "no Python was given (--rivals=PYTHON)" "$work/all.log" || fail "no reason"
+awk 'length > 90' "$work/all.log" | grep -q . && fail "a line of the table is too long"
+
+# Other cells join those that are there, the same ones take their place. A Python without torch is no failure.
+"$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=never,always --rivals="$(type -P true)" \
+  >"$work/more.log" 2>&1 || fail "a run with a rival that fails"
+python3 - "$work/table.json" <<'END' || fail "the JSON"
+import collections, json, sys
+document = json.load(open(sys.argv[1]))
+assert document["title"] and document["environment"]["cores"] > 0 and not document["interrupted"]
+rows = document["rows"]
+keys = {"network", "stages", "mode", "who", "version", "step_seconds", "peak_bytes", "note"}
+assert all(set(row) == keys for row in rows), rows
+cells = collections.Counter((row["network"], row["stages"], row["mode"]) for row in rows)
+assert list(cells) == [("U-Net (1, 2)", 2, "never"), ("AmoebaNet-D (0, 8)", 2, "never"),
+                       ("ResNet [1, 1]", 2, "never"), ("ResNet [1, 1]", 2, "always")], cells
+for row in rows:
+    if row["who"].startswith(("ours", "LibTorch")):
+        assert row["step_seconds"] > 0 and row["peak_bytes"] > 0 and row["version"].startswith("LibTorch "), row
+    else:
+        assert row["step_seconds"] is None and row["peak_bytes"] is None and row["note"], row
+notes = {row["note"] for row in rows if row["who"] == "torchgpipe" and row["network"].startswith("ResNet")}
+assert notes == {"ended with exit code 0"}, notes
+END
+
+# Each side cuts by its own tool.
+"$program" --scale=tiny --rounds=1 --steps=1 --networks=unet --stages=2 --modes=never --own_cuts \
+  >"$work/own.log" 2>&1 || fail "own cuts"
+grep -qE "balance \[[0-9]+,[0-9]+\]" "$work/own.log" || fail "no balance of our own"
+
+# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
+set -m
+"$program" --scale=tiny --rounds=100000 --networks=unet --stages=1 --modes=never --json="$work/stopped.json" \
+  >"$work/stopped.log" 2>&1 &
+pid=$!
+set +m
+sleep 5
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+grep -q '"interrupted": true' "$work/stopped.json" || fail "the JSON does not say that it was interrupted"
+
+# The sides need torch, which is not here; that they are Python can be seen without it.
+for side in experiments/rivals/sides/*.py; do
+  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$side" || fail "$side"
+done
+echo PASSED

@@ -1,0 +1,135 @@
+"""What the rivals' programs share: flags, values by position, memory, the answers to commands.
+
+Runs in the Python of the rivals, with torch. fill.cc and peak_memory.cc are the same in C++.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import math
+import sys
+import time
+
+import torch
+
+INPUT, TARGET = 2000000, 2000001
+MASK = 0xFFFFFFFF
+
+
+def fill_values(k, count):
+    """From -1 to 1, for elements 0 to count - 1 of tensor `k`; float64."""
+    h = (torch.arange(count, dtype=torch.int64) + k * 0x9E3779B9) & MASK
+    h ^= h >> 16
+    h = (h * 0x85EBCA6B) & MASK
+    h ^= h >> 13
+    h = (h * 0xC2B2AE35) & MASK
+    h ^= h >> 16
+    return 2 * (h.double() / 4294967296.0 - 0.5)
+
+
+def fill_parameter(parameter, k, name):
+    values = fill_values(k, parameter.numel()).view(parameter.shape)
+    if parameter.dim() > 1:
+        values *= math.sqrt(3 / (parameter.numel() // parameter.shape[0]))
+    else:
+        values = values * 0.2 + (1 if name.endswith("weight") else 0)
+    with torch.no_grad():
+        parameter.copy_(values)
+
+
+def fill_parameters(module, first=0):
+    """`first` is the place of the module's first parameter in the whole network."""
+    for k, (name, parameter) in enumerate(module.named_parameters(), first):
+        fill_parameter(parameter, k, name)
+
+
+def unit_values(k, *shape):
+    return (0.5 + 0.5 * fill_values(k, math.prod(shape))).float().view(shape)
+
+
+def filled_input(network, rows):
+    return unit_values(INPUT, rows, 3, network.side, network.side)
+
+
+def filled_target(network, rows):
+    if network.family == "unet":
+        return unit_values(TARGET, rows, 1, network.side, network.side)
+    return 7 * torch.arange(rows) % 1000
+
+
+def set_dropout(module, probability):
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout2d):
+            part.p = probability
+
+
+def gradient_sum(module):
+    return sum(parameter.grad.abs().sum(dtype=torch.float64).item() for parameter in module.parameters())
+
+
+def resident_memory():
+    """VmHWM, RssAnon, and what is not data, in bytes."""
+    with open("/proc/self/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    of = {key: int(lines[key].split()[0]) * 1024 for key in ("VmHWM", "RssAnon", "RssFile", "RssShmem")}
+    return of["VmHWM"], of["RssAnon"], of["RssFile"] + of["RssShmem"]
+
+
+class PeakMemory:
+    """The most bytes of data since the construction, above what was held there."""
+
+    def __init__(self):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # What importing torch has freed would hide what comes.
+        try:
+            with open("/proc/self/clear_refs", "w") as clear:
+                clear.write("5")
+        except OSError:
+            pass  # An earlier peak may be reported.
+        self.before = resident_memory()[1]
+
+    def bytes(self):
+        peak, _, other = resident_memory()
+        return max(peak - other - self.before, 0)
+
+
+def read_flags(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--image_size", type=int, required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--stages", type=int, required=True)
+    parser.add_argument("--balance", default="", help="empty: the cut of the rival's own tool")
+    parser.add_argument("--chunks", type=int, required=True)
+    parser.add_argument("--checkpoint", required=True, choices=["always", "except_last", "never"])
+    parser.add_argument("--schedule", default="gpipe", choices=["gpipe", "1f1b"])
+    parser.add_argument("--threads", type=int, required=True)
+    flags = parser.parse_args()
+    flags.balance = [int(layers) for layers in flags.balance.split(",")] if flags.balance else []
+    return flags
+
+
+def say(answer):
+    print(json.dumps(answer), flush=True)
+
+
+def measure_steps(step, count):
+    seconds = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def serve(check, steps):
+    """Answers the commands on the standard input: "check" and "steps N"."""
+    for line in sys.stdin:
+        words = line.split()
+        if words == ["check"]:
+            say(check())
+        elif len(words) == 2 and words[0] == "steps":
+            say(steps(int(words[1])))
+        else:
+            sys.exit(f"commands are 'check' and 'steps N', got {line!r}")

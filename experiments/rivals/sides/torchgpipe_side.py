@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""torchgpipe's side of //experiments/rivals; the same commands and answers as ours.cc."""
+
+import collections
+
+import torch
+import torchgpipe
+from torchgpipe.balance import balance_by_time
+from torchgpipe.skip import Namespace, pop, skippable, stash
+
+import common
+import networks
+
+
+@skippable(stash=["skip"])
+class Stasher(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        yield stash("skip", x)
+        return self.layer(x)
+
+
+@skippable(pop=["skip"])
+class Popper(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        skip = yield pop("skip")
+        return self.layer(x, skip)
+
+
+def sequential(layers):
+    """The layers with torchgpipe's way to carry skips."""
+    namespaces = collections.defaultdict(Namespace)
+    wrapped = []
+    for name, layer in layers:
+        if getattr(layer, "stash", None):
+            layer = Stasher(layer).isolate(namespaces[layer.stash])
+        elif getattr(layer, "pop", None):
+            layer = Popper(layer).isolate(namespaces[layer.pop])
+        wrapped.append((name, layer))
+    return torch.nn.Sequential(collections.OrderedDict(wrapped))
+
+
+def main():
+    flags = common.read_flags(__doc__)
+    torch.set_num_threads(flags.threads)
+    network = networks.network(flags.model, flags.image_size)
+    balance = flags.balance
+    if not balance:
+        sample = common.filled_input(network, flags.rows // flags.chunks)
+        balance = balance_by_time(flags.stages, sequential(network.make()), sample, device="cpu")
+    peak = common.PeakMemory()
+    pipe = torchgpipe.GPipe(sequential(network.make()), balance, devices=["cpu"] * flags.stages,
+                            chunks=flags.chunks, checkpoint=flags.checkpoint)
+    data = common.filled_input(network, flags.rows)
+    target = common.filled_target(network, flags.rows)
+
+    def step():
+        pipe.zero_grad()
+        loss = network.loss(pipe(data), target)
+        loss.backward()
+        return loss.item()
+
+    def check():
+        common.fill_parameters(pipe)
+        common.set_dropout(pipe, 0)
+        loss = step()
+        common.set_dropout(pipe, 0.1)
+        return {"loss": loss, "gradient": common.gradient_sum(pipe)}
+
+    common.say({"parameters": sum(parameter.numel() for parameter in pipe.parameters()),
+                "version": f"torchgpipe {torchgpipe.__version__}, torch {torch.__version__}", "balance": balance})
+    common.serve(check, lambda count: {"seconds": common.measure_steps(step, count), "peak_bytes": peak.bytes()})
+
+
+if __name__ == "__main__":
+    main()

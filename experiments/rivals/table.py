@@ -1,0 +1,76 @@
+"""The table of rows: text for people, JSON for programs."""
+
+import itertools
+import textwrap
+
+WIDTH = 80
+HEADINGS = ("who", "step (ms)", "/ ours", "peak (MiB)", "/ ours")
+
+
+def cell_of(row):
+    return row["network"], row["stages"], row["mode"]
+
+
+def ours_of(row, rows):
+    """Our row that `row` is compared with: that of the same cell, and with an own cut if it has one."""
+    own_cut = "own cut" in row["who"]
+    for other in rows:
+        if cell_of(other) == cell_of(row) and other["who"] == ("ours, own cut" if own_cut else "ours"):
+            return other
+    return None
+
+
+def ratio(row, ours, key):
+    """How many times as much as ours, or None."""
+    if ours is None or row is ours or not row[key] or not ours[key]:
+        return None
+    return row[key] / ours[key]
+
+
+def figure(value, digits, scale=1.0):
+    return "-" if value is None else f"{value * scale:.{digits}f}"
+
+
+def lines_of(rows, all_rows):
+    """One line of text by row, then the notes, numbered."""
+    lines, notes = [], []
+    for row in rows:
+        ours = ours_of(row, all_rows)
+        if row["note"] and row["note"] not in notes:
+            notes.append(row["note"])
+        mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
+        lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3),
+                      figure(ratio(row, ours, "step_seconds"), 2), figure(row["peak_bytes"], 0, 1 / 2**20),
+                      figure(ratio(row, ours, "peak_bytes"), 2)))
+    return lines, notes
+
+
+def to_text(rows):
+    """A block of lines for each cell."""
+    text = []
+    for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
+        lines, notes = lines_of(list(group), rows)
+        text.append(f"{network}, {stages} {'stage' if stages == 1 else 'stages'}, checkpoint {mode}")
+        first = max(len(line[0]) for line in (HEADINGS, *lines))
+        for line in (HEADINGS, *lines):
+            text.append(f"  {line[0]:<{first}}" + "".join(f"{value:>11}" for value in line[1:]))
+        for number, note in enumerate(notes, 1):
+            text.extend(textwrap.wrap(f"[{number}] {note}", WIDTH - 2, initial_indent="  ",
+                                      subsequent_indent="      "))
+        text.append("")
+    return "\n".join(text)
+
+
+def behind(rows, least=1.0):
+    """(row, ratio) for the pipeline rivals that are less than `least` times as slow as ours."""
+    found = []
+    for row in rows:
+        times = ratio(row, ours_of(row, rows), "step_seconds")
+        if times is not None and times < least and not row["who"].startswith("LibTorch"):
+            found.append((row, times))
+    return found
+
+
+def to_json(rows, environment, interrupted=False):
+    return {"title": "Rivals: whole training steps, measured in turns", "rows": rows,
+            "environment": environment, "interrupted": interrupted}
