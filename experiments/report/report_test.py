@@ -19,7 +19,8 @@ import report
 ROW = {"experiment": "a", "origin": "measured", "way": "measured", "note": "a note", "settings": {"scale": "smoke"},
        "epochs": [], "figures": {"speed": {"ours": 2.5, "published": {}, "compared": None}}}
 TABLE = {"name": "x", "title": "A table",
-         "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}], "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
+         "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}],
+         "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
 
 # What the programs do; $json is where their table goes, $table a table.
 PROGRAMS = {
