@@ -66,7 +66,7 @@ def behind(rows, least=1.0):
     found = []
     for row in rows:
         times = ratio(row, ours_of(row, rows), "step_seconds")
-        if times is not None and times < least and not row["who"].startswith("LibTorch"):
+        if times is not None and times < least and not row["who"].startswith(("LibTorch", "ours")):
             found.append((row, times))
     return found
 
