@@ -58,6 +58,13 @@ class TableTest(unittest.TestCase):
         self.assertEqual([(each["who"], times) for each, times in table.behind(ROWS)], [("torchgpipe, own cut", 0.5)])
         self.assertEqual([each["stages"] for each, _ in table.behind(ROWS, 1.2)], [2, 4])
 
+    def test_markdown_has_a_line_for_each_cell_and_blanks_for_what_is_missing(self):
+        lines = table.to_markdown(ROWS).splitlines()
+        self.assertEqual(lines[2:], [
+            "| ResNet | 2 | never | 100 ms, 100 MiB |  | 1.50, 1.50 |  |  |  | 0.50, 0.50 |  |",
+            "| ResNet | 4 | never | 300 ms, 1 MiB | 0.67, - | 1.00, - |  |  |  |  |  |"])
+        self.assertEqual({line.count("|") for line in lines}, {12})
+
     def test_json_has_rows_and_environment(self):
         document = json.loads(json.dumps(table.to_json(ROWS, {"cores": 2})))
         self.assertEqual(set(document), {"title", "rows", "environment", "interrupted"})
