@@ -41,6 +41,21 @@ void check_at_least(const char* name, double value, double least) {
        text(least));
 }
 
+// A value above 0 for each of `expected` things, or for none.
+void check_each(const std::string& name, const std::vector<double>& values, int64_t expected,
+                const char* thing) {
+  if (values.empty()) return;
+  if (static_cast<int64_t>(values.size()) != expected) {
+    fail(name + " has " + std::to_string(values.size()) + " values, expected " +
+         std::to_string(expected) + ", one for each " + thing);
+  }
+  for (size_t j = 0; j < values.size(); ++j) {
+    if (std::isfinite(values[j]) && values[j] > 0) continue;
+    fail(name + "[" + std::to_string(j) + "] is " + text(values[j]) +
+         ", expected a finite number above 0");
+  }
+}
+
 void check_options(const ExplainOptions& options, int64_t partitions) {
   if (options.chunks < 1) {
     fail("chunks is " + std::to_string(options.chunks) + ", expected at least 1");
@@ -53,16 +68,8 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
   check_at_least("overhead", options.overhead, 0);
   check_at_least("contention", options.contention, 1);
   check_at_least("param_scale", options.param_scale, 0);
-  if (options.slowness.empty()) return;
-  if (static_cast<int64_t>(options.slowness.size()) != partitions) {
-    fail("slowness has " + std::to_string(options.slowness.size()) + " values, expected " +
-         std::to_string(partitions) + ", one for each partition");
-  }
-  for (size_t j = 0; j < options.slowness.size(); ++j) {
-    if (std::isfinite(options.slowness[j]) && options.slowness[j] > 0) continue;
-    fail("slowness[" + std::to_string(j) + "] is " + text(options.slowness[j]) +
-         ", expected a finite number above 0");
-  }
+  check_each("slowness", options.slowness, partitions, "partition");
+  check_each("micro_batch_sizes", options.micro_batch_sizes, options.chunks, "micro-batch");
 }
 
 void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
@@ -123,20 +130,32 @@ class Plan {
   int64_t partitions() const { return schedule_.stages(); }
   int64_t cells() const { return schedule_.stages() * schedule_.micro_batches(); }
 
-  // The share of the micro-batches that the stage recomputes.
+  // The rows of a micro-batch in units of the profile's.
+  double size(size_t micro_batch) const {
+    return options_.micro_batch_sizes.empty() ? 1.0 : options_.micro_batch_sizes[micro_batch];
+  }
+
+  // The sum of size() over all micro-batches.
+  double sizes() const {
+    if (options_.micro_batch_sizes.empty()) return static_cast<double>(options_.chunks);
+    return std::accumulate(options_.micro_batch_sizes.begin(), options_.micro_batch_sizes.end(),
+                           0.0);
+  }
+
+  // The share of the mini-batch that the stage recomputes, in micro-batches of size 1.
   double recomputed(int64_t stage) const {
     const std::vector<bool>& of_stage = checkpointed_[static_cast<size_t>(stage)];
-    return static_cast<double>(std::count(of_stage.begin(), of_stage.end(), true)) /
-           static_cast<double>(of_stage.size());
+    double sum = 0;
+    for (size_t m = 0; m < of_stage.size(); ++m) sum += of_stage[m] ? size(m) : 0.0;
+    return sum / static_cast<double>(of_stage.size());
   }
 
   double slowness(int64_t stage) const {
     return options_.slowness.empty() ? 1.0 : options_.slowness[static_cast<size_t>(stage)];
   }
 
-  double transfer(int64_t bytes) const {
-    return options_.latency +
-           (options_.bandwidth > 0 ? static_cast<double>(bytes) / options_.bandwidth : 0.0);
+  double transfer(double bytes) const {
+    return options_.latency + (options_.bandwidth > 0 ? bytes / options_.bandwidth : 0.0);
   }
 
   std::vector<StageSums> sums(const std::vector<int64_t>& balance) const;
@@ -229,16 +248,17 @@ SharedRun Plan::run(const std::vector<int64_t>& balance,
     const auto j = static_cast<size_t>(action.stage);
     const StageSums& stage = stages[j];
     const bool again = checkpointed_[j][static_cast<size_t>(action.micro_batch)];
+    const double rows = size(static_cast<size_t>(action.micro_batch));
     const double recompute = again ? stage.forward : 0.0;
     switch (action.kind) {
       case ActionKind::kForward:
-        return options_.overhead + stage.forward;
+        return options_.overhead + rows * stage.forward;
       case ActionKind::kBackward:
-        return options_.overhead + recompute + stage.backward;
+        return options_.overhead + rows * (recompute + stage.backward);
       case ActionKind::kInputGradient:
-        return options_.overhead + recompute + stage.backward / 2;
+        return options_.overhead + rows * (recompute + stage.backward / 2);
       case ActionKind::kWeightGradient:
-        return options_.overhead + stage.backward / 2;
+        return options_.overhead + rows * (stage.backward / 2);
     }
     return 0.0;
   };
@@ -247,40 +267,49 @@ SharedRun Plan::run(const std::vector<int64_t>& balance,
       const std::optional<size_t> skip = routes.skip(transfer.route);
       const int32_t source = routes[transfer.route].source_stage;
       const LayerRange& layers = stages[static_cast<size_t>(source)].layers;
-      return this->transfer(skip ? skip_bytes[*skip]
-                                 : profile_.layers[static_cast<size_t>(layers.last)].output);
+      const int64_t bytes =
+          skip ? skip_bytes[*skip] : profile_.layers[static_cast<size_t>(layers.last)].output;
+      return this->transfer(size(static_cast<size_t>(transfer.producer.micro_batch)) *
+                            static_cast<double>(bytes));
     };
   }
   return share_cores(simulate(schedule_, routes, costs), options_.cores, options_.contention);
 }
 
 int64_t Plan::memory(int64_t stage, const StageSums& sums) const {
-  int64_t held = 0;  // by micro-batches in flight
-  int64_t most = 0;
+  double held = 0;  // by micro-batches in flight
+  double most = 0;
+  double largest = 0;  // size of a micro-batch
+  const auto kept = static_cast<double>(sums.kept);
+  const auto received = static_cast<double>(sums.received);
   const std::vector<bool>& checkpointed = checkpointed_[static_cast<size_t>(stage)];
   for (const Action& action : schedule_.actions(worker_of(stage))) {
     if (action.stage != stage) continue;
-    const bool again = checkpointed[static_cast<size_t>(action.micro_batch)];
+    const auto m = static_cast<size_t>(action.micro_batch);
+    const bool again = checkpointed[m];
+    const double rows = size(m);
+    largest = std::max(largest, rows);
     switch (action.kind) {
       case ActionKind::kForward:
-        held += sums.received + (again ? 0 : sums.kept);
+        held += rows * (received + (again ? 0.0 : kept));
         most = std::max(most, held);
         break;
       case ActionKind::kBackward:
-        most = std::max(most, held + (again ? sums.kept : 0));
-        held -= sums.received + (again ? 0 : sums.kept);
+        most = std::max(most, held + rows * (again ? kept : 0.0));
+        held -= rows * (received + (again ? 0.0 : kept));
         break;
       case ActionKind::kInputGradient:
-        held += again ? sums.kept : 0;
+        held += rows * (again ? kept : 0.0);
         most = std::max(most, held);
         break;
       case ActionKind::kWeightGradient:
-        held -= sums.received + sums.kept;
+        held -= rows * (received + kept);
         break;
     }
   }
   const double parameters = static_cast<double>(sums.parameters) * options_.param_scale;
-  return std::llround(parameters) + sums.buffers + most + sums.workspace;
+  const double workspace = largest * static_cast<double>(sums.workspace);
+  return std::llround(parameters) + sums.buffers + std::llround(most + workspace);
 }
 
 // The costs that partition() takes: forward, backward, and a recompute as if there were one for
@@ -313,7 +342,7 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   std::vector<std::vector<int64_t>> result = {partition(costs, plan.partitions(), even)};
   if (options.bandwidth > 0) {
     for (size_t i = 0; i + 1 < profile.layers.size(); ++i) {
-      even.send_costs.push_back(2 * plan.transfer(profile.layers[i].output));
+      even.send_costs.push_back(2 * plan.transfer(static_cast<double>(profile.layers[i].output)));
     }
     even.receive_costs = even.send_costs;
     result.push_back(partition(costs, plan.partitions(), even));
@@ -436,7 +465,8 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     const double busy = run.busy[static_cast<size_t>(plan.worker_of(j))];
     partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
     result.partitions.push_back(partition);
-    work.push_back(partition.forward + partition.backward + partition.recompute);
+    const double rows = plan.sizes() / static_cast<double>(options.chunks);
+    work.push_back(rows * (partition.forward + partition.backward) + partition.recompute);
   }
   result.binding = std::max_element(work.begin(), work.end()) - work.begin();
   for (const double busy : run.busy) {
@@ -444,7 +474,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());
   }
   for (const LayerProfile& layer : profile.layers) {
-    result.one_device += (layer.forward + layer.backward) * static_cast<double>(options.chunks);
+    result.one_device += (layer.forward + layer.backward) * plan.sizes();
   }
   result.speed_up = result.step > 0 ? result.one_device / result.step : 0.0;
   return result;

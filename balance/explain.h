@@ -17,8 +17,11 @@
 namespace gpipe::balance {
 
 struct ExplainOptions {
-  // Micro-batches of a mini-batch, each with as many rows as the profile's.
+  // Micro-batches of a mini-batch, each with as many rows as the profile's, or:
   int64_t chunks = 1;
+  // By micro-batch: its rows in units of the profile's, above 0. Its times, transfers and
+  // activations are taken as proportional to them. Empty: 1 for all.
+  std::vector<double> micro_batch_sizes;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   // Stage j is partition j. Split backwards take half of the backward's time each. Empty: 1F1B.
   ScheduleGenerator schedule = Schedule::one_f_one_b;
@@ -45,7 +48,8 @@ struct ExplainOptions {
   std::vector<LayerRange> keep_together;
 };
 
-// Times in seconds, sizes in bytes, both of one micro-batch unless said otherwise.
+// Times in seconds, sizes in bytes, both of one micro-batch with the profile's rows unless said
+// otherwise.
 struct PartitionExplanation {
   LayerRange layers{};
   double forward = 0;

@@ -142,6 +142,33 @@ TEST(Explain, SlownessAndOverheadAndCores) {
   EXPECT_DOUBLE_EQ(explain(even(4), {2, 2}, options).speed_up, 1.0);
 }
 
+TEST(Explain, MicroBatchesOfOtherSizes) {
+  ExplainOptions options = plain(3);
+  options.micro_batch_sizes = {2, 2, 0.5};
+  const Explanation never = explain(even(4), {4}, options);
+  EXPECT_DOUBLE_EQ(never.step, 4.5 * 12);
+  EXPECT_DOUBLE_EQ(never.one_device, 4.5 * 12);
+  EXPECT_EQ(never.partitions[0].memory, 4 * 10 * 2 + 4 + 45 * (1000 + 400) / 10 + 2 * 7);
+  options.checkpoint = Checkpoint::kExceptLast;
+  const Explanation except_last = explain(even(4), {4}, options);
+  EXPECT_DOUBLE_EQ(except_last.step, 4.5 * 12 + 4 * 4) << "the small one is the last";
+  EXPECT_DOUBLE_EQ(except_last.partitions[0].recompute * 3, 4 * 4);
+  options.micro_batch_sizes = {1, 1, 1};
+  EXPECT_EQ(explain(even(4), {2, 2}, options).step, [] {
+    ExplainOptions equal = plain(3);
+    equal.checkpoint = Checkpoint::kExceptLast;
+    return explain(even(4), {2, 2}, equal).step;
+  }());
+}
+
+TEST(Explain, TransfersAreOfTheMicroBatchsSize) {
+  ExplainOptions options = plain(1);
+  options.bandwidth = 25;  // an activation of the profile's rows takes 2 s each way
+  options.latency = 0.5;
+  options.micro_batch_sizes = {3};
+  EXPECT_DOUBLE_EQ(explain(even(4), {2, 2}, options).step, 3 * 12.0 + 2 * (3 * 2 + 0.5));
+}
+
 TEST(Explain, ASplitBackwardTakesHalvesAndKeepsUntilTheSecond) {
   ExplainOptions options = plain(2);
   options.schedule = [](int64_t, int64_t) {
@@ -234,6 +261,12 @@ TEST(Explain, MistakesAreNamed) {
          options.slowness = {1, 0};
        }),
        "slowness[1] is 0"},
+      {with([](ExplainOptions& options) { options.micro_batch_sizes = {1}; }),
+       "micro_batch_sizes has 1 values, expected 2, one for each micro-batch"},
+      {with([](ExplainOptions& options) {
+         options.micro_batch_sizes = {1, -1};
+       }),
+       "micro_batch_sizes[1] is -1"},
       {with([](ExplainOptions& options) {
          options.schedule = [](int64_t stages, int64_t) { return Schedule::gpipe(stages, 7); };
        }),

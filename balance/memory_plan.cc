@@ -148,7 +148,9 @@ class Planner {
         .chunks(options_.chunks())
         .checkpoint(options_.checkpoint())
         .partition_checkpoints(options_.partition_checkpoints())
-        .deferred_batch_norm(options_.deferred_batch_norm());
+        .deferred_batch_norm(options_.deferred_batch_norm())
+        .direct_skips(options_.direct_skips())
+        .early_recomputes(options_.early_recomputes());
   }
 
   // The parameters of each stage, each once.

@@ -49,6 +49,8 @@ struct MemoryPlanOptions {
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
   TORCH_ARG(bool, deferred_batch_norm) = false;
+  TORCH_ARG(bool, direct_skips) = true;
+  TORCH_ARG(bool, early_recomputes) = false;
   // As in StepOptions. Default: Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
   // Default: none, parameters are never updated.

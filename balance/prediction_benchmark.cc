@@ -1,6 +1,6 @@
-// Compares predicted with measured steps: small networks in two partitions on this machine's CPU,
-// one thread each.
-//   prediction_benchmark [ROUNDS]
+// Compares predicted (simulated) with measured steps on this machine's CPU: small networks in one
+// and two partitions of one thread each, and sleeping layers, which need no processor, in eight.
+//   prediction_benchmark [ROUNDS [PART OF A NETWORK'S NAME]]
 // Every round profiles, cuts, predicts and measures, so that what else the machine does meanwhile
 // meets both. Prints the medians.
 
@@ -31,7 +31,6 @@ namespace {
 
 using testing::SmallNetwork;
 
-constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
 constexpr double kProfileSeconds = 1.0;
 constexpr double kStepSeconds = 1.5;
@@ -67,8 +66,9 @@ std::function<void()> plain_pass(const SmallNetwork& network) {
 // The median time of a step, in seconds.
 double measured_step(const SmallNetwork& network, const std::vector<int64_t>& balance,
                      const Run& run) {
+  const auto partitions = balance.size();
   GPipe pipe(network.make(), GPipeOptions(balance)
-                                 .devices(std::vector<c10::Device>(kPartitions, c10::kCPU))
+                                 .devices(std::vector<c10::Device>(partitions, c10::kCPU))
                                  .chunks(kChunks)
                                  .checkpoint(run.mode)
                                  .cpu_threads_per_stage(1));
@@ -90,7 +90,9 @@ struct Figures {
   std::vector<double> plain, contended, measured, ratio, contended_ratio;
 };
 
-void compare(const SmallNetwork& network, const std::vector<Run>& runs, int64_t rounds) {
+// `contends`: whether partitions slow each other down.
+void compare(const SmallNetwork& network, int64_t partitions, bool contends,
+             const std::vector<Run>& runs, int64_t rounds) {
   std::vector<Figures> figures(runs.size());
   std::vector<double> contentions;
   std::vector<int64_t> balance;
@@ -102,7 +104,7 @@ void compare(const SmallNetwork& network, const std::vector<Run>& runs, int64_t 
     ContentionOptions seconds;
     seconds.seconds = kProfileSeconds / 2;
     const double contention =
-        measure_contention(plain_pass(network), {plain_pass(network)}, seconds);
+        contends ? measure_contention(plain_pass(network), {plain_pass(network)}, seconds) : 1.0;
     contentions.push_back(contention);
     for (size_t k = 0; k < runs.size(); ++k) {
       ExplainOptions options;
@@ -110,7 +112,7 @@ void compare(const SmallNetwork& network, const std::vector<Run>& runs, int64_t 
       options.checkpoint = runs[k].mode;
       options.schedule = runs[k].schedule;
       // One cut for all rounds, or every round would compare another pipeline.
-      if (balance.empty()) balance = best_balance(measured, kPartitions, options);
+      if (balance.empty()) balance = best_balance(measured, partitions, options);
       Figures& of = figures[k];
       of.plain.push_back(explain(measured, balance, options).step);
       options.contention = contention;
@@ -134,20 +136,31 @@ void compare(const SmallNetwork& network, const std::vector<Run>& runs, int64_t 
   std::fflush(stdout);
 }
 
-void compare_all(int64_t rounds) {
+void compare_all(int64_t rounds, const std::string& part) {
   const std::vector<Run> runs = {
       {"never", Checkpoint::kNever, "1f1b", Schedule::one_f_one_b},
       {"never", Checkpoint::kNever, "gpipe", Schedule::gpipe},
       {"except_last", Checkpoint::kExceptLast, "1f1b", Schedule::one_f_one_b},
+      {"except_last", Checkpoint::kExceptLast, "gpipe", Schedule::gpipe},
       {"always", Checkpoint::kAlways, "gpipe", Schedule::gpipe},
   };
-  for (const SmallNetwork& network : testing::small_networks()) compare(network, runs, rounds);
+  const auto asked = [&part](const SmallNetwork& network) {
+    return network.name.find(part) != std::string::npos;
+  };
+  for (const SmallNetwork& network : testing::small_networks()) {
+    if (!asked(network)) continue;
+    compare(network, 1, /*contends=*/false, runs, rounds);
+    compare(network, 2, /*contends=*/true, runs, rounds);
+  }
+  const SmallNetwork sleeping = testing::sleeping_network(8);
+  if (asked(sleeping)) compare(sleeping, 8, /*contends=*/false, runs, rounds);
 }
 
 }  // namespace
 }  // namespace gpipe::balance
 
 int main(int argc, char** argv) {
-  gpipe::balance::compare_all(argc > 1 ? std::max<int64_t>(std::atoi(argv[1]), 1) : 5);
+  gpipe::balance::compare_all(argc > 1 ? std::max<int64_t>(std::atoi(argv[1]), 1) : 5,
+                              argc > 2 ? argv[2] : "");
   return 0;
 }

@@ -28,7 +28,8 @@ SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
   SharedRun shared;
   shared.busy.assign(run.workers.size(), 0.0);
   std::vector<int64_t> active(run.workers.size(), 0);
-  int64_t running = 0;  // workers in an action
+  std::vector<double> since(run.workers.size(), 0.0);  // when it became active, in the new time
+  int64_t running = 0;                                 // workers in an action
   double last = 0.0;
   for (const Edge& edge : edges) {
     double factor = running > 1 ? contention : 1.0;
@@ -37,15 +38,16 @@ SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
     }
     const double passed = (edge.time - last) * factor;
     shared.makespan += passed;
-    for (size_t worker = 0; worker < active.size(); ++worker) {
-      if (active[worker] > 0) shared.busy[worker] += passed;
-    }
     last = edge.time;
-    int64_t& count = active[static_cast<size_t>(edge.worker)];
+    const auto worker = static_cast<size_t>(edge.worker);
+    int64_t& count = active[worker];
     // The end of one action and the begin of the next may be at one time, in any order.
     const bool was = count > 0;
     count += edge.change;
-    running += static_cast<int64_t>(count > 0) - static_cast<int64_t>(was);
+    const bool is = count > 0;
+    running += static_cast<int64_t>(is) - static_cast<int64_t>(was);
+    if (is && !was) since[worker] = shared.makespan;
+    if (was && !is) shared.busy[worker] += shared.makespan - since[worker];
   }
   return shared;
 }

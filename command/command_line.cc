@@ -2,6 +2,7 @@
 
 #include <torch/version.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <stdexcept>
@@ -9,7 +10,10 @@
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "command/suggestion.h"
 #include "command/wrap.h"
 
@@ -120,6 +124,15 @@ Request read_command_line(int argc, const char* const* argv, const std::string& 
     }
   }
   return Request::kRun;
+}
+
+std::string quoted_for_shell(const std::string& word) {
+  const auto plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           absl::string_view("-_=./:,+@%").find(c) != absl::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  return "'" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'";
 }
 
 bool is_optimized() {

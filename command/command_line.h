@@ -23,6 +23,9 @@ Request read_command_line(int argc, const char* const* argv, const std::string& 
 // "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
 std::string describe_build();
 
+// A word of a command line as a shell takes it: as it is, or in single quotes.
+std::string quoted_for_shell(const std::string& word);
+
 // Whether this program was built with -c opt.
 bool is_optimized();
 

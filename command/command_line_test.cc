@@ -95,6 +95,13 @@ TEST_F(CommandLineTest, HelpHasTheFlagsIn80Columns) {
   for (std::string line; std::getline(lines, line);) EXPECT_THAT(line, SizeIs(Le(80u)));
 }
 
+TEST(QuotedForShell, OnlyWhereItIsNeeded) {
+  EXPECT_EQ(quoted_for_shell("--devices=cuda:0,cuda:1"), "--devices=cuda:0,cuda:1");
+  EXPECT_EQ(quoted_for_shell("--json=my file"), "'--json=my file'");
+  EXPECT_EQ(quoted_for_shell("it's"), "'it'\\''s'");
+  EXPECT_EQ(quoted_for_shell(""), "''");
+}
+
 TEST_F(CommandLineTest, VersionTellsTheBuild) {
   EXPECT_EQ(read({"--version"}), Request::kNothing);
   EXPECT_THAT(out_.str(), HasSubstr(describe_build()));

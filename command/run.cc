@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <iostream>
+#include <new>
 #include <stdexcept>
 
 #include "command/command_line.h"
@@ -14,6 +15,15 @@ namespace gpipe::command {
 std::string message_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  // LibTorch's allocator for the CPU has no type of its own for it.
+  const std::string message = message_of(error);
+  return message.find("can't allocate memory") != std::string::npos ||
+         message.find("not enough memory") != std::string::npos;
 }
 
 int run_command(int argc, const char* const* argv, const std::string& usage,

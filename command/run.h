@@ -14,6 +14,9 @@ constexpr int kUsageExitCode = 2;
 // The message of an exception, without the C++ backtrace that LibTorch appends.
 std::string message_of(const std::exception& error);
 
+// Whether it says that memory ran out: the CPU's or an accelerator's.
+bool is_out_of_memory(const std::exception& error);
+
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
 // be done, and calls what it returns, whose result is the exit code. Errors go to stderr.
 //

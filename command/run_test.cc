@@ -1,10 +1,13 @@
 #include "command/run.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -68,6 +71,22 @@ TEST(RunCommand, HelpNeedsNoPreparation) {
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(run([]() -> Work { throw std::runtime_error("x"); }, {"--help"}).code, 0);
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("What it does."));
+}
+
+TEST(IsOutOfMemory, OnEveryDevice) {
+  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
+  EXPECT_FALSE(is_out_of_memory(std::runtime_error("a damaged file")));
+  try {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory");
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(is_out_of_memory(error));
+  }
+  try {
+    c10::GetDefaultCPUAllocator()->allocate(size_t{1} << 60);
+    FAIL() << "there is no such memory";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(is_out_of_memory(error)) << error.what();
+  }
 }
 
 }  // namespace

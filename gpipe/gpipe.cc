@@ -15,6 +15,7 @@
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/bridge.h"
 #include "gpipe/internal/caller_inputs.h"
+#include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/devices.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_checks.h"
@@ -69,7 +70,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
-      deferred_batch_norm_(options.deferred_batch_norm()) {
+      deferred_batch_norm_(options.deferred_batch_norm()),
+      cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
   internal::check_options(options);
@@ -82,6 +84,9 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
   devices_ = internal::devices_for(partitions, options.devices());
   internal::check_sharing(module, balance_, devices_);
+  cpu_threads_per_stage_ = internal::share_of_cpu_threads(
+      options.cpu_threads_per_stage(),
+      std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); }));
 
   std::vector<std::string> names;
   for (const auto& child : module->named_children()) {
@@ -96,6 +101,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   for (size_t j = 0; j < partitions; ++j) {
     for (int64_t k = 0; k < balance_[j]; ++k, ++index, ++any) {
       register_module(names[index], layers_[index]);
+      callable_layers_.push_back(*any);
       parts[j].push_back(
           {*any, names[index], static_cast<int64_t>(index), skip::CallPlan(*layers_[index])});
     }
@@ -103,8 +109,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   place_layers();
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
-  pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
-                                                   options.cpu_threads_per_stage());
+  pipeline_ = std::make_shared<internal::Pipeline>(
+      std::move(parts), devices_, layout, options.cpu_threads_per_stage(), /*workers=*/0,
+      internal::Ablation{options.direct_skips(), options.copy_streams(),
+                         options.early_recomputes()});
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -261,6 +269,18 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
                     " does not exist: the pipeline has ", count, " layers");
   return layers_[index < 0 ? index + count : index];
 }
+
+<<<<<<< HEAD
+torch::nn::Sequential GPipeImpl::sequential() const {
+  torch::nn::Sequential plain;
+  size_t index = 0;
+  for (const auto& child : named_children())
+    plain->push_back(child.key(), callable_layers_[index++]);
+  return plain;
+}
+=======
+Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Routes::create(1); }
+>>>>>>> main
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;

@@ -8,6 +8,7 @@
 #define GPIPE_GPIPE_H_
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
@@ -19,6 +20,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
@@ -85,6 +87,12 @@ class GPipeImpl : public torch::nn::Module {
   Checkpoint checkpoint() const { return checkpoint_; }
   // The checkpoint mode of each partition.
   const std::vector<Checkpoint>& partition_checkpoints() const { return partition_checkpoints_; }
+  // Intra-op threads of each stage on the CPU.
+  int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
+
+  // The plain model: a new Sequential of the same layers under the same keys. It runs where the
+  // layers are, so as a whole only if that is one device.
+  torch::nn::Sequential sequential() const;
 
   // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
   size_t size() const { return layers_.size(); }
@@ -95,6 +103,10 @@ class GPipeImpl : public torch::nn::Module {
   std::vector<std::shared_ptr<torch::nn::Module>>::const_iterator end() const {
     return layers_.end();
   }
+
+  // What goes from which partition to which: activations and skips, for simulate() and for traces
+  // (gpipe/timeline/timeline.h).
+  Routes routes() const;
 
   // Where the exception of the last run was thrown, by a layer or the loss function; nullopt if the
   // run went well, or if it was something else that failed (an observer, say). A call that is
@@ -123,7 +135,9 @@ class GPipeImpl : public torch::nn::Module {
   Checkpoint checkpoint_;
   std::vector<Checkpoint> partition_checkpoints_;
   bool deferred_batch_norm_;
+  int64_t cpu_threads_per_stage_;
   std::vector<std::shared_ptr<torch::nn::Module>> layers_;
+  std::vector<torch::nn::AnyModule> callable_layers_;  // the same modules, with their types
   std::optional<internal::ValueKind> input_kind_;
   std::shared_ptr<internal::Pipeline> pipeline_;  // null for a model without layers
 };

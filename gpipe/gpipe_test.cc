@@ -226,6 +226,19 @@ TEST(GPipeTest, ParametersAreTheModelsOwnUnderItsKeysWhateverTheBalance) {
   }
 }
 
+TEST(GPipeTest, GivesThePlainModelOfTheSameLayers) {
+  auto model = two_layers();
+  const torch::Tensor input = torch::rand({3, 4});
+  const torch::Tensor output = model->forward(input);
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).cpu_threads_per_stage(3));
+  EXPECT_EQ(pipe->cpu_threads_per_stage(), 3);
+  nn::Sequential plain = pipe->sequential();
+  EXPECT_EQ(plain->named_children().keys(), model->named_children().keys());
+  EXPECT_EQ(plain->ptr(0), model->ptr(0));
+  EXPECT_EQ(plain->ptr(1), model->ptr(1));
+  EXPECT_THAT(plain->forward(input), EqualsBitwise(output));
+}
+
 TEST(GPipeTest, TakesTheModelsTrainingFlagAndLeavesThoseOfLayers) {
   nn::BatchNorm1d frozen(4);
   nn::Sequential model(nn::Linear(4, 4), frozen);

@@ -58,6 +58,24 @@ struct GPipeOptions {
   // Intra-op threads of each CPU stage, at most 1024.
   // Default: 0, an equal share of the caller's.
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
+
+  // The rest is for experiments: it takes away what makes a pipeline good, as in torchgpipe's
+  // ablation (experiments/unet_timeline). Results stay bitwise the same.
+
+  // Whether a skip goes straight from its stage to the one that pops it. Without, it goes through
+  // every stage between, which holds it and sends it on.
+  // Default: true.
+  TORCH_ARG(bool, direct_skips) = true;
+
+  // Whether copies between devices have streams of their own. Without, they are on the streams on
+  // which the stages compute, and these wait for each other. On the CPU it makes no difference.
+  // Default: true.
+  TORCH_ARG(bool, copy_streams) = true;
+
+  // Whether the last partition recomputes all checkpointed micro-batches before its first backward,
+  // instead of each before its own.
+  // Default: false.
+  TORCH_ARG(bool, early_recomputes) = false;
 };
 
 // The loss of a micro-batch: a scalar, the mean over the samples it is given (see

@@ -206,6 +206,42 @@ TEST_F(GPipeStep, EventsRespectWhatEachActionWaitsFor) {
   }
 }
 
+TEST_F(GPipeStep, EventsTellRecomputesAndRuns) {
+  using std::chrono::steady_clock;
+  const auto events_under = [&](Checkpoint mode) {
+    pipe = GPipe(
+        nn::Sequential(nn::Linear(4, 5), nn::Tanh(), nn::Linear(5, 5), nn::Linear(5, 3)),
+        GPipeOptions({1, 2, 1}).devices({3, c10::Device(c10::kCPU)}).chunks(4).checkpoint(mode));
+    std::mutex mutex;
+    std::vector<Event> events;
+    step(StepOptions().on_event([&](const Event& event) {
+      std::lock_guard<std::mutex> lock(mutex);
+      events.push_back(event);
+    }))();
+    return events;
+  };
+  int64_t run = -1;
+  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+    const std::vector<Event> events = events_under(mode);
+    ASSERT_EQ(events.size(), 2u * 2 * 3 * 4);
+    EXPECT_GT(events.front().run, run);
+    run = events.front().run;
+    std::vector<steady_clock::time_point> begun(3);
+    for (const Event& event : events) {
+      EXPECT_EQ(event.run, run);
+      if (event.edge == Event::Edge::kBegin) begun[event.worker] = event.time;
+      // Under 1F1B the last stage runs each backward right after its forward.
+      const bool recomputed =
+          event.edge == Event::Edge::kEnd && event.action.kind == ActionKind::kBackward &&
+          (mode == Checkpoint::kAlways || (mode == Checkpoint::kExceptLast && event.worker != 2));
+      EXPECT_EQ(event.recompute_begin < event.recompute_end, recomputed) << event.action.to_text();
+      if (!recomputed) continue;
+      EXPECT_GE(event.recompute_begin, begun[event.worker]);
+      EXPECT_LE(event.recompute_end, event.time);
+    }
+  }
+}
+
 TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
   const StepResult without = pipe->step(inputs, targets, mse);
   EXPECT_THAT(without.outputs, IsEmpty());

@@ -14,6 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "command/suggestion.h"
 #include "models/amoebanetd.h"
+#include "models/old_amoebanetd.h"
+#include "models/old_resnet.h"
 #include "models/resnet.h"
 #include "models/unet.h"
 
@@ -21,14 +23,16 @@ namespace gpipe::models {
 namespace {
 
 constexpr int64_t kClasses = 1000;
+constexpr int64_t kOldClasses = 10;
 constexpr int64_t kUNetSide = 192;
 constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
   // Also as other libraries write them.
-  std::string closest = command::closest(absl::AsciiStrToLower(family),
-                                         {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet",
-                                          "resnet50", "resnet101", "resnet152"});
+  std::string closest =
+      command::closest(absl::AsciiStrToLower(family),
+                       {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet", "resnet50",
+                        "resnet101", "resnet152", "old_resnet", "old_amoebanetd"});
   if (closest == "u-net") closest = "unet";
   if (closest == "amoebanet-d") closest = "amoebanetd";
   if (closest.size() > 6 && closest.rfind("resnet", 0) == 0) closest.insert(6, ":");
@@ -76,7 +80,9 @@ std::function<torch::nn::Sequential()> named(const std::string& name,
 
 const char* model_names() {
   return "unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal cells, filters), "
-         "resnet:50, resnet:101, resnet:152, and resnet:3,4,23,3 (the blocks of each group)";
+         "resnet:50, resnet:101, resnet:152, resnet:3,4,23,3 (the blocks of each group), and those "
+         "of "
+         "June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101";
 }
 
 NamedModel model_by_name(const std::string& name, int64_t image_size) {
@@ -85,7 +91,8 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
   absl::RemoveExtraAsciiWhitespace(&text);
   const size_t colon = text.find(':');
   const std::string family = text.substr(0, colon);
-  TORCH_CHECK_VALUE(family == "unet" || family == "amoebanetd" || family == "resnet",
+  TORCH_CHECK_VALUE(family == "unet" || family == "amoebanetd" || family == "resnet" ||
+                        family == "old_amoebanetd" || family == "old_resnet",
                     "there is no model '", name, "'", meant(family), " There are ", model_names());
   TORCH_CHECK_VALUE(colon != std::string::npos, "model '", name, "' has no numbers; there are ",
                     model_names());
@@ -106,6 +113,20 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
     model.make = named(model.name, [numbers] {
       return amoebanetd(AmoebaNetDOptions().num_layers(numbers[0]).num_filters(numbers[1]));
     });
+  } else if (family == "old_amoebanetd") {
+    check_pair(name, numbers, "old_amoebanetd:L,D, normal cells of a group and filters");
+    model.classes = kOldClasses;
+    model.make = named(model.name, [numbers] {
+      return old_amoebanetd(OldAmoebaNetDOptions()
+                                .num_classes(kOldClasses)
+                                .num_layers(numbers[0])
+                                .num_filters(numbers[1]));
+    });
+  } else if (family == "old_resnet") {
+    model.classes = kOldClasses;
+    model.make = named(model.name, [groups = groups_of(name, numbers)] {
+      return old_resnet(OldResNetOptions(groups).num_classes(kOldClasses));
+    });
   } else {
     model.make = named(model.name, [groups = groups_of(name, numbers)] {
       return resnet(ResNetOptions(groups).num_classes(kClasses));
@@ -124,7 +145,7 @@ at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device devic
 
 at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device) {
   if (model.loss == Loss::kCrossEntropy) {
-    return at::randint(kClasses, {rows}, at::TensorOptions(at::kLong).device(device));
+    return at::randint(model.classes, {rows}, at::TensorOptions(at::kLong).device(device));
   }
   return at::rand({rows, 1, model.row[1], model.row[2]}, device);
 }

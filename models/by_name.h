@@ -26,6 +26,7 @@ struct NamedModel {
   std::function<torch::nn::Sequential()> make;
   std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}
   Loss loss = Loss::kCrossEntropy;
+  int64_t classes = 1000;  // for cross entropy
 };
 
 // The forms of a name, for --help and for messages.
@@ -36,6 +37,9 @@ const char* model_names();
 //   amoebanetd:L,D      L normal cells, D filters
 //   resnet:50, resnet:101, resnet:152
 //   resnet:3,4,23,3     the blocks of each group
+// Those of the tables of June 2019, with 10 classes:
+//   old_amoebanetd:L,D  L normal cells in each of the three groups, D filters
+//   old_resnet:...      as resnet:...
 // `image_size` is the side of the images; 0 takes the published one: 192 for a U-Net, 224 for the
 // others.
 //
@@ -51,7 +55,7 @@ NamedModel model_by_name(const std::string& name, int64_t image_size = 0);
 // `rows` samples, uniform in 0 .. 1: [rows, 3, side, side].
 at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device);
 
-// Targets for them: class numbers below 1000, [rows], or uniform in 0 .. 1, [rows, 1, side, side].
+// Targets for them: class numbers, [rows], or uniform in 0 .. 1, [rows, 1, side, side].
 at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device);
 
 // The mean loss over the rows: a scalar.

@@ -30,6 +30,9 @@ TEST(ModelByName, MakesTheNetworksOfThePublishedTables) {
   EXPECT_EQ(layers("resnet:3,4,23,3"), 370u);
   EXPECT_EQ(layers("resnet:50"), 183u);
   EXPECT_EQ(layers("resnet:152"), 557u);
+  EXPECT_EQ(layers("old_amoebanetd:12,544"), 805u);
+  EXPECT_EQ(layers("old_resnet:101"), 304u);
+  EXPECT_EQ(layers("old_resnet:3,4,23,3"), 304u);
 }
 
 TEST(ModelByName, NumbersAreInThePublishedOrder) {
@@ -40,6 +43,7 @@ TEST(ModelByName, NumbersAreInThePublishedOrder) {
   };
   EXPECT_THAT(first("unet:5,64"), ElementsAre(64, 3, 3, 3));
   EXPECT_THAT(first("amoebanetd:18,256"), ElementsAre(64, 3, 3, 3));
+  EXPECT_THAT(first("old_amoebanetd:6,208"), ElementsAre(52, 3, 3, 3));
 }
 
 TEST(ModelByName, SaysWhatItIsTrainedOn) {
@@ -52,6 +56,15 @@ TEST(ModelByName, SaysWhatItIsTrainedOn) {
   EXPECT_THAT(resnet.row, ElementsAre(3, 64, 64));
   EXPECT_THAT(random_target(resnet, 5, c10::kCPU).sizes().vec(), ElementsAre(5));
   EXPECT_THAT(model_by_name("amoebanetd:3,8").row, ElementsAre(3, 224, 224));
+  EXPECT_EQ(resnet.classes, 1000);
+  // As many as the older networks give scores for.
+  for (const std::string name : {"old_amoebanetd:1,8", "old_resnet:1,1"}) {
+    const NamedModel old = model_by_name(name);
+    EXPECT_THAT(old.row, ElementsAre(3, 224, 224)) << name;
+    EXPECT_LT(random_target(old, 100, c10::kCPU).max().item<int64_t>(), 10) << name;
+    MetaScope scope;
+    EXPECT_EQ(old.make()->parameters().back().numel(), 10) << name;
+  }
 }
 
 TEST(ModelByName, LossesFitOutputsAndTargets) {
@@ -84,6 +97,9 @@ TEST(ModelByName, MistakesListTheForms) {
            {"unet:", "'' is no whole number"},
            {"unet:5,x", "'x' is no whole number"},
            {"amoebanetd:18", "normal cells and filters"},
+           {"old_amoebanetd:6", "normal cells of a group and filters"},
+           {"oldresnet:101", "did you mean old_resnet?"},
+           {"old_resnet:34", "resnet:152"},
            {"resnet:34", "resnet:152"},
            {"resnet:", "is no whole number"},
        }) {
@@ -98,7 +114,8 @@ TEST(ModelByName, MistakesListTheForms) {
 }
 
 TEST(ModelByName, NumbersThatMakeNoNetworkAreRefusedWithTheName) {
-  for (const std::string name : {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0"}) {
+  for (const std::string name : {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0",
+                                 "old_amoebanetd:6,4", "old_resnet:3,0"}) {
     const NamedModel model = model_by_name(name);
     try {
       model.make();

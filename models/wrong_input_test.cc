@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "models/amoebanetd.h"
+#include "models/old_amoebanetd.h"
+#include "models/old_resnet.h"
 #include "models/resnet.h"
 #include "models/unet.h"
 
@@ -127,6 +129,50 @@ Rows amoebanets() {
 INSTANTIATE_TEST_SUITE_P(AmoebaNetD, WrongInputTest, ::testing::ValuesIn(amoebanets()),
                          gpipe::testing::row_name);
 
+// --- the older networks
+
+Row old_resnet_layers(std::string name, std::vector<int64_t> layers, std::string part) {
+  return {std::move(name),
+          [=] { old_resnet(OldResNetOptions(layers)); },
+          typeid(c10::ValueError),
+          {std::move(part)}};
+}
+
+Rows old_resnets() {
+  Rows rows = {
+      old_resnet_layers("layers_empty", {}, "at least one group of blocks, got no layers"),
+      old_resnet_layers("layers_zero_behind", {3, 0},
+                        "needs at least one block, got layers [3, 0]"),
+      old_resnet_layers("layers_least", {kMin},
+                        "needs at least one block, got layers [-9223372036854775808]"),
+      old_resnet_layers("layers_1025", {1, 1025}, "at most 1024 blocks, got layers [1, 1025]"),
+      old_resnet_layers("layers_17_groups", std::vector<int64_t>(17, 1),
+                        "at most 16 groups, got 17"),
+  };
+  add(&rows, "num_classes", {0, -1, kMin, kMax, (int64_t{1} << 24) + 1},
+      [](int64_t value) { old_resnet(OldResNetOptions({1}).num_classes(value)); });
+  add(&rows, "base_planes", {0, -4, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { old_resnet(OldResNetOptions({1}).base_planes(value)); });
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(OldResNet, WrongInputTest, ::testing::ValuesIn(old_resnets()),
+                         gpipe::testing::row_name);
+
+Rows old_amoebanets() {
+  Rows rows;
+  add(&rows, "num_classes", {0, -1, kMin, kMax, (int64_t{1} << 24) + 1},
+      [](int64_t value) { old_amoebanetd(OldAmoebaNetDOptions().num_classes(value)); });
+  add(&rows, "num_layers", {-1, kMin, kMax, 1025},
+      [](int64_t value) { old_amoebanetd(OldAmoebaNetDOptions().num_layers(value)); });
+  add(&rows, "num_filters", {7, 0, -8, kMin, kMax, (int64_t{1} << 20) + 1},
+      [](int64_t value) { old_amoebanetd(OldAmoebaNetDOptions().num_filters(value)); });
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(OldAmoebaNetD, WrongInputTest, ::testing::ValuesIn(old_amoebanets()),
+                         gpipe::testing::row_name);
+
 // What looks wrong but is accepted.
 
 TEST(OddInputTest, ResNetTakesOddNumbers) {
@@ -144,6 +190,15 @@ TEST(OddInputTest, AmoebaNetDTakesOddFiltersAndNoNormalCells) {
   for (int64_t filters : {8, 13}) {
     auto model = amoebanetd(AmoebaNetDOptions().num_layers(0).num_filters(filters).num_classes(1));
     EXPECT_EQ(model->size(), 6u);
+    EXPECT_EQ(model->forward(at::rand({2, 3, 224, 224})).sizes(), (at::IntArrayRef{2, 1}));
+  }
+}
+
+TEST(OddInputTest, OldAmoebaNetDTakesOddFiltersAndNoNormalCells) {
+  for (int64_t filters : {8, 13}) {
+    auto model =
+        old_amoebanetd(OldAmoebaNetDOptions().num_layers(0).num_filters(filters).num_classes(1));
+    EXPECT_EQ(model->size(), 85u);
     EXPECT_EQ(model->forward(at::rand({2, 3, 224, 224})).sizes(), (at::IntArrayRef{2, 1}));
   }
 }

@@ -9,6 +9,7 @@ load("//third_party/com_google_googletest:workspace.bzl", com_google_googletest 
 load("//third_party/cuda:workspace.bzl", cuda = "repo")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repo")
 load("//third_party/mimalloc:workspace.bzl", mimalloc = "repo")
+load("//third_party/plotly:workspace.bzl", plotly = "repo")
 load("//third_party/turbojpeg:workspace.bzl", turbojpeg = "repo")
 load("//third_party/zlib:workspace.bzl", zlib = "repo")
 
@@ -23,5 +24,6 @@ def third_party_repositories():
     cuda()
     libtorch()
     mimalloc()
+    plotly()
     turbojpeg()
     zlib()

@@ -1,10 +1,52 @@
 #include "balance/testing/small_networks.h"
 
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+#include <chrono>
+#include <thread>
+
 #include "models/amoebanetd.h"
 #include "models/resnet.h"
 #include "models/unet.h"
 
 namespace gpipe::testing {
+namespace {
+
+struct SleepFunction : torch::autograd::Function<SleepFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, at::Tensor x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 torch::autograd::variable_list gradients) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return {gradients[0]};
+  }
+};
+
+struct SleepImpl : torch::nn::Cloneable<SleepImpl> {
+  SleepImpl() { SleepImpl::reset(); }
+  // A parameter, or there would be nothing to compute a gradient for.
+  void reset() override { weight = register_parameter("weight", at::ones({1})); }
+  at::Tensor forward(const at::Tensor& x) { return SleepFunction::apply(x * weight); }
+  at::Tensor weight;
+};
+TORCH_MODULE(Sleep);
+
+}  // namespace
+
+SmallNetwork sleeping_network(int64_t layers) {
+  return {std::to_string(layers) + " sleeping layers",
+          [layers] {
+            torch::nn::Sequential network;
+            for (int64_t i = 0; i < layers; ++i) network->push_back(Sleep());
+            return network;
+          },
+          {1, 2}};
+}
 
 std::vector<SmallNetwork> small_networks() {
   return {

@@ -1,4 +1,4 @@
-// small_networks: the zoo at a size that two cores train in milliseconds.
+// small_networks: the zoo at a size that two cores train in milliseconds, and layers that sleep.
 #ifndef BALANCE_TESTING_SMALL_NETWORKS_H_
 #define BALANCE_TESTING_SMALL_NETWORKS_H_
 
@@ -19,6 +19,10 @@ struct SmallNetwork {
 
 // A U-Net, an AmoebaNet-D and a ResNet.
 std::vector<SmallNetwork> small_networks();
+
+// Layers that take about 5 ms forward and 10 ms backward and no processor: any number of them can
+// run at once on any machine.
+SmallNetwork sleeping_network(int64_t layers);
 
 }  // namespace gpipe::testing
 

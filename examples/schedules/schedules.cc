@@ -5,13 +5,15 @@
 
 #include <fstream>
 #include <iostream>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/simulate.h"
+#include "gpipe/timeline/time_split_text.h"
+#include "gpipe/timeline/timeline.h"
+#include "gpipe/timeline/timeline_svg.h"
 
 namespace {
 
@@ -34,46 +36,28 @@ micro_batches 4
 worker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 F1.2 B1.2 B0.2 F0.3 F1.3 B1.3 B0.3
 )";
 
-// Collects the events of a step as a Chrome trace, which Perfetto opens. Workers report at once.
-class Trace {
- public:
-  void add(const gpipe::Event& event) {
-    const auto time = std::chrono::duration<double, std::micro>(event.time.time_since_epoch());
-    const char* phase = event.edge == gpipe::Event::Edge::kBegin ? "B" : "E";
-    std::lock_guard<std::mutex> lock(mutex_);
-    json_ += std::string(json_.empty() ? "[" : ",\n") + "{\"name\":\"" + event.action.to_text() +
-             "\",\"ph\":\"" + phase + "\",\"pid\":0,\"tid\":" + std::to_string(event.worker) +
-             ",\"ts\":" + std::to_string(time.count()) + "}";
-    ++events_;
-  }
-  int64_t events() const { return events_; }
-  void write(const std::string& path) const { std::ofstream(path) << json_ << "]\n"; }
-
- private:
-  std::mutex mutex_;
-  std::string json_;
-  int64_t events_ = 0;
-};
-
 struct Result {
   double loss;
   std::vector<torch::Tensor> gradients;
 };
 
-Result step_under(const Schedule& schedule, Trace& trace) {
+Result step_under(const Schedule& schedule, gpipe::Timeline& timeline) {
   torch::manual_seed(0);
-  nn::Sequential model(nn::Linear(8, 16), nn::Tanh(), nn::Linear(16, 16), nn::Tanh(),
-                       nn::Linear(16, 1));
-  gpipe::GPipe pipe(model, gpipe::GPipeOptions({2, 3}).chunks(4).cpu_threads_per_stage(1));
-  const torch::Tensor input = torch::randn({32, 8});
+  nn::Sequential model(nn::Linear(8, 256), nn::Tanh(), nn::Linear(256, 256), nn::Tanh(),
+                       nn::Linear(256, 256), nn::Tanh(), nn::Linear(256, 1));
+  gpipe::GPipe pipe(model, gpipe::GPipeOptions({3, 4}).chunks(4).cpu_threads_per_stage(1));
+  const torch::Tensor input = torch::randn({512, 8});
   const auto loss_fn = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
     return nn::functional::mse_loss(outputs.at(0), targets.at(0));
   };
   Result result;
-  result.loss = pipe->step({input}, {input.sum(1, /*keepdim=*/true)}, loss_fn,
-                           gpipe::StepOptions().schedule(schedule).on_event(
-                               [&](const gpipe::Event& event) { trace.add(event); }))
-                    .loss;
+  // The first step compiles the schedule and warms up.
+  for (int round = 0; round < 2; ++round) {
+    pipe->zero_grad();
+    result.loss = pipe->step({input}, {input.sum(1, /*keepdim=*/true)}, loss_fn,
+                             gpipe::StepOptions().schedule(schedule).on_event(timeline.observer()))
+                      .loss;
+  }
   for (const torch::Tensor& parameter : pipe->parameters()) {
     result.gradients.push_back(parameter.grad());
   }
@@ -90,26 +74,36 @@ bool same(const Result& a, const Result& b) {
 
 }  // namespace
 
-// schedules [FILE]: writes the trace of the last step to FILE.
+// schedules [TRACE [PICTURE]]: writes the trace of the steps, and a picture of the last one beside
+// its simulation.
 int main(int argc, char** argv) {
   const gpipe::ActionCost costs = gpipe::uniform_cost(
       {/*forward=*/1.0, /*backward=*/2.0, /*input_gradient=*/1.0, /*weight_gradient=*/1.0});
   std::cout << "1F1B: predicted "
             << gpipe::simulate(Schedule::one_f_one_b(2, 4), {costs, {}}).makespan << "\n\n";
-  Trace ignored;
-  const Result expected = step_under(Schedule::one_f_one_b(2, 4), ignored);
+  gpipe::Timeline timeline;
+  const Result expected = step_under(Schedule::one_f_one_b(2, 4), timeline);
   bool good = true;
   for (const char* text : {kOneWorker, kZeroBubble}) {
     const Schedule schedule = Schedule::from_text(text);
     schedule.verify(gpipe::Sends::kBuffered);  // throws and says what is wrong with it
     const gpipe::Simulation predicted = gpipe::simulate(schedule, {costs, {}});
-    Trace trace;
-    const Result result = step_under(schedule, trace);
+    const Result result = step_under(schedule, timeline);
+    const gpipe::StepTimeline step = timeline.steps().back();
     std::cout << gpipe::draw(schedule) << "predicted " << predicted.makespan << ", idle "
               << predicted.bubble_ratio() << "; loss " << result.loss << "\n\n";
-    good = good && same(result, expected) && trace.events() > 0;
-    if (argc > 1) trace.write(argv[1]);
+    std::cout << gpipe::to_text(gpipe::split_time(step)) << "\n";
+    good = good && same(result, expected) && step.workers.size() == predicted.workers.size();
+    if (argc > 2) {
+      // A unit of the simulation is made as long as it takes for both to be equally long.
+      const double seconds = static_cast<double>(step.end() - step.begin()) / 1e9;
+      std::ofstream(argv[2]) << gpipe::to_svg(
+          {{"really run", step},
+           {"simulated", gpipe::to_timeline(predicted, seconds / predicted.makespan)}},
+          "A step");
+    }
   }
+  if (argc > 1) timeline.write_chrome_trace(argv[1]);
   if (!good) std::cerr << "not what 1F1B computes\n";
   return good ? 0 : 1;
 }

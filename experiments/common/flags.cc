@@ -29,16 +29,28 @@ ABSL_FLAG(int64_t, chunks, 0,
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
           "proportion to the network's layers.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
+ABSL_FLAG(std::string, checkpoint, "",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
-          "never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+          "never. Default: except_last, unless the published run had another.");
+ABSL_FLAG(std::string, schedule, "",
+          "Schedule of the pipeline: 1f1b or gpipe. Default: 1f1b, unless the introduction above "
+          "says otherwise.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
+ABSL_FLAG(std::string, ways, "",
+          "How figures are obtained: names, separated by commas, of measured (on the devices at "
+          "hand, at --scale), planned (memory, at full size), simulated (speed, at full size). "
+          "Default: all that the experiment has.");
 ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
+ABSL_FLAG(std::string, trace, "",
+          "Write the timeline of the last whole step that is measured to this file, and say where "
+          "its time went (pipelines): a Chrome trace for ui.perfetto.dev, or a picture if the file "
+          "ends in .svg. If several variants run, their names stand before the ending.");
+ABSL_FLAG(bool, explain, false,
+          "Say where the time of a step goes, and what would make it faster (pipelines).");
 
 namespace gpipe::experiments {
 
-CommonFlags read_common_flags() {
+CommonFlags read_common_flags(const std::string& schedule) {
   CommonFlags flags;
   flags.experiment = absl::GetFlag(FLAGS_experiment);
   flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
@@ -50,11 +62,17 @@ CommonFlags read_common_flags() {
   flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 0);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
   flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
+  flags.checkpoint_given = !flags.checkpoint_name.empty();
+  if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
   flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
+  if (flags.schedule.empty()) flags.schedule = schedule;
   balance::parse_schedule(flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
+  flags.ways = absl::GetFlag(FLAGS_ways);
   flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
+  flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
 }
 

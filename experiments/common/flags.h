@@ -27,17 +27,23 @@ struct CommonFlags {
   std::vector<int64_t> balance;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   std::string checkpoint_name;
+  bool checkpoint_given = false;
   std::string schedule;
   uint64_t seed = 0;
-  std::string json;  // a path, made absolute
+  std::string ways;      // of obtaining figures: names, or empty
+  std::string json;      // a path, made absolute; so is the next
+  std::string trace;     // where the timeline goes; empty: nowhere
+  bool explain = false;  // whether to say where the time goes
 
   // Whether a flag was given that only pipelines have.
   bool for_pipelines() const { return chunks > 0 || !balance.empty(); }
 };
 
 // Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and
-// for a --json that cannot be written.
-CommonFlags read_common_flags();
+// for a --json or a --trace that cannot be written.
+//
+// `schedule`: what --schedule is if it is not given.
+CommonFlags read_common_flags(const std::string& schedule = "1f1b");
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
 // CPU as often as needed if there are none. With `any_number`, all devices that were given by hand,

@@ -53,9 +53,17 @@ TEST_F(FlagsTest, AreReadIntoValues) {
   EXPECT_THAT(flags.balance, ElementsAre(20, 31));
   EXPECT_TRUE(flags.for_pipelines());
   EXPECT_EQ(flags.checkpoint, Checkpoint::kNever);
+  EXPECT_TRUE(flags.checkpoint_given);
   EXPECT_EQ(flags.schedule, "gpipe");
   EXPECT_EQ(flags.seed, 7u);
   EXPECT_EQ(flags.skip_epochs, 1);
+}
+
+TEST_F(FlagsTest, TheCheckpointModeIsLeftToTheVariant) {
+  const CommonFlags flags = read_common_flags();
+  EXPECT_FALSE(flags.checkpoint_given);
+  EXPECT_EQ(flags.checkpoint, Checkpoint::kExceptLast);
+  EXPECT_EQ(flags.checkpoint_name, "except_last");
 }
 
 TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {

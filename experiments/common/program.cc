@@ -6,9 +6,10 @@
 #include <cstddef>
 #include <exception>
 #include <iostream>
-#include <map>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "command/command_line.h"
 #include "command/files.h"
@@ -35,21 +36,26 @@ void run_variant(const Variant& variant, const RunContext& context, Outcome& out
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
     outcome.origin = Origin::kFailed;
-    outcome.note = "failed: " + message + (outcome.note.empty() ? "" : "; " + outcome.note);
+    outcome.note = (command::is_out_of_memory(error) ? "out of memory: " : "failed: ") + message +
+                   (outcome.note.empty() ? "" : "; " + outcome.note);
   }
 }
 
-Report report_of(const Plan& plan, const std::map<std::string, Outcome>& outcomes) {
-  Report report(plan.table, outcomes);
-  for (const std::string& remark : plan.remarks) report.add_remark(remark);
+std::string describe_machine() {
   const unsigned cores = std::thread::hardware_concurrency();
-  report.add_remark(command::describe_build() + "; " + std::to_string(cores) +
-                    (cores == 1 ? " core" : " cores"));
+  return command::describe_build() + "; " + std::to_string(cores) +
+         (cores == 1 ? " core" : " cores");
+}
+
+Report report_of(const Plan& plan, const std::vector<Result>& results) {
+  Report report(plan.table, results);
+  for (const std::string& remark : plan.remarks) report.add_remark(remark);
+  report.add_remark(describe_machine());
   if (!command::is_optimized()) report.add_remark("Built without -c opt: the speeds mean nothing.");
   return report;
 }
 
-int run_plan(const Plan& plan) {
+int run_plan(const Plan& plan, const std::string& command) {
   command::InterruptScope interrupt;
   RunContext context;
   context.out = &std::cout;
@@ -57,11 +63,13 @@ int run_plan(const Plan& plan) {
   context.progress_options = command::terminal_options(STDERR_FILENO);
   context.interrupted = [&interrupt] { return interrupt.requested(); };
 
-  std::map<std::string, Outcome> outcomes;
+  const ReportSource source = {plan.name, plan.edition, command, describe_machine()};
+  std::vector<Result> results;
   std::string unwritten;
   bool failed = false;
   for (const Variant& variant : plan.variants) {
-    Outcome& outcome = outcomes[variant.name];
+    Outcome& outcome = results.emplace_back(Result{variant.name, {}}).outcome;
+    outcome.way = variant.way;
     if (!variant.refusal.empty()) {
       outcome.note = variant.refusal;
     } else if (interrupt.requested()) {
@@ -72,14 +80,14 @@ int run_plan(const Plan& plan) {
     }
     if (plan.json.empty()) continue;
     try {
-      command::write_file_atomically(plan.json, report_of(plan, outcomes).to_json());
+      command::write_file_atomically(plan.json, report_of(plan, results).to_json(source));
       unwritten.clear();
     } catch (const std::runtime_error& error) {
       unwritten = error.what();
     }
   }
 
-  std::cout << "\n" << report_of(plan, outcomes).to_text(table_columns()) << std::flush;
+  std::cout << "\n" << report_of(plan, results).to_text(table_columns()) << std::flush;
   const bool printed = std::cout.good();
   if (!printed) std::cerr << "error: the table cannot be written to standard output" << std::endl;
   if (!unwritten.empty()) {
@@ -94,12 +102,23 @@ int run_plan(const Plan& plan) {
   return failed || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
 }
 
+// How the experiment is run with these arguments.
+std::string command_of(const std::string& name, int argc, const char* const* argv) {
+  std::string command = "tools/bazel run -c opt //experiments/" + name;
+  for (int i = 1; i < argc; ++i) {
+    command += (i == 1 ? " -- " : " ") + command::quoted_for_shell(argv[i]);
+  }
+  return command;
+}
+
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const std::string& usage,
                 const std::function<Plan()>& prepare) {
-  return command::run_command(argc, argv, usage, [&prepare]() -> std::function<int()> {
-    return [plan = prepare()] { return run_plan(plan); };
+  return command::run_command(argc, argv, usage, [&prepare, argc, argv]() -> std::function<int()> {
+    return [plan = prepare(), argc, argv] {
+      return run_plan(plan, command_of(plan.name, argc, argv));
+    };
   });
 }
 

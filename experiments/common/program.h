@@ -20,16 +20,22 @@ struct RunContext {
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
 };
 
+// Fills the outcome as results come. If it throws, what is there is shown, labeled failed.
+using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
+
 // One row of the table.
 struct Variant {
   std::string name;
+  // How its figures are obtained: kMeasured, kPlanned or kSimulated.
+  Origin way = Origin::kMeasured;
   // Why it cannot run; empty if it can.
   std::string refusal;
-  // Fills the outcome as results come. If it throws, what is there is shown, labeled failed.
-  std::function<void(Outcome& outcome, const RunContext& context)> run;
+  RunVariant run;
 };
 
 struct Plan {
+  std::string name;     // of the experiment: that of its folder
+  std::string edition;  // of the table, if there are several
   PublishedTable table;
   std::vector<Variant> variants;  // those asked for
   std::vector<std::string> remarks;
@@ -39,8 +45,9 @@ struct Plan {
 
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
 // be done, runs the variants one after another and prints the table. A variant that fails is
-// labeled so, and the others still run. After Ctrl-C the running variant is stopped and the others
-// are not started. The JSON is written after each variant, so that a later crash loses nothing.
+// labeled so, with "out of memory" where it was that, and the others still run. After Ctrl-C the
+// running variant is stopped and the others are not started. The JSON is written after each
+// variant, so that a later crash loses nothing.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the first step belongs there.

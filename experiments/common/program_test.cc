@@ -5,14 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(int64_t, test_rows, 0, "Rows.");
 
 namespace gpipe::experiments {
 namespace {
@@ -44,12 +50,13 @@ class ProgramTest : public ::testing::Test {
                        [this] { return plan_; });
   }
   void add(const std::string& name, double rate, std::function<void()> after = nullptr) {
-    plan_.variants.push_back({name, "", [rate, after](Outcome& outcome, const RunContext&) {
-                                outcome.note = "tiny";
-                                outcome.figures["rate"] = rate;
-                                if (after) after();
-                                outcome.origin = Origin::kMeasured;
-                              }});
+    plan_.variants.push_back(
+        {name, Origin::kMeasured, "", [rate, after](Outcome& outcome, const RunContext&) {
+           outcome.note = "tiny";
+           outcome.figures["rate"] = rate;
+           if (after) after();
+           outcome.origin = Origin::kMeasured;
+         }});
   }
   Json json() const {
     std::ifstream file(plan_.json);
@@ -67,7 +74,7 @@ class ProgramTest : public ::testing::Test {
 TEST_F(ProgramTest, PrintsAndWritesTheTable) {
   add("first", 1);
   add("third", 3);
-  plan_.variants.push_back({"second", "needs 8 devices", nullptr});
+  plan_.variants.push_back({"second", Origin::kMeasured, "needs 8 devices", nullptr});
   plan_.remarks = {"a remark"};
   EXPECT_EQ(run(), 0);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   1.00"),
@@ -91,14 +98,49 @@ TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
   EXPECT_EQ(json()["rows"][0]["origin"], "failed");
 }
 
+TEST_F(ProgramTest, ARowThatRunsOutOfMemorySaysSo) {
+  add("first", 1, [] { throw std::bad_alloc(); });
+  add("second", 2);
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first: out of memory: std::bad_alloc; tiny"),
+                                HasSubstr("second      measured   2.00")));
+}
+
+TEST_F(ProgramTest, TheJsonSaysWhereItComesFrom) {
+  plan_.name = "some_speed";
+  plan_.edition = "2019-06";
+  add("first", 1);
+  EXPECT_EQ(run({"--test_rows=7"}), 0);
+  EXPECT_EQ(json()["name"], "some_speed");
+  EXPECT_EQ(json()["edition"], "2019-06");
+  EXPECT_EQ(json()["command"], "tools/bazel run -c opt //experiments/some_speed -- --test_rows=7");
+  EXPECT_THAT(json()["environment"].get<std::string>(), HasSubstr("LibTorch"));
+}
+
+TEST_F(ProgramTest, OneRowForEveryWay) {
+  add("first", 1);
+  plan_.variants.push_back({"first", Origin::kSimulated, "no profile", nullptr});
+  plan_.variants.push_back(
+      {"second", Origin::kSimulated, "", [](Outcome& outcome, const RunContext&) {
+         outcome.origin = Origin::kSimulated;
+         outcome.figures["rate"] = 7;
+       }});
+  EXPECT_EQ(run(), 0);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured              1.00"),
+                                HasSubstr("first       not run (simulated)      -"),
+                                HasSubstr("second      simulated             7.00"),
+                                HasSubstr("first (simulated): no profile")));
+}
+
 TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
-  plan_.variants.push_back({"first", "", [](Outcome& outcome, const RunContext& context) {
-                              EXPECT_FALSE(context.interrupted());
-                              std::raise(SIGINT);
-                              EXPECT_TRUE(context.interrupted());
-                              outcome.origin = Origin::kInterrupted;
-                              outcome.figures["rate"] = 1;
-                            }});
+  plan_.variants.push_back(
+      {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext& context) {
+         EXPECT_FALSE(context.interrupted());
+         std::raise(SIGINT);
+         EXPECT_TRUE(context.interrupted());
+         outcome.origin = Origin::kInterrupted;
+         outcome.figures["rate"] = 1;
+       }});
   add("second", 2);
   plan_.when_stopped = "--resume goes on";
   EXPECT_EQ(run(), 130);
@@ -131,7 +173,8 @@ TEST_F(ProgramTest, AClosedStandardOutputIsAnErrorAndLosesNoJson) {
 TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   add("first", 1);
-  plan_.variants.push_back({"second", "", [](Outcome&, const RunContext&) { std::_Exit(77); }});
+  plan_.variants.push_back(
+      {"second", Origin::kMeasured, "", [](Outcome&, const RunContext&) { std::_Exit(77); }});
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(77), "");
   EXPECT_EQ(json()["rows"][0]["origin"], "measured");
 }

@@ -27,11 +27,15 @@ bool may_have_figures(Origin origin) {
   return origin != Origin::kPublished && origin != Origin::kNotRun;
 }
 
-bool must_have_figures(Origin origin) {
-  return origin == Origin::kMeasured || origin == Origin::kPlanned || origin == Origin::kSimulated;
+bool has_source(const Column& column, const std::string& source) {
+  return std::find(column.sources.begin(), column.sources.end(), source) != column.sources.end();
 }
 
 void check(const PublishedTable& table) {
+  for (const Column& column : table.columns) {
+    if (column.compared_with.empty() || has_source(column, column.compared_with)) continue;
+    throw std::invalid_argument("column " + column.key + " has no source " + column.compared_with);
+  }
   for (const PublishedRow& row : table.rows) {
     for (const auto& [key, published] : row.figures) {
       const auto column = std::find_if(table.columns.begin(), table.columns.end(),
@@ -40,13 +44,17 @@ void check(const PublishedTable& table) {
         throw std::invalid_argument("row " + row.experiment + ": the table has no column " + key);
       }
       for (const auto& [source, text] : published) {
-        const std::vector<std::string>& known = column->sources;
-        if (std::find(known.begin(), known.end(), source) != known.end()) continue;
+        if (has_source(*column, source)) continue;
         throw std::invalid_argument("row " + row.experiment + ": column " + key +
                                     " has no source " + source);
       }
     }
   }
+}
+
+// Whether figures are obtained so. A row labelled with one has figures.
+bool is_way(Origin origin) {
+  return origin == Origin::kMeasured || origin == Origin::kPlanned || origin == Origin::kSimulated;
 }
 
 void check(const PublishedTable& table, const std::string& experiment, const Outcome& outcome) {
@@ -55,6 +63,10 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
                    [&](const PublishedRow& r) { return r.experiment == experiment; })) {
     throw std::invalid_argument("the table has no " + row);
   }
+  if (!is_way(outcome.way) || (is_way(outcome.origin) && outcome.origin != outcome.way)) {
+    throw std::invalid_argument(row + " is labelled " + to_text(outcome.origin) + ", its way is " +
+                                to_text(outcome.way));
+  }
   for (const auto& [key, value] : outcome.figures) {
     if (std::none_of(table.columns.begin(), table.columns.end(),
                      [&key = key](const Column& c) { return c.key == key; })) {
@@ -62,7 +74,7 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
     }
   }
   const bool has = !outcome.figures.empty();
-  if ((has && !may_have_figures(outcome.origin)) || (!has && must_have_figures(outcome.origin))) {
+  if ((has && !may_have_figures(outcome.origin)) || (!has && is_way(outcome.origin))) {
     throw std::invalid_argument(row + " is labelled " + to_text(outcome.origin) +
                                 (has ? " but has a figure of ours" : " but has no figure of ours"));
   }
@@ -73,14 +85,16 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
   }
 }
 
+// The number of "1.539", "4.294×" or "20.3 GiB"; none for a text that is none.
+std::optional<double> number(std::string text) {
+  absl::StrReplaceAll({{"×", ""}, {" GiB", ""}}, &text);
+  double value = 0;
+  if (absl::SimpleAtod(text, &value)) return value;
+  return std::nullopt;
+}
+
 // Converts "1.539", "4.294×" and "21.99±0.13" to JSON.
 Json as_json(const std::string& published) {
-  const auto number = [](std::string text) -> std::optional<double> {
-    absl::StrReplaceAll({{"×", ""}}, &text);
-    double value = 0;
-    if (absl::SimpleAtod(text, &value)) return value;
-    return std::nullopt;
-  };
   const std::string plus_minus = "±";
   if (const std::optional<double> value = number(published)) return *value;
   const std::size_t middle = published.find(plus_minus);
@@ -89,6 +103,34 @@ Json as_json(const std::string& published) {
   const std::optional<double> spread = number(published.substr(middle + plus_minus.size()));
   if (!value || !spread) return published;
   return {{"value", *value}, {"plus_minus", *spread}};
+}
+
+Json number_or_null(std::optional<double> value) {
+  return value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
+}
+
+std::optional<double> figure_of(const Outcome& outcome, const Column& column) {
+  const auto figure = outcome.figures.find(column.key);
+  if (figure == outcome.figures.end()) return std::nullopt;
+  return figure->second;
+}
+
+// Empty if there is none.
+std::string published_of(const PublishedRow& row, const Column& column, const std::string& source) {
+  const auto figures = row.figures.find(column.key);
+  if (figures == row.figures.end()) return "";
+  const auto figure = figures->second.find(source);
+  return figure == figures->second.end() ? "" : figure->second;
+}
+
+// Our figure as a multiple of the published one.
+std::optional<double> compare(const PublishedRow& row, const Outcome& outcome,
+                              const Column& column) {
+  if (column.compared_with.empty() || outcome.way == Origin::kMeasured) return std::nullopt;
+  const std::optional<double> ours = figure_of(outcome, column);
+  const std::optional<double> theirs = number(published_of(row, column, column.compared_with));
+  if (!ours || !theirs || *theirs == 0) return std::nullopt;
+  return *ours / *theirs;
 }
 
 using Line = std::vector<std::string>;
@@ -191,25 +233,48 @@ std::string three_digits(double value) {
   return text;
 }
 
-Report::Report(PublishedTable table, std::map<std::string, Outcome> outcomes)
-    : table_(std::move(table)), outcomes_(std::move(outcomes)) {
+Report::Report(PublishedTable table, std::vector<Result> results) : table_(std::move(table)) {
   check(table_);
-  for (const auto& [experiment, outcome] : outcomes_) check(table_, experiment, outcome);
-  for (const PublishedRow& row : table_.rows) {
-    Outcome& outcome = outcomes_[row.experiment];
-    if (!row.no_counterpart.empty()) {
-      outcome.origin = Origin::kPublished;
-      outcome.note = row.no_counterpart;
-    } else if (outcome.origin == Origin::kNotRun && outcome.note.empty()) {
-      outcome.note = kNotAsked;
+  for (const Result& result : results) check(table_, result.experiment, result.outcome);
+  for (std::size_t row = 0; row < table_.rows.size(); ++row) {
+    const PublishedRow& published = table_.rows[row];
+    const std::size_t first = rows_.size();
+    for (Result& result : results) {
+      if (result.experiment != published.experiment) continue;
+      for (std::size_t other = first; other < rows_.size(); ++other) {
+        if (rows_[other].outcome.way != result.outcome.way) continue;
+        throw std::invalid_argument("row " + result.experiment + " is " +
+                                    gpipe::experiments::to_text(result.outcome.way) + " twice");
+      }
+      rows_.push_back({row, std::move(result.outcome), ""});
+    }
+    if (rows_.size() == first) rows_.push_back({row, {}, ""});
+    for (std::size_t r = first; r < rows_.size(); ++r) {
+      Outcome& outcome = rows_[r].outcome;
+      if (!published.no_counterpart.empty()) {
+        outcome.origin = Origin::kPublished;
+        outcome.note = published.no_counterpart;
+      } else if (outcome.origin == Origin::kNotRun && outcome.note.empty()) {
+        outcome.note = kNotAsked;
+      }
+      rows_[r].label = gpipe::experiments::to_text(outcome.origin);
+      if (!is_way(outcome.origin) && rows_.size() - first > 1) {
+        rows_[r].label += " (" + gpipe::experiments::to_text(outcome.way) + ")";
+      }
     }
   }
   if (table_.ratio.empty()) return;
   // A run that was stopped or failed gets no ratio, and is not the reference of one.
-  const Outcome& reference = outcomes_.at(table_.reference);
-  for (auto& [experiment, outcome] : outcomes_) {
-    if (reference.origin != Origin::kMeasured || outcome.origin != Origin::kMeasured) continue;
-    outcome.figures[table_.ratio] = outcome.figures.at(table_.of) / reference.figures.at(table_.of);
+  std::map<Origin, double> references;
+  for (const Row& row : rows_) {
+    if (is_way(row.outcome.origin) && table_.rows[row.published].experiment == table_.reference) {
+      references[row.outcome.way] = row.outcome.figures.at(table_.of);
+    }
+  }
+  for (Row& row : rows_) {
+    const auto reference = references.find(row.outcome.way);
+    if (reference == references.end() || !is_way(row.outcome.origin)) continue;
+    row.outcome.figures[table_.ratio] = row.outcome.figures.at(table_.of) / reference->second;
   }
 }
 
@@ -219,9 +284,9 @@ std::string Report::to_text(std::size_t columns) const {
   Group first;
   first.right = false;
   first.columns = {{"experiment"}, {"origin"}};
-  for (const PublishedRow& row : table_.rows) {
-    first.columns[0].push_back(row.experiment);
-    first.columns[1].push_back(gpipe::experiments::to_text(outcomes_.at(row.experiment).origin));
+  for (const Row& row : rows_) {
+    first.columns[0].push_back(table_.rows[row.published].experiment);
+    first.columns[1].push_back(row.label);
   }
   std::vector<std::vector<Group>> blocks;
   std::size_t width = 0;
@@ -229,17 +294,24 @@ std::string Report::to_text(std::size_t columns) const {
     Group group;
     group.heading = column.heading;
     group.columns = {{"ours"}};
-    for (const PublishedRow& row : table_.rows) {
-      const auto& figures = outcomes_.at(row.experiment).figures;
-      const auto ours = figures.find(column.key);
-      group.columns[0].push_back(ours == figures.end() ? "-" : three_digits(ours->second));
+    for (const Row& row : rows_) {
+      const std::optional<double> ours = figure_of(row.outcome, column);
+      group.columns[0].push_back(ours ? three_digits(*ours) : "-");
     }
     for (const std::string& source : column.sources) {
       Line line = {source};
-      for (const PublishedRow& row : table_.rows) {
-        const auto published = row.figures.find(column.key);
-        const bool has = published != row.figures.end() && published->second.count(source) > 0;
-        line.push_back(has ? published->second.at(source) : "-");
+      for (const Row& row : rows_) {
+        const std::string published = published_of(table_.rows[row.published], column, source);
+        line.push_back(published.empty() ? "-" : published);
+      }
+      group.columns.push_back(std::move(line));
+    }
+    if (!column.compared_with.empty()) {
+      Line line = {"ours/" + column.compared_with};
+      for (const Row& row : rows_) {
+        const std::optional<double> ratio =
+            compare(table_.rows[row.published], row.outcome, column);
+        line.push_back(ratio ? three_digits(*ratio) : "-");
       }
       group.columns.push_back(std::move(line));
     }
@@ -256,15 +328,19 @@ std::string Report::to_text(std::size_t columns) const {
 
   // A note that several rows share is shown once.
   std::vector<std::pair<std::string, std::vector<std::string>>> notes;
-  for (const PublishedRow& row : table_.rows) {
-    const std::string& note = outcomes_.at(row.experiment).note;
+  for (const Row& row : rows_) {
+    const std::string& note = row.outcome.note;
     if (note.empty()) continue;
+    std::string name = table_.rows[row.published].experiment;
+    if (row.outcome.way != Origin::kMeasured) {
+      name += " (" + gpipe::experiments::to_text(row.outcome.way) + ")";
+    }
     const auto same =
         std::find_if(notes.begin(), notes.end(), [&](const auto& n) { return n.first == note; });
     if (same == notes.end()) {
-      notes.push_back({note, {row.experiment}});
+      notes.push_back({note, {name}});
     } else {
-      same->second.push_back(row.experiment);
+      same->second.push_back(name);
     }
   }
   if (!notes.empty()) text += "\n";
@@ -276,34 +352,46 @@ std::string Report::to_text(std::size_t columns) const {
   return text;
 }
 
-std::string Report::to_json() const {
+std::string Report::to_json(const ReportSource& source) const {
   Json json;
+  json["name"] = source.name;
+  json["edition"] = source.edition;
   json["title"] = table_.title;
+  json["columns"] = Json::array();
+  for (const Column& column : table_.columns) {
+    json["columns"].push_back({{"key", column.key},
+                               {"heading", column.heading},
+                               {"sources", column.sources},
+                               {"compared_with", column.compared_with}});
+  }
+  json["ratio"] =
+      table_.ratio.empty()
+          ? Json(nullptr)
+          : Json({{"key", table_.ratio}, {"of", table_.of}, {"reference", table_.reference}});
   json["remarks"] = remarks_;
+  json["environment"] = source.environment;
+  json["command"] = source.command;
   json["rows"] = Json::array();
-  for (const PublishedRow& row : table_.rows) {
-    const Outcome& outcome = outcomes_.at(row.experiment);
+  for (const Row& row : rows_) {
+    const PublishedRow& published = table_.rows[row.published];
     Json figures = Json::object();
     for (const Column& column : table_.columns) {
-      const auto ours = outcome.figures.find(column.key);
       Json figure;
-      figure["ours"] = ours != outcome.figures.end() && std::isfinite(ours->second)
-                           ? Json(ours->second)
-                           : Json(nullptr);
+      figure["ours"] = number_or_null(figure_of(row.outcome, column));
       figure["published"] = Json::object();
-      const auto published = row.figures.find(column.key);
-      if (published != row.figures.end()) {
-        for (const auto& [source, text] : published->second) {
-          figure["published"][source] = as_json(text);
-        }
+      for (const std::string& from : column.sources) {
+        const std::string text = published_of(published, column, from);
+        if (!text.empty()) figure["published"][from] = as_json(text);
       }
+      figure["compared"] = number_or_null(compare(published, row.outcome, column));
       figures[column.key] = figure;
     }
-    json["rows"].push_back({{"experiment", row.experiment},
-                            {"origin", gpipe::experiments::to_text(outcome.origin)},
-                            {"note", outcome.note},
-                            {"settings", outcome.settings},
-                            {"epochs", outcome.epochs},
+    json["rows"].push_back({{"experiment", published.experiment},
+                            {"origin", gpipe::experiments::to_text(row.outcome.origin)},
+                            {"way", gpipe::experiments::to_text(row.outcome.way)},
+                            {"note", row.outcome.note},
+                            {"settings", row.outcome.settings},
+                            {"epochs", row.outcome.epochs},
                             {"figures", figures}});
   }
   return json.dump(2) + "\n";

@@ -36,11 +36,16 @@ struct Column {
   std::string key;                   // of the JSON, e.g. "top1_error_percent"
   std::string heading;               // of the table, with the unit, e.g. "top-1 error (%)"
   std::vector<std::string> sources;  // whose published figures are shown beside ours
+  // The source that planned and simulated figures are divided by, in a column of its own. Measured
+  // ones, of other machines, are not compared. Empty: no such column.
+  std::string compared_with = {};
 };
 
 // The result of a variant here.
 struct Outcome {
   Origin origin = Origin::kNotRun;
+  // How the figures are, or were to be, obtained: kMeasured, kPlanned or kSimulated.
+  Origin way = Origin::kMeasured;
   std::map<std::string, double> figures;  // by Column::key
   std::string note;                       // what was run, or why nothing was
   // For the JSON: the settings (batch size, balance, ...), and the results of each epoch.
@@ -61,8 +66,8 @@ struct PublishedTable {
   std::string title;
   std::vector<Column> columns;
   std::vector<PublishedRow> rows;
-  // The column of ratios is `of` divided by the same figure of the row `reference`, as in the
-  // published table. Empty: there is none.
+  // The column of ratios is `of` divided by the same figure of the row `reference`, obtained in the
+  // same way, as in the published table. Empty: there is none.
   std::string ratio;
   std::string of;
   std::string reference;
@@ -71,20 +76,37 @@ struct PublishedTable {
 // Three significant digits, no exponent; all digits before the point: "0.651", "22.0", "2559".
 std::string three_digits(double value);
 
+// An outcome and the row of the table that it belongs to.
+struct Result {
+  std::string experiment;
+  Outcome outcome;
+};
+
+// Where a report comes from, for those who read its JSON.
+struct ReportSource {
+  std::string name;         // of the experiment: "unet_speed"
+  std::string edition;      // of the published table: "" (the current one), "2019-06"
+  std::string command;      // as typed
+  std::string environment;  // the build and the machine
+};
+
 // Thread-safety: none.
 //
 // Example:
-//   Report report(table, outcomes);
+//   Report report(table, results);
 //   std::cout << report.to_text(80);
 class Report {
  public:
-  // One row for each row of the table. Rows without an outcome are labeled not run, "not asked for
-  // (--experiment)". Throws std::invalid_argument if the table names a column or a source that it
-  // does not have; if an outcome belongs to no row; if it has a figure that is not a column, a
-  // figure of its own with an origin that has none, or no figure with an origin that must have one;
-  // and if it is not run or failed but has no note. So nothing is shown that was not obtained, and
-  // what is missing says why.
-  Report(PublishedTable table, std::map<std::string, Outcome> outcomes);
+  // The rows of the table in their order, each once for every result that it has, in the order
+  // given. A row without a result is labeled not run, "not asked for (--experiment)".
+  //
+  // Throws std::invalid_argument if the table names a column or a source that it does not have; if
+  // a result belongs to no row, or to one that has another obtained in the same way; if it has a
+  // figure that is not a column, a figure of its own with an origin that has none, or no figure
+  // with an origin that must have one; if its origin contradicts its way; and if it is not run or
+  // failed but has no note. So nothing is shown that was not obtained, and what is missing says
+  // why.
+  Report(PublishedTable table, std::vector<Result> results);
 
   // A line below the table, such as the machine that measured it.
   void add_remark(const std::string& remark);
@@ -94,15 +116,24 @@ class Report {
   // and remarks follow, wrapped. Ends with a newline.
   std::string to_text(std::size_t columns) const;
 
-  // {"title", "remarks", "rows": [{"experiment", "origin", "note", "settings", "epochs", "figures":
-  // {key: {"ours": number or null, "published": {source: figure}}}}]}, indented. A published figure
-  // is a number, {"value", "plus_minus"}, or, if it is not a number, a text. A value that is not
-  // finite (a diverged loss) is null.
-  std::string to_json() const;
+  // {"name", "edition", "title", "columns": [{"key", "heading", "sources", "compared_with"}],
+  // "ratio": {"key", "of", "reference"} or null, "remarks", "environment", "command", "rows":
+  // [{"experiment", "origin", "way", "note", "settings", "epochs", "figures": {key: {"ours": number
+  // or null, "published": {source: figure}, "compared": number or null}}}]}, indented. A published
+  // figure is a number, {"value", "plus_minus"}, or, if it is not a number, a text. A value that is
+  // not finite (a diverged loss) is null.
+  std::string to_json(const ReportSource& source = {}) const;
 
  private:
+  // A line of the table.
+  struct Row {
+    std::size_t published;  // the number of its row in the table
+    Outcome outcome;
+    std::string label;  // its origin, with its way where that is not the same
+  };
+
   PublishedTable table_;
-  std::map<std::string, Outcome> outcomes_;  // one for each row
+  std::vector<Row> rows_;
   std::vector<std::string> remarks_;
 };
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace gpipe::experiments {
 namespace {
@@ -42,7 +43,7 @@ Outcome measured(double error, double rate) {
   return outcome;
 }
 
-std::map<std::string, Outcome> outcomes() {
+std::vector<Result> results() {
   Outcome stopped = measured(9.996, 1);
   stopped.origin = Origin::kInterrupted;
   stopped.note = "stopped after epoch 1 of 3";
@@ -67,7 +68,7 @@ TEST(ThreeDigits, RoundsWithoutExponents) {
 }
 
 TEST(Report, TextIsATableWithThePublishedFiguresBeside) {
-  Report report(table(), outcomes());
+  Report report(table(), results());
   report.add_remark("on two cores");
   EXPECT_EQ(report.to_text(120), R"(Accuracy: ours beside theirs
 
@@ -90,7 +91,7 @@ on two cores
 }
 
 TEST(Report, FiguresThatDoNotFitStandBelow) {
-  Report report(table(), outcomes());
+  Report report(table(), results());
   report.add_remark("a remark that is longer than the columns that there are for all of it");
   const std::string text = report.to_text(60);
   std::istringstream lines(text);
@@ -100,7 +101,7 @@ TEST(Report, FiguresThatDoNotFitStandBelow) {
 }
 
 TEST(Report, JsonHasTheSameAsNumbers) {
-  const Json json = Json::parse(Report(table(), outcomes()).to_json());
+  const Json json = Json::parse(Report(table(), results()).to_json());
   EXPECT_EQ(json["title"], "Accuracy: ours beside theirs");
   ASSERT_EQ(json["rows"].size(), 5u);
   const Json& plain = json["rows"][1];
@@ -153,6 +154,70 @@ TEST(Report, RefusesOutcomesThatClaimWhatTheyDoNotHave) {
   EXPECT_THAT(refuses("narrow", Origin::kMeasured, {{"rate", 1}}),
               ThrowsMessage<std::invalid_argument>(HasSubstr("no row narrow")));
   EXPECT_NO_THROW(refuses("plain", Origin::kFailed, {}, "out of memory")());
+}
+
+TEST(Report, ARowForEveryWayWithARatioOfItsOwn) {
+  PublishedTable two = table();
+  two.columns[1].compared_with = "them";
+  two.columns[2] = {"speed_up", "speed-up", {"them"}, "them"};
+  two.rows[2].figures["speed_up"]["them"] = "1.6×";
+  const auto simulated = [](double rate) {
+    Outcome outcome;
+    outcome.origin = outcome.way = Origin::kSimulated;
+    outcome.figures = {{"rate", rate}};
+    return outcome;
+  };
+  Outcome refused;
+  refused.way = Origin::kSimulated;
+  refused.note = "no profile";
+  const Report report(two, {{"plain", simulated(3)},
+                            {"pipeline", measured(1, 20)},
+                            {"plain", measured(1, 10)},
+                            {"pipeline", simulated(4.8)},
+                            {"deep", measured(1, 5)},
+                            {"deep", refused}});
+  EXPECT_EQ(report.to_text(120), R"(Accuracy: ours beside theirs
+
+                                  top-1 error (%)               images/s                speed-up
+experiment  origin                ours           them  others   ours  them  ours/them    ours  them  ours/them
+--------------------------------------------------------------------------------------------------------------
+reference   published                -              -      22      -     -          -       -     -          -
+plain       simulated                -  out of memory       -   3.00    2×       1.50    1.00     -          -
+plain       measured              1.00  out of memory       -   10.0    2×          -    1.00     -          -
+pipeline    measured              1.00     21.99±0.13       -   20.0     -          -    2.00  1.6×          -
+pipeline    simulated                -     21.99±0.13       -   4.80     -          -    1.60  1.6×       1.00
+deep        measured              1.00              -       -   5.00     -          -   0.500     -          -
+deep        not run (simulated)      -              -       -      -     -          -       -     -          -
+wide        not run                  -              -       -      -     -          -       -     -          -
+
+reference: run by others
+plain, pipeline, deep: small net
+deep (simulated): no profile
+wide: not asked for (--experiment)
+)");
+  const Json json = Json::parse(report.to_json({"speed", "2019-06", "run", "here"}));
+  EXPECT_EQ(json["name"], "speed");
+  EXPECT_EQ(json["columns"][1]["compared_with"], "them");
+  EXPECT_EQ(json["ratio"]["reference"], "plain");
+  EXPECT_EQ(json["rows"][4]["origin"], "simulated");
+  EXPECT_DOUBLE_EQ(json["rows"][4]["figures"]["speed_up"]["compared"].get<double>(), 1.6 / 1.6);
+  EXPECT_TRUE(json["rows"][3]["figures"]["speed_up"]["compared"].is_null());
+  EXPECT_EQ(json["rows"][6]["way"], "simulated");
+}
+
+TEST(Report, RefusesTwoResultsOfOneWay) {
+  EXPECT_THAT(
+      [] {
+        Report(table(), {{"plain", measured(1, 2)}, {"plain", measured(1, 2)}});
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("measured twice")));
+  Outcome outcome = measured(1, 2);
+  outcome.way = Origin::kPlanned;
+  EXPECT_THAT(
+      [&] {
+        Report(table(), {{"plain", outcome}});
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("its way is planned")));
 }
 
 TEST(Report, RefusesTablesThatContradictThemselves) {

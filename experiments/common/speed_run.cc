@@ -4,18 +4,26 @@
 #include <cstddef>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/stopwatch.h"
+#include "experiments/common/trace.h"
+#include "gpipe/timeline/time_split.h"
+#include "gpipe/timeline/timeline.h"
 
 namespace gpipe::experiments {
 namespace {
 
+enum class Recorded { kNothing, kLastWholeStep, kWholeSteps };
+
 // Runs one epoch. Returns the seconds it took, or nothing if the user stopped it.
 std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer,
                             const at::Tensor& input, const at::Tensor& target,
-                            const std::string& label, int64_t samples, const RunContext& context) {
+                            const std::string& label, int64_t samples, Timeline& timeline,
+                            Recorded recorded, const RunContext& context) {
   std::optional<command::Progress> bar;
   if (context.progress != nullptr) {
     bar.emplace(*context.progress, label, samples, context.progress_options);
@@ -24,6 +32,10 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
   const int64_t batch = input.size(0);
   for (int64_t done = 0; done < samples;) {
     const int64_t rows = std::min(batch, samples - done);
+    const bool last = samples < done + 2 * batch;
+    const bool record = rows == batch && (recorded == Recorded::kWholeSteps ||
+                                          (recorded == Recorded::kLastWholeStep && last));
+    trainer.observe(record ? timeline.observer() : Observer());
     trainer.step(input.narrow(0, 0, rows), target.narrow(0, 0, rows));
     optimizer.step();
     done += rows;
@@ -35,22 +47,6 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
 
 }  // namespace
 
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants) {
-  std::vector<VariantName> names;
-  for (const SpeedVariant& variant : variants) {
-    names.push_back({variant.name, !variant.balance.empty()});
-  }
-  return names;
-}
-
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name) {
-  for (const SpeedVariant& variant : variants) {
-    if (variant.name == name) return variant;
-  }
-  throw std::invalid_argument("there is no variant " + name);
-}
-
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome) {
@@ -61,12 +57,18 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
   const auto skip = static_cast<std::size_t>(std::max<int64_t>(options.skip_epochs, 0));
   std::vector<double> throughputs;
   std::vector<double> seconds;
+  Timeline timeline;
   trainer.module().train();
   for (int64_t number = 1; number <= options.epochs; ++number) {
+    const bool counts = number > options.skip_epochs || number == options.epochs;
+    const Recorded recorded = options.utilization && counts ? Recorded::kWholeSteps
+                              : !options.trace.empty() && number == options.epochs
+                                  ? Recorded::kLastWholeStep
+                                  : Recorded::kNothing;
     const std::optional<double> taken =
         epoch(trainer, optimizer, input, target,
               absl::StrFormat("%s %d/%d", options.title, number, options.epochs), options.samples,
-              context);
+              timeline, recorded, context);
     if (!taken) {
       outcome.origin = Origin::kInterrupted;
       outcome.note =
@@ -84,6 +86,14 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     }
   }
   outcome.origin = Origin::kMeasured;
+  trainer.observe(nullptr);
+  if (options.utilization) {
+    const TimeSplit split = split_time(timeline.steps(), trainer.routes());
+    if (split.steps > 0) outcome.figures["utilization"] = 100 * split.utilization();
+  }
+  if (!options.trace.empty()) {
+    write_trace(options.trace, options.title, timeline, trainer.routes(), context.out);
+  }
   if (context.out == nullptr) return;
   const std::size_t first = skip < seconds.size() ? skip + 1 : 1;
   *context.out << absl::StrFormat("%s, %d-%d epochs | %.3f samples/sec, %.3f sec/epoch (average)\n",

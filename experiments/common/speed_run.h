@@ -8,42 +8,30 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "experiments/common/program.h"
 #include "experiments/common/report.h"
 #include "experiments/common/trainer.h"
-#include "experiments/common/variants.h"
 
 namespace gpipe::experiments {
-
-// A published run.
-struct SpeedVariant {
-  std::string name;
-  int64_t batch_size = 0;
-  int64_t chunks = 1;
-  std::vector<int64_t> balance;  // empty: the plain network
-};
-
-// For make_variants().
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
-// Throws std::invalid_argument for an unknown name.
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name);
 
 struct SpeedOptions {
   std::string title;
   int64_t samples = 0;  // of an epoch
   int64_t epochs = 1;
   int64_t skip_epochs = 1;  // left out of the averages, if others remain
+  // Whether to have "utilization": the mean share of a whole step, in percent, in which the workers
+  // of a pipeline are in actions. Of the epochs that count.
+  bool utilization = false;
+  std::string trace;  // file for the timeline of a pipeline's last whole step; empty: none
 };
 
 // Trains for some epochs on the same `input` [batch, ...] and `target`. An epoch has samples /
 // batch steps and a shorter one for the rest; its time is taken between two synchronizations of the
 // input's device (torchgpipe's procedure, benchmarks/*-speed). After each epoch it puts
 // "throughput" (samples per second; the mean over the epochs) and the epochs themselves into the
-// outcome, with kMeasured or, if the user stopped it, kInterrupted. Throws what the trainer throws,
-// and std::invalid_argument for fewer samples than a step takes.
+// outcome, with kMeasured or, if the user stopped it, kInterrupted (then there is no trace). Throws
+// what the trainer throws, and std::invalid_argument for fewer samples than a step takes.
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome);

@@ -6,8 +6,13 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe::experiments {
@@ -22,18 +27,28 @@ class Recorder : public Trainer {
   double step(const at::Tensor& input, const at::Tensor& target) override {
     EXPECT_EQ(input.size(0), target.size(0));
     sizes.push_back(input.size(0));
+    observed.push_back(observer_ ? 1 : 0);
+    if (observer_) {
+      const Event::Time now = std::chrono::steady_clock::now();
+      const int64_t run = static_cast<int64_t>(observed.size());
+      observer_({Event::Edge::kBegin, {}, 0, now, false, {}, {}, run});
+      observer_({Event::Edge::kEnd, {}, 0, now + std::chrono::milliseconds(3), false, {}, {}, run});
+    }
     if (static_cast<int>(sizes.size()) == fail_at) throw std::runtime_error("out of memory");
     return 0;
   }
   at::Tensor predict(const at::Tensor& input) override { return input; }
+  void observe(Observer observer) override { observer_ = std::move(observer); }
   torch::nn::Module& module() override { return *model_; }
   c10::Device input_device() const override { return c10::kCPU; }
   c10::Device target_device() const override { return c10::kCPU; }
 
   std::vector<int64_t> sizes;
+  std::vector<int> observed;  // of each step
   int fail_at = -1;
 
  private:
+  Observer observer_;
   torch::nn::Linear model_{2, 2};
 };
 
@@ -45,6 +60,8 @@ class SpeedRunTest : public ::testing::Test {
     options.title = "pipeline-2";
     options.samples = samples;
     options.epochs = epochs;
+    options.trace = trace_;
+    options.utilization = utilization_;
     outcome_.note = "tiny";
     run_speed(trainer_, optimizer, at::ones({4, 2}), at::ones({4}), options, context_, outcome_);
   }
@@ -52,7 +69,33 @@ class SpeedRunTest : public ::testing::Test {
   Recorder trainer_;
   RunContext context_;
   Outcome outcome_;
+  std::string trace_;
+  bool utilization_ = false;
 };
+
+TEST_F(SpeedRunTest, UtilizationIsOfTheWholeStepsThatCount) {
+  utilization_ = true;
+  run(/*samples=*/10, /*epochs=*/3);
+  EXPECT_THAT(trainer_.observed, ElementsAre(0, 0, 0, 1, 1, 0, 1, 1, 0));
+  EXPECT_EQ(outcome_.figures.at("utilization"), 100);  // of the one action that there is
+}
+
+TEST_F(SpeedRunTest, TheLastWholeStepIsTraced) {
+  std::ostringstream out;
+  context_.out = &out;
+  trace_ = ::testing::TempDir() + "/speed_run_test.json";
+  run(/*samples=*/10, /*epochs=*/2);
+  EXPECT_THAT(trainer_.sizes, ElementsAre(4, 4, 2, 4, 4, 2));
+  EXPECT_THAT(trainer_.observed, ElementsAre(0, 0, 0, 0, 1, 0));
+  EXPECT_THAT(out.str(), HasSubstr("pipeline-2, the last whole step; a step: 3 ms on 1 worker"));
+  std::ifstream file(trace_);
+  EXPECT_TRUE(file.good());
+  std::remove(trace_.c_str());
+  trainer_.observed.clear();
+  run(/*samples=*/8, /*epochs=*/1);
+  EXPECT_THAT(trainer_.observed, ElementsAre(0, 1));
+  std::remove(trace_.c_str());
+}
 
 TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
   std::ostringstream out;
@@ -92,17 +135,6 @@ TEST_F(SpeedRunTest, AnErrorKeepsTheEpochsBefore) {
   EXPECT_THROW(run(10, 3), std::runtime_error);
   EXPECT_EQ(outcome_.figures.count("throughput"), 1u);
   EXPECT_EQ(outcome_.epochs.size(), 1u);
-}
-
-TEST(SpeedVariants, NamesAndBack) {
-  const std::vector<SpeedVariant> variants = {{"baseline", 8, 1, {}},
-                                              {"pipeline-2", 16, 4, {1, 2}}};
-  const std::vector<VariantName> names = names_of(variants);
-  ASSERT_EQ(names.size(), 2u);
-  EXPECT_FALSE(names[0].pipeline);
-  EXPECT_TRUE(names[1].pipeline);
-  EXPECT_EQ(find_variant(variants, names[1].name).batch_size, 16);
-  EXPECT_THROW(find_variant(variants, "pipeline-4"), std::invalid_argument);
 }
 
 TEST_F(SpeedRunTest, NoSamples) { EXPECT_THROW(run(0, 1), std::invalid_argument); }

@@ -87,6 +87,9 @@ class PipelineTrainer : public Trainer {
     return pipe_->forward(input.to(input_device(), true));
   }
 
+  void observe(Observer observer) override { step_options_.on_event(std::move(observer)); }
+  std::optional<Routes> routes() const override { return pipe_->routes(); }
+
   torch::nn::Module& module() override { return *pipe_; }
   c10::Device input_device() const override { return pipe_->devices().front(); }
   c10::Device target_device() const override { return pipe_->devices().back(); }

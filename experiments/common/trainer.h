@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ class Trainer {
 
   // The module whose parameters are trained, under the names of the bare network.
   virtual torch::nn::Module& module() = 0;
+
+  // Who is told about the actions of the next steps (gpipe/runtime/observer.h); empty: nobody. Only
+  // pipelines have any.
+  virtual void observe(Observer /*observer*/) {}
+  // The routes of a pipeline; none for others.
+  virtual std::optional<Routes> routes() const { return std::nullopt; }
 
   // The device for inputs and targets, and the one to wait for when time is measured.
   virtual c10::Device input_device() const = 0;

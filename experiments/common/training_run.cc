@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "command/progress.h"
 #include "experiments/common/stopwatch.h"
+#include "experiments/common/trace.h"
 #include "experiments/common/training_state.h"
 
 namespace gpipe::experiments {
@@ -101,6 +102,10 @@ class TrainingRun {
       }
     }
     result_.unreadable = train_.unreadable() + validation_.unreadable();
+    trainer_.observe(nullptr);
+    if (!options_.trace.empty()) {
+      write_trace(options_.trace, options_.title, timeline_, trainer_.routes(), context_.out);
+    }
     return result_;
   }
 
@@ -145,6 +150,7 @@ class TrainingRun {
       bar.emplace(*context_.progress, label("training"), train_.batches(),
                   context_.progress_options);
     }
+    const bool traced = !options_.trace.empty() && number + 1 == options_.epochs;
     const Stopwatch stopwatch(trainer_.input_device());
     train_.start(number);
     int64_t steps = 0;
@@ -153,6 +159,7 @@ class TrainingRun {
     while (const std::optional<Batch> batch = train_.next()) {
       epoch.lr = options_.lr(number * train_.batches() + steps, options_.epochs);
       set_lr(epoch.lr);
+      if (traced && steps + 1 == train_.batches()) trainer_.observe(timeline_.observer());
       const double loss = trainer_.step(batch->images, batch->labels);
       optimizer_.step();
       const int64_t size = batch->images.size(0);
@@ -213,6 +220,7 @@ class TrainingRun {
   const RunContext& context_;
   torch::optim::SGD optimizer_;
   TrainingResult result_;
+  Timeline timeline_;  // of the last step of training, if it is traced
 };
 
 }  // namespace

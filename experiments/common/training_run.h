@@ -37,6 +37,9 @@ struct TrainingOptions {
   double weight_decay = 1e-4;
   // The mean loss of scores [n, classes] of labels [n], for the validation.
   std::function<at::Tensor(const at::Tensor& scores, const at::Tensor& labels)> loss;
+  // The file for the timeline of a pipeline's last step of training; empty: none. A run that is
+  // stopped before, or resumed at its end, writes none.
+  std::string trace;
   // The file in which the run is saved after every epoch; empty: it is not saved.
   std::string state;
   // Begin from that file, if it exists.

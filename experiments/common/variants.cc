@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "command/suggestion.h"
 #include "experiments/common/balance.h"
+#include "experiments/common/trace.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -15,16 +17,39 @@ std::string given(const CommonFlags& flags) {
                                : "--balance=" + to_text(flags.balance);
 }
 
+std::vector<Origin> select_ways(const CommonFlags& flags, const std::vector<Origin>& ways) {
+  if (flags.ways.empty()) return ways;
+  std::vector<std::string> known;
+  for (const Origin way : ways) known.push_back(to_text(way));
+  const std::vector<std::string> asked = command::select_names("--ways", flags.ways, known);
+  std::vector<Origin> selected;
+  for (const Origin way : ways) {
+    if (std::find(asked.begin(), asked.end(), to_text(way)) != asked.end()) selected.push_back(way);
+  }
+  return selected;
+}
+
 }  // namespace
 
-std::vector<Variant> make_variants(
-    const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
-    const std::function<Variant(const CommonFlags& flags, const std::string& name)>& make) {
+std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& defaults,
+                                   const std::vector<VariantName>& known,
+                                   const std::vector<Origin>& ways, const MakeVariant& make) {
+  const std::vector<Origin> asked_ways = select_ways(flags, ways);
   std::vector<std::string> names;
   for (const VariantName& variant : known) names.push_back(variant.name);
   const bool named = !flags.experiment.empty();
   const std::vector<std::string> asked =
       command::select_names("--experiment", named ? flags.experiment : defaults, names);
+  const bool measured =
+      std::find(asked_ways.begin(), asked_ways.end(), Origin::kMeasured) != asked_ways.end();
+  const auto traced = std::count_if(known.begin(), known.end(), [&](const VariantName& variant) {
+    return measured && variant.pipeline &&
+           std::find(asked.begin(), asked.end(), variant.name) != asked.end();
+  });
+  if (!flags.trace.empty() && traced == 0) {
+    throw std::invalid_argument("--trace=" + flags.trace +
+                                " is for measured pipelines, and none is run");
+  }
   std::vector<Variant> variants;
   std::string refusals;
   bool fits = false;
@@ -38,13 +63,19 @@ std::vector<Variant> make_variants(
       own.chunks = 0;
       own.balance.clear();
     }
-    try {
-      variants.push_back(make(own, name));
-      fits = fits || pipeline || !flags.for_pipelines();
-    } catch (const std::invalid_argument& error) {
-      if (named) throw;
-      refusals += "\n  " + name + ": " + error.what();
-      variants.push_back({name, error.what(), nullptr});
+    for (const Origin way : asked_ways) {
+      Variant variant = {name, way, "", nullptr};
+      const bool trace = pipeline && way == Origin::kMeasured && !flags.trace.empty();
+      own.trace = !trace ? "" : traced > 1 ? trace_file(flags.trace, name) : flags.trace;
+      try {
+        variant.run = make(own, name, way);
+        fits = fits || pipeline || !flags.for_pipelines();
+      } catch (const std::invalid_argument& error) {
+        if (named) throw;
+        refusals += "\n  " + name + ": " + error.what();
+        variant.refusal = error.what();
+      }
+      variants.push_back(std::move(variant));
     }
   }
   if (!fits) {

@@ -16,17 +16,21 @@ struct VariantName {
   bool pipeline = false;
 };
 
-// The variants that --experiment names, or `defaults` (a list in the same form) if it is not given.
-// Each is made by `make` with the flags that apply to it.
+// The variants that --experiment names, or `defaults` (a list in the same form) if it is not given,
+// each once for every way that --ways names of the experiment's `ways` (kMeasured, kPlanned,
+// kSimulated). Each is made by `make` with the flags that apply to it: --trace has the file of each
+// measured pipeline, with its name in it if there are several.
 //
 // `make` throws std::invalid_argument if flags do not fit its variant. A variant that was named
 // must fit. A default variant that does not fit is shown in the table with the reason, and default
 // variants that are not pipelines do not see --chunks and --balance. Throws std::invalid_argument
-// for unknown names, for a named variant that does not fit, and if a flag fits none of the variants
-// that it is for.
-std::vector<Variant> make_variants(
-    const CommonFlags& flags, const std::string& defaults, const std::vector<VariantName>& known,
-    const std::function<Variant(const CommonFlags& flags, const std::string& name)>& make);
+// for unknown names, for a named variant that does not fit, and if a flag (--trace as well) fits
+// none of the variants that it is for.
+using MakeVariant =
+    std::function<RunVariant(const CommonFlags& flags, const std::string& name, Origin way)>;
+std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& defaults,
+                                   const std::vector<VariantName>& known,
+                                   const std::vector<Origin>& ways, const MakeVariant& make);
 
 }  // namespace gpipe::experiments
 

@@ -19,17 +19,18 @@ using ::testing::ThrowsMessage;
 const std::vector<VariantName> kKnown = {{"plain", false}, {"pipeline-2", true}, {"deep", true}};
 
 // A balance of two fits only pipeline-2; there are enough devices for all except "deep".
-Variant make(const CommonFlags& flags, const std::string& name) {
+RunVariant make(const CommonFlags& flags, const std::string& name, Origin way) {
+  EXPECT_NE(way, Origin::kPublished);
   if (name == "plain") {
     EXPECT_FALSE(flags.for_pipelines());
   } else if (!flags.balance.empty() && (flags.balance.size() != 2 || name == "deep")) {
     throw std::invalid_argument("--balance does not fit " + name);
   }
-  return {name, "", [](Outcome&, const RunContext&) {}};
+  return [](Outcome&, const RunContext&) {};
 }
 
 std::vector<Variant> made(const CommonFlags& flags, const std::string& defaults = "all") {
-  return make_variants(flags, defaults, kKnown, make);
+  return make_variants(flags, defaults, kKnown, {Origin::kMeasured}, make);
 }
 
 std::vector<std::string> names(const std::vector<Variant>& variants) {
@@ -47,6 +48,55 @@ TEST(MakeVariants, NamedOrDefault) {
   flags.experiment = "depp";
   EXPECT_THAT([&] { made(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
+}
+
+TEST(MakeVariants, ATraceIsOfMeasuredPipelines) {
+  std::vector<std::string> traces;
+  const auto traces_of = [&](const CommonFlags& flags) {
+    traces.clear();
+    make_variants(flags, "all", kKnown, {Origin::kMeasured, Origin::kSimulated},
+                  [&](const CommonFlags& own, const std::string& name, Origin way) {
+                    traces.push_back(name + " " + to_text(way) + " " + own.trace);
+                    return make(own, name, way);
+                  });
+    return traces;
+  };
+  CommonFlags flags;
+  flags.trace = "/t.json";
+  EXPECT_THAT(
+      traces_of(flags),
+      ElementsAre("plain measured ", "plain simulated ", "pipeline-2 measured /t.pipeline-2.json",
+                  "pipeline-2 simulated ", "deep measured /t.deep.json", "deep simulated "));
+  flags.experiment = "plain,deep";
+  flags.ways = "measured";
+  EXPECT_THAT(traces_of(flags), ElementsAre("plain measured ", "deep measured /t.json"));
+  flags.experiment = "plain";
+  EXPECT_THAT(
+      [&] { traces_of(flags); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--trace=/t.json is for measured pipelines")));
+  flags.experiment = "deep";
+  flags.ways = "simulated";
+  EXPECT_THAT([&] { traces_of(flags); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
+}
+
+TEST(MakeVariants, EachOnceForEveryWay) {
+  const auto labels = [](const CommonFlags& flags) {
+    std::vector<std::string> labels;
+    for (const Variant& variant : make_variants(flags, "plain,deep", kKnown,
+                                                {Origin::kMeasured, Origin::kSimulated}, make)) {
+      labels.push_back(variant.name + " " + to_text(variant.way));
+    }
+    return labels;
+  };
+  CommonFlags flags;
+  EXPECT_THAT(labels(flags),
+              ElementsAre("plain measured", "plain simulated", "deep measured", "deep simulated"));
+  flags.ways = "simulated";
+  EXPECT_THAT(labels(flags), ElementsAre("plain simulated", "deep simulated"));
+  flags.ways = "planned";
+  EXPECT_THAT([&] { labels(flags); }, ThrowsMessage<std::invalid_argument>(AllOf(
+                                          HasSubstr("--ways"), HasSubstr("measured, simulated"))));
 }
 
 TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {

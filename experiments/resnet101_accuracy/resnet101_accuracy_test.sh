@@ -35,9 +35,11 @@ print(rows[sys.argv[2]]["figures"][sys.argv[3]]["ours"])' "$@"
 error_of() { figure_of "$1" "$2" top1_error_percent; }
 
 run=("$program" --experiment=gpipe-256 "${tiny[@]}")
-"${run[@]}" --json="$work/whole.json" >"$work/whole.log" 2>&1 || fail "uninterrupted run"
+"${run[@]}" --json="$work/whole.json" --trace="$work/trace.json" >"$work/whole.log" 2>&1 || fail "uninterrupted run"
 grep -q "3/3 epoch | lr:" "$work/whole.log" || fail "no line for the last epoch"
 grep -q "^pipeline-256  *measured " "$work/whole.log" || fail "no measured row"
+grep -q "the last whole step; a step: " "$work/whole.log" || fail "where the time goes"
+grep -q '"name":"F1.0"' "$work/trace.json" || fail "no trace"
 grep -q "21.99±0.13" "$work/whole.log" || fail "no published figure"
 grep -q "^naive-128  *not run " "$work/whole.log" || fail "a row that was not run must say so"
 [ "$(error_of "$work/whole.json" pipeline-256)" != None ] || fail "no error in the JSON"

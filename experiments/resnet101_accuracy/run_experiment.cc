@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/training_run.h"
@@ -204,6 +206,7 @@ TrainingOptions training_options(const Ready& ready) {
   };
   options.weight_decay = settings.weight_decay;
   options.loss = loss_of;
+  options.trace = ready.flags.common.trace;
   options.state = ready.state;
   options.resume = ready.flags.resume;
   options.config = config_of(ready);
@@ -239,6 +242,13 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
                                    ready.settings.epochs, outcome.note);
   }
   if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
+  if (!ready.flags.common.explain || result.interrupted) return;
+  train.start(0);
+  const std::optional<Batch> batch = train.next();
+  if (!batch) return;
+  outcome.settings["diagnosis"] =
+      explain_run(*trainer, batch->images, batch->labels, loss_of,
+                  balance::parse_schedule(ready.flags.common.schedule), ready.name(), context);
 }
 
 }  // namespace
@@ -257,8 +267,8 @@ Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
   return settle(experiment, flags.common.scale, overrides);
 }
 
-Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
-                     const Source& source) {
+RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
+                    const Source& source) {
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
@@ -286,9 +296,8 @@ Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
     if (!flags.resume) command::check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
-  return {experiment.name, "", [ready](Outcome& outcome, const RunContext& context) {
-            run_ready(*ready, outcome, context);
-          }};
+  return
+      [ready](Outcome& outcome, const RunContext& context) { run_ready(*ready, outcome, context); };
 }
 
 }  // namespace gpipe::experiments

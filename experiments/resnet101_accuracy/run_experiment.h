@@ -1,4 +1,4 @@
-// make_variant: one experiment of the table: its settings, and how it runs.
+// make_run: one experiment of the table: its settings, and how it runs.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 
@@ -31,8 +31,7 @@ Settings settle(const AccuracyFlags& flags, const Experiment& experiment);
 
 // The experiment on `source`, with everything settled that can be. Throws std::invalid_argument or
 // c10::ValueError if the flags do not fit it, or if a saved run does not fit or would be lost.
-Variant make_variant(const AccuracyFlags& flags, const Experiment& experiment,
-                     const Source& source);
+RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment, const Source& source);
 
 }  // namespace gpipe::experiments
 

@@ -1,9 +1,10 @@
 #include "experiments/resnet101_speed/published.h"
 
 namespace gpipe::experiments {
+namespace {
 
 // torchgpipe, benchmarks/resnet101-speed, v0.0.7.
-const std::vector<SpeedVariant>& speed_variants() {
+const std::vector<SpeedVariant>& current_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"baseline", 118, 1, {}},
       {"pipeline-1", 220, 2, {370}},
@@ -14,13 +15,25 @@ const std::vector<SpeedVariant>& speed_variants() {
   return variants;
 }
 
+// torchgpipe, examples/resnet101_performance_benchmark at fa3bff0, 2019-06-24.
+const std::vector<SpeedVariant>& june_variants() {
+  static const std::vector<SpeedVariant> variants = {
+      {"naive-1", 128, 1, {}},
+      {"pipeline-1", 128, 1, {304}, Checkpoint::kAlways},
+      {"pipeline-2", 256, 16, {115, 189}},
+      {"pipeline-4", 1024, 64, {39, 78, 97, 90}},
+      {"pipeline-8", 1792, 64, {22, 18, 27, 36, 36, 54, 54, 57}},
+  };
+  return variants;
+}
+
 // torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5. Its column "Huang et al." is
 // estimated from a figure of theirs.
-PublishedTable published_speed() {
+PublishedTable current_table() {
   PublishedTable table;
   table.title = "ResNet-101 speed: ours beside torchgpipe's and that of Huang et al.";
-  table.columns = {{"throughput", "images/s", {"torchgpipe"}},
-                   {"speed_up", "speed-up", {"torchgpipe", "Huang et al."}}};
+  table.columns = {{"throughput", "images/s", {"torchgpipe"}, ""},
+                   {"speed_up", "speed-up", {"torchgpipe", "Huang et al."}, "torchgpipe"}};
   const auto add = [&table](const char* name, const char* throughput, const char* torchgpipe,
                             const char* huang) {
     table.rows.push_back({name,
@@ -33,9 +46,40 @@ PublishedTable published_speed() {
   add("pipeline-2", "135.539", "1.414", "1.42");
   add("pipeline-4", "265.958", "2.774", "2.18");
   add("pipeline-8", "411.662", "4.294", "2.89");
+  table.reference = "baseline";
+  return table;
+}
+
+// torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column of GPipe's
+// authors is read off their figure 3(b).
+PublishedTable june_table() {
+  PublishedTable table;
+  table.title = "ResNet-101 speed, torchgpipe's table of June 2019: ours beside it";
+  table.columns = {{"throughput", "images/s", {}, ""},
+                   {"speed_up", "speed-up", {"torchgpipe", "Huang et al."}, "torchgpipe"}};
+  const auto add = [&table](const char* name, const char* torchgpipe, const char* huang) {
+    table.rows.push_back(
+        {name, {{"speed_up", {{"torchgpipe", torchgpipe}, {"Huang et al.", huang}}}}, ""});
+  };
+  add("naive-1", "1", "1");
+  add("pipeline-1", "0.74", "0.8");
+  add("pipeline-2", "1.352", "1.418");
+  add("pipeline-4", "2.181", "2.182");
+  add("pipeline-8", "2.808", "2.891");
+  table.reference = "naive-1";
+  return table;
+}
+
+}  // namespace
+
+const std::vector<SpeedVariant>& speed_variants(Edition edition) {
+  return edition == Edition::kCurrent ? current_variants() : june_variants();
+}
+
+PublishedTable published_speed(Edition edition) {
+  PublishedTable table = edition == Edition::kCurrent ? current_table() : june_table();
   table.ratio = "speed_up";
   table.of = "throughput";
-  table.reference = "baseline";
   return table;
 }
 

@@ -1,19 +1,25 @@
-// Published speed: the published runs of the speed experiment and their results.
+// Published speed: the published runs of the ResNet-101 speed experiment and their results, in two
+// editions.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
 
 #include <vector>
 
+#include "experiments/common/edition.h"
 #include "experiments/common/report.h"
-#include "experiments/common/speed_run.h"
+#include "experiments/common/speed_variant.h"
 
 namespace gpipe::experiments {
 
-// baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with ResNet-101 of 370 layers.
-const std::vector<SpeedVariant>& speed_variants();
+// kCurrent: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with ResNet-101 of 370
+// layers. kJune2019: naive-1 and the same pipelines, with the older model of 304 layers; what the
+// published runs were is not known, these are the settings of torchgpipe's own script of four days
+// later.
+const std::vector<SpeedVariant>& speed_variants(Edition edition);
 
-// Columns: "throughput" and its ratio to the baseline's, "speed_up".
-PublishedTable published_speed();
+// Columns: "throughput" and its ratio to the baseline's, "speed_up". kJune2019 has no published
+// throughputs.
+PublishedTable published_speed(Edition edition);
 
 }  // namespace gpipe::experiments
 

@@ -15,26 +15,62 @@ expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "it is a folder" --json="$work"
 expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
-"$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
+expect_mistake "is for measured pipelines" --experiment=baseline --trace="$work/trace.json"
+
+"$program" "${tiny[@]}" --epochs=2 --json="$work/table.json" --trace="$work/trace.json" >"$work/all.log" 2>&1 || fail "a run"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
   grep -q "^$row  *measured " "$work/all.log" || fail "no measured row $row"
+  grep -q "^$row  *simulated " "$work/all.log" || fail "no simulated row $row"
 done
 grep -q "^pipeline-8 .* 411.662 .* 4.294 .* 2.89" "$work/all.log" || fail "no published figures"
 sed -n '/^ResNet-101 speed/,/^LibTorch/p' "$work/all.log" >"$work/table.txt"
 awk 'length > 80' "$work/table.txt" | grep -q . && fail "a line of the table is too long"
 python3 - "$work/table.json" <<'END' || fail "the JSON"
 import json, sys
-rows = {row["experiment"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+table = json.load(open(sys.argv[1]))
+rows = {row["experiment"]: row for row in table["rows"] if row["way"] == "measured"}
+simulated = {row["experiment"]: row["figures"] for row in table["rows"] if row["way"] == "simulated"}
+assert abs(simulated["baseline"]["throughput"]["ours"] - 95.862) < 1e-4
+for name, row in simulated.items():
+    # Within a factor of two of what was published: the simulation is of that very run.
+    assert 0.5 < row["speed_up"]["compared"] < 2, (name, row)
 figures = rows["pipeline-2"]["figures"]
 assert figures["throughput"]["ours"] > 0 and figures["throughput"]["published"]["torchgpipe"] == 135.539
 assert abs(figures["speed_up"]["ours"] * rows["baseline"]["figures"]["throughput"]["ours"]
            - figures["throughput"]["ours"]) < 1e-6 * figures["throughput"]["ours"]
 assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and len(rows["baseline"]["epochs"]) == 2
 END
+python3 - "$work/trace.pipeline-2.json" <<'END' || fail "the trace"
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+names = sorted(event["name"] for event in events if event["ph"] == "X" and event["tid"] == 0)
+assert names[:2] == ["B0.0", "B0.1"] and "F0.7" in names and "recompute" in names, names
+assert any(event["ph"] == "s" for event in events)
+END
+[ -e "$work/trace.baseline.json" ] && fail "a trace of what is no pipeline"
+grep -q "^pipeline-2, the last whole step; a step: " "$work/all.log" || fail "where the time goes"
+"$program" "${tiny[@]}" --epochs=1 --experiment=pipeline-2 --trace="$work/trace.svg" >"$work/svg.log" 2>&1 &&
+  grep -q "^<svg" "$work/trace.svg" || fail "the picture"
+
+# The older table: another network, other settings.
+"$program" --edition=2019-06 --experiment=naive-1,pipeline-8 "${tiny[@]}" --epochs=1 --json="$work/june.json" \
+  >"$work/june.log" 2>&1 || fail "the edition of June 2019"
+expect_mistake "there is no 'naive-1'" --experiment=naive-1
+python3 - "$work/june.json" <<'END' || fail "the JSON of June 2019"
+import json, sys
+table = json.load(open(sys.argv[1]))
+assert table["edition"] == "2019-06"
+rows = {(row["experiment"], row["way"]): row for row in table["rows"]}
+row = rows["pipeline-8", "simulated"]
+assert row["figures"]["speed_up"]["published"]["torchgpipe"] == 2.808
+assert "settings assumed" in row["note"], row["note"]
+assert rows["pipeline-8", "measured"]["figures"]["throughput"]["ours"] > 0
+assert rows["pipeline-4", "measured"]["origin"] == "not run"
+END
 
 # Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
 set -m
-"$program" --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json" \
+"$program" --ways=measured --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json" \
   >"$work/stopped.log" 2>&1 &
 pid=$!
 set +m

@@ -169,6 +169,7 @@ struct Cell {
   struct Recompute {
     std::vector<Packet> inputs;
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
+    bool done = false;                      // the graph is there again, before its backward
   };
   std::optional<Recompute> recompute;
   std::unique_ptr<CellGraph> loss;  // starts at detached outputs; null: none

@@ -8,6 +8,7 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -34,6 +35,10 @@ Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips) {
   return Routes::create(stages, std::move(routes));
 }
 
+std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation& ablation) {
+  return ablation.direct_skips ? layout.crossing() : hops(layout.crossing());
+}
+
 // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
 std::string place_of(const Action& action, const std::string& layer) {
   const std::string what = action.kind == ActionKind::kForward          ? "forward"
@@ -57,6 +62,20 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   }
 }
 
+// An observer that adds to events what the executor does not know. `recomputes` is [stage].
+Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes) {
+  static std::atomic<int64_t> runs{0};
+  return [&observer, &recomputes, run = runs++](const Event& event) {
+    RecomputeTime& recompute = recomputes[event.action.stage];
+    if (event.edge == Event::Edge::kBegin) recompute = {};
+    Event complete = event;
+    complete.recompute_begin = recompute.begin;
+    complete.recompute_end = recompute.end;
+    complete.run = run;
+    observer(complete);
+  };
+}
+
 }  // namespace
 
 // The key is switched on wherever a pipeline's cells run, and autograd copies it to the threads on
@@ -64,14 +83,18 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
 bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-                   const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers)
-    : devices_(std::move(devices)),
-      programs_(routes_of(static_cast<int64_t>(partitions.size()), layout.crossing())) {
+                   const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers,
+                   const Ablation& ablation)
+    : ablation_(ablation),
+      devices_(std::move(devices)),
+      transfers_(ablation.copy_streams),
+      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
+  const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), layout.crossing()));
+                         ports_of(j, programs_.routes(), skips));
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
   }
@@ -213,6 +236,12 @@ struct Pipeline::Run {
       gradients.push_back(pass.mini_batch.cut_gradients(request->output_gradients, i));
     }
     for (Packet& packet : received) gradients.push_back(std::move(packet));
+    if (pipeline.ablation_.early_recomputes && j + 1 == pipeline.stages() &&
+        part != BackwardPart::kWeights) {
+      for (int64_t k = 0; k < pass.micro_batches(); ++k) {
+        pipeline.stages_[j].recompute_early(context, k, pass.cells[j][k]);
+      }
+    }
     std::vector<Packet> results =
         pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
                                      {part, &pass.leaf_sums[i], &pass.target_gradients[i]});
@@ -251,7 +280,14 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  options.observer = &observer;
+  std::vector<RecomputeTime> recomputes;
+  Observer complete;
+  if (observer) {
+    recomputes.resize(stages());
+    complete = completing(observer, recomputes);
+    context.recomputes = &recomputes;
+    options.observer = &complete;
+  }
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
     if (!on_caller) state.emplace(caller_state);

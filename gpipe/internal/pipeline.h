@@ -80,6 +80,13 @@ struct BackwardRequest {
   std::optional<RequestedGradients> requested;  // none: the leaves' .grad gets what arrives
 };
 
+// As in GPipeOptions.
+struct Ablation {
+  bool direct_skips = true;
+  bool copy_streams = true;
+  bool early_recomputes = false;
+};
+
 // Thread-safety: thread-safe; runs of several threads follow one another.
 class Pipeline {
  public:
@@ -87,9 +94,11 @@ class Pipeline {
   // `workers`: how many workers its schedules may have; 0: one for each stage, which run_forward()
   // and run_backward() need.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-           const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0);
+           const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0,
+           const Ablation& ablation = {});
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
+  const Routes& routes() const { return programs_.routes(); }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
@@ -134,6 +143,7 @@ class Pipeline {
   void give_back(const Pass& pass, const BackwardRequest* request,
                  const std::vector<c10::Stream>& of_caller);
 
+  const Ablation ablation_;
   std::vector<Stage> stages_;
   std::vector<c10::Device> devices_;      // [stage]
   std::vector<int64_t> first_on_device_;  // [stage]

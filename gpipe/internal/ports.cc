@@ -5,6 +5,18 @@
 
 namespace gpipe::internal {
 
+std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips) {
+  std::vector<skip::SkipEdge> result;
+  for (const skip::SkipEdge& skip : skips) {
+    for (int32_t stage = skip.source_partition; stage < skip.target_partition; ++stage) {
+      result.push_back(skip);
+      result.back().source_partition = stage;
+      result.back().target_partition = stage + 1;
+    }
+  }
+  return result;
+}
+
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips) {
   Ports ports;
   ports.inputs.push_back({std::nullopt, stage - 1});

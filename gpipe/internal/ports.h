@@ -28,6 +28,10 @@ struct Ports {
   std::vector<size_t> gradient_order;
 };
 
+// Each skip as a chain of skips from one partition to the next, for pipelines whose skips go
+// through every stage.
+std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
+
 // `skips` are those with which the routes were created, in the same order.
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips);
 

@@ -55,5 +55,14 @@ TEST_F(PortsTest, GradientsAreAddedUpFromTheLastUseToTheFirst) {
   EXPECT_THAT(ports_of(3, routes_, skips_).gradient_order, ElementsAre(0));
 }
 
+TEST(Ports, HopsGoFromEachPartitionToTheNext) {
+  const skip::SkipEdge skip{{skip::Namespace(), "a"}, 1, 9, 0, 3};
+  const skip::SkipEdge near{{skip::Namespace(), "b"}, 4, 6, 1, 2};
+  const std::vector<skip::SkipEdge> chain = hops({skip, near});
+  ASSERT_EQ(chain.size(), 4u);
+  for (int32_t k = 0; k < 3; ++k) EXPECT_EQ(chain[k], (skip::SkipEdge{skip.key, 1, 9, k, k + 1}));
+  EXPECT_EQ(chain[3], near);
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -46,6 +47,12 @@ struct RequestedGradients {
   absl::flat_hash_set<const torch::autograd::Node*> all;  // that were asked for, inputs included
 };
 
+// When the action that a stage runs made graphs again; equal: it did not.
+struct RecomputeTime {
+  std::chrono::steady_clock::time_point begin{};
+  std::chrono::steady_clock::time_point end{};
+};
+
 // What the cells of one run use besides the plan. It lives as long as the run. What it refers to
 // belongs to the pipeline or lives as long as the run.
 struct RunContext {
@@ -59,10 +66,11 @@ struct RunContext {
   // the host.
   LateChecks& late_checks;
   Transfers& transfers;
-  const std::vector<uint64_t>& worker_threads;  // as graph nodes know them
-  bool on_caller = false;                       // the cells run on the calling thread
-  bool keep_graph = false;                      // the backward may run once more
-  RequestedGradients* requested = nullptr;      // null: the leaves' .grad gets what arrives
+  const std::vector<uint64_t>& worker_threads;       // as graph nodes know them
+  bool on_caller = false;                            // the cells run on the calling thread
+  bool keep_graph = false;                           // the backward may run once more
+  RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
+  std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
 };
 
 }  // namespace gpipe::internal

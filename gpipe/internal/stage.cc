@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -51,6 +52,23 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
   }
   return false;
 }
+
+// Takes the time of a recompute, if somebody observes. Several of one action follow each other.
+class RecomputeTimer {
+ public:
+  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
+    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
+  }
+  ~RecomputeTimer() {
+    if (time_ != nullptr) time_->end = Clock::now();
+  }
+  RecomputeTimer(const RecomputeTimer&) = delete;
+  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  RecomputeTime* time_;
+};
 
 bool any_defined(const std::vector<Packet>& gradients) {
   for (const Packet& packet : gradients) {
@@ -315,7 +333,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> outputs = hand_over(plan, result);
   if (recomputes && any_needs_grad(outputs)) {
-    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result)};
+    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), false};
     result.graph = CellGraph();
   } else {
     inputs.clear();
@@ -328,6 +346,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
 }
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
+  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
   check_kept(kept.inputs, "between its forward and its recompute");
   run.plan.model.check_parameters(index_);
   std::vector<Packet> copy;
@@ -342,6 +361,13 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
       run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs, /*keep_inputs=*/false);
   check_recomputed(run, fingerprints_of(result), kept.fingerprints);
   return std::move(result.graph);
+}
+
+void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
+  if (!cell.recompute || cell.recompute->done) return;
+  RandomStreamsScope draws_scope(&draws_, nullptr);
+  cell.graph = recompute(run, micro_batch, *cell.recompute);
+  cell.recompute->done = true;
 }
 
 void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
@@ -496,7 +522,9 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
     // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
     // useless.
-    if (cell.recompute && any_defined(gradients)) {
+    if (!any_defined(gradients)) {
+      if (cell.recompute) cell.graph = CellGraph();
+    } else if (cell.recompute && !cell.recompute->done) {
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }
@@ -509,6 +537,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     cell.seed.reset();
   } else if (cell.recompute) {
     cell.graph = CellGraph();  // made again next time
+    cell.recompute->done = false;
   }
   return result;
 }

@@ -62,6 +62,9 @@ class Stage {
   std::vector<Packet> backward(const RunContext& run, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
+  // Makes the graph of a checkpointed cell again, ahead of its backward. No effect for others.
+  void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
+
   // Called before the first cell of a run.
   void begin_run() { handed_over_.clear(); }
   // Before each action: no layer is to blame yet.

@@ -97,6 +97,7 @@ void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
 }
 
 Transfers::Lane Transfers::lane(c10::Device source, c10::Device target) {
+  if (!own_streams_) return {source, target, current_stream(source), current_stream(target)};
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Lane& lane : lanes_) {
     if (lane.source == source && lane.target == target) return lane;

@@ -57,6 +57,10 @@ void use_on(const at::Tensor& tensor, const c10::Stream& stream);
 // Thread-safety: thread-safe.
 class Transfers {
  public:
+  // Without `own_streams`, copies are on the current streams of the thread that starts them, on
+  // either side, which therefore wait for each other.
+  explicit Transfers(bool own_streams = true) : own_streams_(own_streams) {}
+
   // Called by the producing stage as soon as the packet is made. Starts the copy of every tensor to
   // `target`, so that it travels while both stages compute. Neither side's current stream waits for
   // the copy, nor does this thread; copies from and to the host go through pinned memory. Nothing
@@ -82,6 +86,7 @@ class Transfers {
   };
   Lane lane(c10::Device source, c10::Device target);
 
+  const bool own_streams_;
   std::mutex mutex_;
   std::vector<Lane> lanes_;  // guarded by mutex_; only a few
 };

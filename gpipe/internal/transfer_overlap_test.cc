@@ -96,6 +96,22 @@ TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
 }
 
+TEST_F(TransferOverlap, WithoutStreamsOfTheirOwnCopiesAreWhereOneComputes) {
+  Transfers transfers(/*own_streams=*/false);
+  const StreamId copying = stream_of_copies(transfers, device(0), device(1));
+  const at::Tensor tensor = torch::ones({8}, device(0)) + 1;
+  const auto computing = [&](c10::Device on) {
+    runtime().take_spans();
+    const at::Tensor sum = torch::ones({8}, on) + 1;
+    return runtime().take_spans().back().stream;
+  };
+  EXPECT_EQ(copying, computing(device(0)));
+  Packet packet = packet_of({tensor});
+  transfers.depart(packet, device(1));
+  arrive(packet, device(1));
+  EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::full({8}, 2.0)));
+}
+
 TEST_F(TransferOverlap, EachPairOfDevicesKeepsItsStream) {
   Transfers transfers;
   const at::Tensor tensor = torch::ones({8}, device(0));

@@ -11,12 +11,21 @@
 namespace gpipe {
 
 struct Event {
+  using Time = std::chrono::steady_clock::time_point;
+
   enum class Edge : uint8_t { kBegin, kEnd };
   Edge edge;
   Action action;
   int32_t worker;
-  std::chrono::steady_clock::time_point time;
+  Time time;
   bool failed = false;  // with kEnd: the action threw
+  // With kEnd of a backward: when it made the graphs of its checkpointed cells again. Equal: it did
+  // not.
+  Time recompute_begin{};
+  Time recompute_end{};
+  // Which run it belongs to: every step of this process has a number of its own, and a later one
+  // has a larger one.
+  int64_t run = 0;
 };
 
 // Requirements: it is called on the worker that runs the action, by several workers at once, so it
@@ -24,7 +33,9 @@ struct Event {
 //
 // Guarantees: kBegin is reported when the action's inputs have arrived, not while it waits for
 // them. Each is followed by its kEnd, also if the action fails. An exception thrown by an observer
-// fails the run like one thrown by the action, which then has no kEnd.
+// fails the run like one thrown by the action, which then has no kEnd. All events of a run are
+// reported before it returns. Times are the host's: on an accelerator an action ends when its
+// kernels have been given to the device.
 using Observer = std::function<void(const Event&)>;
 
 }  // namespace gpipe

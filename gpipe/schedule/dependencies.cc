@@ -1,7 +1,5 @@
 #include "gpipe/schedule/dependencies.h"
 
-#include <algorithm>
-
 namespace gpipe::internal {
 
 Dependencies::Dependencies(int64_t stages, int64_t micro_batches,
@@ -19,20 +17,6 @@ Dependencies::Dependencies(int64_t stages, int64_t micro_batches,
   }
 }
 
-size_t Dependencies::slot(const Action& action) const {
-  return static_cast<size_t>((static_cast<int64_t>(action.kind) * stages_ + action.stage) *
-                                 micro_batches_ +
-                             action.micro_batch);
-}
-
-Position Dependencies::find(const Action& action) const { return positions_[slot(action)]; }
-
-void Dependencies::add(std::vector<Edge>* edges, const Action& action,
-                       std::optional<RouteId> route) const {
-  const Position position = find(action);
-  if (position) edges->push_back({action, position, route});
-}
-
 Action Dependencies::gradient(int32_t stage, int32_t micro_batch) const {
   const Action whole{ActionKind::kBackward, stage, micro_batch};
   return find(whole) ? whole : Action{ActionKind::kInputGradient, stage, micro_batch};
@@ -40,38 +24,30 @@ Action Dependencies::gradient(int32_t stage, int32_t micro_batch) const {
 
 std::vector<Dependencies::Edge> Dependencies::needs(const Action& action) const {
   std::vector<Edge> edges;
-  switch (action.kind) {
-    case ActionKind::kForward:
-      for (RouteId route : routes_.incoming(action.stage)) {
-        add(&edges, {ActionKind::kForward, routes_[route].source_stage, action.micro_batch}, route);
-      }
-      break;
-    case ActionKind::kBackward:
-    case ActionKind::kInputGradient:
-      for (RouteId route : routes_.outgoing(action.stage)) {
-        add(&edges, gradient(routes_[route].target_stage, action.micro_batch), route);
-      }
-      add(&edges, {ActionKind::kForward, action.stage, action.micro_batch}, std::nullopt);
-      break;
-    case ActionKind::kWeightGradient:
-      add(&edges, {ActionKind::kInputGradient, action.stage, action.micro_batch}, std::nullopt);
-      break;
-  }
+  for_each_need(action, [&edges](const Edge& edge) {
+    edges.push_back(edge);
+    return true;
+  });
   return edges;
 }
 
 std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const {
   std::vector<Edge> edges;
+  const auto add = [&edges](const Edge& edge) {
+    edges.push_back(edge);
+    return true;
+  };
   switch (action.kind) {
     case ActionKind::kForward:
       for (RouteId route : routes_.outgoing(action.stage)) {
-        add(&edges, {ActionKind::kForward, routes_[route].target_stage, action.micro_batch}, route);
+        visit_found({ActionKind::kForward, routes_[route].target_stage, action.micro_batch}, route,
+                    add);
       }
       break;
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
       for (RouteId route : routes_.incoming(action.stage)) {
-        add(&edges, gradient(routes_[route].source_stage, action.micro_batch), route);
+        visit_found(gradient(routes_[route].source_stage, action.micro_batch), route, add);
       }
       break;
     case ActionKind::kWeightGradient:
@@ -81,12 +57,14 @@ std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const 
 }
 
 std::vector<Position> Dependencies::order() const {
+  size_t actions = 0;
+  for (const std::vector<Action>& list : workers_) actions += list.size();
   std::vector<Position> order;
+  order.reserve(actions);
   std::vector<int32_t> done(workers_.size(),
                             0);  // per worker, how many of its actions are in `order`
   const auto ready = [&](const Action& action) {
-    const std::vector<Edge> edges = needs(action);
-    return std::all_of(edges.begin(), edges.end(), [&](const Edge& need) {
+    return for_each_need(action, [&done](const Edge& need) {
       return need.position.index < done[static_cast<size_t>(need.position.worker)];
     });
   };

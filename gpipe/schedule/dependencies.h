@@ -38,11 +38,15 @@ class Dependencies {
                const std::vector<std::vector<Action>>& workers, const Routes& routes);
 
   // The result is false (as a bool) if the table has no such action.
-  Position find(const Action& action) const;
+  Position find(const Action& action) const { return positions_[slot(action)]; }
 
   // What `action` waits for: first what arrives over routes, in the order in which a Step receives
   // it, then the result of its own stage. Actions that are not in the table are left out.
   std::vector<Edge> needs(const Action& action) const;
+  // The same one by one, without memory for them: large tables ask millions of times. `visit` takes
+  // an Edge and returns whether to go on. Returns false if it was stopped.
+  template <typename Visit>
+  bool for_each_need(const Action& action, const Visit& visit) const;
   // Who receives the results of `action` over routes, in the order in which a Step sends them.
   std::vector<Edge> feeds(const Action& action) const;
 
@@ -52,8 +56,17 @@ class Dependencies {
   std::vector<Position> order() const;
 
  private:
-  size_t slot(const Action& action) const;
-  void add(std::vector<Edge>* edges, const Action& action, std::optional<RouteId> route) const;
+  size_t slot(const Action& action) const {
+    return static_cast<size_t>((static_cast<int64_t>(action.kind) * stages_ + action.stage) *
+                                   micro_batches_ +
+                               action.micro_batch);
+  }
+  // Visits the edge if the table has the action.
+  template <typename Visit>
+  bool visit_found(const Action& action, std::optional<RouteId> route, const Visit& visit) const {
+    const Position position = find(action);
+    return !position || visit(Edge{action, position, route});
+  }
   // The action that sends the gradients of a cell: its B, or else its I.
   Action gradient(int32_t stage, int32_t micro_batch) const;
 
@@ -63,6 +76,30 @@ class Dependencies {
   const Routes& routes_;
   std::vector<Position> positions_;
 };
+
+template <typename Visit>
+bool Dependencies::for_each_need(const Action& action, const Visit& visit) const {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      for (RouteId route : routes_.incoming(action.stage)) {
+        const Action source{ActionKind::kForward, routes_[route].source_stage, action.micro_batch};
+        if (!visit_found(source, route, visit)) return false;
+      }
+      return true;
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+      for (RouteId route : routes_.outgoing(action.stage)) {
+        const Action target = gradient(routes_[route].target_stage, action.micro_batch);
+        if (!visit_found(target, route, visit)) return false;
+      }
+      return visit_found({ActionKind::kForward, action.stage, action.micro_batch}, std::nullopt,
+                         visit);
+    case ActionKind::kWeightGradient:
+      return visit_found({ActionKind::kInputGradient, action.stage, action.micro_batch},
+                         std::nullopt, visit);
+  }
+  return true;
+}
 
 }  // namespace gpipe::internal
 

@@ -54,6 +54,25 @@ TEST(Dependencies, FollowTheRoutesAndBack) {
   EXPECT_EQ(feeds("B0.0"), "");
 }
 
+TEST(Dependencies, AVisitEndsWhenItIsStopped) {
+  const Table table = parse({{"F0.0"}, {"F1.0"}, {"F2.0"}});
+  const Routes routes = Routes::create(3, {{0, 2, "skip"}});
+  const Dependencies dependencies(3, 1, table, routes);
+  std::vector<Dependencies::Edge> seen;
+  const auto visit = [&](size_t most) {
+    seen.clear();
+    return dependencies.for_each_need(Action::from_text("F2.0"),
+                                      [&](const Dependencies::Edge& edge) {
+                                        seen.push_back(edge);
+                                        return seen.size() < most;
+                                      });
+  };
+  EXPECT_TRUE(visit(3));
+  EXPECT_EQ(text(seen), "F1.0/1 F0.0/2");
+  EXPECT_FALSE(visit(1));
+  EXPECT_EQ(text(seen), "F1.0/1");
+}
+
 TEST(Dependencies, ActionsThatAreNotThereAreLeftOut) {
   const Table table = parse({{"B0.0"}, {"B1.0"}});
   const Routes routes = Routes::create(2);

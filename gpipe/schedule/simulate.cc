@@ -27,10 +27,12 @@ double cost_of(const StageCost& cost, ActionKind kind) {
   return 0.0;
 }
 
-double checked(double cost, const std::string& what) {
+// `what` makes the text that names the cost: made only if it is needed.
+template <typename What>
+double checked(double cost, const What& what) {
   if (std::isfinite(cost) && cost >= 0.0) return cost;
   std::ostringstream text;  // unlike std::to_string it shows small numbers
-  text << "simulate: the cost of " << what << " must be finite and at least 0, got " << cost;
+  text << "simulate: the cost of " << what() << " must be finite and at least 0, got " << cost;
   throw std::invalid_argument(text.str());
 }
 
@@ -92,25 +94,31 @@ Simulation simulate(const Schedule& schedule, const Routes& routes,
 
   Simulation run;
   run.workers.resize(static_cast<size_t>(schedule.workers()));
+  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
+    run.workers[worker].reserve(schedule.table()[worker].size());
+  }
   run.busy.assign(run.workers.size(), 0.0);
   for (const internal::Position& position : dependencies.order()) {
     const auto worker = static_cast<size_t>(position.worker);
     const Action& action = schedule.table()[worker][static_cast<size_t>(position.index)];
     std::vector<TimedAction>& timeline = run.workers[worker];
     double start = timeline.empty() ? 0.0 : timeline.back().end;
-    for (const auto& need : dependencies.needs(action)) {
+    dependencies.for_each_need(action, [&](const internal::Dependencies::Edge& need) {
       double arrival = run.workers[static_cast<size_t>(need.position.worker)]
                                   [static_cast<size_t>(need.position.index)]
                                       .end;
       if (options.transfer && need.route && need.position.worker != position.worker) {
-        arrival +=
-            checked(options.transfer(
-                        {need.action, action, *need.route, need.position.worker, position.worker}),
-                    "the transfer from " + need.action.to_text() + " to " + action.to_text());
+        arrival += checked(options.transfer({need.action, action, *need.route, need.position.worker,
+                                             position.worker}),
+                           [&] {
+                             return "the transfer from " + need.action.to_text() + " to " +
+                                    action.to_text();
+                           });
       }
       start = std::max(start, arrival);
-    }
-    const double cost = checked(options.action(action), action.to_text());
+      return true;
+    });
+    const double cost = checked(options.action(action), [&] { return action.to_text(); });
     const double end = checked_time(start + cost, action);
     timeline.push_back({action, start, end});
     run.busy[worker] += cost;

@@ -104,14 +104,15 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
 void check_order(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (size_t index = 0; index < workers[worker].size(); ++index) {
-      for (const auto& need : dependencies.needs(workers[worker][index])) {
+      dependencies.for_each_need(workers[worker][index], [&](const Dependencies::Edge& need) {
         if (need.position.worker == static_cast<int32_t>(worker) &&
             need.position.index > static_cast<int32_t>(index)) {
           problems->add(workers[worker][index].to_text() + " (" + place(worker, index) +
                         ") comes before " + need.action.to_text() + " (position " +
                         std::to_string(need.position.index) + "), which it needs");
         }
-      }
+        return true;
+      });
     }
   }
 }
@@ -120,15 +121,19 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
 // problem of who waits for what.
 int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   std::vector<std::vector<int64_t>> ends(workers.size());
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    ends[worker].reserve(workers[worker].size());
+  }
   int64_t makespan = 0;
   for (const Position& position : dependencies.order()) {
     const auto worker = static_cast<size_t>(position.worker);
     int64_t start = ends[worker].empty() ? 0 : ends[worker].back();
-    for (const auto& need :
-         dependencies.needs(workers[worker][static_cast<size_t>(position.index)])) {
-      start = std::max(start, ends[static_cast<size_t>(need.position.worker)]
-                                  [static_cast<size_t>(need.position.index)]);
-    }
+    dependencies.for_each_need(
+        workers[worker][static_cast<size_t>(position.index)], [&](const Dependencies::Edge& need) {
+          start = std::max(start, ends[static_cast<size_t>(need.position.worker)]
+                                      [static_cast<size_t>(need.position.index)]);
+          return true;
+        });
     ends[worker].push_back(start + 1);
     makespan = std::max(makespan, start + 1);
   }

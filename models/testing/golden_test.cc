@@ -71,6 +71,18 @@ TEST(GoldenTest, DifferencesAreSeenAndSmallOnesAllowed) {
   EXPECT_THAT(difference(std::numeric_limits<double>::quiet_NaN(), 1.0, 1e-10), HasSubstr("value"));
 }
 
+TEST(GoldenTest, GradientsThatAreZeroByMathematicsMayBeNoise) {
+  GradientRecord golden;
+  golden.abs_sums = {1, 0};
+  GradientRecord actual = golden;
+  actual.abs_sums[1] = 1e-12;
+  EXPECT_EQ(difference(actual, golden, 1e-10), "");
+  actual.abs_sums[1] = 1e-8;
+  EXPECT_THAT(difference(actual, golden, 1e-10), HasSubstr("abs_sums[1]"));
+  actual.abs_sums = {1 + 1e-12 + 1e-8, 0};
+  EXPECT_THAT(difference(actual, golden, 1e-10), HasSubstr("abs_sums[0]"));
+}
+
 TEST(GoldenTest, LossesAndTargets) {
   EXPECT_THAT(golden_target("ce", {3, 5}), EqualsBitwise(at::tensor({1, 4, 2}, at::kLong)));
   EXPECT_DOUBLE_EQ(golden_target("bce", {2, 3})[1][2].item<double>(), 0.5 + 0.5 * std::sin(0.1));
@@ -80,7 +92,7 @@ TEST(GoldenTest, LossesAndTargets) {
 }
 
 TEST(GoldenTest, HasAllCases) {
-  EXPECT_THAT(golden_cases(), SizeIs(5));
+  EXPECT_THAT(golden_cases(), SizeIs(8));
   EXPECT_THAT(golden_pipeline_runs(), SizeIs(6));
   EXPECT_THAT(golden_case("resnet_1111_nc10_64x64").input_shape, ElementsAre(4, 3, 64, 64));
   EXPECT_THROW(golden_case("other"), std::out_of_range);

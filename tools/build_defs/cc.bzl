@@ -85,5 +85,5 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
             # exclusive: one GPU, and another test's memory on it would look like ours.
             tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
             deps = [":" + library],
-            **common
+            **dict(common, visibility = (visibility or []) + [str(Label("//tools/gpu_bundle:__pkg__"))])
         )

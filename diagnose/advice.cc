@@ -1,0 +1,272 @@
+#include "diagnose/advice.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "balance/explain.h"
+#include "gpipe/internal/mini_batch.h"
+
+namespace gpipe::diagnosis {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// A change is taken back if it gains less than this share: fewer changes are better.
+constexpr double kWorthAChange = 0.003;
+// Of the combinations, so many get a search for their best cut.
+constexpr size_t kSearched = 3;
+constexpr int kMostSimulations = 300;  // of a search
+
+class Search {
+ public:
+  Search(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
+         const AdviceOptions& options)
+      : costs_(costs), rows_(rows), now_(now), machine_(machine), options_(options) {
+    // Layers that no partition begins with.
+    for (const balance::LayerRange& range : costs.together) {
+      for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
+    }
+  }
+
+  // Modeled seconds; infinite for a setup that cannot run.
+  double step(const PipelineSetup& setup) const {
+    if (!runs(setup) || !fits(setup)) return kNever;
+    return model_step(costs_, rows_, setup, machine_).step;
+  }
+
+  std::vector<int64_t> memory(const PipelineSetup& setup) const {
+    return model_memory(costs_, rows_, setup, options_.param_scale);
+  }
+
+  PipelineSetup with_chunks() const {
+    PipelineSetup best = now_;
+    for (const int64_t chunks : options_.chunks) {
+      PipelineSetup other = now_;
+      other.chunks = chunks;
+      keep_faster(best, other);
+    }
+    return best;
+  }
+
+  PipelineSetup with_balance() const { return searched(now_, /*modes=*/false); }
+
+  // The fastest modes; and those that never keep more than one graph where that is enough.
+  std::vector<PipelineSetup> with_checkpoints() const {
+    PipelineSetup sparing = now_;
+    sparing.checkpoints.assign(now_.balance.size(), Checkpoint::kExceptLast);
+    return {with_fastest_modes(now_), sparing};
+  }
+
+  std::vector<PipelineSetup> with_schedules() const {
+    std::vector<PipelineSetup> result;
+    for (const NamedSchedule& schedule : options_.schedules) {
+      PipelineSetup other = now_;
+      other.schedule = schedule;
+      if (runs(other) && schedule_of(other) != schedule_of(now_)) result.push_back(other);
+    }
+    return result;
+  }
+
+  // The best of everything at once.
+  PipelineSetup with_all() const {
+    std::vector<int64_t> chunks = options_.chunks;
+    chunks.push_back(now_.chunks);
+    std::vector<NamedSchedule> schedules = {now_.schedule};
+    schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
+    std::vector<std::pair<double, PipelineSetup>> found;
+    for (const int64_t number : chunks) {
+      for (const NamedSchedule& schedule : schedules) {
+        PipelineSetup setup = now_;
+        setup.chunks = number;
+        setup.schedule = schedule;
+        if (!runs(setup)) continue;
+        setup = with_fastest_modes(setup);
+        PipelineSetup even = with_fastest_modes(with_even_balance(setup));
+        found.emplace_back(step(setup), setup);
+        found.emplace_back(step(even), std::move(even));
+      }
+    }
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    PipelineSetup best = now_;
+    for (size_t k = 0; k < std::min(found.size(), kSearched); ++k) {
+      keep_faster(best, searched(found[k].second, /*modes=*/true));
+    }
+    return simplified(best);
+  }
+
+ private:
+  int64_t micro_batches(const PipelineSetup& setup) const {
+    return internal::cut_sizes(rows_, setup.chunks).micro_batches;
+  }
+  Schedule schedule_of(const PipelineSetup& setup) const {
+    return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
+  }
+
+  bool runs(const PipelineSetup& setup) const {
+    try {
+      const Schedule schedule = schedule_of(setup);
+      return schedule.stages() == static_cast<int64_t>(setup.balance.size()) &&
+             schedule.micro_batches() == micro_batches(setup);
+    } catch (const std::invalid_argument&) {  // a generator that does not do this number
+      return false;
+    }
+  }
+
+  bool fits(const PipelineSetup& setup) const {
+    if (options_.memory_limit <= 0) return true;
+    const std::vector<int64_t> memory = this->memory(setup);
+    return *std::max_element(memory.begin(), memory.end()) <= options_.memory_limit;
+  }
+
+  bool allowed(const std::vector<int64_t>& balance) const {
+    int64_t first = 0;
+    for (const int64_t layers : balance) {
+      if (layers < 1 || closed_.count(first) > 0) return false;
+      first += layers;
+    }
+    return true;
+  }
+
+  void keep_faster(PipelineSetup& best, const PipelineSetup& other) const {
+    if (step(other) < step(best)) best = other;
+  }
+
+  // Each partition with the fastest mode that fits: one does not change another's memory.
+  PipelineSetup with_fastest_modes(PipelineSetup setup) const {
+    setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
+    for (const Checkpoint slower : {Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+      if (options_.memory_limit <= 0) break;
+      const std::vector<int64_t> memory = this->memory(setup);
+      for (size_t j = 0; j < memory.size(); ++j) {
+        if (memory[j] > options_.memory_limit) setup.checkpoints[j] = slower;
+      }
+    }
+    return setup;
+  }
+
+  // The cut that best_balance() finds, which knows one mode for all.
+  PipelineSetup with_even_balance(PipelineSetup setup) const {
+    balance::Profile profile = costs_.at(internal::cut_sizes(rows_, setup.chunks).rows);
+    const auto of_loss = static_cast<double>(profile.batch_rows);
+    profile.layers.back().forward += costs_.loss_forward * of_loss;
+    profile.layers.back().backward += costs_.loss_backward * of_loss;
+    balance::ExplainOptions options;
+    options.chunks = micro_batches(setup);
+    options.checkpoint = setup.checkpoints.front();
+    options.schedule = setup.schedule.make;
+    options.cores = machine_.cores;
+    options.contention = machine_.contention;
+    options.bandwidth = machine_.bandwidth;
+    options.latency = machine_.latency;
+    options.keep_together = costs_.together;
+    setup.balance =
+        balance::best_balance(profile, static_cast<int64_t>(setup.balance.size()), options);
+    return setup;
+  }
+
+  // Moves cuts for as long as that makes the step shorter.
+  PipelineSetup searched(const PipelineSetup& start, bool modes) const {
+    PipelineSetup best = start;
+    keep_faster(best, with_even_balance(start));
+    double best_step = step(best);
+    int left = kMostSimulations;
+    int64_t by = 1;
+    for (const int64_t layers : best.balance) by = std::max(by, layers / 8);
+    while (by >= 1) {
+      bool better = false;
+      for (size_t cut = 0; cut + 1 < best.balance.size(); ++cut) {
+        for (const int64_t layers : {by, -by}) {
+          PipelineSetup moved = best;
+          moved.balance[cut] += layers;
+          moved.balance[cut + 1] -= layers;
+          if (!allowed(moved.balance)) continue;
+          if (--left < 0) return best;
+          if (modes) moved = with_fastest_modes(moved);
+          const double time = step(moved);
+          if (!(time < best_step * (1 - 1e-9))) continue;
+          best = std::move(moved);
+          best_step = time;
+          better = true;
+        }
+      }
+      if (!better) by /= 2;
+    }
+    return best;
+  }
+
+  // Takes back what gains next to nothing.
+  PipelineSetup simplified(PipelineSetup setup) const {
+    const double most = step(setup) * (1 + kWorthAChange);
+    const auto back = [&](auto member) {
+      PipelineSetup other = setup;
+      other.*member = now_.*member;
+      if (step(other) <= most) setup = std::move(other);
+    };
+    back(&PipelineSetup::schedule);
+    back(&PipelineSetup::chunks);
+    back(&PipelineSetup::balance);
+    back(&PipelineSetup::checkpoints);
+    return setup;
+  }
+
+  const Costs& costs_;
+  const int64_t rows_;
+  const PipelineSetup& now_;
+  const Machine& machine_;
+  const AdviceOptions& options_;
+  std::set<int64_t> closed_;
+};
+
+int changes(const PipelineSetup& a, const PipelineSetup& b) {
+  return static_cast<int>(a.chunks != b.chunks) + static_cast<int>(a.balance != b.balance) +
+         static_cast<int>(a.checkpoints != b.checkpoints) +
+         static_cast<int>(a.schedule.name != b.schedule.name);
+}
+
+}  // namespace
+
+std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const PipelineSetup& setup,
+                                const Machine& machine, double step, const AdviceOptions& options) {
+  const double modeled = model_step(costs, rows, setup, machine).step;
+  const Search search(costs, rows, setup, machine, options);
+  std::vector<Advice> advice;
+  const auto add = [&](Change change, const PipelineSetup& other, double least) {
+    if (changes(other, setup) == 0 || modeled <= 0) return;
+    const double predicted = search.step(other);
+    Advice of;
+    of.change = change;
+    of.setup = other;
+    of.step = step * predicted / modeled;
+    of.speed_up = modeled / predicted;
+    if (!(of.speed_up >= least)) return;
+    for (const Advice& known : advice) {
+      if (changes(known.setup, other) == 0) return;
+    }
+    of.memory = search.memory(other);
+    advice.push_back(std::move(of));
+  };
+  add(Change::kChunks, search.with_chunks(), options.least_speed_up);
+  add(Change::kBalance, search.with_balance(), options.least_speed_up);
+  for (const PipelineSetup& other : search.with_checkpoints()) {
+    add(Change::kCheckpoints, other, options.least_speed_up);
+  }
+  for (const PipelineSetup& other : search.with_schedules()) {
+    add(Change::kSchedule, other, options.least_speed_up);
+  }
+  double best = 1;
+  for (const Advice& of : advice) best = std::max(best, of.speed_up);
+  const PipelineSetup all = search.with_all();
+  if (changes(all, setup) > 1) {
+    add(Change::kSeveral, all, std::max(options.least_speed_up, best * 1.005));
+  }
+  std::stable_sort(advice.begin(), advice.end(),
+                   [](const Advice& a, const Advice& b) { return a.speed_up > b.speed_up; });
+  return advice;
+}
+
+}  // namespace gpipe::diagnosis

@@ -1,0 +1,168 @@
+#include "diagnose/advice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace gpipe::diagnosis {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+const NamedSchedule kInTurns = {"1f1b", Schedule::one_f_one_b};
+const NamedSchedule kFillDrain = {"gpipe", Schedule::gpipe};
+
+// 16 rows; a layer takes `start` seconds for each micro-batch beside its time for each row.
+Costs costs(const std::vector<double>& layers, double start = 0) {
+  Costs result;
+  for (int64_t rows = 1; rows <= 16; rows *= 2) {
+    balance::Profile profile;
+    profile.batch_rows = rows;
+    profile.input = rows;
+    for (const double seconds : layers) {
+      balance::LayerProfile layer;
+      layer.forward = seconds * static_cast<double>(rows) + start;
+      layer.backward = 2 * layer.forward;
+      layer.kept = 100 * rows;
+      layer.output = rows;
+      profile.layers.push_back(layer);
+    }
+    result.profiles.push_back(profile);
+  }
+  return result;
+}
+
+PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
+                    const NamedSchedule& schedule = kInTurns) {
+  const size_t partitions = balance.size();
+  return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
+}
+
+AdviceOptions options() {
+  AdviceOptions result;
+  result.chunks = {1, 2, 4, 8, 16};
+  result.schedules = {kInTurns, kFillDrain};
+  return result;
+}
+
+std::vector<Advice> advise(const Costs& costs, const PipelineSetup& setup,
+                           const AdviceOptions& options = options()) {
+  return find_advice(costs, 16, setup, Machine(),
+                     1.1 * model_step(costs, 16, setup, Machine()).step, options);
+}
+
+const Advice* find(const std::vector<Advice>& advice, Change change) {
+  const auto found = std::find_if(advice.begin(), advice.end(),
+                                  [&](const Advice& of) { return of.change == change; });
+  return found == advice.end() ? nullptr : &*found;
+}
+
+TEST(Advice, NothingIsToBeChangedAboutTheBest) {
+  EXPECT_TRUE(advise(costs({1, 1}), setup({1, 1}, 16, Checkpoint::kNever)).empty());
+}
+
+TEST(Advice, FewerMicroBatchesWhereEachIsExpensive) {
+  const PipelineSetup bad = setup({1, 1}, 16, Checkpoint::kNever);
+  const Costs slow = costs({1, 1}, /*start=*/4);
+  const std::vector<Advice> advice = advise(slow, bad);
+  ASSERT_EQ(advice.size(), 1u);
+  EXPECT_EQ(advice[0].change, Change::kChunks);
+  // (m + 1) (16 / m + 4) is least.
+  EXPECT_EQ(advice[0].setup.chunks, 2);
+  EXPECT_DOUBLE_EQ(advice[0].speed_up, (17.0 * 5) / (3 * 12));
+  // In measured seconds.
+  EXPECT_DOUBLE_EQ(advice[0].step, 1.1 * 3 * 3 * 12);
+}
+
+TEST(Advice, MoreMicroBatchesWhereFillingTakesLong) {
+  const std::vector<Advice> advice = advise(costs({1, 1}), setup({1, 1}, 2, Checkpoint::kNever));
+  ASSERT_EQ(advice.size(), 1u);
+  EXPECT_EQ(advice[0].setup.chunks, 16);
+}
+
+TEST(Advice, ABetterBalance) {
+  const std::vector<Advice> advice =
+      advise(costs({1, 1, 1, 1, 4}), setup({2, 3}, 16, Checkpoint::kNever));
+  ASSERT_EQ(advice.size(), 1u);
+  EXPECT_EQ(advice[0].change, Change::kBalance);
+  EXPECT_THAT(advice[0].setup.balance, ElementsAre(4, 1));
+}
+
+TEST(Advice, LayersThatStayTogetherAreNotSeparated) {
+  Costs bound = costs({1, 1, 1, 1, 4});
+  bound.together = {{3, 4}};
+  const std::vector<Advice> advice = advise(bound, setup({2, 3}, 16, Checkpoint::kNever));
+  const Advice* balance = find(advice, Change::kBalance);
+  ASSERT_NE(balance, nullptr);
+  EXPECT_THAT(balance->setup.balance, ElementsAre(3, 2));
+}
+
+TEST(Advice, NoRecomputesCostMemoryThatItTells) {
+  const std::vector<Advice> advice =
+      advise(costs({1, 1}), setup({1, 1}, 16, Checkpoint::kAlways, kFillDrain));
+  const Advice* never = find(advice, Change::kCheckpoints);
+  ASSERT_NE(never, nullptr);
+  EXPECT_THAT(never->setup.checkpoints, Each(Checkpoint::kNever));
+  EXPECT_NEAR(never->speed_up, 4.0 / 3, 0.02);
+  EXPECT_THAT(never->memory, Each(16 * (1 + 100)));
+}
+
+TEST(Advice, WithinALimitOfMemoryPartitionsGetModesOfTheirOwn) {
+  // Under 1F1B the first partition holds two micro-batches, the second one.
+  AdviceOptions limited = options();
+  limited.memory_limit = 2 * (1 + 100) - 1;
+  const PipelineSetup bad = setup({1, 1}, 16, Checkpoint::kAlways);
+  const std::vector<Advice> advice = advise(costs({1, 1}), bad, limited);
+  const Advice* modes = find(advice, Change::kCheckpoints);
+  ASSERT_NE(modes, nullptr);
+  EXPECT_THAT(modes->setup.checkpoints, ElementsAre(Checkpoint::kExceptLast, Checkpoint::kNever));
+  for (const Advice& of : advice) {
+    EXPECT_LE(*std::max_element(of.memory.begin(), of.memory.end()), limited.memory_limit);
+  }
+  limited.memory_limit = 1;
+  EXPECT_TRUE(advise(costs({1, 1}), bad, limited).empty());
+}
+
+TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
+  // The last partition has most to do, and under 1F1B it recomputes nothing.
+  const std::vector<Advice> advice =
+      advise(costs({1, 3}), setup({1, 1}, 16, Checkpoint::kExceptLast, kFillDrain));
+  const Advice* schedule = find(advice, Change::kSchedule);
+  ASSERT_NE(schedule, nullptr);
+  EXPECT_EQ(schedule->setup.schedule.name, "1f1b");
+  EXPECT_GT(schedule->speed_up, 1.2);
+}
+
+TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {
+  const PipelineSetup bad = setup({3, 1}, 16, Checkpoint::kAlways, kFillDrain);
+  const Costs slow = costs({1, 1, 1, 1}, /*start=*/4);
+  const std::vector<Advice> advice = advise(slow, bad);
+  ASSERT_GE(advice.size(), 4u);
+  EXPECT_EQ(advice[0].change, Change::kSeveral);
+  EXPECT_THAT(advice[0].setup.balance, ElementsAre(2, 2));
+  EXPECT_EQ(advice[0].setup.chunks, 2);
+  EXPECT_THAT(advice[0].setup.checkpoints, Each(Checkpoint::kNever));
+  // As fast as 1F1B, so it stays.
+  EXPECT_EQ(advice[0].setup.schedule.name, "gpipe");
+  EXPECT_TRUE(std::is_sorted(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) {
+    return a.speed_up > b.speed_up;
+  }));
+}
+
+TEST(Advice, AScheduleForOneNumberOfMicroBatchesIsTriedWithThatOnly) {
+  const NamedSchedule fixed = {"as given",
+                               [](int64_t, int64_t) { return Schedule::one_f_one_b(2, 16); }};
+  const NamedSchedule picky = {"picky", [](int64_t, int64_t) -> Schedule {
+                                 throw std::invalid_argument("not for this number");
+                               }};
+  AdviceOptions of = options();
+  of.schedules = {picky};
+  EXPECT_TRUE(advise(costs({1, 1}, 4), setup({1, 1}, 16, Checkpoint::kNever, fixed), of).empty());
+}
+
+}  // namespace
+}  // namespace gpipe::diagnosis

@@ -1,0 +1,35 @@
+// Costs: what a model's layers cost for micro-batches of any number of rows.
+#ifndef DIAGNOSE_COSTS_H_
+#define DIAGNOSE_COSTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "balance/partition.h"
+#include "balance/profile.h"
+
+namespace gpipe::diagnosis {
+
+// Measured costs: a value type.
+struct Costs {
+  // Of the same layers, for different numbers of rows, the fewest first. One at least.
+  std::vector<balance::Profile> profiles;
+  // Seconds of the loss function for each row of a micro-batch.
+  double loss_forward = 0;
+  double loss_backward = 0;
+  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held:
+  // memory that is given back between steps and touched anew.
+  double fresh_memory = 0;
+  // Layers of which no two neighbors can be separated.
+  std::vector<balance::LayerRange> together;
+
+  // Between two profiles times and bytes are interpolated, beyond them proportional to the rows.
+  balance::Profile at(int64_t rows) const;
+};
+
+// The seconds of all layers for a micro-batch, forward and backward.
+double work_of(const balance::Profile& profile);
+
+}  // namespace gpipe::diagnosis
+
+#endif  // DIAGNOSE_COSTS_H_

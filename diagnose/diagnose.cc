@@ -1,0 +1,375 @@
+#include "diagnose/diagnose.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "balance/model_guard.h"
+#include "balance/profiler.h"
+#include "diagnose/advice.h"
+#include "diagnose/breakdown.h"
+#include "diagnose/costs.h"
+#include "diagnose/measure.h"
+#include "diagnose/step_model.h"
+#include "gpipe/internal/layer_runs.h"
+#include "gpipe/internal/mini_batch.h"
+
+namespace gpipe {
+namespace {
+
+using balance::Profile;
+using diagnosis::Costs;
+
+// By default there is no need for more micro-batches than this for each partition.
+constexpr int64_t kMostChunksPerPartition = 8;
+
+void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
+           const DiagnoseOptions& options) {
+  TORCH_CHECK_VALUE(!pipe.is_empty(), "diagnose was given an empty module holder; give a pipeline");
+  TORCH_CHECK_VALUE(pipe->size() > 0, "diagnose needs a model with at least one layer");
+  TORCH_CHECK_VALUE(loss_fn != nullptr, "diagnose was given an empty loss function");
+  TORCH_CHECK_VALUE(!inputs.empty(), "diagnose was given no input tensor");
+  TORCH_CHECK_VALUE(internal::batch_size(inputs, "input") > 0,
+                    "the mini-batch has 0 rows, so there is nothing to diagnose");
+  for (const c10::Device& device : pipe->devices()) {
+    TORCH_CHECK_VALUE(!device.is_meta(),
+                      "the pipeline is on the meta device, where nothing is computed, so steps "
+                      "have no times; diagnose it on another device");
+  }
+  TORCH_CHECK_VALUE(
+      c10::GradMode::is_enabled(),
+      "diagnose runs training steps, but gradients are switched off (torch::NoGradGuard, or "
+      "inference mode); call it outside");
+  TORCH_CHECK_VALUE(std::isfinite(options.seconds()) && options.seconds() > 0,
+                    "seconds must be a finite number above 0, got ", options.seconds());
+  for (const int64_t chunks : options.chunks()) {
+    TORCH_CHECK_VALUE(chunks >= 1, "chunks to choose from must be at least 1, got ", chunks);
+  }
+  for (const NamedSchedule& schedule : options.schedules()) {
+    TORCH_CHECK_VALUE(schedule.make != nullptr, "the schedule '", schedule.name,
+                      "' to choose from is empty; give a generator");
+  }
+  TORCH_CHECK_VALUE(options.memory_limit() >= 0,
+                    "memory_limit must be 0 (none) or a number of bytes, got ",
+                    options.memory_limit());
+  TORCH_CHECK_VALUE(std::isfinite(options.param_scale()) && options.param_scale() >= 0,
+                    "param_scale must be a finite number of at least 0, got ",
+                    options.param_scale());
+  TORCH_CHECK_VALUE(options.cpu_cores() >= 0,
+                    "cpu_cores must be 0 (those of this machine) or more, got ",
+                    options.cpu_cores());
+}
+
+std::vector<NamedSchedule> schedules_of(const DiagnoseOptions& options) {
+  if (!options.schedules().empty()) return options.schedules();
+  return {{"1f1b", Schedule::one_f_one_b}, {"gpipe", Schedule::gpipe}};
+}
+
+// The schedule that steps have now, under the name of an equal one.
+NamedSchedule schedule_now(const DiagnoseOptions& options, int64_t partitions,
+                           int64_t micro_batches) {
+  const StepOptions step = options.step();
+  const auto make = [step](int64_t stages, int64_t count) {
+    return step.schedule_for(stages, count);
+  };
+  const Schedule now = make(partitions, micro_batches);
+  for (const NamedSchedule& known : schedules_of(options)) {
+    try {
+      if (known.make(partitions, micro_batches) == now) return {known.name, make};
+    } catch (const std::invalid_argument&) {  // not for this number
+    }
+  }
+  return {"as given", make};
+}
+
+// The numbers of micro-batches to choose from: [number] the rows of each.
+std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOptions& options) {
+  std::set<int64_t> result;
+  for (const int64_t chunks : options.chunks()) result.insert(std::min(chunks, rows));
+  if (options.chunks().empty()) {
+    const auto partitions = static_cast<int64_t>(pipe->balance().size());
+    const int64_t most = std::min(rows, kMostChunksPerPartition * partitions);
+    for (int64_t chunks = 1; chunks <= most; chunks *= 2) result.insert(chunks);
+  }
+  return {result.begin(), result.end()};
+}
+
+Tensors moved(const Tensors& tensors, c10::Device device) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.defined() ? tensor.detach().to(device) : tensor);
+  }
+  return result;
+}
+
+// Puts everything back: the model, and the generators of all devices.
+class Guards {
+ public:
+  explicit Guards(GPipe pipe) : model_(*pipe, pipe->devices().front()) {
+    for (const c10::Device& device : pipe->devices()) {
+      if (device.is_cuda() && device != pipe->devices().front()) draws_.emplace_back(none_, device);
+    }
+  }
+
+ private:
+  struct Nothing : torch::nn::Module {};
+  Nothing none_;
+  balance::ModelGuard model_;
+  std::deque<balance::ModelGuard> draws_;
+};
+
+// The measurements of a pipeline and its model.
+class Measurements {
+ public:
+  Measurements(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+               const DiagnoseOptions& options)
+      : pipe_(std::move(pipe)),
+        model_(pipe_->sequential()),
+        device_(pipe_->devices().front()),
+        inputs_(inputs),
+        targets_(targets),
+        loss_fn_(loss_fn),
+        options_(options),
+        rows_(internal::batch_size(inputs, "input")) {}
+
+  const torch::nn::Sequential& model() const { return model_; }
+
+  diagnosis::StepTimer steps() const {
+    return {pipe_, inputs_, targets_, loss_fn_, options_.step()};
+  }
+
+  // The model in one stage on the first device, where it stays from now on.
+  diagnosis::StepTimer one_stage(int64_t chunks, const ScheduleGenerator& schedule) const {
+    StepOptions step = options_.step();
+    step.schedule(schedule);
+    return {one_stage_pipe(chunks), inputs_, moved(targets_, device_), loss_fn_, step};
+  }
+
+  // Of micro-batches in one stage.
+  diagnosis::LossTimes loss(int64_t chunks) const {
+    GPipe single = one_stage_pipe(chunks);
+    const Tensors targets = moved(targets_, device_);
+    StepOptions step = options_.step();
+    step.schedule(Schedule::one_f_one_b).keep_outputs(true).on_event(nullptr);
+    const Tensors outputs = single->step(moved(inputs_, device_), targets, loss_fn_, step).outputs;
+    const internal::MiniBatch cut(rows_, chunks);
+    return diagnosis::measure_loss(cut.cut(outputs, 0), cut.cut(targets, 0), loss_fn_);
+  }
+
+  Profile layers(int64_t rows) const {
+    return balance::profile(model_, inputs_,
+                            balance::ProfileOptions()
+                                .micro_batch_rows(rows)
+                                .timeout(options_.seconds() / 2)
+                                .cpu_threads(pipe_->cpu_threads_per_stage())
+                                .keep_together(options_.keep_together()));
+  }
+
+ private:
+  GPipe one_stage_pipe(int64_t chunks) const {
+    return GPipe(model_, GPipeOptions({static_cast<int64_t>(model_->size())})
+                             .devices({device_})
+                             .chunks(chunks)
+                             .checkpoint(Checkpoint::kNever)
+                             .cpu_threads_per_stage(pipe_->cpu_threads_per_stage()));
+  }
+
+  const GPipe pipe_;
+  torch::nn::Sequential model_;
+  c10::Device device_;
+  const Tensors& inputs_;
+  const Tensors& targets_;
+  const LossFn& loss_fn_;
+  const DiagnoseOptions& options_;
+  int64_t rows_;
+};
+
+// What was measured.
+struct Measured {
+  diagnosis::StepTimes steps;
+  double single = 0;                  // seconds of the same micro-batches in one stage
+  std::map<int64_t, double> by_rows;  // the same for other numbers of rows
+  // As `single`, with all micro-batches held at once; 0: not measured.
+  double held = 0;
+  diagnosis::Link link;
+  Costs costs;
+};
+
+// Layers that the profile has measured together, and those that were asked for.
+std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
+                                          const DiagnoseOptions& options) {
+  std::vector<balance::LayerRange> result = options.keep_together();
+  int64_t first = 0;
+  for (const int64_t layers : internal::pieces_of(model)) {
+    if (layers > 1) result.push_back({first, first + layers - 1});
+    first += layers;
+  }
+  return result;
+}
+
+// Makes the profile's sum what one stage takes for a mini-batch of such micro-batches.
+void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double measured) {
+  const double loss = (costs.loss_forward + costs.loss_backward) * static_cast<double>(rows);
+  const double sum = diagnosis::work_of(profile) * static_cast<double>(rows) /
+                     static_cast<double>(profile.batch_rows);
+  if (sum <= 0 || measured <= loss) return;
+  for (balance::LayerProfile& layer : profile.layers) {
+    layer.forward *= (measured - loss) / sum;
+    layer.backward *= (measured - loss) / sum;
+  }
+}
+
+// `chunks`: numbers of micro-batches to choose from.
+Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                 const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
+  const int64_t rows = internal::batch_size(inputs, "input");
+  const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
+  const std::vector<c10::Device>& devices = pipe->devices();
+  const bool one_device = std::all_of(devices.begin(), devices.end(),
+                                      [&](c10::Device d) { return d == devices.front(); });
+  const Guards guards(pipe);
+  pipe->train();
+  const Measurements of(pipe, inputs, targets, loss_fn, options);
+  Measured result;
+  result.costs.together = together(of.model(), options);
+
+  std::map<int64_t, int64_t> chunks_by_rows = {{sizes.rows, pipe->chunks()}};
+  for (const int64_t count : chunks) {
+    const int64_t each = internal::cut_sizes(rows, count).rows;
+    if (options.run_plain_model() || each <= sizes.rows) chunks_by_rows.insert({each, count});
+  }
+  if (options.run_plain_model()) chunks_by_rows.insert({rows, 1});
+  const auto all = static_cast<int64_t>(chunks_by_rows.size()) + 1;
+  const auto tell = [&](const std::string& what, int64_t done) {
+    if (options.progress()) options.progress()(what, done, all);
+  };
+
+  tell("steps", 0);
+  diagnosis::StepTimer steps = of.steps();
+  steps.run(/*counts=*/false);
+  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds());
+  result.link = diagnosis::measure_link(devices);
+
+  std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
+  for (const auto& [each, count] : chunks_by_rows) {
+    diagnosis::StepTimer timer = of.one_stage(count, Schedule::one_f_one_b);
+    try {
+      timer.run(/*counts=*/false);
+    } catch (const c10::OutOfMemoryError&) {
+      if (each <= sizes.rows) throw;
+      break;  // nor do more rows fit
+    }
+    stages.emplace(each, std::move(timer));
+  }
+  // Memory for the host is given back and taken anew; on accelerators it is kept.
+  std::optional<diagnosis::StepTimer> held;
+  if (devices.front().is_cpu() && sizes.micro_batches > 1 && stages.count(rows) > 0) {
+    held = of.one_stage(pipe->chunks(), Schedule::gpipe);
+  }
+  std::vector<diagnosis::StepTimer*> timers;
+  if (one_device) timers.push_back(&steps);
+  if (held) timers.push_back(&*held);
+  for (auto& [each, timer] : stages) timers.push_back(&timer);
+  diagnosis::run_in_turns(timers, options.seconds());
+  result.steps = steps.times();
+  for (const auto& [each, timer] : stages) result.by_rows[each] = timer.times().step;
+  result.single = result.by_rows.at(sizes.rows);
+  if (held) result.held = held->times().step;
+
+  Costs& costs = result.costs;
+  const diagnosis::LossTimes loss = of.loss(pipe->chunks());
+  costs.loss_forward = loss.forward / static_cast<double>(sizes.rows);
+  costs.loss_backward = loss.backward / static_cast<double>(sizes.rows);
+  for (const auto& [each, seconds] : result.by_rows) {
+    tell("layers, " + std::to_string(each) + (each == 1 ? " row" : " rows"),
+         static_cast<int64_t>(costs.profiles.size()) + 1);
+    costs.profiles.push_back(of.layers(each));
+    fit_profile(costs.profiles.back(), costs, rows, seconds);
+  }
+  int64_t kept = 0;
+  for (const balance::LayerProfile& layer : costs.at(sizes.rows).layers) kept += layer.kept;
+  if (kept > 0 && held) {
+    costs.fresh_memory = std::max(0.0, result.held - result.single) / static_cast<double>(kept) /
+                         static_cast<double>(sizes.micro_batches);
+  }
+  return result;
+}
+
+}  // namespace
+
+Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                   const DiagnoseOptions& options) {
+  check(pipe, inputs, loss_fn, options);
+  const int64_t rows = internal::batch_size(inputs, "input");
+  const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
+  const auto partitions = static_cast<int64_t>(pipe->balance().size());
+  const std::vector<c10::Device>& devices = pipe->devices();
+  const bool on_cpu =
+      std::all_of(devices.begin(), devices.end(), [](c10::Device d) { return d.is_cpu(); });
+
+  Diagnosis result;
+  result.rows = rows;
+  result.micro_batches = sizes.micro_batches;
+  result.memory_limit = options.memory_limit();
+  result.setup.balance = pipe->balance();
+  result.setup.chunks = pipe->chunks();
+  result.setup.checkpoints = pipe->partition_checkpoints();
+  result.setup.schedule = schedule_now(options, partitions, sizes.micro_batches);
+  const PipelineSetup& setup = result.setup;
+
+  diagnosis::AdviceOptions wanted;
+  wanted.chunks = chunks_of(pipe, rows, options);
+  wanted.schedules = schedules_of(options);
+  wanted.memory_limit = options.memory_limit();
+  wanted.param_scale = options.param_scale();
+  const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
+  const Costs& costs = measured.costs;
+  const auto unknown = [&](int64_t chunks) {
+    return measured.by_rows.count(internal::cut_sizes(rows, chunks).rows) == 0;
+  };
+  wanted.chunks.erase(std::remove_if(wanted.chunks.begin(), wanted.chunks.end(), unknown),
+                      wanted.chunks.end());
+  const auto plain = measured.by_rows.find(rows);
+  result.whole_batch = plain != measured.by_rows.end();
+  result.plain = diagnosis::on_grid(result.whole_batch ? plain->second : measured.single);
+  result.step = diagnosis::on_grid(measured.steps.step);
+  result.workers = setup.schedule.make(partitions, sizes.micro_batches).workers();
+  diagnosis::Machine machine;
+  machine.cores = result.cores =
+      diagnosis::partitions_at_once(devices, pipe->cpu_threads_per_stage(), options.cpu_cores());
+  machine.bandwidth = measured.link.bandwidth;
+  machine.latency = measured.link.latency;
+
+  result.device = costs.profiles.front().device;
+  if (on_cpu) {
+    machine.contention = result.contention =
+        diagnosis::fit_contention(costs, rows, setup, machine, measured.steps.busy);
+  }
+  result.ideal = diagnosis::on_grid(result.plain / static_cast<double>(result.workers));
+  result.parts = diagnosis::break_down(costs, rows, setup, machine, result.ideal, result.step);
+  const diagnosis::ModeledStep modeled = diagnosis::model_step(costs, rows, setup, machine);
+  const std::vector<int64_t> memory =
+      diagnosis::model_memory(costs, rows, setup, options.param_scale());
+  for (size_t j = 0; j < modeled.partitions.size(); ++j) {
+    const diagnosis::ModeledPartition& of = modeled.partitions[j];
+    result.partitions.push_back({of.layers, of.work, of.recompute, memory[j]});
+    const PartitionDiagnosis& most = result.partitions[static_cast<size_t>(result.binding)];
+    if (of.work + of.recompute > most.work + most.recompute) {
+      result.binding = static_cast<int64_t>(j);
+    }
+  }
+  result.advice = diagnosis::find_advice(costs, rows, setup, machine, result.step, wanted);
+  return result;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,94 @@
+// diagnose: why training is slow in a pipeline, and what to change.
+//
+// It runs the pipeline for some steps, the plain model, and the layers one by one; it says where
+// the time goes, and predicts what other options would gain. docs/slow.md shows how to read it,
+// docs/design/diagnose.md how it is found and how good the predictions are.
+#ifndef DIAGNOSE_DIAGNOSE_H_
+#define DIAGNOSE_DIAGNOSE_H_
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "balance/partition.h"
+#include "diagnose/diagnosis.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/options.h"
+
+namespace gpipe {
+
+struct DiagnoseOptions {
+  // The steps to be diagnosed, above all their schedule. An observer in it is not called.
+  // Default: StepOptions().
+  TORCH_ARG(StepOptions, step) = {};
+
+  // Seconds of each measurement (about ten): above 0, finite. What is measured runs in turns, three
+  // times at least. Default: 1.
+  TORCH_ARG(double, seconds) = 1.0;
+
+  // Numbers of micro-batches to choose from, each at least 1. Default: 1, 2, 4, ..., up to 8 for
+  // each partition, and at most the rows of the mini-batch.
+  TORCH_ARG(std::vector<int64_t>, chunks) = {};
+
+  // Schedules to choose from. Default: Schedule::one_f_one_b ("1f1b") and Schedule::gpipe
+  // ("gpipe").
+  TORCH_ARG(std::vector<NamedSchedule>, schedules) = {};
+
+  // Layers of which no two neighbors may be separated. Default: none.
+  TORCH_ARG(std::vector<balance::LayerRange>, keep_together) = {};
+
+  // Bytes of each partition's device: nothing that is predicted to take more is advised. Default:
+  // 0, no limit.
+  TORCH_ARG(int64_t, memory_limit) = 0;
+
+  // What a parameter takes, in units of its own bytes: see balance::ParamScale. Default: 2, the
+  // parameter and its gradient.
+  TORCH_ARG(double, param_scale) = 2.0;
+
+  // The CPU's cores, for partitions there. Default: 0, those that this process may use.
+  TORCH_ARG(int64_t, cpu_cores) = 0;
+
+  // Whether the plain model runs the whole mini-batch at once on the first device, which needs the
+  // memory for it. If not, or where it runs out of memory there, a step is compared with the
+  // same micro-batches one after another, and fewer micro-batches are not advised.
+  // Default: true.
+  TORCH_ARG(bool, run_plain_model) = true;
+
+  // Called before each part of the measurements with what it is ("steps", "layers, 4 rows"), how
+  // many have been done, and of how many. What it throws ends the diagnosis.
+  // Default: none.
+  using Progress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
+  TORCH_ARG(Progress, progress) = nullptr;
+};
+
+// Diagnoses steps of `pipe`, as its step() would run them, in training mode.
+//
+// Afterwards pipeline and model are exactly as before, also if something throws: parameters,
+// gradients, buffers, modes, generators of random numbers; gradients are taken off meanwhile. (Not
+// undone: what a layer registers or keeps in members of its own, and gradients of tensors that no
+// layer has registered, of a loss function with parameters, say.) Inputs and targets get no
+// gradients. That takes memory for a copy of parameters and buffers; and where partitions have
+// several devices, the whole model is on the first of them meanwhile.
+//
+// Requirements: nobody else uses the model, or draws random numbers, meanwhile. Nothing else
+// computes on the machine, or the times mean little.
+//
+// Throws c10::ValueError for options out of range, a pipeline without layers or on the meta device,
+// and what step() refuses: no rows, a schedule that does not fit, a loss that needs no gradient;
+// what balance::profile() refuses; and what a layer throws.
+//
+// Example:
+//   gpipe::Diagnosis diagnosis = gpipe::diagnose(pipe, {input}, {target}, loss_fn);
+//   std::cout << to_text(diagnosis);  // diagnose/diagnosis_text.h
+//   const gpipe::PipelineSetup& better = diagnosis.advice.at(0).setup;
+//   pipe = gpipe::GPipe(model, gpipe::GPipeOptions(better.balance)
+//       .chunks(better.chunks).partition_checkpoints(better.checkpoints));
+Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                   const DiagnoseOptions& options = {});
+
+}  // namespace gpipe
+
+#endif  // DIAGNOSE_DIAGNOSE_H_

@@ -1,0 +1,343 @@
+// What a diagnosis finds in pipelines whose costs are known, and that it leaves no trace.
+#include "diagnose/diagnose.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/rand.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sample_models.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using at::Tensor;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::layer;
+using ::testing::ThrowsMessage;
+
+constexpr double kMs = 1e-3;
+
+std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
+
+// Sleeps in its forward, and in its backward, for `each` seconds and `row` for each row. Sleeping
+// needs no core, so the tests hold beside others.
+auto sleeper(double row, double each = 0) {
+  return layer<Tensor, Tensor>([=](const Tensor& x) {
+    const std::chrono::duration<double> time(each + row * static_cast<double>(x.size(0)));
+    std::this_thread::sleep_for(time);
+    Tensor y = x * 1;
+    y.register_hook([time](const Tensor&) { std::this_thread::sleep_for(time); });
+    return y;
+  });
+}
+
+Tensor sum(const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); }
+
+Diagnosis diagnose_sleepers(const std::shared_ptr<nn::Module>& first,
+                            const std::shared_ptr<nn::Module>& second, int64_t chunks,
+                            Checkpoint mode) {
+  using Layer = testing::FunctionImpl<Tensor, Tensor>;
+  nn::Sequential model(nn::Linear(2, 2), std::dynamic_pointer_cast<Layer>(first),
+                       std::dynamic_pointer_cast<Layer>(second));
+  const GPipe pipe(model, GPipeOptions({2, 1}).devices(cpus(2)).chunks(chunks).checkpoint(mode));
+  return diagnose(pipe, {at::rand({8, 2})}, {}, sum, DiagnoseOptions().seconds(1e-3).cpu_cores(64));
+}
+
+const Advice* find(const Diagnosis& diagnosis, Change change) {
+  for (const Advice& advice : diagnosis.advice) {
+    if (advice.change == change) return &advice;
+  }
+  return nullptr;
+}
+
+void expect_exact_sum(const Diagnosis& diagnosis) {
+  double sum = 0;
+  for (const Part& part : diagnosis.parts) sum += part.seconds;
+  EXPECT_EQ(sum, diagnosis.step - diagnosis.ideal);
+}
+
+TEST(Diagnose, FindsTheSlowStage) {
+  const Diagnosis d = diagnose_sleepers(sleeper(1 * kMs), sleeper(4 * kMs), 8, Checkpoint::kNever);
+  EXPECT_EQ(d.binding, 1);
+  EXPECT_EQ(d.micro_batches, 8);
+  EXPECT_EQ(d.workers, 2);
+  EXPECT_TRUE(d.whole_batch);
+  // 64 ms of 80, where 40 would be its share.
+  EXPECT_GT(d.seconds(Cause::kImbalance), 12 * kMs);
+  EXPECT_LT(d.seconds(Cause::kImbalance), 72 * kMs);
+  EXPECT_EQ(d.seconds(Cause::kRecompute), 0);
+  EXPECT_EQ(d.seconds(Cause::kTransfers), 0);
+  EXPECT_GT(d.seconds(Cause::kImbalance), d.seconds(Cause::kFillAndDrain));
+  EXPECT_GT(d.partitions[1].work, 2 * d.partitions[0].work);
+  EXPECT_EQ(d.setup.schedule.name, "1f1b");
+  expect_exact_sum(d);
+}
+
+TEST(Diagnose, FindsFillAndDrain) {
+  const Diagnosis d = diagnose_sleepers(sleeper(2 * kMs), sleeper(2 * kMs), 2, Checkpoint::kNever);
+  // Half as much again as the 32 ms of each.
+  EXPECT_GT(d.seconds(Cause::kFillAndDrain), 8 * kMs);
+  EXPECT_LT(d.seconds(Cause::kFillAndDrain), 32 * kMs);
+  expect_exact_sum(d);
+  const Advice* chunks = find(d, Change::kChunks);
+  ASSERT_NE(chunks, nullptr);
+  EXPECT_GT(chunks->setup.chunks, 2);
+  EXPECT_GT(chunks->speed_up, 1.1);
+  EXPECT_LT(chunks->step, d.step);
+}
+
+TEST(Diagnose, FindsRecomputes) {
+  const Diagnosis d = diagnose_sleepers(sleeper(2 * kMs), sleeper(2 * kMs), 8, Checkpoint::kAlways);
+  // Half as much again as the 32 ms of each, and a little of fill and drain.
+  EXPECT_GT(d.seconds(Cause::kRecompute), 8 * kMs);
+  EXPECT_LT(d.seconds(Cause::kRecompute), 36 * kMs);
+  expect_exact_sum(d);
+  const Advice* never = find(d, Change::kCheckpoints);
+  ASSERT_NE(never, nullptr);
+  EXPECT_THAT(never->setup.checkpoints, ::testing::Each(Checkpoint::kNever));
+  EXPECT_GT(never->speed_up, 1.2);
+  EXPECT_LT(never->speed_up, 1.8);
+}
+
+TEST(Diagnose, FindsSmallMicroBatches) {
+  const Diagnosis d =
+      diagnose_sleepers(sleeper(0, 5 * kMs), sleeper(0, 5 * kMs), 8, Checkpoint::kNever);
+  // 80 ms in each instead of 10.
+  EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 35 * kMs);
+  EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 0.5 * (d.step - d.ideal));
+  expect_exact_sum(d);
+  const Advice* chunks = find(d, Change::kChunks);
+  ASSERT_NE(chunks, nullptr);
+  EXPECT_LE(chunks->setup.chunks, 2);
+  EXPECT_GT(chunks->speed_up, 2);
+}
+
+TEST(Diagnose, WithoutThePlainModelFewerMicroBatchesAreNotAdvised) {
+  nn::Sequential model(nn::Linear(2, 2), sleeper(0, 3 * kMs));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(4));
+  std::vector<std::string> told;
+  const Diagnosis d = diagnose(pipe, {at::rand({8, 2})}, {}, sum,
+                               DiagnoseOptions().seconds(1e-3).run_plain_model(false).progress(
+                                   [&](const std::string& what, int64_t done, int64_t all) {
+                                     EXPECT_EQ(done, static_cast<int64_t>(told.size()));
+                                     EXPECT_LT(done, all);
+                                     told.push_back(what);
+                                   }));
+  EXPECT_FALSE(d.whole_batch);
+  EXPECT_EQ(std::count(told.begin(), told.end(), "layers, 8 rows"), 0);
+  EXPECT_EQ(std::count(told.begin(), told.end(), "layers, 2 rows"), 1);
+  for (const Advice& advice : d.advice) EXPECT_GE(advice.setup.chunks, 4);
+  expect_exact_sum(d);
+}
+
+TEST(Diagnose, FewerRowsThanChunksAreAsManyMicroBatches) {
+  nn::Sequential model(nn::Linear(2, 2), nn::Linear(2, 2));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(8));
+  const Diagnosis d = diagnose(pipe, {at::rand({3, 2})}, {}, sum, DiagnoseOptions().seconds(1e-3));
+  EXPECT_EQ(d.micro_batches, 3);
+  EXPECT_EQ(d.rows, 3);
+  expect_exact_sum(d);
+}
+
+TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
+  nn::Sequential model(nn::Linear(2, 2), nn::Linear(2, 2));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(4));
+  const auto named = [&](const StepOptions& step) {
+    return diagnose(pipe, {at::rand({4, 2})}, {}, sum, DiagnoseOptions().seconds(1e-4).step(step))
+        .setup.schedule.name;
+  };
+  EXPECT_EQ(named(StepOptions().schedule(Schedule::gpipe)), "gpipe");
+  EXPECT_EQ(named(StepOptions().schedule(Schedule::one_f_one_b(2, 4))), "1f1b");
+  // Both stages on one worker.
+  EXPECT_EQ(named(StepOptions().schedule(Schedule::from_text(
+                "stages 2\nmicro_batches 4\nworker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 "
+                "F1.2 B1.2 B0.2 F0.3 F1.3 B1.3 B0.3\n"))),
+            "as given");
+}
+
+// What must be as before.
+struct State {
+  explicit State(const GPipe& pipe) : draws(at::detail::getDefaultCPUGenerator().get_state()) {
+    for (const Tensor& parameter : pipe->parameters()) {
+      values.push_back(parameter.detach().clone());
+      gradients.push_back(parameter.grad());
+      gradient_values.push_back(parameter.grad().defined() ? parameter.grad().clone() : Tensor());
+    }
+    for (const Tensor& buffer : pipe->buffers()) values.push_back(buffer.clone());
+    for (const auto& module : pipe->modules()) modes.push_back(module->is_training());
+  }
+  Tensor draws;
+  std::vector<Tensor> values, gradients, gradient_values;
+  std::vector<bool> modes;
+};
+
+void expect_same(const State& now, const State& before) {
+  EXPECT_THAT(now.draws, EqualsBitwise(before.draws));
+  EXPECT_EQ(now.modes, before.modes);
+  ASSERT_EQ(now.values.size(), before.values.size());
+  for (size_t k = 0; k < now.values.size(); ++k) {
+    EXPECT_THAT(now.values[k], EqualsBitwise(before.values[k])) << k;
+  }
+  for (size_t k = 0; k < now.gradients.size(); ++k) {
+    EXPECT_TRUE(now.gradients[k].is_same(before.gradients[k])) << k;
+    if (!now.gradients[k].defined()) continue;
+    EXPECT_THAT(now.gradient_values[k], EqualsBitwise(before.gradient_values[k])) << k;
+  }
+}
+
+class DiagnoseModels : public ::testing::TestWithParam<testing::SampleModel> {};
+
+TEST_P(DiagnoseModels, LeavesNoTrace) {
+  const testing::SampleModel& sample = GetParam();
+  GPipe pipe(sample.make(), GPipeOptions({sample.layers - sample.layers / 2, sample.layers / 2})
+                                .devices(cpus(2))
+                                .chunks(3));
+  const Tensors inputs = sample.inputs(7);
+  const Tensors targets = sample.targets(7);
+  pipe->step(inputs, targets, sample.loss);
+  pipe->begin()->get()->eval();
+  const State before(pipe);
+  const Diagnosis d = diagnose(pipe, inputs, targets, sample.loss, DiagnoseOptions().seconds(1e-4));
+  expect_same(State(pipe), before);
+  expect_exact_sum(d);
+  EXPECT_GT(d.step, 0);
+  EXPECT_GT(d.partitions[0].memory, 0);
+
+  const std::vector<Tensor> parameters = pipe->parameters();
+  const auto stops = [](const std::string&, int64_t done, int64_t) {
+    if (done == 2) throw std::runtime_error("enough");
+  };
+  EXPECT_THAT(
+      [&] {
+        diagnose(pipe, inputs, targets, sample.loss,
+                 DiagnoseOptions().seconds(1e-4).progress(stops));
+      },
+      ThrowsMessage<std::runtime_error>("enough"));
+  expect_same(State(pipe), before);
+  pipe->step(inputs, targets, sample.loss);  // still usable
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DiagnoseModels, ::testing::ValuesIn(testing::sample_models()),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           name.erase(std::remove_if(name.begin(), name.end(),
+                                                     [](unsigned char c) { return !isalnum(c); }),
+                                      name.end());
+                           return name;
+                         });
+
+TEST(Diagnose, InputsAndTargetsGetNoGradients) {
+  nn::Sequential model(nn::Linear(2, 2), nn::Linear(2, 2));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2}).requires_grad_();
+  const Tensor target = at::rand({4, 2}).requires_grad_();
+  diagnose(
+      pipe, {input}, {target},
+      [](const Tensors& outputs, const Tensors& targets) {
+        return (outputs.at(0) - targets.at(0)).square().mean();
+      },
+      DiagnoseOptions().seconds(1e-4));
+  EXPECT_FALSE(input.grad().defined());
+  EXPECT_FALSE(target.grad().defined());
+}
+
+TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
+  nn::Sequential model(nn::BatchNorm1d(2), nn::Linear(2, 2));
+  const GPipe pipe(model,
+                   GPipeOptions({1, 1}).devices(cpus(2)).chunks(2).deferred_batch_norm(true));
+  const Tensor input = at::rand({4, 2});
+  const State before(pipe);
+  diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4));
+  expect_same(State(pipe), before);
+}
+
+// Uses, and has registered, the weight of another layer.
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const Tensor& weight) : weight(register_parameter("weight", weight)) {}
+  Tensor forward(const Tensor& x) { return x.matmul(weight); }
+  Tensor weight;
+};
+TORCH_MODULE(Tied);
+
+TEST(Diagnose, TiedWeightsMayBeAnywhere) {
+  nn::Linear first(2, 2);
+  nn::Sequential model(first, nn::Linear(2, 2), Tied(first->weight));
+  const GPipe pipe(model, GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2});
+  const State before(pipe);
+  expect_exact_sum(diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4)));
+  expect_same(State(pipe), before);
+}
+
+TEST(DiagnoseRefuses, WhatCannotBeDiagnosed) {
+  nn::Sequential model(nn::Linear(2, 2), nn::Linear(2, 2));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2});
+  const auto run = [&](const Tensors& inputs, const LossFn& loss,
+                       const DiagnoseOptions& options = DiagnoseOptions()) {
+    return [=] { diagnose(pipe, inputs, {}, loss, DiagnoseOptions(options).seconds(1e-4)); };
+  };
+  const auto refuses = [](const std::string& text) {
+    return ThrowsMessage<c10::ValueError>(HasSubstr(text));
+  };
+  const State before(pipe);
+  EXPECT_THAT([&] { diagnose(GPipe(nullptr), {input}, {}, sum); }, refuses("empty module holder"));
+  EXPECT_THAT(
+      [&] {
+        diagnose(GPipe(nn::Sequential(), GPipeOptions(std::vector<int64_t>())), {input}, {}, sum);
+      },
+      refuses("at least one layer"));
+  EXPECT_THAT(run({input}, nullptr), refuses("empty loss function"));
+  EXPECT_THAT(run({}, sum), refuses("no input tensor"));
+  EXPECT_THAT(run({at::rand({0, 2})}, sum), refuses("0 rows"));
+  EXPECT_THAT(run({input}, [](const Tensors&, const Tensors&) { return at::rand({}); }),
+              refuses("gradient"));
+  EXPECT_THAT(
+      run({input}, sum, DiagnoseOptions().step(StepOptions().schedule(Schedule::gpipe(2, 3)))),
+      refuses("micro-batches"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().chunks({0})), refuses("at least 1, got 0"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().schedules({{"none", nullptr}})),
+              refuses("'none'"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().memory_limit(-1)), refuses("memory_limit"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(-1)), refuses("param_scale"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().cpu_cores(-1)), refuses("cpu_cores"));
+  EXPECT_THAT([&] { diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(0)); },
+              refuses("seconds"));
+  {
+    const c10::NoGradGuard no_grad;
+    EXPECT_THAT(run({input}, sum), refuses("gradients are switched off"));
+  }
+  expect_same(State(pipe), before);
+}
+
+TEST(DiagnoseRefuses, AnErrorOfALayerComesThrough) {
+  nn::Sequential model(nn::Linear(2, 2), layer<Tensor, Tensor>([](const Tensor&) -> Tensor {
+                         throw std::runtime_error("broken");
+                       }));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
+  const Tensor input = at::rand({4, 2});
+  const State before(pipe);
+  EXPECT_THAT([&] { diagnose(pipe, {input}, {}, sum); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("broken")));
+  expect_same(State(pipe), before);
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,84 @@
+// Diagnosis: where the time of a pipeline's step goes, and what to change.
+#ifndef DIAGNOSE_DIAGNOSIS_H_
+#define DIAGNOSE_DIAGNOSIS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "balance/partition.h"
+#include "diagnose/pipeline_setup.h"
+
+namespace gpipe {
+
+// Why a step takes longer than the ideal, in the order in which they are told apart.
+enum class Cause : uint8_t {
+  kSmallMicroBatches,  // a sample takes longer in a micro-batch than in the whole batch
+  kImbalance,          // the busiest worker has more to do than the others
+  kFillAndDrain,       // workers wait for the first micro-batches, and for the last ones
+  kRecompute,          // second forwards
+  kTransfers,          // copies between devices
+  kSharedCores,        // partitions compute at once on fewer cores, or slow each other down
+  kOverhead,           // the rest: the pipeline itself, and what the model above does not know
+};
+
+// "small micro-batches"
+const char* to_text(Cause cause);
+
+// Seconds of a step that a cause takes; negative where it saves time.
+struct Part {
+  Cause cause{};
+  double seconds = 0;
+};
+
+// Of a whole step, in seconds and bytes.
+struct PartitionDiagnosis {
+  balance::LayerRange layers{};
+  double work = 0;       // forwards and backwards
+  double recompute = 0;  // second forwards
+  int64_t memory = 0;    // predicted: see balance::PartitionExplanation::memory
+};
+
+// What a piece of advice changes.
+enum class Change : uint8_t { kChunks, kBalance, kCheckpoints, kSchedule, kSeveral };
+
+const char* to_text(Change change);  // "chunks", "several"
+
+struct Advice {
+  Change change{};
+  PipelineSetup setup;          // the whole of it, the rest as it is now
+  double step = 0;              // predicted seconds
+  double speed_up = 1;          // the step as it is / the predicted one
+  std::vector<int64_t> memory;  // bytes, predicted, by partition
+};
+
+// A value.
+struct Diagnosis {
+  std::string device;   // a name for people
+  int64_t rows = 0;     // of the mini-batch
+  int64_t workers = 0;  // of the schedule: the ideal is that many times as fast as one device
+  int64_t micro_batches = 0;
+  PipelineSetup setup;  // as it is
+
+  double step = 0;   // measured: the median
+  double plain = 0;  // measured: the plain model, the whole batch at once, on one device
+  // False where `plain` is the time of the same micro-batches one after another instead (see
+  // DiagnoseOptions::run_plain_model). Small micro-batches are not told then.
+  bool whole_batch = true;
+  double ideal = 0;         // plain / workers
+  std::vector<Part> parts;  // of each cause; they sum up to step - ideal exactly
+
+  int64_t cores = 0;      // how many partitions can compute at once
+  double contention = 1;  // how many times as long an action takes beside others
+  int64_t binding = 0;    // the partition with the most to do
+  std::vector<PartitionDiagnosis> partitions;
+
+  int64_t memory_limit = 0;    // bytes of each device; 0: none was given
+  std::vector<Advice> advice;  // by gain, the largest first
+
+  double seconds(Cause cause) const;
+};
+
+}  // namespace gpipe
+
+#endif  // DIAGNOSE_DIAGNOSIS_H_

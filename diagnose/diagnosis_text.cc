@@ -1,0 +1,224 @@
+#include "diagnose/diagnosis_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "command/wrap.h"
+
+namespace gpipe {
+namespace {
+
+constexpr size_t kColumns = 80;
+constexpr double kBar = 30;  // columns of a part that is all of the loss
+
+// At least three significant digits, all digits before the point, no exponent.
+std::string digits(double value) {
+  const double size = std::abs(value);
+  if (size < 0.0005) return "0";
+  return absl::StrFormat("%.*f", size < 1 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0, value);
+}
+std::string ms(double seconds) { return digits(seconds * 1e3); }
+std::string mib(int64_t bytes) { return digits(static_cast<double>(bytes) / (1 << 20)); }
+
+std::string counted(int64_t count, const std::string& one, const std::string& many) {
+  return absl::StrFormat("%d %s", count, count == 1 ? one : many);
+}
+
+std::string wrapped(const std::string& text, size_t first = 0, size_t rest = 2) {
+  return command::wrap(text, kColumns, first, rest);
+}
+
+// "{3, 4}"
+template <typename T>
+std::string list(const std::vector<T>& values) {
+  return "{" + absl::StrJoin(values, ", ") + "}";
+}
+
+// "never", or "{always, never}" where partitions differ.
+std::string modes(const std::vector<Checkpoint>& checkpoints) {
+  std::vector<std::string> names;
+  for (const Checkpoint mode : checkpoints) names.emplace_back(to_text(mode));
+  const bool same = std::all_of(names.begin(), names.end(),
+                                [&](const std::string& name) { return name == names.front(); });
+  return names.empty() || !same ? list(names) : names.front();
+}
+
+std::string describe(const PipelineSetup& setup) {
+  return absl::StrFormat("balance %s, chunks %d, checkpoint %s, schedule %s", list(setup.balance),
+                         setup.chunks, modes(setup.checkpoints), setup.schedule.name);
+}
+
+// What `other` has that `now` has not.
+std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
+  std::vector<std::string> result;
+  if (other.chunks != now.chunks) {
+    result.push_back(absl::StrFormat("chunks %d (now %d)", other.chunks, now.chunks));
+  }
+  if (other.balance != now.balance) {
+    result.push_back(
+        absl::StrFormat("balance %s (now %s)", list(other.balance), list(now.balance)));
+  }
+  if (other.checkpoints != now.checkpoints) {
+    result.push_back(absl::StrFormat("checkpoint %s (now %s)", modes(other.checkpoints),
+                                     modes(now.checkpoints)));
+  }
+  if (other.schedule.name != now.schedule.name) {
+    result.push_back(
+        absl::StrFormat("schedule %s (now %s)", other.schedule.name, now.schedule.name));
+  }
+  return absl::StrJoin(result, ", ");
+}
+
+// "what is lost to it, in words for who has never read the design"
+std::string explained(const Diagnosis& d, Cause cause) {
+  switch (cause) {
+    case Cause::kSmallMicroBatches:
+      return "a sample takes longer in a micro-batch than in the whole batch";
+    case Cause::kImbalance:
+      return absl::StrFormat("partition %d has more to do than the others", d.binding);
+    case Cause::kFillAndDrain:
+      return "waiting for the first and the last micro-batches";
+    case Cause::kRecompute:
+      return "second forwards of what is checkpointed";
+    case Cause::kTransfers:
+      return "copies between devices";
+    case Cause::kSharedCores:
+      return absl::StrFormat("room for %s; beside others %.2f times as slow",
+                             counted(d.cores, "partition", "partitions"), d.contention);
+    case Cause::kOverhead:
+      return "the rest";
+  }
+  return "";
+}
+
+std::string parts_text(const Diagnosis& d) {
+  const double lost = d.step - d.ideal;
+  std::string text;
+  for (const Part& part : d.parts) {
+    const double share = lost > 0 ? part.seconds / lost : 0.0;
+    const auto columns = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBar + 0.5);
+    std::string line = absl::StrFormat("  %-21s%9s ms%6.0f%%  %s", to_text(part.cause),
+                                       ms(part.seconds), share * 100, std::string(columns, '#'));
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  text += absl::StrFormat("  %-21s%9s ms%6.0f%%\n", "together", ms(lost), lost > 0 ? 100.0 : 0.0);
+  return text;
+}
+
+std::string partitions_text(const Diagnosis& d) {
+  constexpr char kRow[] = "%-8s%12s%12s%12s%14s\n";
+  std::string text =
+      absl::StrFormat(kRow, "part.", "layers", "work, ms", "recompute", "memory, MiB");
+  for (size_t j = 0; j < d.partitions.size(); ++j) {
+    const PartitionDiagnosis& partition = d.partitions[j];
+    const bool binds = static_cast<int64_t>(j) == d.binding;
+    text += absl::StrFormat(kRow, absl::StrFormat("%d%s", j, binds ? " *" : ""),
+                            absl::StrFormat("%d-%d", partition.layers.first, partition.layers.last),
+                            ms(partition.work), ms(partition.recompute), mib(partition.memory));
+  }
+  return text + absl::StrFormat("* has the most to do. Memory is predicted.\n");
+}
+
+std::string advice_text(const Diagnosis& d) {
+  if (d.advice.empty()) {
+    return wrapped(d.memory_limit > 0
+                       ? absl::StrFormat("Nothing that was tried is predicted to be faster by 2 %% "
+                                         "or more within %s MiB for each partition.",
+                                         mib(d.memory_limit))
+                       : std::string("Nothing that was tried is predicted to be faster by 2 % or "
+                                     "more: chunks, balance, checkpoints, schedule."));
+  }
+  std::string text = "What to change, and what it is predicted to gain:\n";
+  for (const Advice& advice : d.advice) {
+    const std::string line = absl::StrFormat(
+        "%5.2f times as fast, %s ms: %s; at most %s MiB in a partition", advice.speed_up,
+        ms(advice.step), changes(d.setup, advice.setup),
+        mib(advice.memory.empty() ? 0
+                                  : *std::max_element(advice.memory.begin(), advice.memory.end())));
+    text += wrapped(line, 2, 8);
+  }
+  return text;
+}
+
+nlohmann::ordered_json json_of(const PipelineSetup& setup) {
+  std::vector<std::string> checkpoints;
+  for (const Checkpoint mode : setup.checkpoints) checkpoints.emplace_back(to_text(mode));
+  return {{"balance", setup.balance},
+          {"chunks", setup.chunks},
+          {"checkpoints", checkpoints},
+          {"schedule", setup.schedule.name}};
+}
+
+}  // namespace
+
+std::string to_text(const Diagnosis& d) {
+  const std::string batch = counted(d.rows, "row", "rows");
+  std::string text = wrapped("Setup: " + describe(d.setup) + ".");
+  text += wrapped(absl::StrFormat(
+      "A step of %s in %s takes %s ms. On one device %s takes %s ms, so %s could take %s ms: "
+      "%s ms are lost.",
+      batch, counted(d.micro_batches, "micro-batch", "micro-batches"), ms(d.step),
+      d.whole_batch ? "the plain model, with all rows at once,"
+                    : "the same, one micro-batch after another,",
+      ms(d.plain), counted(d.workers, "worker", "workers"), ms(d.ideal), ms(d.step - d.ideal)));
+  text += "\n" + parts_text(d) + "\n";
+  // What the largest part means.
+  const auto largest =
+      std::max_element(d.parts.begin(), d.parts.end(),
+                       [](const Part& a, const Part& b) { return a.seconds < b.seconds; });
+  if (largest != d.parts.end() && largest->seconds > 0) {
+    text += wrapped(absl::StrFormat("Most is lost to %s: %s.", to_text(largest->cause),
+                                    explained(d, largest->cause))) +
+            "\n";
+  }
+  text += partitions_text(d) + "\n" + advice_text(d);
+  return text + wrapped("Measured on: " + d.device + ".");
+}
+
+std::string to_json(const Diagnosis& d) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"units", "seconds, bytes"},
+               {"device", d.device},
+               {"rows", d.rows},
+               {"workers", d.workers},
+               {"micro_batches", d.micro_batches},
+               {"setup", json_of(d.setup)},
+               {"step", d.step},
+               {"plain", d.plain},
+               {"whole_batch", d.whole_batch},
+               {"ideal", d.ideal}};
+  Json& parts = json["parts"] = Json::array();
+  for (const Part& part : d.parts) {
+    parts.push_back({{"cause", to_text(part.cause)}, {"seconds", part.seconds}});
+  }
+  json["cores"] = d.cores;
+  json["contention"] = d.contention;
+  json["binding"] = d.binding;
+  Json& partitions = json["partitions"] = Json::array();
+  for (const PartitionDiagnosis& partition : d.partitions) {
+    partitions.push_back({{"first_layer", partition.layers.first},
+                          {"last_layer", partition.layers.last},
+                          {"work", partition.work},
+                          {"recompute", partition.recompute},
+                          {"memory", partition.memory}});
+  }
+  json["memory_limit"] = d.memory_limit;
+  Json& advice = json["advice"] = Json::array();
+  for (const Advice& of : d.advice) {
+    advice.push_back({{"change", to_text(of.change)},
+                      {"setup", json_of(of.setup)},
+                      {"step", of.step},
+                      {"speed_up", of.speed_up},
+                      {"memory", of.memory}});
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpipe

@@ -1,0 +1,74 @@
+// StepTimer, measure_loss, measure_link: times of a pipeline that runs, for a diagnosis.
+#ifndef DIAGNOSE_MEASURE_H_
+#define DIAGNOSE_MEASURE_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/options.h"
+
+namespace gpipe::diagnosis {
+
+// Seconds; medians over the steps.
+struct StepTimes {
+  double step = 0;
+  // That all workers together spent in actions. On accelerators only the host's share.
+  double busy = 0;
+};
+
+// Steps of a pipeline, timed when they are asked for.
+class StepTimer {
+ public:
+  // An observer in `options` is replaced. The tensors get no gradients, the model's do.
+  StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, LossFn loss_fn,
+            StepOptions options);
+
+  // Runs a step. Whether it counts: a first one is slower.
+  void run(bool counts);
+
+  // Requirements: a step has counted.
+  StepTimes times() const;
+
+ private:
+  GPipe pipe_;
+  Tensors inputs_;
+  Tensors targets_;
+  LossFn loss_fn_;
+  StepOptions options_;
+  std::vector<double> steps_;
+  std::vector<double> busy_;
+};
+
+// Runs all of them in turns, so that what else the machine does meets all alike: three steps at a
+// time, the last two of which count, until each could have had `seconds`, and for three turns at
+// least.
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds);
+
+struct LossTimes {
+  double forward = 0;
+  double backward = 0;
+};
+
+// Of the loss function alone, for these outputs of a model.
+LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const LossFn& loss_fn);
+
+struct Link {
+  double bandwidth = 0;  // bytes per second; 0: transfers take their latency only
+  double latency = 0;    // seconds
+};
+
+// Between the first two devices that differ; all 0 if all are the same.
+Link measure_link(const std::vector<c10::Device>& devices);
+
+// How many partitions on these devices can compute at once, if each on the CPU has so many threads:
+// one on each accelerator, and on the CPU as many as `cpu_cores` have room for (0: those of this
+// machine that the process may use). At least 1, at most all.
+int64_t partitions_at_once(const std::vector<c10::Device>& devices, int64_t cpu_threads,
+                           int64_t cpu_cores);
+
+}  // namespace gpipe::diagnosis
+
+#endif  // DIAGNOSE_MEASURE_H_

@@ -1,0 +1,149 @@
+#include "diagnose/step_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace gpipe::diagnosis {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Layers that take 1 and 2 seconds for each row, forward and backward, times `factors`.
+Costs costs(const std::vector<double>& factors) {
+  balance::Profile profile;
+  profile.batch_rows = 1;
+  profile.input = 1;
+  for (const double factor : factors) {
+    balance::LayerProfile layer;
+    layer.forward = factor;
+    layer.backward = 2 * factor;
+    layer.kept = 10;
+    layer.output = 100;
+    profile.layers.push_back(layer);
+  }
+  Costs result;
+  result.profiles = {profile};
+  return result;
+}
+
+PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
+                    const NamedSchedule& schedule = {"gpipe", Schedule::gpipe}) {
+  const size_t partitions = balance.size();
+  return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
+}
+
+TEST(ModelStep, FillDrain) {
+  const ModeledStep step =
+      model_step(costs({1, 1}), 4, setup({1, 1}, 4, Checkpoint::kNever), Machine());
+  EXPECT_DOUBLE_EQ(step.step, (4 + 2 - 1) * 3);
+  EXPECT_DOUBLE_EQ(step.work, 2 * 4 * 3);
+  EXPECT_DOUBLE_EQ(step.busiest, 4 * 3);
+  EXPECT_DOUBLE_EQ(step.busy, 2 * 4 * 3);
+  ASSERT_EQ(step.partitions.size(), 2u);
+  EXPECT_EQ(step.partitions[1].layers.first, 1);
+  EXPECT_DOUBLE_EQ(step.partitions[1].work, 12);
+  EXPECT_EQ(step.partitions[1].recompute, 0);
+}
+
+TEST(ModelStep, PartitionsHaveCheckpointModesOfTheirOwn) {
+  PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
+  mixed.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
+  const ModeledStep step = model_step(costs({1, 1}), 4, mixed, Machine());
+  EXPECT_DOUBLE_EQ(step.partitions[0].recompute, 4);
+  EXPECT_DOUBLE_EQ(step.partitions[1].recompute, 0);
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, mixed, Machine(), {false, true, true}).step, 15);
+  EXPECT_GT(step.step, 15);
+}
+
+TEST(ModelStep, ExceptLastUnderOneForwardOneBackwardSparesTheLastPartition) {
+  const ModeledStep step = model_step(
+      costs({1, 1}), 4, setup({1, 1}, 4, Checkpoint::kExceptLast, {"1f1b", Schedule::one_f_one_b}),
+      Machine());
+  EXPECT_DOUBLE_EQ(step.partitions[0].recompute, 4);
+  EXPECT_DOUBLE_EQ(step.partitions[1].recompute, 0);
+}
+
+TEST(ModelStep, AShortLastMicroBatchTakesLess) {
+  const ModeledStep step = model_step(costs({1}), 5, setup({1}, 2, Checkpoint::kNever), Machine());
+  EXPECT_DOUBLE_EQ(step.step, 5 * 3);  // 3 rows and 2 rows
+}
+
+TEST(ModelStep, TheLossIsInTheLastPartition) {
+  Costs with_loss = costs({1, 1});
+  with_loss.loss_forward = 5;
+  with_loss.loss_backward = 7;
+  const ModeledStep step =
+      model_step(with_loss, 4, setup({1, 1}, 2, Checkpoint::kNever), Machine());
+  EXPECT_DOUBLE_EQ(step.partitions[0].work, 12);
+  EXPECT_DOUBLE_EQ(step.partitions[1].work, 12 + 4 * 12);
+}
+
+TEST(ModelStep, CoresAndContention) {
+  const PipelineSetup two = setup({1, 1}, 4, Checkpoint::kNever);
+  Machine machine;
+  machine.cores = 1;
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 2 * 4 * 3);
+  machine.cores = 2;
+  machine.contention = 1.5;
+  // Of 15 seconds both are busy from 1 to 4, and from 7 to 13.
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 6 + 9 * 1.5);
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine, {true, true, false}).step, 15);
+}
+
+TEST(ModelStep, TransfersTakeLatencyAndBytesOverBandwidth) {
+  const PipelineSetup two = setup({1, 1}, 1, Checkpoint::kNever);
+  Machine machine;
+  machine.latency = 0.25;
+  machine.bandwidth = 50;
+  // 100 bytes there and back.
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine).step, 6 + 2 * (0.25 + 2));
+  EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine, {true, false, true}).step, 6);
+}
+
+TEST(ModelStep, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
+  Costs fresh = costs({1, 1});
+  fresh.fresh_memory = 0.1;  // a second for what a cell keeps
+  const auto busy = [&](Checkpoint mode, const NamedSchedule& schedule) {
+    return model_step(fresh, 4, setup({1, 1}, 4, mode, schedule), Machine()).busy;
+  };
+  const NamedSchedule fill_drain = {"gpipe", Schedule::gpipe};
+  const NamedSchedule in_turns = {"1f1b", Schedule::one_f_one_b};
+  EXPECT_DOUBLE_EQ(busy(Checkpoint::kNever, fill_drain), 24 + 8);
+  // The first stage holds two of four, the second one.
+  EXPECT_NEAR(busy(Checkpoint::kNever, in_turns), 24 + 4.0 / 3, 1e-9);
+  EXPECT_DOUBLE_EQ(busy(Checkpoint::kAlways, fill_drain), 24 + 8);  // the recomputes
+}
+
+TEST(ModelStep, ASkipTravelsBesideTheActivation) {
+  Costs skips = costs({1, 1, 1});
+  skips.profiles[0].skips = {{0, 2, 1000}};
+  Machine machine;
+  machine.bandwidth = 100;
+  // Forwards: 1, 1 s for the activation, 1, 1 s, 1; the skip needs 10 s after the first.
+  EXPECT_DOUBLE_EQ(model_step(skips, 1, setup({1, 1, 1}, 1, Checkpoint::kNever), machine).step,
+                   (1 + 10 + 1) + (2 + 10 + 2));
+}
+
+TEST(ModelStep, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(model_step(costs({1, 1}), 4, setup({1, 2}, 4, Checkpoint::kNever), Machine()),
+               std::invalid_argument);
+  const NamedSchedule other = {"other",
+                               [](int64_t stages, int64_t) { return Schedule::gpipe(stages, 3); }};
+  EXPECT_THROW(model_step(costs({1, 1}), 4, setup({1, 1}, 4, Checkpoint::kNever, other), Machine()),
+               std::invalid_argument);
+}
+
+TEST(ModelMemory, EachPartitionByItsOwnMode) {
+  Costs both = costs({1, 1});
+  both.profiles[0].layers[0].parameters = 1000;
+  PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
+  mixed.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
+  // Inputs (1 and 100) and kept bytes (10) of four; a recompute keeps 10.
+  EXPECT_THAT(model_memory(both, 4, mixed, 2), ElementsAre(2000 + 4 * (1 + 10), 4 * 100 + 10));
+  EXPECT_THAT(model_memory(both, 4, mixed, 3), ElementsAre(3000 + 4 * (1 + 10), 4 * 100 + 10));
+}
+
+}  // namespace
+}  // namespace gpipe::diagnosis

@@ -1,0 +1,30 @@
+// AmoebaNet-D memory: how large an AmoebaNet-D can be trained on 1 to 8 devices, and the table
+// beside those of torchgpipe and of Huang et al. See README.md in this folder.
+
+#include "experiments/amoebanetd_memory/published.h"
+#include "experiments/common/edition.h"
+#include "experiments/common/memory_experiment.h"
+#include "experiments/common/program.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "Shows the memory that AmoebaNet-Ds take which grow with the number of devices,\n"
+    "beside what torchgpipe and Huang et al. published: planned at full size, without\n"
+    "the devices, and measured over two training steps at --scale, with\n"
+    "--schedule=gpipe as published.\n\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_memory\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --edition=2019-06\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --ways=measured \\\n"
+    "    --scale=full --experiment=pipeline-2 --devices=cuda:0,cuda:1\n\n"
+    "Experiments: baseline (of the older edition: naive-1), pipeline-1, pipeline-2,\n"
+    "pipeline-4, pipeline-8.";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace experiments = gpipe::experiments;
+  return experiments::run_program(argc, argv, kUsage, [] {
+    return experiments::prepare_memory(experiments::amoebanetd_memory(experiments::edition_flag()));
+  });
+}

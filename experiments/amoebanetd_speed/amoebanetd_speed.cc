@@ -1,0 +1,72 @@
+// AmoebaNet-D speed: whole training steps through pipelines of 2, 4 and 8 partitions with 1, 4 and
+// 32 micro-batches, and the table beside those of torchgpipe and of Huang et al. See README.md in
+// this folder.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "experiments/amoebanetd_speed/published.h"
+#include "experiments/common/plan_speed.h"
+#include "experiments/common/program.h"
+#include "experiments/common/speed_experiment.h"
+#include "models/amoebanetd.h"
+#include "models/by_name.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains AmoebaNets-D through pipelines of 2, 4 and 8 partitions with 1, 4 and 32\n"
+    "micro-batches, on random images that are made once, and simulates AmoebaNet-D\n"
+    "(18, 256) on the published devices; prints the images per second and speed-ups\n"
+    "over n2m1 beside those that torchgpipe and Huang et al. published.\n\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_speed\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_speed -- --ways=simulated\n"
+    "  tools/bazel run -c opt //experiments/amoebanetd_speed -- --scale=full \\\n"
+    "    --experiment=n2m1,n2m4 --devices=cuda:0,cuda:1\n\n"
+    "Experiments: n2m1, n2m4, n2m32, n4m1, n4m4, n4m32, n8m1, n8m4, n8m32.\n"
+    "Ctrl-C stops after the current step with what was reached (exit code 130).";
+
+// Images are 224 x 224 at every scale: the network takes none below.
+SpeedNetwork smaller(int64_t num_layers, int64_t num_filters) {
+  models::NamedModel model = models::model_by_name("amoebanetd:18,256");
+  model.make = [=] {
+    return models::amoebanetd(
+        models::AmoebaNetDOptions().num_layers(num_layers).num_filters(num_filters));
+  };
+  return {absl::StrFormat("AmoebaNet-D (%d, %d)", num_layers, num_filters), model};
+}
+
+SpeedNetwork network(Scale scale) {
+  if (scale == Scale::kSmoke) return smaller(3, 16);
+  if (scale == Scale::kSmall) return smaller(6, 32);
+  return {"AmoebaNet-D (18, 256)", models::model_by_name("amoebanetd:18,256")};
+}
+
+SpeedExperiment experiment() {
+  SpeedExperiment of;
+  of.name = "amoebanetd_speed";
+  of.table = published_speed();
+  of.variants = speed_variants();
+  of.samples = 10000;
+  of.remarks = {
+      "Published: torchgpipe v0.0.5 (on GPUs) and Huang et al. (GPipe), AmoebaNet-D (18, 256); "
+      "speed-ups are over n2m1, two partitions with one micro-batch."};
+  of.network = network;
+  of.smoke = {/*samples=*/128, /*epochs=*/3, /*micro_batch=*/4, /*most_chunks=*/8};
+  of.small = {/*samples=*/256, /*epochs=*/5, /*micro_batch=*/4, /*most_chunks=*/16};
+  of.reference = "n2m1";
+  of.reference_throughput = 26.733;
+  return of;
+}
+
+Plan prepare() { return plan_speed(experiment()); }
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}

@@ -1,0 +1,21 @@
+// Published speed: the published runs of the AmoebaNet-D speed experiment and their results.
+#ifndef GPIPE_EXPERIMENTS_AMOEBANETD_SPEED_PUBLISHED_H_
+#define GPIPE_EXPERIMENTS_AMOEBANETD_SPEED_PUBLISHED_H_
+
+#include <vector>
+
+#include "experiments/common/report.h"
+#include "experiments/common/speed_variant.h"
+
+namespace gpipe::experiments {
+
+// n2m1, n2m4, ... n8m32, with AmoebaNet-D (18, 256) of 24 layers: n partitions, m micro-batches.
+// There is no run of the plain network.
+const std::vector<SpeedVariant>& speed_variants();
+
+// Columns: "throughput" and its ratio to that of n2m1, "speed_up".
+PublishedTable published_speed();
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_AMOEBANETD_SPEED_PUBLISHED_H_

@@ -1,0 +1,31 @@
+// explain_run: what --explain asks for: where the time of a variant's step goes, and what to
+// change.
+#ifndef GPIPE_EXPERIMENTS_COMMON_EXPLAIN_RUN_H_
+#define GPIPE_EXPERIMENTS_COMMON_EXPLAIN_RUN_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+
+#include "experiments/common/program.h"
+#include "experiments/common/report.h"
+#include "experiments/common/trainer.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::experiments {
+
+// Diagnoses (diagnose/diagnose.h) steps of a pipeline on this mini-batch, writes the result for
+// people to context.out, and returns it as JSON for an outcome's settings. Says so and returns null
+// if the trainer is no pipeline. The trainer's model is left as it was.
+//
+// `loss` is the task's (see Task). Ctrl-C ends it before the next part of the measurements, and
+// null is returned. Throws what diagnose() throws.
+Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& target,
+                 const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>& loss,
+                 const ScheduleGenerator& schedule, const std::string& title,
+                 const RunContext& context);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_EXPLAIN_RUN_H_

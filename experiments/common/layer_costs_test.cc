@@ -1,0 +1,83 @@
+#include "experiments/common/layer_costs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+
+#include <stdexcept>
+
+#include "models/unet.h"
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+balance::Profile two_layers() {
+  balance::Profile profile;
+  profile.device = "a device";
+  profile.batch_rows = 4;
+  profile.input = 400;
+  profile.layers = {{"0", 1, 2, 10, 3, 100, 20, 80}, {"1", 3, 4, 0, 0, 200, 40, 60}};
+  profile.skips = {{0, 1, 48}};
+  return profile;
+}
+
+TEST(MeasuredCosts, AreInProportionToTheRows) {
+  const LayerCosts costs = measured_costs(two_layers());
+  const balance::Profile of = costs(10);
+  EXPECT_EQ(of.device, "a device");
+  EXPECT_EQ(of.batch_rows, 10);
+  EXPECT_EQ(of.input, 1000);
+  EXPECT_DOUBLE_EQ(of.layers[0].forward, 2.5);
+  EXPECT_DOUBLE_EQ(of.layers[1].backward, 10);
+  EXPECT_EQ(of.layers[0].output, 200);
+  EXPECT_EQ(of.layers[0].kept, 250);
+  EXPECT_EQ(of.layers[0].workspace, 50);
+  EXPECT_EQ(of.layers[0].parameters, 10) << "these are not of a micro-batch";
+  EXPECT_EQ(of.layers[0].buffers, 3);
+  EXPECT_EQ(of.skips[0].bytes, 120);
+  EXPECT_EQ(costs(4).layers[0].forward, 1);
+  balance::Profile none = two_layers();
+  none.batch_rows = 0;
+  EXPECT_THAT([&] { measured_costs(none); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has 0 rows")));
+}
+
+TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {
+  int made = 0;
+  const LayerCosts costs = nominal_costs(
+      [&made] {
+        ++made;
+        return torch::nn::Sequential(torch::nn::Linear(10, 20), torch::nn::ReLU());
+      },
+      {10}, {/*flops_per_second=*/1.0, /*bytes_per_second=*/1e30, /*seconds_per_operator=*/0});
+  EXPECT_DOUBLE_EQ(costs(3).layers[0].forward, 2 * 3 * 10 * 20);
+  EXPECT_DOUBLE_EQ(costs(5).layers[0].forward, 2 * 5 * 10 * 20);
+  EXPECT_EQ(costs(5).layers[0].output, 5 * 20 * 4);
+  EXPECT_EQ(costs(5).batch_rows, 5);
+  EXPECT_DOUBLE_EQ(costs(3).layers[0].forward, 2 * 3 * 10 * 20);
+  EXPECT_EQ(made, 1);
+}
+
+TEST(NominalCosts, TakeNoMemoryForALargeNetwork) {
+  const LayerCosts costs = nominal_costs(
+      [] { return models::unet(models::UNetOptions().num_convs(1).base_channels(512)); },
+      {3, 192, 192});
+  const balance::Profile of = costs(64);  // 6 GB in the first activation alone
+  EXPECT_EQ(of.layers[0].output, int64_t{64} * 512 * 192 * 192 * 4);
+  EXPECT_EQ(of.skips.size(), 5);
+  EXPECT_GT(of.layers[0].backward, of.layers[0].forward);
+}
+
+TEST(ScaledCosts, OnlyTimesChange) {
+  const balance::Profile of = scaled(measured_costs(two_layers()), 3)(4);
+  EXPECT_DOUBLE_EQ(of.layers[0].forward, 3);
+  EXPECT_DOUBLE_EQ(of.layers[1].backward, 12);
+  EXPECT_EQ(of.layers[0].output, 80);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,170 @@
+#include "experiments/common/measured_speed.h"
+
+#include <ATen/Context.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/training_flags.h"
+#include "command/flag_values.h"
+#include "experiments/common/balance.h"
+#include "experiments/common/explain_run.h"
+#include "experiments/common/speed_run.h"
+#include "experiments/common/trainer.h"
+#include "meta/meta_scope.h"
+
+ABSL_FLAG(int64_t, samples, 0, "Samples of a measured epoch. Default: the scale's.");
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr double kLearningRate = 0.1;
+
+// What is run.
+struct Settings {
+  std::string name;
+  std::string assumed;
+  SpeedNetwork network;
+  std::function<at::Tensor(const models::NamedModel&, int64_t rows, c10::Device)> target;
+  int64_t batch_size = 0;
+  int64_t chunks = 1;
+  std::vector<int64_t> balance;  // empty: the plain network
+  int64_t samples = 0;
+  int64_t epochs = 10;
+  std::vector<c10::Device> devices;
+  CommonFlags flags;
+};
+
+int64_t layers_of(const models::NamedModel& model) {
+  const MetaScope meta;
+  return static_cast<int64_t>(model.make()->size());
+}
+
+Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
+                const std::string& name) {
+  const SpeedVariant& published = find_variant(experiment.variants, name);
+  Settings settings;
+  settings.name = published.name;
+  settings.assumed = experiment.assumed;
+  settings.network = experiment.network(flags.scale);
+  settings.target = experiment.target;
+  settings.batch_size = published.batch_size;
+  settings.chunks = published.chunks;
+  settings.samples = experiment.samples;
+  settings.epochs = experiment.epochs;
+  settings.flags = flags;
+  if (!flags.checkpoint_given) {
+    settings.flags.checkpoint = published.checkpoint;
+    settings.flags.checkpoint_name = gpipe::to_text(published.checkpoint);
+  }
+  if (flags.scale != Scale::kFull) {
+    const SpeedSize& size = flags.scale == Scale::kSmoke ? experiment.smoke : experiment.small;
+    settings.chunks = std::min(published.chunks, size.most_chunks);
+    settings.batch_size = settings.chunks * size.micro_batch;
+    settings.samples = size.samples;
+    settings.epochs = size.epochs;
+  }
+  if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
+  if (flags.epochs > 0) settings.epochs = flags.epochs;
+  const int64_t samples =
+      command::in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
+  if (samples > 0) settings.samples = samples;
+  if (!published.balance.empty()) {
+    settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
+    settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,
+                                      layers_of(settings.network.model));
+  }
+  settings.devices = choose_devices(
+      flags, published.name, std::max<int64_t>(static_cast<int64_t>(settings.balance.size()), 1));
+  return settings;
+}
+
+std::string describe(const Settings& settings) {
+  std::string text = absl::StrFormat("%s, %d x %s", settings.network.title, settings.batch_size,
+                                     absl::StrJoin(settings.network.model.row, " x "));
+  if (!settings.balance.empty()) {
+    text += describe_pipeline(settings.flags, settings.chunks, settings.balance);
+  }
+  text += absl::StrFormat(", %d epochs of %d samples, ", settings.epochs, settings.samples) +
+          count_devices(settings.devices);
+  const bool published = settings.flags.scale == Scale::kFull && !settings.assumed.empty();
+  return text + (published ? "; " + settings.assumed : "");
+}
+
+Json settings_of(const Settings& settings) {
+  Json json = {{"network", settings.network.title},
+               {"batch_size", settings.batch_size},
+               {"image_size", settings.network.model.row.back()},
+               {"samples", settings.samples},
+               {"epochs", settings.epochs}};
+  add_common(settings.flags, settings.devices, json);
+  if (!settings.balance.empty()) {
+    add_pipeline(settings.flags, settings.chunks, settings.balance, json);
+  }
+  return json;
+}
+
+Task task_of(const Settings& settings) {
+  const models::NamedModel& model = settings.network.model;
+  Task task;
+  task.make_model = [make = model.make, seed = settings.flags.seed] {
+    at::manual_seed(seed);
+    return make();
+  };
+  task.loss = [loss = model.loss](const at::Tensor& output, const at::Tensor& target) {
+    return models::loss_of(loss, output, target);
+  };
+  return task;
+}
+
+std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
+  const Task task = task_of(settings);
+  if (settings.balance.empty()) return make_naive_trainer(task, settings.devices.front());
+  return make_pipeline_trainer(task,
+                               GPipeOptions(settings.balance)
+                                   .devices(settings.devices)
+                                   .chunks(settings.chunks)
+                                   .checkpoint(settings.flags.checkpoint),
+                               balance::parse_schedule(settings.flags.schedule));
+}
+
+void run(const Settings& settings, Outcome& outcome, const RunContext& context) {
+  outcome.note = describe(settings);
+  outcome.settings = settings_of(settings);
+  *context.out << "\n" << settings.name << ": " << outcome.note << std::endl;
+  const std::unique_ptr<Trainer> trainer = make_trainer(settings);
+  const int64_t rows = std::min(settings.batch_size, settings.samples);
+  const at::Tensor input =
+      models::random_input(settings.network.model, rows, trainer->input_device());
+  const at::Tensor target = settings.target(settings.network.model, rows, trainer->target_device());
+  torch::optim::SGD optimizer(trainer->module().parameters(),
+                              torch::optim::SGDOptions(kLearningRate));
+  SpeedOptions options;
+  options.title = settings.name;
+  options.samples = settings.samples;
+  options.epochs = settings.epochs;
+  options.skip_epochs = settings.flags.skip_epochs;
+  options.trace = settings.flags.trace;
+  run_speed(*trainer, optimizer, input, target, options, context, outcome);
+  if (settings.flags.explain && outcome.origin == Origin::kMeasured) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, input, target, task_of(settings).loss,
+                    balance::parse_schedule(settings.flags.schedule), settings.name, context);
+  }
+}
+
+}  // namespace
+
+RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
+                          const std::string& variant) {
+  return [settings = settle(experiment, flags, variant)](
+             Outcome& outcome, const RunContext& context) { run(settings, outcome, context); };
+}
+
+}  // namespace gpipe::experiments

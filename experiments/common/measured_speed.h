@@ -1,0 +1,23 @@
+// measured_speed: a row of a speed table, really run on the devices at hand.
+#ifndef GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_
+#define GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_
+
+#include <string>
+
+#include "experiments/common/flags.h"
+#include "experiments/common/program.h"
+#include "experiments/common/speed_experiment.h"
+
+namespace gpipe::experiments {
+
+// Settles how the variant runs at the scale and with the flags, --samples among them. Below full
+// scale its network and mini-batches are smaller, and its balance is in proportion. The checkpoint
+// mode is the published one unless --checkpoint was given, the schedule is that of --schedule.
+//
+// Throws std::invalid_argument or c10::ValueError if flags do not fit.
+RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
+                          const std::string& variant);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_

@@ -1,0 +1,263 @@
+#include "experiments/common/memory_experiment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "balance/optimizer_flag.h"
+#include "balance/training_flags.h"
+#include "command/interrupt.h"
+#include "experiments/common/balance.h"
+#include "experiments/common/devices.h"
+#include "experiments/common/flags.h"
+#include "experiments/common/memory_run.h"
+#include "experiments/common/variants.h"
+#include "meta/meta_scope.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+// The published runs'.
+constexpr char kSchedule[] = "gpipe";
+
+// What is run, and what is said of it.
+struct Settings {
+  MemoryRun run;
+  std::string checkpoint;
+  std::string schedule;
+  std::string note;  // the variant's
+  int64_t copies = 2;
+};
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+
+int64_t layers_of(const models::NamedModel& network) {
+  const MetaScope scope;
+  return static_cast<int64_t>(network.make()->size());
+}
+
+const MemoryVariant& find(const MemoryExperiment& experiment, const std::string& name) {
+  for (const MemoryVariant& variant : experiment.variants) {
+    if (variant.name == name) return variant;
+  }
+  throw std::invalid_argument("there is no variant " + name);
+}
+
+void set_checkpoint(Settings& settings, const std::string& name) {
+  settings.checkpoint = name;
+  settings.run.checkpoint = balance::parse_checkpoint(name);
+}
+
+Settings planned_settings(const MemoryExperiment& experiment, const MemoryVariant& variant) {
+  Settings settings;
+  settings.run.network = models::model_by_name(variant.network);
+  settings.run.batch = experiment.batch;
+  settings.run.balance = variant.balance;
+  settings.run.chunks = std::min(variant.chunks, experiment.batch);
+  set_checkpoint(settings, variant.checkpoint);
+  settings.schedule = kSchedule;
+  return settings;
+}
+
+Settings measured_settings(const MemoryExperiment& experiment, const MemoryVariant& variant,
+                           const CommonFlags& flags) {
+  Settings settings = planned_settings(experiment, variant);
+  MemoryRun& run = settings.run;
+  if (flags.scale != Scale::kFull) {
+    const SmallNetwork small = experiment.shrink(variant, flags.scale);
+    run.network = models::model_by_name(small.network, small.image_size);
+    run.batch = small.batch;
+  }
+  if (flags.batch_size > 0) run.batch = flags.batch_size;
+  if (!variant.balance.empty()) {
+    run.chunks = choose_chunks(flags, variant.chunks, run.batch);
+    run.balance =
+        choose_balance(flags.balance, variant.balance, run.network.name, layers_of(run.network));
+    if (flags.checkpoint_given) set_checkpoint(settings, flags.checkpoint_name);
+    settings.schedule = flags.schedule;
+  }
+  run.devices = choose_devices(flags, variant.name,
+                               std::max<int64_t>(static_cast<int64_t>(run.balance.size()), 1));
+  run.seed = flags.seed;
+  return settings;
+}
+
+std::string describe(const Settings& settings) {
+  const MemoryRun& run = settings.run;
+  std::string text = absl::StrFormat("%s, %d x 3 x %d x %d", run.network.name, run.batch,
+                                     run.network.row.at(1), run.network.row.at(2));
+  if (!run.balance.empty()) {
+    text += absl::StrFormat(", chunks %d, balance %s, checkpoint %s, %s", run.chunks,
+                            to_text(run.balance), settings.checkpoint, settings.schedule);
+  }
+  if (!run.devices.empty()) text += ", " + count_devices(run.devices);
+  return settings.note.empty() ? text : text + "; " + settings.note;
+}
+
+Json settings_of(const Settings& settings) {
+  const MemoryRun& run = settings.run;
+  Json json = {{"network", run.network.name},
+               {"batch_size", run.batch},
+               {"image_size", run.network.row.at(1)}};
+  if (!run.balance.empty()) {
+    json["chunks"] = run.chunks;
+    json["balance"] = run.balance;
+    json["checkpoint"] = settings.checkpoint;
+    json["schedule"] = settings.schedule;
+  }
+  return json;
+}
+
+// `peaks` of no bytes: memory ran out.
+void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_memory,
+          Outcome& outcome) {
+  const int64_t model = settings.copies * figures.parameter_bytes;
+  outcome.figures["parameters"] = static_cast<double>(figures.parameters);
+  outcome.figures["model_memory"] = gib(model);
+  Json peaks = Json::array();
+  for (const DevicePeak& peak : figures.peaks) peaks.push_back(peak.bytes);
+  outcome.settings["peak_bytes"] = peaks;
+  if (out_of_memory) return;
+  outcome.figures["activation_memory"] = gib(figures.total() - model);
+  outcome.figures["memory"] = gib(figures.total());
+}
+
+std::function<void()> checking(const RunContext& context) {
+  return [interrupted = context.interrupted] {
+    if (interrupted && interrupted()) throw command::Interrupted();
+  };
+}
+
+void plan(const Settings& settings, Outcome& outcome, const RunContext& context) {
+  const PlannedMemory planned = plan_memory(settings.run, kP40Bytes, checking(context));
+  outcome.settings["capacity_bytes"] = kP40Bytes;
+  outcome.settings["live_bytes"] = planned.live;
+  fill(settings, planned.figures, planned.out_of_memory, outcome);
+  const auto& peaks = planned.figures.peaks;
+  const int64_t most =
+      std::max_element(peaks.begin(), peaks.end(), [](const DevicePeak& a, const DevicePeak& b) {
+        return a.bytes < b.bytes;
+      })->bytes;
+  if (planned.out_of_memory) {
+    outcome.note = absl::StrFormat("out of memory: %.1f GiB of %.1f; ", gib(most), gib(kP40Bytes)) +
+                   outcome.note;
+  } else {
+    outcome.note += absl::StrFormat("; %.2f GiB of tensors at most", gib(planned.live));
+    if (peaks.size() > 1) outcome.note += absl::StrFormat(", %.1f reserved on a device", gib(most));
+  }
+  outcome.origin = Origin::kPlanned;
+}
+
+void measure(const Settings& settings, Outcome& outcome, const RunContext& context) {
+  fill(settings, run_memory(settings.run, checking(context)), /*out_of_memory=*/false, outcome);
+  outcome.origin = Origin::kMeasured;
+}
+
+RunVariant runner(Settings settings, Origin way) {
+  return [settings = std::move(settings), way](Outcome& outcome, const RunContext& context) {
+    outcome.note = describe(settings);
+    outcome.settings = settings_of(settings);
+    try {
+      way == Origin::kPlanned ? plan(settings, outcome, context)
+                              : measure(settings, outcome, context);
+    } catch (const command::Interrupted&) {
+      // Nothing but a whole run has a peak.
+      outcome.note = "stopped before it was done; " + outcome.note;
+    }
+  };
+}
+
+// What would be ignored.
+void check(const CommonFlags& flags) {
+  if (flags.epochs > 0) {
+    throw std::invalid_argument("--epochs: a memory experiment trains two steps");
+  }
+  if (!flags.trace.empty()) {
+    throw std::invalid_argument("--trace: a memory experiment takes no times");
+  }
+  if (flags.ways != to_text(Origin::kPlanned)) return;
+  std::string flag;
+  if (flags.batch_size > 0) flag = "--batch_size";
+  if (flags.chunks > 0) flag = "--chunks";
+  if (!flags.balance.empty()) flag = "--balance";
+  if (flags.checkpoint_given) flag = "--checkpoint";
+  if (flag.empty()) return;
+  throw std::invalid_argument(flag +
+                              " is for measured rows, and planned ones have the published "
+                              "settings; //balance:memory_plan plans any");
+}
+
+}  // namespace
+
+std::vector<Column> memory_columns(const std::vector<std::string>& parameters,
+                                   const std::vector<std::string>& model_and_activations,
+                                   const std::vector<std::string>& memory) {
+  const auto column = [](const char* key, const char* heading,
+                         const std::vector<std::string>& sources) {
+    const bool compared = std::count(sources.begin(), sources.end(), "torchgpipe") > 0;
+    return Column{key, heading, sources, compared ? "torchgpipe" : ""};
+  };
+  return {Column{"parameters", "parameters", parameters, ""},
+          column("model_memory", "model memory (GiB)", model_and_activations),
+          column("activation_memory", "peak activation memory (GiB)", model_and_activations),
+          column("memory", "memory (GiB)", memory)};
+}
+
+std::string divide(const std::string& network, int64_t first_by, int64_t second_by,
+                   int64_t least_first, int64_t least_second) {
+  const std::vector<std::string> parts = absl::StrSplit(network, absl::ByAnyChar(":,"));
+  int64_t first = 0;
+  int64_t second = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &first) ||
+      !absl::SimpleAtoi(parts[2], &second)) {
+    throw std::invalid_argument("a network of two numbers is divided, not " + network);
+  }
+  const auto rounded = [](int64_t value, int64_t by) { return (value + by / 2) / by; };
+  first = std::max(rounded(first, first_by * least_first) * least_first, least_first);
+  second = std::max(rounded(second, second_by), least_second);
+  return absl::StrFormat("%s:%d,%d", parts[0], first, second);
+}
+
+Plan prepare_memory(const MemoryExperiment& experiment) {
+  const CommonFlags flags = read_common_flags(kSchedule);
+  check(flags);
+  Plan plan;
+  plan.name = experiment.name;
+  plan.edition = experiment.edition;
+  plan.table = experiment.table;
+  plan.json = flags.json;
+  plan.remarks = experiment.remarks;
+  plan.remarks.push_back(absl::StrFormat(
+      "Planned: the published network and settings on the meta device; bytes that LibTorch's "
+      "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
+      gib(kP40Bytes)));
+  plan.remarks.push_back(
+      "Measured: --scale=" + to_text(flags.scale) +
+      "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all partitions on it are "
+      "one device.");
+  std::vector<VariantName> names;
+  for (const MemoryVariant& variant : experiment.variants) {
+    names.push_back({variant.name, !variant.balance.empty()});
+  }
+  plan.variants = make_variants(
+      flags, "all", names, {Origin::kPlanned, Origin::kMeasured},
+      [&experiment](const CommonFlags& own, const std::string& name, Origin way) {
+        const MemoryVariant& variant = find(experiment, name);
+        Settings settings = way == Origin::kPlanned ? planned_settings(experiment, variant)
+                                                    : measured_settings(experiment, variant, own);
+        settings.run.schedule = balance::parse_schedule(settings.schedule);
+        settings.run.optimizer = balance::parse_optimizer(experiment.optimizer);
+        settings.copies = experiment.copies;
+        settings.note = variant.note;
+        return runner(std::move(settings), way);
+      });
+  return plan;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,119 @@
+#include "experiments/common/memory_run.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "balance/caching_allocator.h"
+#include "experiments/common/memory_limit.h"
+#include "gpipe/gpipe.h"
+#include "meta/meta_scope.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr int kSteps = 2;
+
+LossFn loss_of(const models::NamedModel& network) {
+  return [kind = network.loss](const Tensors& outputs, const Tensors& targets) {
+    return models::loss_of(kind, outputs.at(0), targets.at(0));
+  };
+}
+
+void count_parameters(const torch::nn::Sequential& network, MemoryFigures& figures) {
+  for (const at::Tensor& parameter : network->parameters()) {
+    figures.parameters += parameter.numel();
+    figures.parameter_bytes += parameter.numel() * parameter.element_size();
+  }
+}
+
+// One training step, without the optimizer's.
+std::function<void()> step_of(const MemoryRun& run, torch::nn::Sequential& network,
+                              const at::Tensor& input, const at::Tensor& target,
+                              const std::function<void()>& check) {
+  const LossFn loss = loss_of(run.network);
+  if (run.balance.empty()) {
+    network->to(run.devices.front());
+    return [=]() mutable { loss({network->forward(input)}, {target}).backward(); };
+  }
+  GPipe pipe(
+      network,
+      GPipeOptions(run.balance).devices(run.devices).chunks(run.chunks).checkpoint(run.checkpoint));
+  StepOptions options;
+  if (run.schedule) options.schedule(run.schedule);
+  options.on_event([check](const Event& /*event*/) { check(); });
+  return [=]() mutable { pipe->step({input}, {target}, loss, options); };
+}
+
+}  // namespace
+
+int64_t MemoryFigures::total() const {
+  int64_t sum = 0;
+  for (const DevicePeak& peak : peaks) sum += peak.bytes;
+  return sum;
+}
+
+MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check) {
+  MemoryFigures figures;
+  const bool only_cpu = std::all_of(run.devices.begin(), run.devices.end(),
+                                    [](c10::Device device) { return device.is_cpu(); });
+  std::optional<MemoryLimit> limit;
+  if (only_cpu) limit.emplace(available_memory());
+  PeakMemory memory(run.devices);
+  at::manual_seed(run.seed);
+  torch::nn::Sequential network = run.network.make();
+  count_parameters(network, figures);
+  check();
+  const at::Tensor input = models::random_input(run.network, run.batch, run.devices.front());
+  const at::Tensor target = models::random_target(run.network, run.batch, run.devices.back());
+  const std::function<void()> step = step_of(run, network, input, target, check);
+  const std::unique_ptr<torch::optim::Optimizer> optimizer = run.optimizer(network->parameters());
+  memory.reset();
+  for (int k = 0; k < kSteps; ++k) {
+    check();
+    step();
+    optimizer->step();
+  }
+  figures.peaks = memory.peaks();
+  return figures;
+}
+
+PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
+                          const std::function<void()>& check) {
+  PlannedMemory planned;
+  const torch::nn::Sequential network = [&run] {
+    const MetaScope scope;
+    return run.network.make();
+  }();
+  count_parameters(network, planned.figures);
+  const bool plain = run.balance.empty();
+  balance::MemoryPlanOptions options(
+      plain ? std::vector<int64_t>{static_cast<int64_t>(network->size())} : run.balance);
+  options.chunks(plain ? 1 : run.chunks)
+      .checkpoint(plain ? Checkpoint::kNever : run.checkpoint)
+      .schedule(run.schedule)
+      .optimizer(run.optimizer)
+      .zero_grad(false)
+      .capacity(capacity)
+      .progress([&check](int64_t /*done*/, int64_t /*total*/) { check(); });
+  const balance::MemoryPlan plan = balance::memory_plan(
+      network, {models::random_input(run.network, run.batch, at::kMeta)},
+      {models::random_target(run.network, run.batch, at::kMeta)}, loss_of(run.network), options);
+  planned.live = plan.total_bytes();
+  planned.out_of_memory = plan.total_reserved() < 0;
+  std::vector<int64_t> reserved;
+  if (planned.out_of_memory) {
+    reserved = balance::peak_reserved(plan.trace);
+  } else {
+    for (const balance::DeviceMemory& device : plan.devices) reserved.push_back(device.reserved);
+  }
+  for (const int64_t bytes : reserved) planned.figures.peaks.push_back({c10::kCPU, bytes});
+  return planned;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,52 @@
+#include "experiments/common/plan_speed.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "experiments/common/flags.h"
+#include "experiments/common/measured_speed.h"
+#include "experiments/common/scale.h"
+#include "experiments/common/simulated_rows.h"
+#include "experiments/common/variants.h"
+
+namespace gpipe::experiments {
+namespace {
+
+bool has(const Plan& plan, Origin way) {
+  return std::any_of(plan.variants.begin(), plan.variants.end(),
+                     [way](const Variant& variant) { return variant.way == way; });
+}
+
+}  // namespace
+
+Plan plan_speed(const SpeedExperiment& experiment) {
+  const CommonFlags flags = read_common_flags();
+  const SimulatedRows simulated(experiment, simulation_flags());
+  Plan plan;
+  plan.name = experiment.name;
+  plan.edition = experiment.edition;
+  plan.table = experiment.table;
+  plan.json = flags.json;
+  plan.remarks = experiment.remarks;
+  plan.variants = make_variants(
+      flags, "all", names_of(experiment.variants), {Origin::kMeasured, Origin::kSimulated},
+      [&](const CommonFlags& own, const std::string& name, Origin way) -> RunVariant {
+        if (way == Origin::kMeasured) return measured_speed(experiment, own, name);
+        return simulated.row(name);
+      });
+  const bool measured = has(plan, Origin::kMeasured);
+  if (!measured && flags.for_pipelines()) {
+    throw std::invalid_argument(
+        "--chunks and --balance are for measured rows; simulated ones are as published "
+        "(tools/bazel run //balance explains any other)");
+  }
+  if (measured) {
+    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
+                           "; whole training steps on random images, loading left out.");
+  }
+  if (has(plan, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
+  return plan;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,16 @@
+// plan_speed: what the program of a speed table does: its rows measured and simulated.
+#ifndef GPIPE_EXPERIMENTS_COMMON_PLAN_SPEED_H_
+#define GPIPE_EXPERIMENTS_COMMON_PLAN_SPEED_H_
+
+#include "experiments/common/program.h"
+#include "experiments/common/speed_experiment.h"
+
+namespace gpipe::experiments {
+
+// For run_program(), after it has read the command line. Throws std::invalid_argument or
+// c10::ValueError for wrong usage.
+Plan plan_speed(const SpeedExperiment& experiment);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_COMMON_PLAN_SPEED_H_

@@ -1,0 +1,207 @@
+#include "experiments/common/simulated_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/profile_file.h"
+#include "command/files.h"
+#include "experiments/common/balance.h"
+#include "experiments/common/layer_costs.h"
+#include "meta/meta_scope.h"
+
+ABSL_FLAG(
+    std::string, profile, "",
+    "Simulate with the layers' times of this file, which "
+    "tools/bazel run -c opt //balance -- --save_profile=FILE writes. Default: FLOPs and bytes "
+    "of each layer, at the speed that gives the table's reference its published throughput.");
+ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwidth,
+          "Simulate with links of so many bytes per second between devices; 0: transfers take only "
+          "their latency. Default: about PCIe 3 x16.");
+ABSL_FLAG(double, link_latency, gpipe::experiments::SimulatedMachine().latency,
+          "Simulate with so many seconds that a transfer takes beside its bytes.");
+ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhead,
+          "Simulate with so many seconds that a partition's forward or backward takes beside its "
+          "layers.");
+
+namespace gpipe::experiments {
+namespace {
+
+double seconds_flag(const char* flag, double value) {
+  if (std::isfinite(value) && value >= 0) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
+}
+
+balance::SavedProfile load(const std::string& file, const SpeedNetwork& network) {
+  balance::SavedProfile saved = balance::load_profile(file);
+  const std::string& name = network.model.name;
+  const std::string advice =
+      "; write one with tools/bazel run -c opt //balance -- --model=" + name +
+      " --save_profile=" + file;
+  if (!saved.model.empty() && saved.model != name) {
+    throw std::invalid_argument("--profile=" + file + " is of " + saved.model +
+                                ", but this table's network is " + name + advice);
+  }
+  const auto layers = [&] {
+    const MetaScope meta;
+    return network.model.make()->size();
+  }();
+  if (saved.profile.layers.size() != layers) {
+    throw std::invalid_argument("--profile=" + file + " has " +
+                                std::to_string(saved.profile.layers.size()) + " layers, but " +
+                                network.title + " has " + std::to_string(layers) + advice);
+  }
+  return saved;
+}
+
+std::string text(const SimulatedMachine& machine) {
+  const std::string bandwidth =
+      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit";
+  return absl::StrFormat("Links: %s, %g us; %g us for each action", bandwidth,
+                         machine.latency * 1e6, machine.overhead * 1e6);
+}
+
+}  // namespace
+
+SimulationSettings simulation_flags() {
+  SimulationSettings settings;
+  settings.profile = command::user_path(absl::GetFlag(FLAGS_profile));
+  settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
+  settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
+  settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));
+  return settings;
+}
+
+struct SimulatedRows::State {
+  SpeedExperiment experiment;
+  SimulatedMachine machine;
+  SpeedNetwork network;
+  LayerCosts costs;
+  std::string device;            // of the profile; empty: none was measured
+  int64_t profiled_rows = 0;     // its micro-batch
+  std::optional<double> factor;  // of the counted costs; none yet
+
+  // The costs are counted when the first row is run, not when the command line is read.
+  void calibrate() {
+    if (factor) return;
+    if (device.empty()) {
+      factor = factor_for(find_variant(experiment.variants, experiment.reference),
+                          experiment.samples, experiment.reference_throughput, costs, machine);
+      costs = scaled(std::move(costs), *factor);
+    } else {
+      factor = 1;
+    }
+  }
+
+  std::string describe(const SpeedVariant& variant) const {
+    std::string text = absl::StrFormat("%s, %d x %s", network.title, variant.batch_size,
+                                       absl::StrJoin(network.model.row, " x "));
+    if (!variant.balance.empty()) {
+      text += absl::StrFormat(", chunks %d, balance %s, checkpoint %s, gpipe", variant.chunks,
+                              to_text(variant.balance), gpipe::to_text(variant.checkpoint));
+    }
+    if (device.empty()) {
+      text += absl::StrFormat("; times from FLOPs and bytes, x %.3f", *factor);
+      if (variant.name == experiment.reference) {
+        text += ", which gives this row the throughput " + experiment.reference_source;
+      }
+    } else {
+      text += absl::StrFormat("; times of %s with a micro-batch of %d", device, profiled_rows);
+    }
+    return text + (experiment.assumed.empty() ? "" : "; " + experiment.assumed);
+  }
+
+  Json settings_of(const SpeedVariant& variant, const SimulatedSpeed& speed) const {
+    Json json = {{"network", network.title},
+                 {"batch_size", variant.batch_size},
+                 {"samples", experiment.samples},
+                 {"costs", device.empty() ? Json("nominal") : Json(device)},
+                 {"factor", *factor}};
+    if (!variant.balance.empty()) {
+      json["chunks"] = variant.chunks;
+      json["balance"] = variant.balance;
+      json["checkpoint"] = gpipe::to_text(variant.checkpoint);
+      json["schedule"] = "gpipe";
+      json["link_bandwidth"] = machine.bandwidth;
+      json["link_latency"] = machine.latency;
+      json["action_overhead"] = machine.overhead;
+    }
+    json["steps"] = Json::array();
+    const std::vector<EpochSteps> steps = steps_of_epoch(variant, experiment.samples);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      json["steps"].push_back({{"times", steps[i].times},
+                               {"micro_batches", steps[i].micro_batches.size()},
+                               {"rows", steps[i].micro_batches.front()},
+                               {"last_rows", steps[i].micro_batches.back()},
+                               {"checkpoint", gpipe::to_text(steps[i].checkpoint)},
+                               {"seconds", speed.steps[i].step},
+                               {"bubble", speed.steps[i].bubble}});
+    }
+    return json;
+  }
+
+  void run(const SpeedVariant& variant, Outcome& outcome, const RunContext& context) {
+    calibrate();
+    outcome.note = describe(variant);
+    if (context.out != nullptr) {
+      *context.out << "\n" << variant.name << " (simulated): " << outcome.note << std::endl;
+    }
+    const SimulatedSpeed speed = simulate_speed(variant, experiment.samples, costs, machine);
+    outcome.settings = settings_of(variant, speed);
+    outcome.figures["throughput"] = speed.throughput;
+    outcome.origin = Origin::kSimulated;
+    if (context.out != nullptr) {
+      *context.out << absl::StrFormat("%.3f samples/sec, %.3f sec/epoch\n", speed.throughput,
+                                      speed.seconds)
+                   << std::flush;
+    }
+  }
+};
+
+SimulatedRows::SimulatedRows(const SpeedExperiment& experiment, const SimulationSettings& settings)
+    : state_(std::make_shared<State>()) {
+  state_->experiment = experiment;
+  state_->machine = settings.machine;
+  state_->network = experiment.network(Scale::kFull);
+  if (settings.profile.empty()) {
+    state_->costs =
+        nominal_costs(state_->network.model.make, state_->network.model.row, tesla_p40());
+    return;
+  }
+  const balance::SavedProfile saved = load(settings.profile, state_->network);
+  state_->costs = measured_costs(saved.profile);
+  state_->device = saved.profile.device.empty() ? "a device without a name" : saved.profile.device;
+  state_->profiled_rows = saved.profile.batch_rows;
+}
+
+std::string SimulatedRows::remark() const {
+  const State& state = *state_;
+  const std::string costs =
+      state.device.empty()
+          ? absl::StrFormat(
+                "FLOPs and bytes at the speeds of a Tesla P40, multiplied by one factor with "
+                "which %s has the %g samples/s %s",
+                state.experiment.reference, state.experiment.reference_throughput,
+                state.experiment.reference_source)
+          : "those of " + state.device + " (--profile)";
+  return "Simulated: published network, sizes and schedule, without the optimizer's step. Layers' "
+         "times: " +
+         costs + ". " + text(state.machine) + ".";
+}
+
+RunVariant SimulatedRows::row(const std::string& variant) const {
+  return
+      [state = state_, published = find_variant(state_->experiment.variants, variant)](
+          Outcome& outcome, const RunContext& context) { state->run(published, outcome, context); };
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,58 @@
+#include "experiments/common/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(TraceFile, HasTheVariantBeforeItsEnding) {
+  EXPECT_EQ(trace_file("/a.b/trace.json", "pipeline-2"), "/a.b/trace.pipeline-2.json");
+  EXPECT_EQ(trace_file("/a.b/trace", "pipeline-2"), "/a.b/trace.pipeline-2");
+  EXPECT_EQ(trace_file("t.x.svg", "baseline"), "t.x.baseline.svg");
+}
+
+std::string written(const std::string& name, const Timeline& timeline, std::ostream* out) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  write_trace(path, "pipeline-1", timeline, std::nullopt, out);
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::remove(path.c_str());
+  return text;
+}
+
+TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
+  Timeline timeline;
+  const Observer observer = timeline.observer();
+  const Event::Time now = std::chrono::steady_clock::now();
+  for (int64_t run = 0; run < 2; ++run) {
+    const Action action{ActionKind::kForward, 0, static_cast<int32_t>(run)};
+    observer({Event::Edge::kBegin, action, 0, now, false, {}, {}, run});
+    observer(
+        {Event::Edge::kEnd, action, 0, now + std::chrono::milliseconds(2), false, {}, {}, run});
+  }
+  std::ostringstream out;
+  const std::string trace = written("trace.json", timeline, &out);
+  EXPECT_THAT(trace, HasSubstr("F0.1"));
+  EXPECT_THAT(trace, Not(HasSubstr("F0.0")));
+  EXPECT_THAT(out.str(), StartsWith("pipeline-1, the last whole step; a step: 2 ms on 1 worker"));
+  EXPECT_THAT(out.str(), HasSubstr("compute"));
+  EXPECT_THAT(written("trace.svg", timeline, nullptr), StartsWith("<svg"));
+  EXPECT_EQ(written("none.json", Timeline(), nullptr), "");
+  EXPECT_THROW(write_trace("/dev/null/t.json", "t", timeline, std::nullopt, nullptr),
+               std::runtime_error);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

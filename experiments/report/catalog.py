@@ -1,0 +1,73 @@
+"""catalog: what the report runs. A new experiment is a line here and one in BUILD.bazel's `data`."""
+
+import dataclasses
+
+SCALES = ("smoke", "small", "full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A program that writes one table as JSON (//experiments/common:report)."""
+
+    folder: str  # in experiments/; the program has its name, too
+    heading: str
+    plots: tuple  # kinds, drawn in this order; see plots.py
+    minutes: int  # limit at --scale=smoke; at the other scales there is none
+    edition: str = ""  # of the published table, where there are several
+    data: bool = False  # takes --data
+    trace: bool = False  # draws a timeline beside --trace
+
+    @property
+    def name(self):
+        """What --experiments and files call it."""
+        return self.folder + ("-" + self.edition if self.edition else "")
+
+    @property
+    def target(self):
+        return "//experiments/" + self.folder
+
+    @property
+    def program(self):
+        """Relative to the workspace, or to the runfiles."""
+        return "experiments/{0}/{0}".format(self.folder)
+
+    def flags(self, scale, devices="", data=""):
+        """What it is called with, but for where the results go."""
+        flags = ["--scale=" + scale]
+        if self.edition:
+            flags.append("--edition=" + self.edition)
+        if devices:
+            flags.append("--devices=" + devices)
+        if data and self.data:
+            flags.append("--data=" + data)
+        return flags
+
+
+OLD = "2019-06"  # torchgpipe's README of June 2019, with older networks
+
+EXPERIMENTS = (
+    Experiment("resnet101_accuracy", "ResNet-101 accuracy", ("epochs", "bars"), 4, data=True),
+    Experiment("unet_speed", "U-Net speed", ("partitions",), 2),
+    Experiment("amoebanetd_speed", "AmoebaNet-D speed", ("partitions",), 3),
+    Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 2),
+    Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True),
+    Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD),
+)
+
+# //experiments/rivals, which has a table of another kind.
+RIVALS = Experiment("rivals", "Rivals", (), 3)
+
+
+def rivals_flags(scale, python):
+    """At smoke only some cells; all take half an hour."""
+    few = ["--stages=1,2", "--modes=never,except_last", "--rounds=2", "--steps=2"] if scale == "smoke" else []
+    return ["--rivals=" + python] + few
+
+
+def find(names):
+    """The experiments of these names, in the page's order; all for no names. Raises ValueError for unknown ones."""
+    known = [experiment.name for experiment in EXPERIMENTS]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError("no experiment {}; there are: {}".format(", ".join(map(repr, unknown)), ", ".join(known)))
+    return [experiment for experiment in EXPERIMENTS if not names or experiment.name in names]

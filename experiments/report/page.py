@@ -1,0 +1,110 @@
+"""page: everything as one HTML file that needs nothing else. Values in, text out; no clock, no machine."""
+
+import base64
+import dataclasses
+import json
+import pathlib
+
+import jinja2
+
+import plots
+import rivals
+import tables
+
+HERE = pathlib.Path(__file__).parent
+
+# In the order of the page, with what each means.
+ORIGINS = (
+    ("measured", "really run, on this machine and at this scale"),
+    ("planned", "computed at the published size on the meta device, without running it"),
+    ("simulated", "the published schedule at the published size, played with profiled or calibrated costs"),
+    ("published", "the row holds published figures only: there is nothing to run for it"),
+    ("interrupted", "measured until it was stopped: what was reached"),
+    ("failed", "tried here, and it did not work: the note says how"),
+    ("not run", "not tried here: the note says why"),
+)
+
+
+@dataclasses.dataclass
+class Section:
+    """An experiment on the page."""
+
+    name: str
+    heading: str
+    result: object  # run.Result
+    plots: tuple = ()  # kinds
+    rivals: bool = False
+
+
+@dataclasses.dataclass
+class Report:
+    scale: str
+    made: str  # when
+    command: str
+    environment: dict
+    sections: list
+    state: str = ""  # what is wrong with the report as a whole: interrupted, still running
+    plotly: str = ""  # the library's text
+
+
+def _view(section):
+    """What the template needs of a section."""
+    result = section.result
+    table = result.json
+    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [],
+            "remarks": [], "plots": [], "pictures": [_picture(*picture) for picture in result.pictures],
+            "commands": [], "command": result.command, "environment": result.environment}
+    if table is None:
+        return view
+    view["title"] = table.get("title", "")
+    view["remarks"] = [remark for remark in table.get("remarks") or [] if remark != table.get("environment")]
+    view["environment"] = {**result.environment, **environment_of(table)}
+    if section.rivals:
+        view["grids"] = rivals.grids(table)
+        view["remarks"] = view["remarks"] + rivals.remarks(table)
+        view["plots"] = plots.of_rivals(table)
+        view["counts"] = "{} runs".format(len(table["rows"]))
+    else:
+        view["command"] = result.command or tables.without_files(table.get("command") or "")
+        view["grids"] = [tables.grid(table)]
+        view["commands"] = tables.row_commands(table, table.get("command") or result.command)
+        view["plots"] = plots.of_table(section.plots, table, section.name)
+        view["counts"] = tables.count_origins(table)
+    return view
+
+
+def environment_of(table):
+    """Its names and values as texts."""
+    environment = table.get("environment") or {}
+    if isinstance(environment, str):
+        return {"build": environment}
+    return {str(key).replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for key, value in environment.items()}
+
+
+def _picture(caption, svg):
+    """As an image, not as part of the page: its style sheet and names are its own, and it still follows dark mode."""
+    return {"caption": caption, "source": "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()}
+
+
+def script_safe(value):
+    """JSON that may stand inside a <script>."""
+    return json.dumps(value, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def render(report):
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(str(HERE)), autoescape=True, trim_blocks=True,
+                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    views = [_view(section) for section in report.sections]
+    used = {row["origin"] for section in report.sections if section.result.json and not section.rivals
+            for row in section.result.json["rows"]}
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        sections=views,
+        origins=[(origin, meaning) for origin, meaning in ORIGINS if origin in used],
+        missing=tables.MISSING,
+        css=(HERE / "page.css").read_text(),
+        js=(HERE / "page.js").read_text(),
+        plots_json=script_safe([plot for view in views for plot in view["plots"]]),
+        plotly=report.plotly.replace("</script", "<\\/script"),
+    )

@@ -1,0 +1,79 @@
+"""page.py: its text is the golden one, its links lead somewhere, and it needs nothing from outside.
+
+After a change that is meant: tools/bazel run //experiments/report:page_test -- --update
+"""
+
+import html.parser
+import os
+import pathlib
+import sys
+import unittest
+
+import golden_page
+import page
+import page_text
+
+DATA = pathlib.Path("experiments/report/testdata")
+GOLDEN = DATA / "page.txt"
+
+
+class Links(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.names, self.targets, self.sources = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id":
+                self.names.append(value)
+            elif name == "href":
+                self.targets.append(value)
+            elif name in ("src", "srcset", "data", "action"):
+                self.sources.append(value)
+
+
+class Page(unittest.TestCase):
+    maxDiff = None
+
+    def test_text(self):
+        self.assertEqual(page_text.of(page.render(golden_page.report(DATA))), GOLDEN.read_text())
+
+    def test_links_lead_somewhere(self):
+        links = Links(page.render(golden_page.report(DATA)))
+        self.assertEqual(len(links.names), len(set(links.names)))
+        inside = [target[1:] for target in links.targets if target.startswith("#")]
+        self.assertGreater(len(inside), 20)
+        self.assertEqual([name for name in inside if name not in links.names], [])
+
+    def test_needs_nothing_from_outside(self):
+        links = Links(page.render(golden_page.report(DATA)))
+        outside = [target for target in links.targets + links.sources if not target.startswith(("#", "data:"))]
+        self.assertEqual(outside, [])
+        css = (pathlib.Path(page.__file__).parent / "page.css").read_text()
+        self.assertNotIn("url(", css)
+        self.assertNotIn("@import", css)
+
+    def test_with_plotly_it_has_at_most_5_mb(self):
+        text = page.render(golden_page.report(DATA, pathlib.Path(sys.argv[1]).read_text()))
+        self.assertLess(len(text.encode()), 5_000_000)
+
+    def test_text_from_outside_is_text(self):
+        report = golden_page.report(DATA)
+        table = report.sections[1].result.json
+        table["title"] = "<script>alert(1)</script>"
+        table["rows"][0]["experiment"] = "</script><b>"
+        table["rows"][0]["note"] = "<img src=x>"
+        text = page.render(report)
+        self.assertNotIn("<script>alert", text)
+        self.assertNotIn("</script><b>", text)
+        self.assertNotIn("<img src=x>", text)
+
+
+if __name__ == "__main__":
+    if "--update" in sys.argv:
+        file = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"], GOLDEN)
+        file.write_text(page_text.of(page.render(golden_page.report(DATA))))
+        print("written: {}".format(GOLDEN))
+    else:
+        unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,259 @@
+"""report: runs every experiment and writes one page with every table. See README.md in this folder."""
+
+import argparse
+import contextlib
+import datetime
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+
+import catalog
+import machine
+import page
+import run
+
+USAGE = """\
+Runs every experiment at a scale and writes DIR/index.html: each published table with ours beside it, plots,
+environment and commands, in one file that needs no network.
+
+  tools/bazel run -c opt //experiments/report -- --output=DIR
+  tools/bazel run -c opt //experiments/report -- --output=DIR --reuse --experiments=resnet101_speed
+"""
+
+EPILOG = """\
+Ctrl-C stops the experiment that runs after its current step and writes the page with what was reached, marked; the
+second Ctrl-C does not wait. Exit codes: 0; 1 if an experiment failed or was stopped by a limit; 2 for wrong usage;
+130 after Ctrl-C."""
+
+COMMAND = "tools/bazel run -c opt //experiments/report --"
+RIVALS = catalog.RIVALS.name
+SMOKE_MINUTES = 15
+# Kept free for the last experiment to stop and for the page.
+RESERVE_SECONDS = 10
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="report", usage=argparse.SUPPRESS, description=USAGE, epilog=EPILOG,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    add = parser.add_argument
+    add("--output", metavar="DIR", help="folder for the page, results, logs and traces; made if it is not there")
+    add("--scale", default="smoke", choices=catalog.SCALES, help="of what is run here (default: smoke)")
+    add("--experiments", default="", metavar="NAMES", help="some only, separated by commas (default: all)")
+    add("--list", action="store_true", help="lists the experiments")
+    add("--reuse", action="store_true",
+        help="takes results that DIR holds of this scale instead of running; what was interrupted is run again")
+    add("--minutes", type=float, metavar="N",
+        help="time for all of it; what does not fit is stopped or left out (default: {} at smoke, no limit otherwise; "
+        "0: nothing is run)".format(SMOKE_MINUTES))
+    add("--devices", default="", metavar="LIST", help="given to every experiment, such as cuda:0,cuda:1")
+    add("--data", default="", metavar="DATA", help="images of the accuracy experiment, such as imagenet:FOLDER")
+    add("--rivals", default="", metavar="PYTHON",
+        help="also measures torchgpipe and torch.distributed.pipelining with this Python, which has them")
+    flags = parser.parse_args(arguments)
+    if flags.list:
+        return flags
+    if not flags.output:
+        parser.error("--output=DIR is missing: name a folder for the page")
+    if flags.minutes is not None and not 0 <= flags.minutes < 1e6:
+        parser.error("--minutes={}: give a number of minutes, 0 or more".format(flags.minutes))
+    if flags.minutes is None and flags.scale == "smoke":
+        flags.minutes = SMOKE_MINUTES
+    flags.names = [name for name in flags.experiments.split(",") if name]
+    try:
+        with_rivals = RIVALS in flags.names
+        flags.chosen = catalog.find([name for name in flags.names if name != RIVALS]) \
+            if set(flags.names) != {RIVALS} else []
+    except ValueError as error:
+        parser.error("--experiments={}: {}, {}".format(flags.experiments, error, RIVALS))
+    flags.show_rivals = with_rivals or not flags.names
+    if "/" in flags.rivals:
+        flags.rivals = os.path.abspath(os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", "."), flags.rivals))
+    if flags.rivals and not shutil.which(flags.rivals):
+        parser.error("--rivals={}: there is no such program; name a Python that has torch and torchgpipe"
+                     .format(flags.rivals))
+    flags.output = pathlib.Path(os.environ.get("BUILD_WORKING_DIRECTORY", "."), flags.output).resolve()
+    try:
+        for folder in ("results", "logs", "traces"):
+            (flags.output / folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=flags.output / folder):
+                pass
+    except OSError as error:
+        parser.error("--output={}: cannot be written: {}".format(flags.output, error.strerror or error))
+    return flags
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+class Console:
+    """Says which experiment runs, for how long, and its last line: on one line of a terminal, or rarely."""
+
+    def __init__(self, out, interval=30):
+        self.out = out
+        self.terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+        self.interval = 0.5 if self.terminal else interval
+        self.last = 0
+        self.drawn = False
+
+    def say(self, text):
+        self.last = time.monotonic()
+        with contextlib.suppress(OSError):  # A terminal that was closed: the page is still written.
+            self._clear()
+            print(text, file=self.out, flush=True)
+
+    def progress(self, text):
+        if time.monotonic() - self.last < self.interval:
+            return
+        if not self.terminal:
+            self.say(text)
+            return
+        self.last = time.monotonic()
+        width = shutil.get_terminal_size().columns - 1
+        self.drawn = True
+        with contextlib.suppress(OSError):
+            self.out.write("\r\x1b[K" + text[:width])
+            self.out.flush()
+
+    def _clear(self):
+        if self.drawn:
+            self.out.write("\r\x1b[K")
+            self.drawn = False
+
+
+class Runner:
+    """Runs or takes over the experiments one after another, and writes the page after each."""
+
+    def __init__(self, flags, console, interrupt, root, plotly):
+        self.flags = flags
+        self.console = console
+        self.interrupt = interrupt
+        self.root = root  # of the programs
+        self.plotly = plotly
+        self.begin = time.monotonic()
+        self.environment = machine.environment(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ""))
+        self.sections = []
+
+    def run(self):
+        wanted = [(e.name, e.heading, e.plots) for e in self.flags.chosen]
+        total = len(wanted) + self.flags.show_rivals
+        later = run.Result(run.NOT_RUN, "its turn has not come yet")
+        self.sections = [page.Section(name, heading, later, plots) for name, heading, plots in wanted]
+        if self.flags.show_rivals:
+            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, later, rivals=True))
+        for index, section in enumerate(self.sections):
+            label = "[{}/{}] {}".format(index + 1, total, section.name)
+            section.result = self._one(section, label)
+            self.console.say("{}: {}{}".format(label, section.result.state,
+                                               ": " + section.result.reason if section.result.reason else
+                                               " (earlier results)" if section.result.reused else
+                                               " in " + run.minutes(section.result.seconds)))
+            self.write("Not complete: experiments are still running.")
+        state = ""
+        if self.interrupt.count:
+            state = "Interrupted: what was reached by then is here, marked so. The rest was not run."
+        self.write(state)
+
+    def write(self, state):
+        used = run.minutes(time.monotonic() - self.begin)
+        report = page.Report(self.flags.scale, "{}, in {}".format(now(), used), self.flags.command, self.environment,
+                             self.sections, state, self.plotly)
+        target = self.flags.output / "index.html"
+        part = target.with_suffix(".part")
+        part.write_text(page.render(report))
+        part.replace(target)
+
+    def _one(self, section, label):
+        experiment = next((e for e in self.flags.chosen if e.name == section.name), None)
+        if experiment:
+            program = experiment.program
+            arguments = experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
+            target, limit = experiment.target, experiment.minutes
+        else:
+            rivals = catalog.RIVALS
+            program, arguments = rivals.program, catalog.rivals_flags(self.flags.scale, self.flags.rivals)
+            target, limit = rivals.target, rivals.minutes
+        results = self.flags.output / "results" / (section.name + ".json")
+        saved = self.flags.output / "results" / (section.name + ".state")
+        log = self.flags.output / "logs" / (section.name + ".log")
+        traces = self.flags.output / "traces" / section.name
+
+        if self.flags.reuse:
+            earlier = run.load(results, saved)
+            if earlier and earlier.state != run.INTERRUPTED and run.scales(earlier) <= {self.flags.scale}:
+                earlier.pictures = pictures(traces)
+                return earlier
+        if not experiment and not self.flags.rivals:
+            return run.Result(run.NOT_RUN, "it needs --rivals=PYTHON, a Python that has torch and torchgpipe")
+        if self.interrupt.count:
+            return run.Result(run.NOT_RUN, "the report was interrupted before")
+        if not (self.root / program).exists():
+            return run.Result(run.NOT_RUN, "there is no program {}".format(program))
+        seconds = limit * 60 if self.flags.scale == "smoke" else None
+        if self.flags.minutes is not None:
+            left = self.flags.minutes * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
+            if left <= 0:
+                return run.Result(run.NOT_RUN, "no time was left of the {:g} minutes (--minutes)"
+                                  .format(self.flags.minutes))
+            seconds = left if seconds is None else min(seconds, left)
+
+        results.unlink(missing_ok=True)
+        saved.unlink(missing_ok=True)
+        shutil.rmtree(traces, ignore_errors=True)
+        argv = [str(self.root / program)] + arguments + ["--json=" + str(results)]
+        if experiment and experiment.trace:
+            traces.mkdir()
+            argv.append("--trace=" + str(traces / "step.svg"))
+        self.console.say(label + ": started")
+        environment = {key: value for key, value in os.environ.items() if key != "BUILD_WORKING_DIRECTORY"}
+        environment["RUNFILES_DIR"] = str(self.root.parent)
+        try:
+            ended = run.run_process(
+                argv, log, seconds, self.interrupt, environment=environment,
+                tick=lambda past: self.console.progress("{} {} {}".format(label, run.minutes(past), run.last_line(log))))
+        except OSError as error:
+            return run.Result(run.FAILED, "it cannot be started: {}".format(error.strerror))
+        result = run.result_of(ended, results, log, seconds)
+        result.command = "tools/bazel run -c opt {} -- {}".format(target, " ".join(map(shlex.quote, arguments)))
+        result.written = now()
+        result.scale = self.flags.scale
+        result.environment = self.environment
+        result.pictures = pictures(traces)
+        run.save(result, saved)
+        return result
+
+
+def pictures(folder):
+    """The timelines that an experiment drew, step.VARIANT.svg, oldest first: (variant, text)."""
+    files = sorted(folder.glob("*.svg"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return [(path.stem.partition(".")[2] or path.stem, path.read_text(errors="replace")) for path in files]
+
+
+def main(arguments, root=None, plotly="", out=sys.stdout):
+    flags = parse(arguments)
+    if flags.list:
+        for experiment in catalog.EXPERIMENTS:
+            print("{:<24}{}".format(experiment.name, experiment.heading), file=out)
+        print("{:<24}{}".format(RIVALS, "Rivals (with --rivals=PYTHON)"), file=out)
+        return 0
+    flags.command = " ".join([COMMAND] + [shlex.quote(argument) for argument in arguments])
+    interrupt = run.Interrupt()
+    console = Console(out)
+    with interrupt.installed():
+        runner = Runner(flags, console, interrupt, pathlib.Path(root or os.getcwd()), plotly)
+        runner.run()
+    console.say("written: {}".format(flags.output / "index.html"))
+    if interrupt.count:
+        return run.EXIT_INTERRUPTED
+    bad = any(section.result.state in (run.FAILED, run.STOPPED) or "no time was left" in section.result.reason
+              for section in runner.sections)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], root=os.environ.get("GPIPE_REPORT_ROOT"),
+                  plotly=pathlib.Path(os.environ["GPIPE_REPORT_PLOTLY"]).read_text()))

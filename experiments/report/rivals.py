@@ -1,0 +1,85 @@
+"""rivals: the JSON of //experiments/rivals as cells: step times and memory of ours and of others, one by one."""
+
+from tables import Cell, Grid, MISSING, is_number, three_digits
+
+OURS = "ours"
+OWN_CUT = ", own cut"
+
+# (key, heading, what one unit of the table is in the JSON's)
+FIGURES = (
+    ("step_seconds", "whole training step: ms, and beside it how many times ours", 1e-3),
+    ("peak_bytes", "peak memory: MiB, and beside it how many times ours", 2 ** 20),
+)
+
+
+def _unique(values):
+    return list(dict.fromkeys(values))
+
+
+def is_ours(who):
+    return who.startswith(OURS)
+
+
+def whos(table):
+    """Who was measured, ours first."""
+    return sorted(_unique(row["who"] for row in table["rows"]), key=lambda who: not is_ours(who))
+
+
+def cases(table):
+    """(network, stages, mode) -> {who: row}, in the file's order."""
+    found = {}
+    for row in table["rows"]:
+        found.setdefault((row["network"], row["stages"], row["mode"]), {})[row["who"]] = row
+    return found
+
+
+def factor(rows, who, key):
+    """How many times ours it is: above 1 ours is better. A network that is cut otherwise is held against ours that is
+    cut otherwise. None if there is nothing to compare."""
+    ours = rows.get(OURS + OWN_CUT if OWN_CUT in who else OURS)
+    theirs = rows.get(who)
+    if is_ours(who) or not ours or not theirs or not ours.get(key) or not theirs.get(key):
+        return None
+    return theirs[key] / ours[key]
+
+
+def grids(table):
+    """A table of step times and one of memory: a line for each network, number of stages and mode."""
+    return [grid for grid in (_grid(table, *figure) for figure in FIGURES) if grid]
+
+
+def _grid(table, key, heading, unit):
+    names = [who for who in whos(table)
+             if key == "step_seconds" or any(is_number(row.get(key)) for row in table["rows"] if row["who"] == who)]
+    if not names:
+        return None
+    head = [[Cell(text, header="col", rowspan=2) for text in ("network", "stages", "mode")] +
+            [Cell(heading, "group", header="col", colspan=len(names))],
+            [Cell(who, "ours" if is_ours(who) else "figure", header="col") for who in names]]
+    notes, body = [], []
+    for (network, stages, mode), rows in cases(table).items():
+        line = [Cell(network, header="row"), Cell(str(stages)), Cell(mode)]
+        for who in names:
+            value = (rows.get(who) or {}).get(key)
+            if is_number(value):
+                times = factor(rows, who, key)
+                line.append(Cell(three_digits(value / unit), "ours" if is_ours(who) else "figure",
+                                 aside="" if times is None else "× {:.2f}".format(times)))
+                continue
+            note = (rows.get(who) or {}).get("note") or "not measured"
+            if note not in notes:
+                notes.append(note)
+            line.append(Cell(MISSING, "missing", notes=(notes.index(note) + 1,)))
+        body.append(line)
+    return Grid(head, body, notes)
+
+
+def remarks(table):
+    """How each of them ran, and its version."""
+    found = ["Interrupted: not everything was measured."] if table.get("interrupted") else []
+    for who in whos(table):
+        rows = [row for row in table["rows"] if row["who"] == who and is_number(row.get("step_seconds"))]
+        said = _unique(row.get("version") for row in rows) + _unique(row.get("note") for row in rows)
+        if any(said):
+            found.append("{}: {}.".format(who, "; ".join(text for text in said if text)))
+    return found

@@ -1,0 +1,200 @@
+"""tables: an experiment's JSON as the rows and cells of the page. Nothing is shown that is not in the JSON."""
+
+import dataclasses
+import re
+import shlex
+
+MISSING = "–"
+
+
+@dataclasses.dataclass
+class Cell:
+    text: str
+    kind: str = "text"  # text, origin, group, ours, figure, published, ratio, missing
+    rowspan: int = 1
+    colspan: int = 1
+    header: str = ""  # "col" or "row", if it is a header
+    origin: str = ""  # of a tag
+    aside: str = ""  # said beside the text, smaller
+    notes: tuple = ()  # numbers of footnotes
+
+
+@dataclasses.dataclass
+class Grid:
+    head: list  # lines of cells
+    body: list
+    notes: list  # texts; the first one has number 1
+
+
+def three_digits(value):
+    """Three significant digits, all digits before the point, as in the programs' own tables."""
+    if value == 0:
+        return "0.00"
+    exponent = int("{:.2e}".format(value).split("e")[1])
+    return "{:,.{}f}".format(value, min(max(2 - exponent, 0), 12)) if abs(value) >= 10000 else \
+        "{:.{}f}".format(value, min(max(2 - exponent, 0), 12))
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def published_text(figure):
+    """As published: 21.99±0.13, 2.774, out of memory."""
+    if isinstance(figure, dict):
+        return "{}±{}".format(published_text(figure["value"]), published_text(figure["plus_minus"]))
+    if is_number(figure):
+        return str(int(figure)) if figure == int(figure) else repr(figure)
+    return str(figure)
+
+
+def published_value(figure):
+    """A number to compare with, or None."""
+    if isinstance(figure, dict):
+        figure = figure.get("value")
+    return figure if is_number(figure) else None
+
+
+def partitions(row):
+    """How many devices or partitions a row stands for; None if it does not say."""
+    settings = row.get("settings") or {}
+    if is_number(settings.get("partitions")):
+        return settings["partitions"]
+    if settings.get("balance"):
+        return len(settings["balance"])
+    found = re.search(r"^n(\d+)m\d+$|^pipeline-(\d+)$", row["experiment"])
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+def series(row):
+    """What tells rows with equally many partitions apart: the micro-batches of "n4m32"; "" otherwise."""
+    found = re.search(r"^n\d+m(\d+)$", row["experiment"])
+    return "{} micro-batch{}".format(found.group(1), "" if found.group(1) == "1" else "es") if found else ""
+
+
+def full_size(row):
+    """Whether its figures are those of the published configuration, so that they can be compared one by one."""
+    return row.get("origin") in ("planned", "simulated") or (row.get("settings") or {}).get("scale") == "full"
+
+
+def way_not_gone(row):
+    """"simulated" for a row that was to be simulated, but failed or was not run; "" where the origin says it."""
+    way = row.get("way") or ""
+    return way if row["origin"] not in (way, "published", "measured") and way != "measured" else ""
+
+
+def ratio_key(table):
+    ratio = table.get("ratio")
+    return ratio.get("key", "") if isinstance(ratio, dict) else ratio or ""
+
+
+def figure_of(row, key):
+    figure = (row.get("figures") or {}).get(key) or {}
+    return figure.get("ours"), figure.get("published") or {}
+
+
+def comparable(table, row, column):
+    """Whether ours of this row and column may be held against the published one."""
+    return full_size(row) or column["key"] == ratio_key(table)
+
+
+def groups(table):
+    """The rows, those of one experiment together."""
+    found = {}
+    for row in table["rows"]:
+        found.setdefault(row["experiment"], []).append(row)
+    return list(found.items())
+
+
+def without_files(command, others=()):
+    """A command without the flags that say where results go, nor those that begin with one of `others`."""
+    words = [word for word in shlex.split(command) if not word.startswith(("--json=", "--trace=", *others))]
+    return " ".join(map(shlex.quote, words))
+
+
+def row_command(table, row, command):
+    """The command that makes this row alone; "" if there is nothing to run for it."""
+    if not command or row["origin"] == "published":
+        return ""
+    command = without_files(command, ("--experiment=", "--ways="))
+    command += (" " if " -- " in command else " -- ") + shlex.quote("--experiment=" + row["experiment"])
+    if len({each.get("way") for each in table["rows"]}) > 1:
+        command += " --ways=" + row["way"]
+    return command
+
+
+def row_commands(table, command):
+    """(label, command) for each row that can be run."""
+    found = []
+    for row in table["rows"]:
+        text = row_command(table, row, command)
+        if text:
+            found.append((", ".join([row["experiment"]] + [row["way"]] * ("--ways=" in text)), text))
+    return found
+
+
+def columns_of(table):
+    """The table's columns; for one that does not tell them, those that its rows have."""
+    if table.get("columns"):
+        return table["columns"]
+    columns = {}
+    for row in table["rows"]:
+        for key, figure in (row.get("figures") or {}).items():
+            column = columns.setdefault(key, {"key": key, "heading": key.replace("_", " "), "sources": []})
+            column["sources"] += [s for s in figure.get("published") or {} if s not in column["sources"]]
+    return list(columns.values())
+
+
+def grid(table):
+    """The published table with ours beside it, as cells."""
+    columns = columns_of(table)
+    by_experiment = groups(table)
+
+    first = [Cell("experiment", header="col", rowspan=2), Cell("how", header="col", rowspan=2)]
+    second = []
+    for column in columns:
+        parts = [Cell("ours", "ours", header="col")]
+        parts += [Cell(source, "published", header="col") for source in column["sources"]]
+        if column.get("compared_with"):
+            parts.append(Cell("ours ÷ " + column["compared_with"], "ratio", header="col"))
+        first.append(Cell(column["heading"], "group", header="col", colspan=len(parts)))
+        second += parts
+
+    notes = []
+    body = []
+    for experiment, rows in by_experiment:
+        for index, row in enumerate(rows):
+            note = row.get("note") or ""
+            if note and note not in notes:
+                notes.append(note)
+            marks = (notes.index(note) + 1,) if note else ()
+            line = []
+            if index == 0:
+                line.append(Cell(experiment, header="row", rowspan=len(rows)))
+            line.append(Cell("", "origin", origin=row["origin"], aside=way_not_gone(row), notes=marks))
+            for column in columns:
+                line += _cells(row, rows, index, column)
+            body.append(line)
+    return Grid([first, second], body, notes)
+
+
+def _cells(row, rows, index, column):
+    ours, _ = figure_of(row, column["key"])
+    yield Cell(three_digits(ours), "ours") if is_number(ours) else Cell(MISSING, "missing")
+    if index == 0:
+        for source in column["sources"]:
+            published = [figure_of(each, column["key"])[1].get(source) for each in rows]
+            figure = next((each for each in published if each is not None), None)
+            yield Cell(MISSING, "missing", rowspan=len(rows)) if figure in (None, "-") else \
+                Cell(published_text(figure), "published", rowspan=len(rows))
+    if column.get("compared_with"):
+        value = row["figures"][column["key"]].get("compared")
+        yield Cell("{:.2f}".format(value), "ratio") if is_number(value) else Cell(MISSING, "missing")
+
+
+def count_origins(table):
+    """"5 measured, 4 simulated": what the rows are."""
+    counts = {}
+    for row in table["rows"]:
+        counts[row["origin"]] = counts.get(row["origin"], 0) + 1
+    return ", ".join("{} {}".format(count, origin) for origin, count in counts.items())

@@ -1,0 +1,158 @@
+"""tables.py and rivals.py: what the cells say, and what they must not say."""
+
+import json
+import pathlib
+import unittest
+
+import rivals
+import tables
+
+DATA = pathlib.Path("experiments/report/testdata")
+
+
+def read(name):
+    return json.loads((DATA / (name + ".json")).read_text())
+
+
+def texts(lines):
+    return [[cell.text for cell in line] for line in lines]
+
+
+class Numbers(unittest.TestCase):
+    def test_three_digits(self):
+        cases = {0.6512: "0.651", 21.96: "22.0", 2559: "2559", 9.996: "10.0", 0: "0.00", 1718333333: "1,718,333,333",
+                 0.0123456: "0.0123", -1.5: "-1.50", 999.6: "1000"}
+        for value, text in cases.items():
+            self.assertEqual(tables.three_digits(value), text)
+
+    def test_published(self):
+        cases = [(2.774, "2.774"), (1, "1"), ({"value": 21.99, "plus_minus": 0.13}, "21.99±0.13"),
+                 ("out of memory", "out of memory"), (15822206000, "15822206000")]
+        for figure, text in cases:
+            self.assertEqual(tables.published_text(figure), text)
+        self.assertEqual([tables.published_value(figure) for figure, _ in cases], [2.774, 1, 21.99, None, 15822206000])
+
+
+class Rows(unittest.TestCase):
+    def test_partitions(self):
+        def of(experiment, **settings):
+            return tables.partitions({"experiment": experiment, "settings": settings})
+
+        self.assertEqual(of("x", balance=[3, 4]), 2)
+        self.assertEqual(of("x", partitions=8, balance=[3, 4]), 8)
+        self.assertEqual(of("pipeline-8"), 8)
+        self.assertEqual(of("n4m32"), 4)
+        self.assertIsNone(of("baseline"))
+        self.assertIsNone(of("pipeline-1k"))
+
+    def test_series(self):
+        self.assertEqual([tables.series({"experiment": name}) for name in ("n2m1", "n8m32", "pipeline-2")],
+                         ["1 micro-batch", "32 micro-batches", ""])
+
+    def test_command_of_a_row(self):
+        table = read("made_speed")
+        command = "tools/bazel run -c opt //experiments/x -- --scale=small '--json=a file' --experiment=a,b --devices=cpu"
+        self.assertEqual(tables.row_command(table, table["rows"][1], command),
+                         "tools/bazel run -c opt //experiments/x -- --scale=small --devices=cpu --experiment=baseline "
+                         "--ways=simulated")
+        one_way = read("made_accuracy")
+        self.assertEqual(tables.row_command(one_way, one_way["rows"][1], "run //x"), "run //x -- --experiment=naive-128")
+        self.assertEqual(tables.row_command(one_way, one_way["rows"][0], "run //x"), "")
+
+
+class Grid(unittest.TestCase):
+    def test_several_results_of_a_row_share_the_published_cells(self):
+        grid = tables.grid(read("made_speed"))
+        self.assertEqual(texts(grid.head), [
+            ["experiment", "how", "images/s", "speed-up"],
+            ["ours", "torchgpipe", "ours ÷ torchgpipe", "ours", "torchgpipe", "Huang et al.", "ours ÷ torchgpipe"]])
+        self.assertEqual(texts(grid.body[:2]),
+                         [["baseline", "", "1003", "95.862", "–", "1.00", "1", "1", "–"],
+                          ["", "95.9", "1.00", "1.00", "1.00"]])
+        self.assertEqual([cell.rowspan for cell in grid.body[0]], [2, 1, 1, 2, 1, 1, 2, 2, 1])
+
+    def test_lines_are_as_wide_as_the_head(self):
+        for name in ("made_speed", "made_memory", "made_accuracy"):
+            grid = tables.grid(read(name))
+            width = 2 + len(grid.head[1])
+            self.assertEqual(2 + sum(cell.colspan for cell in grid.head[0][2:]), width)
+            below = 0
+            for line in grid.body:
+                if line[0].header:
+                    below = line[0].rowspan
+                    shared = sum(cell.rowspan > 1 for cell in line)
+                    self.assertEqual(len(line), width)
+                else:
+                    self.assertEqual(len(line), width - shared)
+                below -= 1
+                self.assertGreaterEqual(below, 0)
+
+    def test_what_is_missing_is_a_dash_and_says_why(self):
+        grid = tables.grid(read("made_memory"))
+        baseline = grid.body[0]
+        self.assertEqual([cell.text for cell in baseline],
+                         ["baseline", "", "–", "–", "0.91", "–", "–", "Out of memory", "–"])
+        self.assertEqual((baseline[1].origin, baseline[1].aside), ("failed", "planned"))
+        self.assertEqual(grid.notes[baseline[1].notes[0] - 1],
+                         "failed: out of memory, as published: 24.1 GiB of 22.38 GiB")
+
+    def test_a_note_that_rows_share_is_one(self):
+        grid = tables.grid(read("made_speed"))
+        self.assertEqual([line[0 if not line[0].header else 1].notes for line in grid.body[:4]], [(1,), (2,), (1,), (2,)])
+        self.assertEqual(len(grid.notes), len(set(grid.notes)))
+
+    def test_a_table_that_does_not_tell_its_columns(self):
+        table = read("made_speed")
+        del table["columns"], table["ratio"]
+        grid = tables.grid(table)
+        self.assertEqual(texts(grid.head)[0], ["experiment", "how", "throughput", "speed up"])
+
+    def test_a_published_dash_is_no_figure(self):
+        table = read("made_memory")
+        table["rows"][0]["figures"]["model_gib"]["published"]["torchgpipe"] = "-"
+        self.assertEqual(tables.grid(table).body[0][4].kind, "missing")
+
+    def test_counts(self):
+        self.assertEqual(tables.count_origins(read("made_memory")), "1 failed, 3 planned")
+
+
+class Rivals(unittest.TestCase):
+    def test_each_is_held_against_ours(self):
+        time, memory = rivals.grids(read("made_rivals"))
+        self.assertEqual([cell.text for cell in time.head[1]], [
+            "ours", "ours, own cut", "LibTorch, plain", "torchgpipe", "torch.distributed.pipelining 1F1B",
+            "torchgpipe, own cut"])
+        self.assertEqual([(cell.text, cell.aside) for cell in time.body[0]], [
+            ("ResNet [1, 1]", ""), ("1", ""), ("never", ""), ("200", ""), ("–", ""), ("220", "× 1.10"),
+            ("320", "× 1.60"), ("280", "× 1.40"), ("–", "")])
+        self.assertEqual([cell.text for cell in memory.head[1]],
+                         ["ours", "torchgpipe", "torch.distributed.pipelining 1F1B"])
+        self.assertEqual([(cell.text, cell.aside) for cell in memory.body[1]][3:],
+                         [("572", ""), ("916", "× 1.60"), ("801", "× 1.40")])
+
+    def test_own_cuts_are_held_against_our_own_cut(self):
+        line = rivals.grids(read("made_rivals"))[0].body[-1]
+        self.assertEqual([(cell.text, cell.aside) for cell in line][4:],
+                         [("117", ""), ("–", ""), ("–", ""), ("–", ""), ("175", "× 1.50")])
+
+    def test_who_could_not_run_says_why(self):
+        grid = rivals.grids(read("made_rivals"))[0]
+        cell = grid.body[2][7]
+        self.assertEqual((cell.text, [grid.notes[k - 1] for k in cell.notes]), ("–", ["the group timed out"]))
+
+    def test_remarks(self):
+        self.assertIn("torchgpipe: 0.0.7; 1 thread per stage.", rivals.remarks(read("made_rivals")))
+
+    def test_an_interrupted_contest_says_so(self):
+        table = read("made_rivals")
+        table["interrupted"] = True
+        self.assertIn("Interrupted: not everything was measured.", rivals.remarks(table))
+
+    def test_without_ours_nothing_is_compared(self):
+        table = read("made_rivals")
+        table["rows"] = [row for row in table["rows"] if not row["who"].startswith("ours")]
+        self.assertFalse(any(cell.aside for line in rivals.grids(table)[0].body for cell in line))
+
+
+if __name__ == "__main__":
+    unittest.main()

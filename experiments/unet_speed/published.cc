@@ -1,0 +1,40 @@
+#include "experiments/unet_speed/published.h"
+
+namespace gpipe::experiments {
+
+// torchgpipe, benchmarks/unet-speed, v0.0.7.
+const std::vector<SpeedVariant>& speed_variants() {
+  static const std::vector<SpeedVariant> variants = {
+      {"baseline", 40, 1, {}},
+      {"pipeline-1", 80, 2, {241}},
+      {"pipeline-2", 512, 32, {104, 137}},
+      {"pipeline-4", 512, 16, {30, 66, 84, 61}},
+      {"pipeline-8", 640, 40, {16, 27, 31, 44, 22, 57, 27, 17}},
+  };
+  return variants;
+}
+
+// torchgpipe's documentation, "U-Net (5, 64) Speed Benchmark", v0.0.5.
+PublishedTable published_speed() {
+  PublishedTable table;
+  table.title = "U-Net (5, 64) speed: ours beside torchgpipe's";
+  table.columns = {{"throughput", "images/s", {"torchgpipe"}, ""},
+                   {"speed_up", "speed-up", {"torchgpipe"}, "torchgpipe"}};
+  const auto add = [&table](const char* name, const char* throughput, const char* speed_up) {
+    table.rows.push_back(
+        {name,
+         {{"throughput", {{"torchgpipe", throughput}}}, {"speed_up", {{"torchgpipe", speed_up}}}},
+         ""});
+  };
+  add("baseline", "28.500", "1");
+  add("pipeline-1", "24.456", "0.858");
+  add("pipeline-2", "35.502", "1.246");
+  add("pipeline-4", "67.042", "2.352");
+  add("pipeline-8", "88.497", "3.105");
+  table.ratio = "speed_up";
+  table.of = "throughput";
+  table.reference = "baseline";
+  return table;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,20 @@
+// Published speed: the published runs of the U-Net speed experiment and their results.
+#ifndef GPIPE_EXPERIMENTS_UNET_SPEED_PUBLISHED_H_
+#define GPIPE_EXPERIMENTS_UNET_SPEED_PUBLISHED_H_
+
+#include <vector>
+
+#include "experiments/common/report.h"
+#include "experiments/common/speed_variant.h"
+
+namespace gpipe::experiments {
+
+// baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with U-Net (5, 64) of 241 layers.
+const std::vector<SpeedVariant>& speed_variants();
+
+// Columns: "throughput" and its ratio to that of baseline, "speed_up".
+PublishedTable published_speed();
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_UNET_SPEED_PUBLISHED_H_

@@ -1,0 +1,73 @@
+// U-Net speed: whole training steps on one device and through pipelines of 1 to 8 partitions, and
+// the table beside torchgpipe's. See README.md in this folder.
+
+#include <ATen/ops/ones.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "experiments/common/plan_speed.h"
+#include "experiments/common/program.h"
+#include "experiments/common/speed_experiment.h"
+#include "experiments/unet_speed/published.h"
+#include "models/by_name.h"
+#include "models/unet.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains U-Nets on one device and through pipelines of 1, 2, 4 and 8 partitions, on\n"
+    "random images that are made once, and simulates U-Net (5, 64) on the published\n"
+    "devices; prints the images per second and speed-ups beside those that torchgpipe\n"
+    "published.\n\n"
+    "  tools/bazel run -c opt //experiments/unet_speed\n"
+    "  tools/bazel run -c opt //experiments/unet_speed -- --ways=simulated\n"
+    "  tools/bazel run -c opt //experiments/unet_speed -- --scale=full \\\n"
+    "    --experiment=baseline,pipeline-2 --devices=cuda:0,cuda:1\n\n"
+    "Experiments: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.\n"
+    "Ctrl-C stops after the current step with what was reached (exit code 130).";
+
+SpeedNetwork smaller(int64_t depth, int64_t num_convs, int64_t base_channels, int64_t side) {
+  models::NamedModel model = models::model_by_name("unet:5,64", side);
+  model.make = [=] {
+    return models::unet(
+        models::UNetOptions().depth(depth).num_convs(num_convs).base_channels(base_channels));
+  };
+  return {absl::StrFormat("U-Net (%d, %d) of depth %d", num_convs, base_channels, depth), model};
+}
+
+SpeedNetwork network(Scale scale) {
+  if (scale == Scale::kSmoke) return smaller(3, 2, 8, 64);
+  if (scale == Scale::kSmall) return smaller(4, 2, 16, 96);
+  return {"U-Net (5, 64)", models::model_by_name("unet:5,64")};
+}
+
+SpeedExperiment experiment() {
+  SpeedExperiment of;
+  of.name = "unet_speed";
+  of.table = published_speed();
+  of.variants = speed_variants();
+  of.samples = 10000;
+  of.remarks = {"Published: torchgpipe v0.0.5, U-Net (5, 64), on GPUs."};
+  of.network = network;
+  of.smoke = {/*samples=*/512, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
+  of.small = {/*samples=*/1024, /*epochs=*/5, /*micro_batch=*/8, /*most_chunks=*/16};
+  of.target = [](const models::NamedModel& model, int64_t rows, c10::Device device) {
+    return at::ones({rows, 1, model.row[1], model.row[2]}, device);
+  };
+  of.reference = "baseline";
+  of.reference_throughput = 28.500;
+  return of;
+}
+
+Plan prepare() { return plan_speed(experiment()); }
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}

@@ -1,0 +1,53 @@
+#include "experiments/unet_timeline/published.h"
+
+#include <stdexcept>
+
+namespace gpipe::experiments {
+
+// torchgpipe, benchmarks/unet-timeline, v0.0.7.
+const std::vector<AblationVariant>& ablations() {
+  static const std::vector<AblationVariant> variants = {
+      {"baseline", true, false, false},
+      {"dep-x-x", false, false, false},
+      {"dep-str-x", false, true, false},
+      {"dep-str-ptl", false, true, true},
+  };
+  return variants;
+}
+
+const AblationVariant& find_ablation(const std::string& name) {
+  for (const AblationVariant& variant : ablations()) {
+    if (variant.name == name) return variant;
+  }
+  throw std::invalid_argument("there is no variant " + name);
+}
+
+const std::vector<int64_t>& published_balance() {
+  static const std::vector<int64_t> balance = {34, 76, 70, 61};
+  return balance;
+}
+
+// Its README. Utilization is of the GPUs, as nvidia-smi has it; memory is what LibTorch's allocator
+// had reserved at most, over all devices.
+PublishedTable published_timeline() {
+  PublishedTable table;
+  table.title = "U-Net (5, 64) timeline: ours beside torchgpipe's";
+  table.columns = {{"throughput", "images/s", {"torchgpipe"}, "torchgpipe"},
+                   {"utilization", "utilization (%)", {"torchgpipe"}},
+                   {"memory", "memory (GiB)", {"torchgpipe"}, "torchgpipe"}};
+  const auto add = [&table](const char* name, const char* throughput, const char* utilization,
+                            const char* memory) {
+    table.rows.push_back({name,
+                          {{"throughput", {{"torchgpipe", throughput}}},
+                           {"utilization", {{"torchgpipe", utilization}}},
+                           {"memory", {{"torchgpipe", memory}}}},
+                          ""});
+  };
+  add("baseline", "30.662", "44", "52.2");
+  add("dep-x-x", "41.306", "59", "19.1");
+  add("dep-str-x", "55.191", "71", "30.0");
+  add("dep-str-ptl", "58.477", "75", "23.5");
+  return table;
+}
+
+}  // namespace gpipe::experiments

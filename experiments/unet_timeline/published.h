@@ -1,0 +1,36 @@
+// ablations, published_timeline: torchgpipe's ablation of U-Net (5, 64) on four devices, and its
+// table.
+#ifndef GPIPE_EXPERIMENTS_UNET_TIMELINE_PUBLISHED_H_
+#define GPIPE_EXPERIMENTS_UNET_TIMELINE_PUBLISHED_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/common/report.h"
+
+namespace gpipe::experiments {
+
+// A row: what it has of torchgpipe's three optimizations, as options of GPipeOptions.
+struct AblationVariant {
+  std::string name;
+  bool early_recomputes = false;  // it lacks "Dependency"
+  bool copy_streams = true;
+  bool direct_skips = true;  // "Portals"
+};
+
+const std::vector<AblationVariant>& ablations();
+// Throws std::invalid_argument for an unknown name.
+const AblationVariant& find_ablation(const std::string& name);
+
+// Of all rows.
+inline constexpr int64_t kPublishedBatch = 128;
+inline constexpr int64_t kPublishedChunks = 8;
+inline constexpr int64_t kPublishedSteps = 16;  // of an epoch
+const std::vector<int64_t>& published_balance();
+
+PublishedTable published_timeline();
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_UNET_TIMELINE_PUBLISHED_H_

@@ -1,0 +1,39 @@
+#include "experiments/unet_timeline/published.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <numeric>
+#include <stdexcept>
+
+namespace gpipe::experiments {
+namespace {
+
+TEST(PublishedTimeline, HasARowForEveryVariant) {
+  const PublishedTable table = published_timeline();
+  ASSERT_EQ(table.rows.size(), ablations().size());
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    EXPECT_EQ(table.rows[i].experiment, ablations()[i].name);
+    EXPECT_EQ(&find_ablation(table.rows[i].experiment), &ablations()[i]);
+    for (const Column& column : table.columns) {
+      EXPECT_EQ(table.rows[i].figures.at(column.key).count("torchgpipe"), 1u);
+    }
+  }
+  EXPECT_THROW(find_ablation("dep"), std::invalid_argument);
+  EXPECT_EQ(std::accumulate(published_balance().begin(), published_balance().end(), int64_t{0}),
+            241);
+}
+
+// Each row has one optimization more than the one before.
+TEST(PublishedTimeline, RowsAddOneOptimizationEach) {
+  const auto optimizations = [](const AblationVariant& variant) {
+    return (variant.early_recomputes ? 0 : 1) + (variant.copy_streams ? 1 : 0) +
+           (variant.direct_skips ? 1 : 0);
+  };
+  for (std::size_t i = 0; i < ablations().size(); ++i) {
+    EXPECT_EQ(optimizations(ablations()[i]), static_cast<int>(i));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

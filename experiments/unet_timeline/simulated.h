@@ -1,0 +1,43 @@
+// simulate_ablation: how fast the published U-Net would run under an ablation, by simulation.
+#ifndef GPIPE_EXPERIMENTS_UNET_TIMELINE_SIMULATED_H_
+#define GPIPE_EXPERIMENTS_UNET_TIMELINE_SIMULATED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "balance/profile.h"
+#include "experiments/common/simulated_speed.h"
+#include "experiments/unet_timeline/published.h"
+#include "gpipe/checkpoint.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/timeline/step_timeline.h"
+
+namespace gpipe::experiments {
+
+struct AblationSettings {
+  std::vector<int64_t> balance = published_balance();
+  int64_t chunks = kPublishedChunks;
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+  ScheduleGenerator schedule = Schedule::gpipe;
+  SimulatedMachine machine;
+};
+
+struct SimulatedStep {
+  StepTimeline timeline;
+  Routes routes;
+};
+
+// A step of `chunks` micro-batches that cost what `profile` says.
+//
+// Without copy streams a copy is part of both actions, of the one before it and of the one after
+// it. Early recomputes are part of the last partition's first backward. The optimizer is left out.
+//
+// Throws std::invalid_argument for a balance that does not fit the profile, and what simulate()
+// throws.
+SimulatedStep simulate_ablation(const AblationVariant& variant, const balance::Profile& profile,
+                                const AblationSettings& settings);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_UNET_TIMELINE_SIMULATED_H_

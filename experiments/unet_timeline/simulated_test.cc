@@ -1,0 +1,99 @@
+#include "experiments/unet_timeline/simulated.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "gpipe/timeline/time_split.h"
+
+namespace gpipe::experiments {
+namespace {
+
+// Three partitions of one layer each: a forward takes 1 s, a backward 2 s; outputs take 0.5 s on
+// the link, and a skip from the first layer to the last takes 1 s.
+balance::Profile profile() {
+  balance::Profile profile;
+  profile.device = "made up";
+  for (int k = 0; k < 3; ++k) {
+    balance::LayerProfile layer;
+    layer.forward = 1;
+    layer.backward = 2;
+    layer.output = 50;
+    profile.layers.push_back(layer);
+  }
+  profile.skips.push_back({0, 2, 100});
+  return profile;
+}
+
+AblationSettings settings() {
+  AblationSettings settings;
+  settings.balance = {1, 1, 1};
+  settings.chunks = 3;
+  settings.machine = {/*bandwidth=*/100, /*latency=*/0, /*overhead=*/0};
+  return settings;
+}
+
+double seconds(const SimulatedStep& step) {
+  return static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
+}
+
+TEST(SimulateAblation, OneMicroBatchByHand) {
+  AblationSettings one = settings();
+  one.chunks = 1;  // its backward follows at once in the last partition only
+  const auto of = [&](const char* name) {
+    return seconds(simulate_ablation(find_ablation(name), profile(), one));
+  };
+  // Forwards 3, backwards 3 * 2, recomputes 2, the activations' way there and back 4 * 0.5; the
+  // skip takes less than both activations and the forward between.
+  EXPECT_DOUBLE_EQ(of("dep-str-ptl"), 13);
+  // Through the second partition: two ways of 1 each instead of 0.5, there and back.
+  EXPECT_DOUBLE_EQ(of("dep-str-x"), 15);
+  // Copies of 1.5 at either cut, there and back, part of both actions.
+  EXPECT_DOUBLE_EQ(of("dep-x-x"), 11 + 2 * 2 * 2 * 1.5);
+  EXPECT_DOUBLE_EQ(of("baseline"), of("dep-x-x"));  // nothing to recompute in the last partition
+}
+
+TEST(SimulateAblation, ActionsAndTransfersTakeLongerThanTheirLayersAndBytes) {
+  AblationSettings one = settings();
+  one.chunks = 1;
+  one.machine.latency = 0.25;
+  one.machine.overhead = 0.5;
+  EXPECT_DOUBLE_EQ(seconds(simulate_ablation(find_ablation("dep-str-ptl"), profile(), one)),
+                   13 + 4 * 0.25 + 6 * 0.5);
+}
+
+TEST(SimulateAblation, EarlyRecomputesAreInTheFirstBackward) {
+  const SimulatedStep early = simulate_ablation(find_ablation("baseline"), profile(), settings());
+  const SimulatedStep usual = simulate_ablation(find_ablation("dep-x-x"), profile(), settings());
+  int64_t sum = 0;
+  for (std::size_t k = 0; k < usual.timeline.workers[2].size(); ++k) {
+    const TimelineAction& timed = early.timeline.workers[2][k];
+    sum += usual.timeline.workers[2][k].recompute();
+    if (timed.action.kind == ActionKind::kForward || timed.action.micro_batch != 2) {
+      EXPECT_EQ(timed.recompute(), 0);
+    } else {
+      EXPECT_EQ(timed.recompute(), 2'000'000'000);  // of micro-batches 0 and 1
+    }
+  }
+  EXPECT_EQ(sum, 2'000'000'000);
+  EXPECT_GE(seconds(early), seconds(usual));
+}
+
+TEST(SimulateAblation, EachOptimizationHelps) {
+  double before = 1e9;
+  for (const AblationVariant& variant : ablations()) {
+    const SimulatedStep step = simulate_ablation(variant, profile(), settings());
+    EXPECT_LE(seconds(step), before) << variant.name;
+    before = seconds(step);
+    EXPECT_GT(split_time(step.timeline, step.routes).utilization(), 0.3);
+  }
+}
+
+TEST(SimulateAblation, RefusesAnotherNetworksBalance) {
+  AblationSettings other = settings();
+  other.balance = {1, 1};
+  EXPECT_THROW(simulate_ablation(ablations()[0], profile(), other), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,327 @@
+// U-Net timeline: torchgpipe's ablation. A U-Net on four devices without each of the optimizations
+// that a pipeline has, and the table beside torchgpipe's. See README.md in this folder.
+
+#include <ATen/Context.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "balance/memory_plan.h"
+#include "balance/training_flags.h"
+#include "command/flag_values.h"
+#include "experiments/common/balance.h"
+#include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
+#include "experiments/common/flags.h"
+#include "experiments/common/layer_costs.h"
+#include "experiments/common/program.h"
+#include "experiments/common/simulated_speed.h"
+#include "experiments/common/speed_run.h"
+#include "experiments/common/speed_variant.h"
+#include "experiments/common/trainer.h"
+#include "experiments/common/variants.h"
+#include "experiments/unet_timeline/published.h"
+#include "experiments/unet_timeline/simulated.h"
+#include "gpipe/timeline/time_split.h"
+#include "meta/meta_scope.h"
+#include "models/unet.h"
+
+ABSL_FLAG(int64_t, steps, 0,
+          "Steps of an epoch. Default: the scale's (smoke 4, small 4, full 16, as published).");
+ABSL_DECLARE_FLAG(std::string, schedule);
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains a U-Net in a pipeline of four partitions without the optimizations that\n"
+    "torchgpipe's ablation takes away, and prints images per second, utilization and\n"
+    "memory beside those that torchgpipe published.\n\n"
+    "  tools/bazel run -c opt //experiments/unet_timeline\n"
+    "  tools/bazel run -c opt //experiments/unet_timeline -- --ways=planned,simulated\n"
+    "  tools/bazel run -c opt //experiments/unet_timeline -- --ways=measured \\\n"
+    "    --experiment=dep-str-ptl --trace=timeline.svg\n\n"
+    "Experiments: baseline, dep-x-x, dep-str-x, dep-str-ptl.\n"
+    "Ctrl-C stops after the current step with what was reached (exit code 130).";
+
+constexpr double kLearningRate = 0.1;
+constexpr double kGiB = 1 << 30;
+// Of the plain network on one of the same GPUs, images per second (torchgpipe, U-Net speed).
+constexpr double kPublishedOneDevice = 28.5;
+
+// The networks of the scales.
+struct Network {
+  int64_t depth = 5;
+  int64_t convolutions = 5;
+  int64_t channels = 64;
+  int64_t image_size = 192;
+
+  std::string name() const {
+    return absl::StrFormat("U-Net (%d, %d)", convolutions, channels) +
+           (depth == 5 ? "" : absl::StrFormat(" of depth %d", depth));
+  }
+  int64_t layers() const { return convolutions * 4 * (2 * depth + 1) + 4 * depth + 1; }
+  torch::nn::Sequential make() const {
+    return models::unet(
+        models::UNetOptions().depth(depth).num_convs(convolutions).base_channels(channels));
+  }
+};
+
+struct Settings {
+  AblationVariant variant;
+  Network network;
+  int64_t batch_size = kPublishedBatch;
+  int64_t chunks = kPublishedChunks;
+  std::vector<int64_t> balance;
+  int64_t steps = kPublishedSteps;
+  int64_t epochs = 10;
+  std::vector<c10::Device> devices;  // of a measured run
+};
+
+// What there is no counterpart for, and so what a row cannot show.
+std::string note_of(const AblationVariant& variant, Origin way) {
+  std::string note;
+  if (variant.early_recomputes) {
+    note +=
+        "; in place of torchgpipe without its dependencies, whose autograd engine recomputes ahead "
+        "of backwards: the last partition recomputes all micro-batches before its first backward "
+        "(in other partitions the engine's order depends on the host's timing, and is not "
+        "reproduced)";
+  }
+  if (!variant.copy_streams && way == Origin::kPlanned) {
+    note += "; the streams of copies make no difference to a plan";
+  }
+  return note;
+}
+
+std::string describe(const CommonFlags& flags, const Settings& settings) {
+  return absl::StrFormat("%s, %d x 3 x %d x %d", settings.network.name(), settings.batch_size,
+                         settings.network.image_size, settings.network.image_size) +
+         describe_pipeline(flags, settings.chunks, settings.balance);
+}
+
+Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
+  Settings settings;
+  settings.variant = find_ablation(name);
+  const bool measured = way == Origin::kMeasured;
+  if (measured && flags.scale != Scale::kFull) {
+    settings.network = flags.scale == Scale::kSmoke ? Network{3, 2, 8, 64} : Network{5, 2, 16, 96};
+    settings.batch_size = 32;
+    settings.steps = 4;
+    settings.epochs = flags.scale == Scale::kSmoke ? 3 : 5;
+  }
+  if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
+  if (flags.epochs > 0) settings.epochs = flags.epochs;
+  const int64_t steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 0, int64_t{1} << 30);
+  if (steps > 0) settings.steps = steps;
+  settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
+  settings.balance = choose_balance(flags.balance, published_balance(), settings.network.name(),
+                                    settings.network.layers());
+  if (measured) {
+    settings.devices = choose_devices(flags, name, static_cast<int64_t>(settings.balance.size()));
+  }
+  return settings;
+}
+
+Json settings_of(const CommonFlags& flags, const Settings& settings) {
+  Json json = {{"network", settings.network.name()},
+               {"batch_size", settings.batch_size},
+               {"image_size", settings.network.image_size},
+               {"direct_skips", settings.variant.direct_skips},
+               {"copy_streams", settings.variant.copy_streams},
+               {"early_recomputes", settings.variant.early_recomputes}};
+  add_pipeline(flags, settings.chunks, settings.balance, json);
+  return json;
+}
+
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& targets) {
+  return at::binary_cross_entropy_with_logits(logits, targets);
+}
+
+void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
+             const RunContext& context) {
+  const bool on_cpu = std::all_of(settings.devices.begin(), settings.devices.end(),
+                                  [](c10::Device device) { return device.is_cpu(); });
+  outcome.note = describe(flags, settings) +
+                 absl::StrFormat(", %d epochs of %d steps, ", settings.epochs, settings.steps) +
+                 count_devices(settings.devices) + note_of(settings.variant, Origin::kMeasured);
+  if (!on_cpu) {
+    outcome.note += "; no utilization: the workers' times are not those of the devices";
+  } else if (!settings.variant.copy_streams) {
+    outcome.note += "; between CPU stages nothing is copied, so the streams make no difference";
+  }
+  outcome.settings = settings_of(flags, settings);
+  outcome.settings["samples"] = settings.batch_size * settings.steps;
+  outcome.settings["epochs"] = settings.epochs;
+  add_common(flags, settings.devices, outcome.settings);
+  *context.out << "\n" << settings.variant.name << ": " << outcome.note << std::endl;
+
+  const Task task = {[&] {
+                       at::manual_seed(flags.seed);
+                       return settings.network.make();
+                     },
+                     loss_of};
+  const std::unique_ptr<Trainer> trainer =
+      make_pipeline_trainer(task,
+                            GPipeOptions(settings.balance)
+                                .devices(settings.devices)
+                                .chunks(settings.chunks)
+                                .checkpoint(flags.checkpoint)
+                                .direct_skips(settings.variant.direct_skips)
+                                .copy_streams(settings.variant.copy_streams)
+                                .early_recomputes(settings.variant.early_recomputes),
+                            balance::parse_schedule(flags.schedule));
+  const int64_t side = settings.network.image_size;
+  const at::Tensor images = at::rand({settings.batch_size, 3, side, side}, trainer->input_device());
+  const at::Tensor targets =
+      at::ones({settings.batch_size, 1, side, side}, trainer->target_device());
+  torch::optim::SGD optimizer(trainer->module().parameters(),
+                              torch::optim::SGDOptions(kLearningRate));
+  SpeedOptions options;
+  options.title = settings.variant.name;
+  options.samples = settings.batch_size * settings.steps;
+  options.epochs = settings.epochs;
+  options.skip_epochs = flags.skip_epochs;
+  options.utilization = on_cpu;
+  options.trace = flags.trace;
+  run_speed(*trainer, optimizer, images, targets, options, context, outcome);
+  if (flags.explain && outcome.origin == Origin::kMeasured) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
+                    settings.variant.name, context);
+  }
+}
+
+void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
+          const RunContext& context) {
+  outcome.note = describe(flags, settings) + note_of(settings.variant, Origin::kPlanned);
+  outcome.settings = settings_of(flags, settings);
+  *context.out << "\n" << settings.variant.name << ", planned: " << outcome.note << std::endl;
+  torch::nn::Sequential model = [&] {
+    const MetaScope meta;
+    return settings.network.make();
+  }();
+  const int64_t side = settings.network.image_size;
+  const at::Tensor images = at::empty({settings.batch_size, 3, side, side}, at::kMeta);
+  const at::Tensor targets = at::empty({settings.batch_size, 1, side, side}, at::kMeta);
+  const LossFn loss = [](const Tensors& outputs, const Tensors& of) {
+    return loss_of(outputs.at(0), of.at(0));
+  };
+  std::optional<command::Progress> bar;
+  const balance::MemoryPlan made = balance::memory_plan(
+      model, {images}, {targets}, loss,
+      balance::MemoryPlanOptions(settings.balance)
+          .chunks(settings.chunks)
+          .checkpoint(flags.checkpoint)
+          .schedule(balance::parse_schedule(flags.schedule))
+          .optimizer([](std::vector<at::Tensor> parameters) {
+            return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                       torch::optim::SGDOptions(kLearningRate));
+          })
+          .direct_skips(settings.variant.direct_skips)
+          .early_recomputes(settings.variant.early_recomputes)
+          .progress([&](int64_t done, int64_t total) {
+            if (!bar && context.progress != nullptr) {
+              bar.emplace(*context.progress, settings.variant.name + ", planned", total,
+                          context.progress_options);
+            }
+            if (bar) bar->update(done);
+          }));
+  outcome.figures["memory"] = static_cast<double>(made.total_reserved()) / kGiB;
+  Json& devices = outcome.settings["gib_of_devices"] = Json::array();
+  for (const balance::DeviceMemory& device : made.devices) {
+    devices.push_back(static_cast<double>(device.reserved) / kGiB);
+  }
+  outcome.origin = Origin::kPlanned;
+}
+
+// The published network's layers on the published device, on which the plain network is as fast as
+// published.
+balance::Profile published_device(const Settings& settings, const SimulatedMachine& machine) {
+  const int64_t side = settings.network.image_size;
+  const LayerCosts costs =
+      nominal_costs([&] { return settings.network.make(); }, {3, side, side}, tesla_p40());
+  SpeedVariant plain;
+  plain.name = "baseline";
+  plain.batch_size = 40;
+  const double factor = factor_for(plain, /*samples=*/10000, kPublishedOneDevice, costs, machine);
+  return scaled(costs, factor)((settings.batch_size + settings.chunks - 1) / settings.chunks);
+}
+
+void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
+              const RunContext& context) {
+  AblationSettings ablation;
+  ablation.balance = settings.balance;
+  ablation.chunks = settings.chunks;
+  ablation.checkpoint = flags.checkpoint;
+  ablation.schedule = balance::parse_schedule(flags.schedule);
+  outcome.note = describe(flags, settings) +
+                 absl::StrFormat(
+                     ", times from FLOPs and bytes, such that the plain network runs the published "
+                     "%g images/s "
+                     "on one device; links of %g GB/s; the optimizer left out",
+                     kPublishedOneDevice, ablation.bandwidth / 1e9) +
+                 note_of(settings.variant, Origin::kSimulated);
+  outcome.settings = settings_of(flags, settings);
+  *context.out << "\n" << settings.variant.name << ", simulated: " << outcome.note << std::endl;
+  const SimulatedStep step =
+      simulate_ablation(settings.variant, published_device(settings, ablation.machine), ablation);
+  const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
+  outcome.figures["throughput"] = static_cast<double>(settings.batch_size) / seconds;
+  outcome.figures["utilization"] = 100 * split_time(step.timeline, step.routes).utilization();
+  outcome.origin = Origin::kSimulated;
+}
+
+Plan prepare() {
+  const CommonFlags flags = read_common_flags();
+  Plan made;
+  made.name = "unet_timeline";
+  made.table = published_timeline();
+  made.json = flags.json;
+  made.remarks = {
+      "Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs.",
+      "Measured: --scale=" + to_text(flags.scale) +
+          "; whole training steps on random images. Utilization: the share of a step in which the "
+          "workers are in actions; published: of the GPUs, by nvidia-smi.",
+      "Planned and simulated: at full size. Memory: what LibTorch's allocator for CUDA would have "
+      "reserved at most, over all devices. The optimizer's step is not simulated."};
+  std::vector<VariantName> names;
+  for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
+  made.variants =
+      make_variants(flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
+                    [](const CommonFlags& own, const std::string& name, Origin way) -> RunVariant {
+                      return [own, way, settings = settle(own, name, way)](
+                                 Outcome& outcome, const RunContext& context) {
+                        if (way == Origin::kMeasured) {
+                          measure(own, settings, outcome, context);
+                        } else if (way == Origin::kPlanned) {
+                          plan(own, settings, outcome, context);
+                        } else {
+                          simulate(own, settings, outcome, context);
+                        }
+                      };
+                    });
+  return made;
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  absl::SetFlag(&FLAGS_schedule, "gpipe");  // the published runs' schedule is the default here
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}

@@ -1,0 +1,58 @@
+// Timeline: records what the workers of a pipeline really did when.
+#ifndef GPIPE_TIMELINE_TIMELINE_H_
+#define GPIPE_TIMELINE_TIMELINE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/runtime/observer.h"
+#include "gpipe/schedule/routes.h"
+#include "gpipe/timeline/step_timeline.h"
+
+namespace gpipe {
+
+// A record of steps, to be written as a trace, split into parts (time_split.h) or drawn
+// (timeline_svg.h).
+//
+// Workers do not wait for each other to record: each has a buffer of its own. It keeps some 60
+// bytes for each action until clear().
+//
+// Thread-safety: thread-safe. While a step runs, steps() has what ended so far.
+//
+// Example:
+//   gpipe::Timeline timeline;
+//   pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().on_event(timeline.observer()));
+//   timeline.write_chrome_trace("trace.json", pipe->routes());  // for ui.perfetto.dev
+//   std::cout << gpipe::to_text(gpipe::split_time(timeline.steps(), pipe->routes()));
+class Timeline {
+ public:
+  Timeline();
+  ~Timeline();
+  Timeline(Timeline&&) noexcept;
+  Timeline& operator=(Timeline&&) noexcept;
+
+  // For StepOptions::on_event, of one step or of many, of one pipeline or of several. It may
+  // outlive the timeline.
+  Observer observer();
+
+  // What was recorded, in the order in which the steps began. The clock of all of them begins with
+  // the first one. A step of which no action has ended is not there.
+  std::vector<StepTimeline> steps() const;
+
+  // Forgets what was recorded.
+  void clear();
+
+  // See chrome_trace.h. Throws std::runtime_error if the file cannot be written.
+  void write_chrome_trace(const std::string& path,
+                          const std::optional<Routes>& routes = std::nullopt) const;
+
+ private:
+  class Log;
+  std::shared_ptr<Log> log_;
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_TIMELINE_TIMELINE_H_

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# What the scripts of CI share: steps that pass or fail, and an honest count. To be sourced from the root of the
+# clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
+#
+# GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it.
+
+bazel="${PWD}/tools/bazel"
+ci_root="${PWD}"
+exec </dev/null
+export CI=true
+
+passed=0 failed=0
+failures=()
+scratch="$(mktemp -d)"
+trap 'rm -rf "${scratch}"' EXIT
+: "${GPIPE_CI_START:=$(date +%s)}"
+
+# Since CI began.
+elapsed() { echo $(($(date +%s) - GPIPE_CI_START)); }
+say() {
+  local seconds
+  seconds="$(elapsed)"
+  printf '\n=== [%dm%02ds] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
+}
+
+# A Bazel cache that outlives the clone. Bazel renews the date of what it uses.
+flags=(--config=ci)
+cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}/bazel-disk"
+if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
+  flags+=("--disk_cache=${cache}")
+  find "${cache}" -type f -mtime +30 -delete
+fi
+
+# check NAME COMMAND...: one thing that passes or fails as a whole.
+check() {
+  local name="$1"
+  shift
+  say "${name}: $*"
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1)) failures+=("${name}")
+  fi
+}
+
+# tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
+# is stopped: what has not been run by then is neither passed nor failed.
+seconds=100000
+tests() {
+  local name="$1" folder="$2" code counts good bad skipped
+  shift 2
+  say "${name}: bazel test $*"
+  rm -f "${scratch}/events"
+  # Results of an earlier run prove nothing about this machine.
+  (cd "${folder}" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" \
+    --nocache_test_results --build_event_json_file="${scratch}/events" "$@")
+  code=$?
+  [[ ${code} -ne 124 && ${code} -ne 137 ]] || echo "${name}: stopped for lack of time: what is not named above was not run"
+  counts="$(python3 "${ci_root}/tools/ci/count_tests.py" "${scratch}/events" "${code}")" || counts=""
+  read -r good bad skipped <<<"${counts:-0 1 0}"
+  passed=$((passed + good)) failed=$((failed + bad))
+  while read -r line; do [[ -z ${line} ]] || failures+=("${name}: ${line}"); done < <(tail -n +2 <<<"${counts:-
+tools/ci/count_tests.py failed}")
+  echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
+}
+
+# part NAME SCRIPT...: another script that ends with such a line; its counts are added. One that ends without a
+# line has failed.
+part() {
+  local name="$1" last good bad
+  shift
+  say "${name}: $*"
+  GPIPE_CI_START="${GPIPE_CI_START}" "$@" 2>&1 | tee "${scratch}/part"
+  local code=${PIPESTATUS[0]}
+  last="$(tail -n 1 "${scratch}/part")"
+  if [[ ${last} =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+    good="${BASH_REMATCH[1]}" bad="${BASH_REMATCH[2]}"
+  else
+    good=0 bad=1
+    failures+=("${name}: it ended without a count (exit code ${code})")
+  fi
+  if [[ ${code} -ne 0 && ${bad} -eq 0 ]]; then
+    bad=1
+    failures+=("${name}: exit code ${code}")
+  fi
+  passed=$((passed + good)) failed=$((failed + bad))
+  while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(grep '^FAILED: ' "${scratch}/part")
+}
+
+# The exit code is 0 if nothing failed and something passed.
+finish() {
+  say "done"
+  [[ ${#failures[@]} -eq 0 ]] || printf 'FAILED: %s\n' "${failures[@]}"
+  echo "${passed} passed, ${failed} failed"
+  [[ ${failed} -eq 0 && ${passed} -gt 0 ]]
+}

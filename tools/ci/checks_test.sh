@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# tools/ci/checks.sh: whether the last line of CI is true, on made-up steps.
+set -uo pipefail
+
+checks="${PWD}/tools/ci/checks.sh"
+count="${PWD}/tools/ci/count_tests.py"
+root="$(mktemp -d)"
+trap 'rm -rf "${root}"' EXIT
+export GPIPE_CACHE="${root}/cache"
+failures=0
+
+# A clone whose Bazel passes one test.
+mkdir -p "${root}/clone/tools/ci"
+cp "${checks}" "${count}" "${root}/clone/tools/ci/"
+cat >"${root}/report.xml" <<'END'
+<testsuites><testsuite><testcase name="a"/><testcase name="b"/></testsuite></testsuites>
+END
+cat >"${root}/clone/tools/bazel" <<END
+#!/usr/bin/env bash
+[[ \$1 == test ]] || exit 0
+for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
+printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' >"\${events}"
+exit "\${BAZEL_CODE:-0}"
+END
+chmod +x "${root}/clone/tools/bazel"
+
+# try NAME CODE LAST_LINE [TEXT], the script's steps on stdin.
+try() {
+  local code
+  { printf 'cd %q || exit 9\nsource tools/ci/checks.sh\n' "${root}/clone"; cat; echo finish; } >"${root}/script.sh"
+  bash "${root}/script.sh" >"${root}/log" 2>&1
+  code=$?
+  if [[ ${code} -ne $2 || "$(tail -n 1 "${root}/log")" != "$3" ]] || ! grep -qF -- "${4:-}" "${root}/log"; then
+    printf 'FAILED: %s: exit code %s:\n' "$1" "${code}" >&2
+    cat "${root}/log" >&2
+    failures=$((failures + 1))
+  fi
+}
+script() { # NAME LINES...: a part
+  printf '%s\n' '#!/usr/bin/env bash' "${@:2}" >"${root}/$1"
+  chmod +x "${root}/$1"
+}
+
+try "all is well" 0 "3 passed, 0 failed" <<<'check "a" true; tests "t" . //...'
+try "one fails, the next still runs" 1 "1 passed, 1 failed" "FAILED: a" <<<'check "a" false; check "b" true'
+BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended with 3" <<<'tests "t" . //...'
+try "nothing was done" 1 "0 passed, 0 failed" </dev/null
+
+script good 'echo "7 passed, 0 failed"'
+script bad 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
+script died 'echo "halfway"' 'exit 137'
+script liar 'echo "4 passed, 0 failed"' 'exit 1'
+try "parts add up" 1 "12 passed, 2 failed" "FAILED: two: a test" <<<"part one ${root}/good; part two ${root}/bad"
+try "a part without a count" 1 "7 passed, 1 failed" "two: it ended without a count (exit code 137)" \
+  <<<"part one ${root}/good; part two ${root}/died"
+try "a part whose exit code contradicts its count" 1 "4 passed, 1 failed" "exit code 1" <<<"part one ${root}/liar"
+
+[[ ${failures} -eq 0 ]] && echo "all good"
+exit "${failures}"

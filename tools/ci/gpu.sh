@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# CI on a machine with a GPU: the GPU tests, none of which may skip itself there, and each experiment once, small.
+# Called by .github/workflows/ci.yml on GPU runners; docs/gpu_runners.md says what such a machine needs. The last
+# line says how many tests and other checks passed and failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+
+check "a GPU is here" nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv
+check "set-up" "${bazel}" info release
+check "LibTorch" "${bazel}" fetch //third_party:torch
+tests "GPU tests" . --config=gpu //...
+for experiment in resnet101_speed resnet101_accuracy; do
+  # On one GPU several partitions share it: the first device as often as the deepest pipeline wants it.
+  check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \
+    --ways=measured --devices=cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0
+done
+
+finish

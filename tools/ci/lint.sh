@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# CI's checks that run no test: tools/lint and clang-tidy. Called by .ci/run and by .github/workflows/ci.yml. The
+# last line says how many checks passed and failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+
+check "lint" tools/lint
+# The C++ files of the last commits. It says which ones, and which it did not reach: it gets five minutes, less where
+# the rest took long, for CI has 90.
+tidy_seconds=$((75 * 60 - $(elapsed)))
+tidy_seconds=$((tidy_seconds < 60 ? 60 : tidy_seconds > 300 ? 300 : tidy_seconds))
+check "clang-tidy" env GPIPE_TIDY_SECONDS="${tidy_seconds}" GPIPE_TIDY_GRACE=60 tools/lint --tidy
+
+finish

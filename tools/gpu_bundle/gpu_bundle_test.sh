@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The bundle is packed, unpacked elsewhere, and its programs run on the CPU.
+#   gpu_bundle_test.sh pack.sh RUN_SCRIPT KIND:PROGRAM...
+set -uo pipefail
+packer="${PWD}/$1"
+programs=("${@:2}")
+torch="$(ldd "${3#*:}" | awk '$1 == "libtorch.so" {print $3}')"
+work="$(mktemp -d)"
+trap 'rm -rf "${work}"' EXIT
+failures=0
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+# expect CODE TEXT COMMAND...
+expect() {
+  local code
+  "${@:3}" >"${work}/log" 2>&1
+  code=$?
+  [[ ${code} -eq $1 ]] && grep -qF -- "$2" "${work}/log" && return
+  fail "exit code ${code}, expected $1 and '$2': ${*:3}"
+  cat "${work}/log" >&2
+}
+
+# shellcheck disable=SC2317 # `expect` calls it
+pack() { "${packer}" "$@" "${programs[@]}"; }
+expect 2 "unknown flag --ouput" pack --ouput=x.tar.xz
+expect 2 "give a name that ends in .tar.xz" pack --output="${work}"
+expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
+expect 1 "more than --most_mib=1" pack --output="${work}/x.tar.xz" --most_mib=1
+[[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
+expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
+tar -C "${work}" -xf "${work}/gpu.tar.xz" || fail "the archive cannot be unpacked"
+run="${work}/gpipe_gpu/run.sh"
+compgen -G "${work}/gpipe_gpu/lib/*torch*" >/dev/null && fail "LibTorch was packed"
+
+expect 0 "program/resnet101_speed" "${run}" --list
+expect 2 "--device=gpu: give cuda or cpu" "${run}" --device=gpu
+expect 2 "has no lib/libtorch.so" env LIBTORCH_ROOT="${work}" "${run}" --device=cpu
+mkdir -p "${work}/old/lib" && touch "${work}/old/lib/libtorch.so" && echo 2.5.1+cpu >"${work}/old/build-version"
+expect 2 "is LibTorch 2.5.1+cpu; 2.11 is needed" env LIBTORCH_ROOT="${work}/old" "${run}" --device=cpu
+expect 2 "set LIBTORCH_ROOT" env -u LIBTORCH_ROOT PATH="${work}/nothing:/bin" /bin/bash -c "hash -r; mkdir -p '${work}/bin'
+  for tool in bash dirname cat sed grep; do ln -sf /bin/\${tool} '${work}/bin/'; done; PATH='${work}/bin' '${run}' --device=cpu"
+
+export LIBTORCH_ROOT="${torch%/lib/libtorch.so}"
+expect 0 '"program": "gpipe_testing_bitwise_cuda_test", "kind": "test", "device": "cpu", "exit_code": 0' \
+  "${run}" --device=cpu --only='*bitwise*' --output="${work}/results"
+expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
+grep -q '"passed": 0' "${work}/results/summary.json" && fail "no test passed"
+python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "${work}/results/summary.json" ||
+  fail "the summary is not JSON"
+expect 1 "no program matches --only=quux" "${run}" --device=cpu --only=quux --output="${work}/results"
+expect 0 "measured" "${run}" resnet101_speed --experiment=pipeline-2 --devices=cpu,cpu --samples=8 --batch_size=4 --epochs=1
+expect 2 "there is no program quux" "${run}" quux
+if ! nvidia-smi >/dev/null 2>&1; then
+  # A test that finds no GPU has shown nothing.
+  expect 1 '"failed": 1' "${run}" --only='*bitwise*' --output="${work}/results"
+fi
+
+[[ ${failures} -eq 0 ]] && echo "all good"
+exit "${failures}"

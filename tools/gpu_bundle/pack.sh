@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Packs programs, with the shared libraries that they need except LibTorch's, into one archive for a GPU machine that
+# has neither Bazel nor a network. Called by `tools/bazel run //tools/gpu_bundle -- --output=FILE`.
+#
+#   pack.sh [--output=FILE.tar.xz] [--most_mib=60] RUN_SCRIPT KIND:PROGRAM...
+#
+# KIND is test, benchmark or program. README.md in this folder says how the archive is used.
+set -euo pipefail
+
+output="gpipe_gpu.tar.xz"
+most_mib=60
+arguments=()
+for word; do
+  case "${word}" in
+    --output=*) output="${word#*=}" ;;
+    --most_mib=*) most_mib="${word#*=}" ;;
+    --help)
+      echo "usage: tools/bazel run -c opt //tools/gpu_bundle -- [--output=FILE.tar.xz] [--most_mib=60]"
+      exit 0
+      ;;
+    -*)
+      echo "error: unknown flag ${word}; there are --output=FILE.tar.xz and --most_mib=N" >&2
+      exit 2
+      ;;
+    *) arguments+=("${word}") ;;
+  esac
+done
+[[ ${output} == /* ]] || output="${BUILD_WORKING_DIRECTORY:-${PWD}}/${output}"
+if [[ ${output} != *.tar.xz || ! -d $(dirname "${output}") || ! -w $(dirname "${output}") || -d ${output} ]]; then
+  echo "error: --output=${output}: give a name that ends in .tar.xz, in a folder that can be written" >&2
+  exit 2
+fi
+[[ ${most_mib} =~ ^[1-9][0-9]*$ ]] || { echo "error: --most_mib=${most_mib}: give a whole number" >&2 && exit 2; }
+
+scratch="$(mktemp -d)"
+trap 'rm -rf "${scratch}"' EXIT
+root="${scratch}/gpipe_gpu"
+mkdir -p "${root}/lib"
+
+run_script="${arguments[0]}"
+install -m 755 "${run_script}" "${root}/run.sh"
+
+# What every Linux has is not packed; nor what LibTorch brings, which has one folder on the other machine.
+system='^(linux-vdso|ld-linux.*|libc|libm|libpthread|libdl|librt|libutil|libresolv)\.so'
+for argument in "${arguments[@]:1}"; do
+  kind="${argument%%:*}" program="${argument#*:}"
+  # Several folders have a device_cuda_test.
+  if [[ ${kind} == test ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
+  name="${kind}/${name}"
+  if [[ -e ${root}/${name} ]]; then
+    echo "error: two programs are called ${name}" >&2
+    exit 1
+  fi
+  install -D -m 755 "${program}" "${root}/${name}"
+  strip --strip-unneeded "${root}/${name}"
+  while read -r library _ path _; do
+    if [[ ${path} == not ]]; then
+      echo "error: ${program} needs ${library}, which is not here" >&2
+      exit 1
+    fi
+    [[ ${library} =~ ${system} || ${path} == */torch/lib/* || ${path} == */nvidia/* || ${path} != /* ]] && continue
+    [[ -e ${root}/lib/${library} ]] || install -m 644 "$(readlink -f "${path}")" "${root}/lib/${library}"
+  done < <(ldd "${program}")
+done
+
+tar -C "${scratch}" --owner=0 --group=0 --sort=name --mtime='2019-11-28 00:00Z' -cf - gpipe_gpu |
+  xz -6 -T 0 >"${scratch}/archive"
+bytes="$(stat -c %s "${scratch}/archive")"
+if [[ ${bytes} -gt $((most_mib << 20)) ]]; then
+  echo "error: the archive has $(((bytes + (1 << 20) - 1) >> 20)) MiB, more than --most_mib=${most_mib}; the largest:" >&2
+  du -ak "${root}" | sort -rn | sed -n '2,12p' >&2
+  exit 1
+fi
+mv "${scratch}/archive" "${output}"
+printf 'written: %s, %d.%d MiB, %d programs\n' "${output}" $((bytes >> 20)) $(((bytes & 1048575) * 10 >> 20)) \
+  $((${#arguments[@]} - 1))

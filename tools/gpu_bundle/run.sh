@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# Runs the programs of this bundle (tools/gpu_bundle/README.md in GPipe for C++) on a machine that has LibTorch 2.11.
+set -uo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+version=2.11
+
+usage() {
+  cat <<'END'
+usage: run.sh [--list] [--device=cuda|cpu] [--only=PATTERN] [--benchmarks] [--output=DIR] [--timeout=SECONDS]
+       run.sh NAME ARGUMENTS...
+
+Without a name it runs the tests, with --benchmarks the benchmarks too, and prints a line of JSON for each and one at
+the end: {"summary": true, "passed": ..., "failed": ..., "skipped": ...}. Its exit code is 0 if nothing failed.
+With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda:0 --scale=small`.
+
+  --list            the programs in here
+  --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole
+  --only=PATTERN    of them only those whose names match, such as 'device*'
+  --output=DIR      logs and the tests' reports go here; default: results beside this script
+  --timeout=SECONDS of each program; default 600
+
+LibTorch 2.11 is taken from LIBTORCH_ROOT (an unpacked LibTorch or a site-packages folder), else from the first of
+`python3` and `python` that has torch 2.11.
+END
+}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+# The folder of libtorch.so under a LibTorch or a site-packages folder.
+library_folder() {
+  local folder
+  for folder in "$1/lib" "$1/torch/lib"; do
+    [[ -e ${folder}/libtorch.so ]] && echo "${folder}" && return 0
+  done
+  return 1
+}
+
+# "2.11.0+cu130" of such a folder; empty if it does not say.
+version_of() {
+  local file
+  for file in "$1/../build-version" "$1/../version.py"; do
+    [[ -r ${file} ]] || continue
+    grep -m 1 -oE '[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.+]*' "${file}" && return 0
+  done
+}
+
+find_torch() {
+  local python root
+  if [[ -n ${LIBTORCH_ROOT:-} ]]; then
+    torch="$(library_folder "${LIBTORCH_ROOT}")" || fail "LIBTORCH_ROOT=${LIBTORCH_ROOT} has no lib/libtorch.so and no torch/lib/libtorch.so"
+    found="$(version_of "${torch}")"
+    [[ ${found} == "${version}".* ]] || fail "LIBTORCH_ROOT=${LIBTORCH_ROOT} is LibTorch ${found:-of an unknown version}; ${version} is needed"
+    return
+  fi
+  local seen=()
+  for python in python3 python; do
+    type -P "${python}" >/dev/null || continue
+    # Found, not imported: that would take seconds.
+    root="$("${python}" -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null)"
+    [[ -n ${root} ]] || { seen+=("${python}: no torch") && continue; }
+    torch="$(library_folder "${root}")" || continue
+    found="$(version_of "${torch}")"
+    [[ ${found} == "${version}".* ]] && return
+    seen+=("${python}: torch ${found:-of an unknown version}")
+  done
+  fail "no LibTorch ${version} here (${seen[*]:-no python3}): set LIBTORCH_ROOT"
+}
+
+list=0 device=cuda only='*' benchmarks=0 output="${here}/results" timeout=600 name=""
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --help) usage && exit 0 ;;
+    --list) list=1 ;;
+    --device=*) device="${1#*=}" ;;
+    --only=*) only="${1#*=}" ;;
+    --benchmarks) benchmarks=1 ;;
+    --output=*) output="${1#*=}" ;;
+    --timeout=*) timeout="${1#*=}" ;;
+    -*) fail "unknown flag $1; --help lists them" ;;
+    *)
+      name="$1"
+      shift
+      break
+      ;;
+  esac
+  shift
+done
+[[ ${device} == cuda || ${device} == cpu ]] || fail "--device=${device}: give cuda or cpu"
+[[ ${timeout} =~ ^[1-9][0-9]*$ ]] || fail "--timeout=${timeout}: give seconds"
+
+cd "${here}" || exit 1
+shopt -s nullglob
+if [[ ${list} -eq 1 ]]; then
+  printf '%s\n' test/* benchmark/* program/*
+  exit 0
+fi
+
+find_torch
+# LibTorch's own first: it knows best which libstdc++ it wants.
+export LD_LIBRARY_PATH="${torch}:${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"
+
+if [[ -n ${name} ]]; then
+  for program in {program,benchmark,test}/"${name}"; do
+    [[ -x ${program} ]] && break
+  done
+  if [[ -x ${program} ]]; then
+    cd "${OLDPWD}" || exit 1
+    exec "${here}/${program}" "$@"
+  fi
+  fail "there is no program ${name}: $(printf '%s ' test/* benchmark/* program/*)"
+fi
+
+mkdir -p "${output}" || fail "--output=${output} cannot be written"
+output="$(cd "${output}" && pwd)"
+export GPIPE_TEST_DEVICE="${device}"
+if [[ ${device} == cuda ]]; then export GPIPE_FORBID_SKIPS=1; else unset GPIPE_FORBID_SKIPS; fi
+
+# The number after "KEY": in a report of GoogleTest, the first of them.
+field() { grep -m 1 -oE "\"$2\": [0-9]+" "$1" | grep -oE '[0-9]+$'; }
+quoted() {
+  local text="${1//\\/\\\\}"
+  printf '"%s"' "${text//\"/\\\"}"
+}
+
+passed=0 failed=0 skipped=0 ran=0
+run_one() { # KIND PROGRAM ARGUMENTS...
+  local kind="$1" program="$2" label report log code begin good bad left
+  shift 2
+  label="$(basename "${program}")" report="${output}/${label}.json" log="${output}/${label}.log"
+  rm -f "${report}"
+  begin="$(date +%s)"
+  timeout --kill-after=10 "${timeout}" "${program}" "$@" >"${log}" 2>&1
+  code=$?
+  good=0 bad=0 left=0
+  if [[ ${kind} == test && -s ${report} ]]; then
+    left="$(grep -c '"result": "SKIPPED"' "${report}")"
+    bad=$(($(field "${report}" failures) + $(field "${report}" errors)))
+    good=$(($(field "${report}" tests) - $(field "${report}" disabled) - bad - left))
+  elif [[ ${code} -eq 0 && ${kind} != test ]]; then
+    good=1
+  fi
+  # A crash or a time-out, or a skipped test where none may be.
+  [[ ${code} -eq 0 || ${bad} -gt 0 ]] || bad=1
+  # A test without a report has shown nothing.
+  [[ ${kind} != test || -s ${report} ]] || bad=$((bad > 0 ? bad : 1))
+  passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left)) ran=$((ran + 1))
+  printf '{"program": %s, "kind": "%s", "device": "%s", "exit_code": %d, "seconds": %d, "passed": %d, "failed": %d, "skipped": %d, "log": %s}\n' \
+    "$(quoted "${label}")" "${kind}" "${device}" "${code}" $(($(date +%s) - begin)) "${good}" "${bad}" "${left}" "$(quoted "${log}")"
+}
+
+{
+  for program in test/*; do
+    # shellcheck disable=SC2053 # a pattern
+    [[ $(basename "${program}") == ${only} ]] || continue
+    run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
+  done
+  for program in benchmark/*; do
+    # shellcheck disable=SC2053 # a pattern
+    [[ ${benchmarks} -eq 1 && $(basename "${program}") == ${only} ]] || continue
+    run_one benchmark "./${program}" --benchmark_format=json
+  done
+  [[ ${ran} -gt 0 ]] || { echo "error: no program matches --only=${only}; --list shows them" >&2 && failed=1; }
+  gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | awk '{$1 = $1 " x"; print}' | paste -sd ',')"
+  printf '{"summary": true, "device": "%s", "gpus": %s, "libtorch": "%s", "programs": %d, "passed": %d, "failed": %d, "skipped": %d}\n' \
+    "${device}" "$(quoted "${gpus}")" "${found}" "${ran}" "${passed}" "${failed}" "${skipped}"
+  [[ ${failed} -eq 0 ]]
+} > >(tee "${output}/summary.json")
+code=$?
+wait
+exit "${code}"
