@@ -40,7 +40,7 @@
 ABSL_FLAG(std::string, model, "",
           "One network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
           "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
-          "each group).");
+          "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
 ABSL_FLAG(std::string, family, "",
           "Networks of which the largest that fits is wanted: a name with * for the number that "
           "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");

@@ -36,7 +36,7 @@
 ABSL_FLAG(std::string, model, "",
           "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
           "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
-          "each group).");
+          "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
 ABSL_FLAG(int64_t, image_size, 0,
           "Side of the images. Default: 192 for a U-Net, 224 for the others.");
 ABSL_FLAG(std::string, balance, "",

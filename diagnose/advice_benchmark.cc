@@ -30,7 +30,7 @@ using testing::SmallNetwork;
 constexpr int64_t kPartitions = 2;
 // Micro-batches of small_networks() that make a mini-batch.
 constexpr int64_t kMicroBatches = 8;
-constexpr size_t kTurns = 7;
+constexpr size_t kTurns = 5;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -92,7 +92,7 @@ NamedSchedule schedule_now(const DiagnoseOptions& options, int64_t partitions,
   return {"as given", make};
 }
 
-// The numbers of micro-batches to choose from: [number] the rows of each.
+// The numbers of micro-batches to choose from.
 std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOptions& options) {
   std::set<int64_t> result;
   for (const int64_t chunks : options.chunks()) result.insert(std::min(chunks, rows));

@@ -273,8 +273,9 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
 torch::nn::Sequential GPipeImpl::sequential() const {
   torch::nn::Sequential plain;
   size_t index = 0;
-  for (const auto& child : named_children())
+  for (const auto& child : named_children()) {
     plain->push_back(child.key(), callable_layers_[index++]);
+  }
   return plain;
 }
 

@@ -178,8 +178,9 @@ void check(const CommonFlags& flags) {
   if (flags.epochs > 0) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
   }
-  if (!flags.trace.empty()) {
-    throw std::invalid_argument("--trace: a memory experiment takes no times");
+  if (!flags.trace.empty() || flags.explain) {
+    throw std::invalid_argument(std::string(flags.explain ? "--explain" : "--trace") +
+                                ": a memory experiment takes no times");
   }
   if (flags.ways != to_text(Origin::kPlanned)) return;
   std::string flag;

@@ -75,6 +75,19 @@ TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("are for measured rows")));
 }
 
+TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
+  set("balance", "1,1");
+  const Plan plan = plan_speed(tiny());
+  ASSERT_EQ(plan.variants.size(), 2);
+  EXPECT_EQ(plan.variants[1].way, Origin::kMeasured);
+  set("ways", "measured,simulated");
+  EXPECT_EQ(plan_speed(tiny()).variants.size(), 4);
+  set("ways", "");
+  set("balance", "2,2");
+  EXPECT_THAT([] { plan_speed(tiny()); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("sums up to 4")));
+}
+
 TEST_F(PlanSpeedTest, LinksThatCannotBeAreRefused) {
   set("link_latency", "-1");
   EXPECT_THAT(

@@ -130,10 +130,10 @@ class Page:
         return answer["result"].get("value")
 
     def picture(self, path, selector=""):
-        """Saves the whole page, or the first element that `selector` finds, as PNG."""
+        """Saves the whole page, or the first element that `selector` finds with some space around it, as PNG."""
         if selector:
             box = self.evaluate("(() => {{ const b = document.querySelector({}).getBoundingClientRect(); return "
-                                "{{x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height}}; }})()"
+                                "{{x: b.x + scrollX - 12, y: b.y + scrollY - 12, width: b.width + 24, height: b.height + 24}}; }})()"
                                 .format(json.dumps(selector)))
         else:
             box = self.evaluate("({x: 0, y: 0, width: innerWidth, height: document.documentElement.scrollHeight})")

@@ -47,10 +47,13 @@ OLD = "2019-06"  # torchgpipe's README of June 2019, with older networks
 
 EXPERIMENTS = (
     Experiment("resnet101_accuracy", "ResNet-101 accuracy", ("epochs", "bars"), 4, data=True),
+    Experiment("unet_memory", "U-Net memory", ("memory",), 2),
+    Experiment("amoebanetd_memory", "AmoebaNet-D memory", ("memory",), 3),
     Experiment("unet_speed", "U-Net speed", ("partitions",), 2),
     Experiment("amoebanetd_speed", "AmoebaNet-D speed", ("partitions",), 3),
     Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 2),
     Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True),
+    Experiment("amoebanetd_memory", "AmoebaNet-D memory, June 2019", ("memory",), 3, edition=OLD),
     Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD),
 )
 

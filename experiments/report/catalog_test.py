@@ -9,7 +9,7 @@ import plots
 
 class Catalog(unittest.TestCase):
     def test_every_program_is_among_the_data(self):
-        for experiment in catalog.EXPERIMENTS:
+        for experiment in catalog.EXPERIMENTS + (catalog.RIVALS,):
             self.assertTrue(pathlib.Path(experiment.program).exists(),
                             "{}: add it to the data in experiments/report/BUILD.bazel".format(experiment.target))
 

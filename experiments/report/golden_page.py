@@ -32,5 +32,6 @@ def report(folder, plotly=""):
          _section(folder, "made_rivals", "Rivals", (), rivals=True),
          page.Section("made_failure", "Made-up failure",
                       run.Result(run.FAILED, "exit code 1; it wrote no results", log_end="error: <no> memory & more")),
-         page.Section("made_later", "Made-up left out", run.Result(run.NOT_RUN, "there is no program experiments/whose_name/is_too_long_for_a_phone/by_some_words"))],
+         page.Section("made_later", "Made-up left out",
+                      run.Result(run.NOT_RUN, "there is no program experiments/whose_name/is_too_long/for_a_phone/by_some"))],
         "Interrupted: what was reached by then is here, marked so. The rest was not run.", plotly)

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import gzip
 import json
 import pathlib
 
@@ -51,7 +52,7 @@ def _view(section):
     """What the template needs of a section."""
     result = section.result
     table = result.json
-    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [],
+    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [], "notes": [],
             "remarks": [], "plots": [], "pictures": [_picture(*picture) for picture in result.pictures],
             "commands": [], "command": result.command, "environment": result.environment}
     if table is None:
@@ -70,6 +71,8 @@ def _view(section):
         view["commands"] = tables.row_commands(table, table.get("command") or result.command)
         view["plots"] = plots.of_table(section.plots, table, section.name)
         view["counts"] = tables.count_origins(table)
+    # Several grids share their notes.
+    view["notes"] = view["grids"][0].notes if view["grids"] else []
     return view
 
 
@@ -92,6 +95,11 @@ def script_safe(value):
     return json.dumps(value, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
+def packed(library):
+    """A library's text as page.js unpacks it: a third of its size."""
+    return base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if library else ""
+
+
 def render(report):
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(str(HERE)), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -106,5 +114,5 @@ def render(report):
         css=(HERE / "page.css").read_text(),
         js=(HERE / "page.js").read_text(),
         plots_json=script_safe([plot for view in views for plot in view["plots"]]),
-        plotly=report.plotly.replace("</script", "<\\/script"),
+        plotly=packed(report.plotly),
     )

@@ -54,9 +54,9 @@ class Page(unittest.TestCase):
         self.assertNotIn("url(", css)
         self.assertNotIn("@import", css)
 
-    def test_with_plotly_it_has_at_most_5_mb(self):
+    def test_with_plotly_it_stays_small(self):
         text = page.render(golden_page.report(DATA, pathlib.Path(sys.argv[1]).read_text()))
-        self.assertLess(len(text.encode()), 5_000_000)
+        self.assertLess(len(text.encode()), 2_500_000)
 
     def test_text_from_outside_is_text(self):
         report = golden_page.report(DATA)

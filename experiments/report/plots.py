@@ -7,7 +7,7 @@ A plot: {"id", "kind": "lines" | "bars", "title", "x": {"title", "labels"}, "y":
 import re
 
 import rivals
-from tables import columns_of, comparable, figure_of, groups, is_number, partitions, published_value, ratio_key, series
+from tables import columns_of, figure_of, full_size, groups, is_number, partitions, published_value, ratio_key, series
 
 # Whose figures are in which color: names of page.css's variables.
 _SOURCES = ("published", "published-2", "published-3")
@@ -33,21 +33,21 @@ def _plot(kind, title, x_title, labels, y_title, lines):
             "y": {"title": y_title}, "series": lines}
 
 
-def _parts(table, column, picks):
-    """(what it is called, picks, whether the published figures belong to it): what may stand in one plot.
+def _parts(column, picks):
+    """(what it is called, picks of ours, picks of the published figures): what may stand in one plot.
 
     `picks`: for each label the rows that may have its figure. Ours of the published size stand beside the published
     figures; ours of another size by themselves.
     """
-    same = [[row for row in rows if comparable(table, row, column)] for rows in picks]
-    other = [[row for row in rows if not comparable(table, row, column)] for rows in picks]
+    same = [[row for row in rows if full_size(row)] for rows in picks]
+    other = [[row for row in rows if not full_size(row)] for rows in picks]
     scales = {(row.get("settings") or {}).get("scale") for rows in other for row in rows} - {None}
-    yield ("", same, True)
+    yield "", same, picks
     if any(is_number(figure_of(row, column["key"])[0]) for rows in other for row in rows):
-        yield (", measured at --scale=" + "/".join(sorted(scales)) if scales else ", measured", other, False)
+        yield ", measured at --scale=" + "/".join(sorted(scales)) if scales else ", measured", other, []
 
 
-def _lines(column, picks, with_published):
+def _lines(column, picks, published):
     """Ours, a line for each origin, then each source."""
     key = column["key"]
     origins = list(dict.fromkeys(row["origin"] for rows in picks for row in rows))
@@ -59,11 +59,9 @@ def _lines(column, picks, with_published):
             ys.append(next((value for value in values if is_number(value)), None))
         lines.append({"name": "ours, " + origin, "color": origin.replace(" ", "-"), "dash": _DASHES.get(origin, "dot"),
                       "y": ys})
-    if not with_published:
-        return lines
     for source, color in zip(column["sources"], _SOURCES):
         ys = []
-        for rows in picks:
+        for rows in published:
             values = [published_value(figure_of(row, key)[1].get(source)) for row in rows]
             ys.append(next((value for value in values if value is not None), None))
         lines.append({"name": source + ", published", "color": color, "dash": "dot", "y": ys})
@@ -97,9 +95,9 @@ def _against_partitions(table, columns, kind):
                 labels.append("plain" if plain else str(count))
                 picks.append(rows)
             heading = _capital(column["heading"])
-            for what, part, with_published in _parts(table, column, picks):
+            for what, part, published in _parts(column, picks):
                 found.append(_plot(kind, heading + " against partitions" + (", " + name if name else "") + what,
-                                   "partitions", labels, column["heading"], _lines(column, part, with_published)))
+                                   "partitions", labels, column["heading"], _lines(column, part, published)))
     return [plot for plot in found if plot]
 
 
@@ -113,9 +111,9 @@ def bars(table):
     for column in columns_of(table):
         by_experiment = [(experiment, rows) for experiment, rows in groups(table)
                          if any(is_number(figure_of(row, column["key"])[0]) for row in rows)]
-        for what, part, with_published in _parts(table, column, [rows for _, rows in by_experiment]):
+        for what, part, published in _parts(column, [rows for _, rows in by_experiment]):
             found.append(_plot("bars", _capital(column["heading"]) + what, "", [name for name, _ in by_experiment],
-                               column["heading"], _lines(column, part, with_published)))
+                               column["heading"], _lines(column, part, published)))
     return [plot for plot in found if plot]
 
 

@@ -19,11 +19,13 @@ def lines(plot):
 
 class Plots(unittest.TestCase):
     def test_speed_up_against_partitions(self):
-        (plot,) = plots.of_table(("partitions",), read("made_speed"), "x")
+        plot, measured = plots.of_table(("partitions",), read("made_speed"), "x")
         self.assertEqual((plot["id"], plot["kind"], plot["x"]["labels"]),
                          ("plot-x-1", "lines", ["plain", "1", "2", "4", "8"]))
+        self.assertEqual((measured["title"], lines(measured)), (
+            "Speed-up against partitions, measured at --scale=smoke",
+            {"ours, measured": [1, 0.948, 1.697, None, None]}))
         self.assertEqual(lines(plot), {
-            "ours, measured": [1, 0.948, 1.697, None, None],
             "ours, simulated": [1, 0.8251, 1.4596, 2.8176, 4.4986],
             "torchgpipe, published": [1, 0.853, 1.414, 2.774, 4.294],
             "Huang et al., published": [1, 0.8, 1.42, 2.18, 2.89]})
@@ -31,17 +33,26 @@ class Plots(unittest.TestCase):
     def test_a_plot_for_each_number_of_micro_batches(self):
         table = read("made_speed")
         table["rows"] = [dict(row, experiment=name, settings={}) for row, name in
-                         zip(table["rows"][::2], ("n2m1", "n2m4", "n4m1", "n4m4"))]
+                         zip(table["rows"][1::2], ("n2m1", "n2m4", "n4m1", "n4m4"))]
         found = plots.of_table(("partitions",), table, "x")
         self.assertEqual([plot["title"] for plot in found], ["Speed-up against partitions, 1 micro-batch",
                                                              "Speed-up against partitions, 4 micro-batches"])
-        self.assertEqual(lines(found[1]), {"ours, measured": [0.948, None], "torchgpipe, published": [0.853, 2.774],
+        self.assertEqual(lines(found[1]), {"ours, simulated": [0.8251, 2.8176], "torchgpipe, published": [0.853, 2.774],
                                            "Huang et al., published": [0.8, 2.18]})
 
     def test_memory_against_partitions(self):
         found = plots.of_table(("memory",), read("made_memory"), "x")
         self.assertEqual([plot["y"]["title"] for plot in found], ["model (GiB)", "activations (GiB)"])
         self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, 11.02],
+                                           "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
+
+    def test_published_figures_of_rows_that_were_not_run(self):
+        table = read("made_memory")
+        row = table["rows"][3]
+        row["origin"] = "not run"
+        row["figures"]["activation_gib"]["ours"] = None
+        found = plots.of_table(("memory",), table, "x")
+        self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, None],
                                            "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
 
     def test_curves_of_accuracy(self):
@@ -60,7 +71,8 @@ class Plots(unittest.TestCase):
         self.assertEqual([(plot["title"], list(lines(plot))) for plot in found], [
             ("Images/s", ["ours, simulated", "torchgpipe, published"]),
             ("Images/s, measured at --scale=smoke", ["ours, measured"]),
-            ("Speed-up", ["ours, measured", "ours, simulated", "torchgpipe, published", "Huang et al., published"])])
+            ("Speed-up", ["ours, simulated", "torchgpipe, published", "Huang et al., published"]),
+            ("Speed-up, measured at --scale=smoke", ["ours, measured"])])
 
     def test_a_table_without_figures_has_no_plots(self):
         table = read("made_accuracy")

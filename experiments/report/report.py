@@ -209,11 +209,11 @@ class Runner:
             traces.mkdir()
             argv.append("--trace=" + str(traces / "step.svg"))
         self.console.say(label + ": started")
-        environment = {key: value for key, value in os.environ.items() if key != "BUILD_WORKING_DIRECTORY"}
-        environment["RUNFILES_DIR"] = str(self.root.parent)
+        # As under `bazel run`: programs look for their data where they are, and for the user's files where the user is.
+        environment = dict(os.environ, BUILD_WORKING_DIRECTORY=os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()))
         try:
             ended = run.run_process(
-                argv, log, seconds, self.interrupt, environment=environment,
+                argv, log, seconds, self.interrupt, environment=environment, folder=self.root,
                 tick=lambda past: self.console.progress("{} {} {}".format(label, run.minutes(past), run.last_line(log))))
         except OSError as error:
             return run.Result(run.FAILED, "it cannot be started: {}".format(error.strerror))

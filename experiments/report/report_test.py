@@ -19,11 +19,12 @@ import report
 ROW = {"experiment": "a", "origin": "measured", "way": "measured", "note": "a note", "settings": {"scale": "smoke"},
        "epochs": [], "figures": {"speed": {"ours": 2.5, "published": {}, "compared": None}}}
 TABLE = {"name": "x", "title": "A table",
-         "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}], "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
+         "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}],
+         "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
 
 # What the programs do; $json is where their table goes, $table a table.
 PROGRAMS = {
-    "good": 'echo called "$@"; cp "$table" "$json"',
+    "good": 'echo called "$@"; echo "in $PWD for $BUILD_WORKING_DIRECTORY"; cp "$table" "$json"',
     "bad": 'echo "cannot: <reason>"; exit 1',
     "slow": "trap 'cp \"$table\" \"$json\"; exit 130' INT; echo started; while :; do sleep 0.02; done",
 }
@@ -114,7 +115,8 @@ class Report(unittest.TestCase):
         self.run_report("--experiments=good", "--scale=small", "--devices=cpu,cpu")
         log = (self.output / "logs" / "good.log").read_text()
         results = self.output / "results" / "good.json"
-        self.assertEqual(log, "called --scale=small --devices=cpu,cpu --json={}\n".format(results))
+        self.assertEqual(log, "called --scale=small --devices=cpu,cpu --json={}\nin {} for {}\n".format(
+            results, self.root, os.getcwd()))
         self.assertNotIn("The bad one", self.text())
 
     def test_a_program_that_is_not_there(self):

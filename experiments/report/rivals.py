@@ -44,11 +44,12 @@ def factor(rows, who, key):
 
 
 def grids(table):
-    """A table of step times and one of memory: a line for each network, number of stages and mode."""
-    return [grid for grid in (_grid(table, *figure) for figure in FIGURES) if grid]
+    """A table of step times and one of memory: a line for each network, number of stages and mode. They share notes."""
+    notes = []
+    return [grid for grid in (_grid(table, *figure, notes) for figure in FIGURES) if grid]
 
 
-def _grid(table, key, heading, unit):
+def _grid(table, key, heading, unit, notes):
     names = [who for who in whos(table)
              if key == "step_seconds" or any(is_number(row.get(key)) for row in table["rows"] if row["who"] == who)]
     if not names:
@@ -56,7 +57,7 @@ def _grid(table, key, heading, unit):
     head = [[Cell(text, header="col", rowspan=2) for text in ("network", "stages", "mode")] +
             [Cell(heading, "group", header="col", colspan=len(names))],
             [Cell(who, "ours" if is_ours(who) else "figure", header="col") for who in names]]
-    notes, body = [], []
+    body = []
     for (network, stages, mode), rows in cases(table).items():
         line = [Cell(network, header="row"), Cell(str(stages)), Cell(mode)]
         for who in names:

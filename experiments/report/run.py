@@ -91,8 +91,8 @@ class Ended:
     killed: bool = False
 
 
-def run_process(argv, log, limit, interrupt, tick=None, environment=None, grace=GRACE_SECONDS):
-    """Runs `argv` with its output in the file `log`.
+def run_process(argv, log, limit, interrupt, tick=None, environment=None, folder=None, grace=GRACE_SECONDS):
+    """Runs `argv` in `folder` with its output in the file `log`.
 
     It is asked to stop (SIGINT, once) after `limit` seconds (None: never) or when `interrupt` was seen, and killed
     with everything it started when it does not end within `grace` seconds or the user insists. It has a session of its
@@ -103,7 +103,7 @@ def run_process(argv, log, limit, interrupt, tick=None, environment=None, grace=
     begin = time.monotonic()
     with open(log, "wb") as output:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   start_new_session=True, env=environment)
+                                   start_new_session=True, env=environment, cwd=folder)
     ended = Ended(0, 0)
     asked = None
     pause = threading.Event()

@@ -93,11 +93,6 @@ def figure_of(row, key):
     return figure.get("ours"), figure.get("published") or {}
 
 
-def comparable(table, row, column):
-    """Whether ours of this row and column may be held against the published one."""
-    return full_size(row) or column["key"] == ratio_key(table)
-
-
 def groups(table):
     """The rows, those of one experiment together."""
     found = {}

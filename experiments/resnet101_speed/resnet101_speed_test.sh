@@ -49,8 +49,8 @@ assert any(event["ph"] == "s" for event in events)
 END
 [ -e "$work/trace.baseline.json" ] && fail "a trace of what is no pipeline"
 grep -q "^pipeline-2, the last whole step; a step: " "$work/all.log" || fail "where the time goes"
-"$program" "${tiny[@]}" --epochs=1 --experiment=pipeline-2 --trace="$work/trace.svg" >"$work/svg.log" 2>&1 ||
-  fail "a run with a picture"
+"$program" "${tiny[@]}" --epochs=1 --ways=measured --experiment=pipeline-2 --trace="$work/trace.svg" \
+  >"$work/svg.log" 2>&1 || fail "a run with a picture"
 grep -q "^<svg" "$work/trace.svg" || fail "the picture"
 
 # The older table: another network, other settings.

@@ -15,8 +15,8 @@ class Network:
 
 
 # Each step takes some tenths of a second on two cores. Eight micro-batches: four for each of two stages, as
-# the GPipe paper advises, or two for each of four, which share two cores anyway. The cuts are those that one would make by hand from
-# the times of the layers: about the same time for each stage.
+# the GPipe paper advises, or two for each of four, which share two cores anyway. The cuts are those that one
+# would make by hand from the times of the layers: about the same time for each stage.
 NETWORKS = {
     "small": [
         Network("U-Net (2, 16)", "unet:2,16", 96, 16, 8, {1: [109], 2: [51, 58], 4: [25, 32, 30, 22]}),
@@ -74,6 +74,9 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False):
     each = "1 thread per stage" if threads == 1 else f"{threads} threads per stage"
 
     found = [Contestant("ours" + suffix, [ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
+    if threads != cores:
+        found.append(Contestant(f"ours{suffix}, all cores", [ours, *cell.flags(cores, balance)],
+                                note=f"1F1B, {cores} threads per stage"))
     if cell.mode == "never" and not own_cuts:
         found.append(Contestant("LibTorch, plain", [ours, "--trainer=plain", *cell.flags(threads, None)],
                                 note=f"whole mini-batch, {cores} threads", loss=False))

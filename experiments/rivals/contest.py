@@ -129,10 +129,12 @@ class Entry:
         if not self.reason and "balance" in self.ready and "own cut" in self.contestant.who:
             note += ", balance " + str(self.ready["balance"]).replace(" ", "")
         measured = bool(self.seconds) and not self.reason
+        # Who cut the network itself has profiled it before, in memory that it then used again.
+        peak = self.peak if measured and "own cut" not in self.contestant.who else None
         return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
                 "who": self.contestant.who, "version": self.ready.get("version", ""),
                 "step_seconds": statistics.median(self.seconds) if measured else None,
-                "peak_bytes": self.peak if measured else None, "note": note}
+                "peak_bytes": peak, "note": note}
 
 
 def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):

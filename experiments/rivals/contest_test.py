@@ -66,8 +66,8 @@ class ContestTest(unittest.TestCase):
         self.assertEqual([row["step_seconds"] for row in rows], [None] * 6 + [0.5])
 
     def test_one_that_hangs_is_given_up(self):
-        rows, _ = self.hold(self.contestant("hangs", before="time.sleep(60)"), self.contestant("works"), timeout=3.0)
-        self.assertEqual(rows[0]["note"], "no answer in 3 s")
+        rows, _ = self.hold(self.contestant("hangs", before="time.sleep(60)"), self.contestant("works"), timeout=8.0)
+        self.assertEqual(rows[0]["note"], "no answer in 8 s")
         self.assertEqual(rows[1]["step_seconds"], 0.5)
 
     def test_other_work_is_refused_and_not_timed(self):
@@ -113,12 +113,13 @@ class CellsTest(unittest.TestCase):
     def test_all_train_the_same(self):
         cell = cells.Cell(cells.NETWORKS["small"][2], 2, "never")
         found = self.names(cell)
-        self.assertEqual(len(found), 7)
+        self.assertEqual(len(found), 8)
         for who in ("ours", "torchgpipe", f"{cells.PIPELINING} 1F1B"):
             self.assertIn("--balance=42,9", found[who].command)
             self.assertIn("--threads=1", found[who].command)
             self.assertIn("--checkpoint=never", found[who].command)
-        self.assertIn("--threads=2", found["torchgpipe, all cores"].command)
+        for who in ("ours, all cores", "torchgpipe, all cores"):
+            self.assertIn("--threads=2", found[who].command)
 
     def test_one_stage_has_all_cores(self):
         found = self.names(cells.Cell(cells.NETWORKS["small"][0], 1, "never"))
@@ -132,7 +133,8 @@ class CellsTest(unittest.TestCase):
 
     def test_own_cuts_give_no_balance(self):
         found = self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never"), own_cuts=True)
-        self.assertEqual(set(found), {"ours, own cut", "torchgpipe, own cut", "torchgpipe, own cut, all cores"})
+        self.assertEqual(set(found), {"ours, own cut", "ours, own cut, all cores", "torchgpipe, own cut",
+                                      "torchgpipe, own cut, all cores"})
         for contestant in found.values():
             self.assertFalse([flag for flag in contestant.command if flag.startswith("--balance")])
 

@@ -1,6 +1,12 @@
-"""The table of rows: text for people, JSON for programs."""
+#!/usr/bin/env python3
+"""The table of rows: text for people, JSON for programs, and Markdown for documents.
+
+    python3 experiments/rivals/table.py FILE    # the Markdown of a JSON that rivals.py has written
+"""
 
 import itertools
+import json
+import sys
 import textwrap
 
 WIDTH = 80
@@ -66,7 +72,7 @@ def behind(rows, least=1.0):
     found = []
     for row in rows:
         times = ratio(row, ours_of(row, rows), "step_seconds")
-        if times is not None and times < least and not row["who"].startswith("LibTorch"):
+        if times is not None and times < least and not row["who"].startswith(("LibTorch", "ours")):
             found.append((row, times))
     return found
 
@@ -74,3 +80,34 @@ def behind(rows, least=1.0):
 def to_json(rows, environment, interrupted=False):
     return {"title": "Rivals: whole training steps, measured in turns", "rows": rows,
             "environment": environment, "interrupted": interrupted}
+
+
+# Column, and whom it shows.
+COLUMNS = (("ours, all cores", "ours, all cores"), ("torchgpipe", "torchgpipe"),
+           ("torchgpipe, all cores", "torchgpipe, all cores"),
+           ("pipelining GPipe", "torch.distributed.pipelining GPipe"),
+           ("pipelining 1F1B", "torch.distributed.pipelining 1F1B"), ("plain", "LibTorch, plain"),
+           ("data parallel", "LibTorch, data parallel"))
+
+
+def to_markdown(rows):
+    """A line for each cell: our figures, then how many times as much time, and memory, the others take."""
+    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " |",
+             "|---" * (4 + len(COLUMNS)) + "|"]
+    for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
+        by_who = {row["who"]: row for row in group}
+        ours = by_who.get("ours")
+        if ours is None or not ours["step_seconds"]:
+            continue
+        cells = [f"{figure(ours['step_seconds'], 0, 1e3)} ms, {figure(ours['peak_bytes'], 0, 1 / 2**20)} MiB"]
+        for _, who in COLUMNS:
+            times = ratio(by_who[who], ours, "step_seconds") if who in by_who else None
+            peaks = ratio(by_who[who], ours, "peak_bytes") if who in by_who else None
+            cells.append("" if times is None else f"{times:.2f}, {figure(peaks, 2)}")
+        lines.append(f"| {network} | {stages} | {mode} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as document:
+        print(to_markdown(json.load(document)["rows"]))

@@ -13,6 +13,7 @@ expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "trains two steps" --epochs=3
 expect_mistake "takes no times" --trace="$work/trace.json"
+expect_mistake "takes no times" --explain
 
 # At full size the baseline takes 21 GiB, which only a plan can have here.
 "$program" --ways=planned --experiment=baseline --json="$work/planned.json" >"$work/planned.log" 2>&1 ||

@@ -12,7 +12,7 @@ expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "are for measured rows" --ways=simulated --balance=120,121
 expect_mistake "there is no 'planned'" --ways=planned
 expect_mistake "a finite number of at least 0" --link_bandwidth=-1
-expect_mistake "cannot be read" --profile="$work/none.json"
+expect_mistake "cannot read" --profile="$work/none.json"
 
 "$program" "${tiny[@]}" --epochs=1 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do

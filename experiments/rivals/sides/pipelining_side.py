@@ -90,7 +90,7 @@ def main():
         layers = network.make()
     begin, end = sum(flags.balance[:rank]), sum(flags.balance[:rank + 1])
     if sum(flags.balance) != len(layers):
-        sys.exit(f"the balance {flags.balance} sums up to {sum(flags.balance)}, but the network has {len(layers)} layers")
+        sys.exit(f"the balance {flags.balance} sums up to {sum(flags.balance)}, but there are {len(layers)} layers")
     first_parameter = sum(len(list(layer.parameters())) for _, layer in layers[:begin])
     peak = common.PeakMemory()
     module = Stage(layers, begin, end, flags.checkpoint == "always").to_empty(device="cpu")
