@@ -26,7 +26,7 @@ def report(folder, plotly=""):
         "smoke", "2026-11-22 18:00 UTC, in 9:12", "tools/bazel run -c opt //experiments/report -- --output=report",
         ENVIRONMENT,
         [_section(folder, "made_accuracy", "Made-up accuracy", ("epochs", "bars"), run.INTERRUPTED,
-                  "interrupted by the user after 0:35"),
+                  "by the user, after 0:35"),
          _section(folder, "made_speed", "Made-up speed", ("partitions",), pictures=[("pipeline-4", SVG)]),
          _section(folder, "made_memory", "Made-up memory", ("memory",), reused=True),
          _section(folder, "made_rivals", "Rivals", (), rivals=True),

@@ -173,7 +173,7 @@ class Report(unittest.TestCase):
         code, said = self.run_report()
         self.assertEqual(code, 1)
         self.assertIn("[2/3] good: done", said)
-        self.assertIn("stopped: stopped by its time limit of 0:01.", self.text())
+        self.assertIn("stopped: its time limit of 0:01 was over.", self.text())
         self.assertEqual(self.text().count("| a | measured^1 | 2.50"), 2)
 
     def test_ctrl_c_keeps_what_was_reached_and_marks_it(self):
@@ -196,7 +196,7 @@ class Report(unittest.TestCase):
         self.assertIn("Not complete: experiments are still running.", self.page_before)
         text = self.text()
         self.assertIn("Interrupted: what was reached by then is here, marked so. The rest was not run.", text)
-        self.assertIn("interrupted: interrupted by the user after 0:0", text)
+        self.assertIn("interrupted: by the user, after 0:0", text)
         self.assertEqual(text.count("| a | measured^1 | 2.50"), 2)
         self.assertIn("not run: the report was interrupted before.", text)
         # And it goes on from there.

@@ -62,17 +62,24 @@ def _grid(table, key, heading, unit, notes):
         line = [Cell(network, header="row"), Cell(str(stages)), Cell(mode)]
         for who in names:
             value = (rows.get(who) or {}).get(key)
-            if is_number(value):
-                times = factor(rows, who, key)
-                line.append(Cell(three_digits(value / unit), "ours" if is_ours(who) else "figure",
-                                 aside="" if times is None else "× {:.2f}".format(times)))
-                continue
-            note = (rows.get(who) or {}).get("note") or "not measured"
-            if note not in notes:
+            how = (rows.get(who) or {}).get("note") or ""
+            note = _stopped(how) if is_number(value) else how or "not measured"
+            if note and note not in notes:
                 notes.append(note)
-            line.append(Cell(MISSING, "missing", notes=(notes.index(note) + 1,)))
+            marks = (notes.index(note) + 1,) if note else ()
+            if not is_number(value):
+                line.append(Cell(MISSING, "missing", notes=marks))
+                continue
+            times = factor(rows, who, key)
+            line.append(Cell(three_digits(value / unit), "ours" if is_ours(who) else "figure",
+                             aside="" if times is None else "× {:.2f}".format(times), notes=marks))
         body.append(line)
     return Grid(head, body, notes)
+
+
+def _stopped(note):
+    """What a note says about a figure of fewer steps than were asked for; "" if it does not."""
+    return next((part for part in note.split("; ") if part.startswith("interrupted")), "")
 
 
 def remarks(table):
@@ -80,7 +87,9 @@ def remarks(table):
     found = ["Interrupted: not everything was measured."] if table.get("interrupted") else []
     for who in whos(table):
         rows = [row for row in table["rows"] if row["who"] == who and is_number(row.get("step_seconds"))]
-        said = _unique(row.get("version") for row in rows) + _unique(row.get("note") for row in rows)
+        said = _unique(row.get("version") for row in rows)
+        said += _unique("; ".join(part for part in (row.get("note") or "").split("; ") if part != _stopped(part))
+                        for row in rows)
         if any(said):
             found.append("{}: {}.".format(who, "; ".join(text for text in said if text)))
     return found

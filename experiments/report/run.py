@@ -156,11 +156,11 @@ def result_of(ended, json_path, log, limit):
     """What an ended process and the file it left mean."""
     table, why_no_table = read_json(json_path)
     if ended.why == INTERRUPTED:
-        state, reason = INTERRUPTED, "interrupted by the user after {}".format(minutes(ended.seconds))
+        state, reason = INTERRUPTED, "by the user, after {}".format(minutes(ended.seconds))
     elif ended.why == STOPPED:
-        state, reason = STOPPED, "stopped by its time limit of {}".format(minutes(limit))
+        state, reason = STOPPED, "its time limit of {} was over".format(minutes(limit))
     elif ended.exit_code == EXIT_INTERRUPTED:
-        state, reason = INTERRUPTED, "interrupted from outside"
+        state, reason = INTERRUPTED, "from outside"
     elif ended.exit_code == 0 and table is not None:
         state, reason = DONE, ""
     elif ended.exit_code == 0:

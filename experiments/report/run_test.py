@@ -74,7 +74,7 @@ class Run(unittest.TestCase):
         ended, result = self.run_script(script, limit=0.3)
         self.assertFalse(ended.killed)
         self.assertEqual((result.state, result.reason, result.json),
-                         (run.STOPPED, "stopped by its time limit of 0:00", TABLE))
+                         (run.STOPPED, "its time limit of 0:00 was over", TABLE))
 
     def test_who_does_not_stop_is_killed_with_all_it_started(self):
         ended, result = self.run_script("trap '' INT; sleep 1000 & echo $! >{}/pid; while :; do sleep 0.02; done"

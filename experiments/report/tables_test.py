@@ -140,6 +140,13 @@ class Rivals(unittest.TestCase):
         cell = grid.body[2][7]
         self.assertEqual((cell.text, [grid.notes[k - 1] for k in cell.notes]), ("–", ["the group timed out"]))
 
+    def test_what_was_interrupted_is_marked(self):
+        table = read("made_rivals")
+        table["rows"][0]["note"] = "interrupted after 4 steps; " + table["rows"][0]["note"]
+        grid = rivals.grids(table)[0]
+        self.assertEqual([grid.notes[k - 1] for k in grid.body[0][3].notes], ["interrupted after 4 steps"])
+        self.assertIn("ours: 1F1B, 1 thread per stage.", rivals.remarks(table))
+
     def test_remarks(self):
         self.assertIn("torchgpipe: 0.0.7; 1 thread per stage.", rivals.remarks(read("made_rivals")))
 

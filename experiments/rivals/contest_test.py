@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -96,7 +97,16 @@ class ContestTest(unittest.TestCase):
                   f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))")
         self.hold(self.contestant("parent", before=before))
         state = pathlib.Path("/proc", note.read_text(), "stat")
-        self.assertTrue(not state.exists() or state.read_text().split()[2] == "Z", "the child still runs")
+
+        def runs():
+            try:
+                return state.read_text().split()[2] != "Z"
+            except (FileNotFoundError, ProcessLookupError):
+                return False
+        end = time.monotonic() + 10  # A kill is not at once.
+        while runs() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertFalse(runs(), "the child still runs")
 
 
 class CellsTest(unittest.TestCase):

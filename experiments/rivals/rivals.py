@@ -46,7 +46,8 @@ def choose(flag, text, known):
 
 
 def read_flags():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument("--rivals", metavar="PYTHON", default="", help="a Python with torch and torchgpipe")
     parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet")
     parser.add_argument("--stages", default="all", help="1,2,4")

@@ -12,7 +12,7 @@ expect_mistake "there is no 'sometimes'" --modes=sometimes
 expect_mistake "--rounds must be positive" --rounds=0
 expect_mistake "is no program" --rivals="$work/python"
 expect_mistake "cannot be written" --json="$work"
-expect_mistake "unrecognized arguments" --round=1x --nothing
+expect_mistake "unrecognized arguments" --round=1
 
 tiny=(--scale=tiny --rounds=1 --steps=1 --json="$work/table.json")
 "$program" "${tiny[@]}" --stages=2 --modes=never >"$work/all.log" 2>&1 || fail "a run without rivals"

@@ -14,6 +14,19 @@ cc_library(
     ],
 )
 
+# For kernels of our own. LibTorch brings a shared runtime, perhaps of another patch version; a static one does not get
+# into its way, and both use the same context.
+cc_library(
+    name = "cudart_static",
+    linkopts = [
+        "-L%{lib}",
+        "-lcudart_static",
+        "-ldl",
+        "-lrt",
+        "-pthread",
+    ],
+)
+
 filegroup(
     name = "nvcc",
     srcs = ["bin/nvcc"],

@@ -11,7 +11,7 @@ check "a GPU is here" nvidia-smi --query-gpu=index,name,memory.total,driver_vers
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
 tests "GPU tests" . --config=gpu //...
-for experiment in resnet101_speed resnet101_accuracy; do
+for experiment in resnet101_speed unet_speed amoebanetd_speed; do
   # On one GPU several partitions share it: the first device as often as the deepest pipeline wants it.
   check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \
     --ways=measured --devices=cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0

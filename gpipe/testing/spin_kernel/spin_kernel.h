@@ -1,0 +1,23 @@
+// launch_spin_kernel: keeps a CUDA stream busy for a time that is known, for tests of order.
+//
+// LibTorch's own at::cuda::sleep counts cycles, of which a second has more or fewer from one GPU to
+// the next, and at other clocks.
+#ifndef GPIPE_TESTING_SPIN_KERNEL_SPIN_KERNEL_H_
+#define GPIPE_TESTING_SPIN_KERNEL_SPIN_KERNEL_H_
+
+#include <cstdint>
+
+namespace gpipe::testing {
+
+// Launches a kernel of one thread on `stream` (a cudaStream_t; null: the default stream) of the
+// current device. It ends when the GPU's clock has advanced by `nanoseconds` (at least 0; the clock
+// of some GPUs ticks once in a microsecond). Does not wait for it. Throws std::runtime_error if it
+// cannot be launched, or if this program was built without a CUDA Toolkit.
+void launch_spin_kernel(int64_t nanoseconds, void* stream);
+
+// Whether there is such a kernel: a CUDA Toolkit compiled this program.
+bool has_spin_kernel();
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_SPIN_KERNEL_SPIN_KERNEL_H_
