@@ -273,7 +273,7 @@ void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outco
                      ", times from FLOPs and bytes, such that the plain network runs the published "
                      "%g images/s "
                      "on one device; links of %g GB/s; the optimizer left out",
-                     kPublishedOneDevice, ablation.bandwidth / 1e9) +
+                     kPublishedOneDevice, ablation.machine.bandwidth / 1e9) +
                  note_of(settings.variant, Origin::kSimulated);
   outcome.settings = settings_of(flags, settings);
   *context.out << "\n" << settings.variant.name << ", simulated: " << outcome.note << std::endl;
