@@ -268,6 +268,10 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
     } catch (const c10::OutOfMemoryError&) {
       if (each <= sizes.rows) throw;
       break;  // nor do more rows fit
+    } catch (const std::exception&) {
+      // A model may refuse other sizes, as batch norms do a single row: then they are no choice.
+      if (each == sizes.rows) throw;
+      continue;
     }
     stages.emplace(each, std::move(timer));
   }

@@ -29,8 +29,9 @@ struct DiagnoseOptions {
   // times at least. Default: 1.
   TORCH_ARG(double, seconds) = 1.0;
 
-  // Numbers of micro-batches to choose from, each at least 1. Default: 1, 2, 4, ..., up to 8 for
-  // each partition, and at most the rows of the mini-batch.
+  // Numbers of micro-batches to choose from, each at least 1; those with which a layer throws, as
+  // batch norms do for a single row, are left out. Default: 1, 2, 4, ..., up to 8 for each
+  // partition, and at most the rows of the mini-batch.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
 
   // Schedules to choose from. Default: Schedule::one_f_one_b ("1f1b") and Schedule::gpipe
