@@ -43,14 +43,28 @@
     };
   }
 
+  // Says in the place of a bar why there is none.
+  function marks(plot) {
+    if (plot.kind !== "bars") return [];
+    const count = plot.series.length;
+    return plot.series.flatMap((series, index) => (series.marks || []).flatMap((text, k) => text ? [{
+      text, x: k - 0.35 + (0.7 * (index + 0.5)) / count, y: 0, textangle: -90, xanchor: "center", yanchor: "bottom",
+      showarrow: false, font: { color: color(series.color), size: 12 },
+    }] : []));
+  }
+
   function draw(plot) {
     const place = document.getElementById(plot.id);
     // Where names are long or the page is narrow, each series has a line of its own in the legend.
-    const lines = place.clientWidth < 500 || plot.series.length > 4 ? plot.series.length : 1;
-    place.style.height = 17 + 1.3 * lines + "rem";
+    const lines = plot.series.length === 1 ? 0 : place.clientWidth < 500 || plot.series.length > 4 ? plot.series.length : 1;
     const axis = { gridcolor: color("line"), linecolor: color("line"), zerolinecolor: color("line"), automargin: true, fixedrange: true };
     const few = plot.x.labels.length > 40 ? Math.ceil(plot.x.labels.length / 20) : 1;
     const shown = plot.x.labels.map((_, k) => k).filter((k) => k % few === 0);
+    // Labels that do not fit beside each other stand upright: slanted ones leave the plot at its right edge.
+    const upright = shown.reduce((sum, k) => sum + 8 * plot.x.labels[k].length + 10, 0) > place.clientWidth - 60;
+    const below = upright ? 0.45 * Math.max(...shown.map((k) => plot.x.labels[k].length)) : 0;
+    place.style.height = 17 + 1.3 * lines + below + "rem";
+    const repeated = plot.title.toLowerCase().startsWith(plot.y.title.toLowerCase());
     return Plotly.react(
       place,
       plot.series.map((series) => trace(plot, series)),
@@ -59,15 +73,16 @@
         plot_bgcolor: "rgba(0,0,0,0)",
         font: { color: color("ink"), family: getComputedStyle(document.body).fontFamily, size: 13 },
         margin: { l: 10, r: 10, t: 15, b: 10 },
-        xaxis: { ...axis, title: { text: plot.x.title }, tickvals: shown, ticktext: shown.map((k) => plot.x.labels[k]) },
-        yaxis: { ...axis, title: { text: plot.y.title }, rangemode: "tozero" },
+        xaxis: { ...axis, title: { text: plot.x.title }, tickvals: shown, ticktext: shown.map((k) => plot.x.labels[k]), tickangle: upright ? -90 : 0, range: plot.kind === "bars" ? [-0.5, plot.x.labels.length - 0.5] : undefined },
+        yaxis: { ...axis, title: { text: repeated ? "" : plot.y.title }, rangemode: "tozero" },
         legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom" },
         hovermode: "closest",
         hoverlabel: { font: { family: getComputedStyle(document.body).fontFamily } },
         barmode: "group",
         bargap: 0.3,
         dragmode: false,
-        showlegend: true,
+        showlegend: plot.series.length > 1,
+        annotations: marks(plot),
       },
       { responsive: true, displayModeBar: false },
     );
@@ -93,6 +108,24 @@
         ? "This browser is too old for the plots (it has no DecompressionStream). The table holds the figures."
         : "The library that draws the plots is missing here. The table holds the figures.";
     }
+  }
+
+  // Boxes that hold more than they show fade out at that side, and say so.
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    hint.className = "hint";
+    hint.textContent = "scroll sideways for more →";
+    hint.setAttribute("aria-hidden", "true");
+    box.after(hint);
+    const look = () => {
+      const hidden = box.scrollWidth - box.clientWidth;
+      box.classList.toggle("more", hidden - box.scrollLeft > 1);
+      hint.hidden = hidden <= 1;
+    };
+    box.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(box);
+    if (box.firstElementChild) new ResizeObserver(look).observe(box.firstElementChild);
+    look();
   }
 
   document.addEventListener("click", (event) => {

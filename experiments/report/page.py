@@ -5,8 +5,10 @@ import dataclasses
 import gzip
 import json
 import pathlib
+import re
 
 import jinja2
+import markupsafe
 
 import plots
 import rivals
@@ -53,7 +55,7 @@ def _view(section):
     result = section.result
     table = result.json
     view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [], "notes": [],
-            "remarks": [], "plots": [], "pictures": [_picture(*picture) for picture in result.pictures],
+            "remarks": [], "plots": [], "pictures": [_picture(table, *picture) for picture in result.pictures],
             "commands": [], "command": result.command, "environment": result.environment}
     if table is None:
         return view
@@ -71,6 +73,7 @@ def _view(section):
         view["commands"] = tables.row_commands(table, table.get("command") or result.command)
         view["plots"] = plots.of_table(section.plots, table, section.name)
         view["counts"] = tables.count_origins(table)
+        view["remarks"] = view["remarks"] + [remark for remark in [tables.crowded(table)] if remark]
     # Several grids share their notes.
     view["notes"] = view["grids"][0].notes if view["grids"] else []
     return view
@@ -85,14 +88,24 @@ def environment_of(table):
             for key, value in environment.items()}
 
 
-def _picture(caption, svg):
+def _picture(table, name, svg):
     """As an image, not as part of the page: its style sheet and names are its own, and it still follows dark mode."""
+    caption = name
+    for row in (table or {}).get("rows", []):
+        settings = row.get("settings") or {}
+        if row.get("experiment") == name and tables.way_of(row) == "measured" and settings.get("scale"):
+            caption += ", measured at --scale={}: {}".format(settings["scale"], settings.get("network", "its network"))
     return {"caption": caption, "source": "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()}
 
 
 def script_safe(value):
     """JSON that may stand inside a <script>."""
     return json.dumps(value, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def whole_flags(text):
+    """Text whose flags, such as --scale=smoke, do not break into lines."""
+    return markupsafe.Markup(re.sub(r"--[\w=/-]+", r'<span class="whole">\g<0></span>', str(markupsafe.escape(text))))
 
 
 def packed(library):
@@ -103,6 +116,7 @@ def packed(library):
 def render(report):
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(str(HERE)), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["whole_flags"] = whole_flags
     views = [_view(section) for section in report.sections]
     used = {row["origin"] for section in report.sections if section.result.json and not section.rivals
             for row in section.result.json["rows"]}

@@ -2,6 +2,7 @@
 
 A plot: {"id", "kind": "lines" | "bars", "title", "x": {"title", "labels"}, "y": {"title"},
 "series": [{"name", "color", "dash", "y": [number or None for each label]}]}. A point that is not there is None, never 0.
+Where it is not there because memory ran out, the series' "marks" (a text or None for each label) say so.
 """
 
 import re
@@ -12,6 +13,7 @@ from tables import columns_of, figure_of, full_size, groups, is_number, partitio
 # Whose figures are in which color: names of page.css's variables.
 _SOURCES = ("published", "published-2", "published-3")
 _CURVES = ["curve-{}".format(k) for k in range(1, 9)]
+NO_MEMORY = "out of memory"
 _DASHES = {"measured": "solid", "interrupted": "solid", "failed": "solid", "planned": "solid", "simulated": "dash"}
 
 
@@ -29,6 +31,9 @@ def _plot(kind, title, x_title, labels, y_title, lines):
     lines = [line for line in lines if any(y is not None for y in line["y"])]
     if all(line["color"] in _SOURCES for line in lines):
         return None
+    if len(lines) == 1:  # It has no legend.
+        how = lines[0]["name"].partition("ours, ")[2]
+        title += ", " + how if how and how not in title else ""
     return {"kind": kind, "title": title, "x": {"title": x_title, "labels": labels},
             "y": {"title": y_title}, "series": lines}
 
@@ -57,15 +62,30 @@ def _lines(column, picks, published):
         for rows in picks:
             values = [figure_of(row, key)[0] for row in rows if row["origin"] == origin]
             ys.append(next((value for value in values if is_number(value)), None))
-        lines.append({"name": "ours, " + origin, "color": origin.replace(" ", "-"), "dash": _DASHES.get(origin, "dot"),
-                      "y": ys})
+        line = {"name": "ours, " + origin, "color": origin.replace(" ", "-"), "dash": _DASHES.get(origin, "dot"),
+                "y": ys}
+        _mark(line, [any(figure_of(row, key)[0] is None and _no_memory(row.get("note")) for row in rows
+                         if origin in (row["origin"], row.get("way"))) for rows in picks])
+        lines.append(line)
     for source, color in zip(column["sources"], _SOURCES):
         ys = []
         for rows in published:
             values = [published_value(figure_of(row, key)[1].get(source)) for row in rows]
             ys.append(next((value for value in values if value is not None), None))
-        lines.append({"name": source + ", published", "color": color, "dash": "dot", "y": ys})
+        line = {"name": source + ", published", "color": color, "dash": "dot", "y": ys}
+        _mark(line, [any(_no_memory(figure_of(row, key)[1].get(source)) for row in rows) for rows in published])
+        lines.append(line)
     return lines
+
+
+def _no_memory(text):
+    return isinstance(text, str) and "out of memory" in text.lower()
+
+
+def _mark(line, out):
+    marks = [NO_MEMORY if gone and y is None else None for gone, y in zip(out, line["y"])]
+    if any(marks):
+        line["marks"] = marks
 
 
 def by_partitions(table):

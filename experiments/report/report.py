@@ -236,9 +236,11 @@ def pictures(folder):
 def main(arguments, root=None, plotly="", out=sys.stdout):
     flags = parse(arguments)
     if flags.list:
-        for experiment in catalog.EXPERIMENTS:
-            print("{:<24}{}".format(experiment.name, experiment.heading), file=out)
-        print("{:<24}{}".format(RIVALS, "Rivals (with --rivals=PYTHON)"), file=out)
+        lines = [(experiment.name, experiment.heading) for experiment in catalog.EXPERIMENTS]
+        lines.append((RIVALS, "Rivals (with --rivals=PYTHON)"))
+        width = max(len(name) for name, _ in lines)
+        for name, heading in lines:
+            print("{:<{}}  {}".format(name, width, heading), file=out)
         return 0
     flags.command = " ".join([COMMAND] + [shlex.quote(argument) for argument in arguments])
     interrupt = run.Interrupt()

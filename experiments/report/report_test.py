@@ -98,6 +98,14 @@ class Report(unittest.TestCase):
         self.assertEqual(report.main(["--list"], root=self.root, out=out), 0)
         self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()], ["good", "bad", "rivals"])
 
+    def test_list_keeps_long_names_apart_from_headings(self):
+        self.use("good")
+        name = "a_name_that_is_longer_than_any_column"
+        with mock.patch.object(catalog, "EXPERIMENTS", (catalog.Experiment(name, "Heading", (), 1),)):
+            out = io.StringIO()
+            report.main(["--list"], root=self.root, out=out)
+        self.assertEqual(out.getvalue().splitlines()[0], name + "  Heading")
+
     def test_one_that_fails_is_shown_and_the_rest_goes_on(self):
         self.use("bad", "good")
         code, said = self.run_report()

@@ -83,6 +83,11 @@ def way_not_gone(row):
     return way if row["origin"] not in (way, "published", "measured") and way != "measured" else ""
 
 
+def to_compare(row):
+    """Whether it is meant to be of the published size, even if it failed or was not run."""
+    return full_size(row) or row.get("way") in ("planned", "simulated")
+
+
 def ratio_key(table):
     ratio = table.get("ratio")
     return ratio.get("key", "") if isinstance(ratio, dict) else ratio or ""
@@ -176,15 +181,51 @@ def grid(table):
 def _cells(row, rows, index, column):
     ours, _ = figure_of(row, column["key"])
     yield Cell(three_digits(ours), "ours") if is_number(ours) else Cell(MISSING, "missing")
-    if index == 0:
-        for source in column["sources"]:
-            published = [figure_of(each, column["key"])[1].get(source) for each in rows]
-            figure = next((each for each in published if each is not None), None)
-            yield Cell(MISSING, "missing", rowspan=len(rows)) if figure in (None, "-") else \
-                Cell(published_text(figure), "published", rowspan=len(rows))
+    for source in column["sources"]:
+        text = _published(rows, column["key"], source)
+        if not text:
+            if index == 0:
+                yield Cell(MISSING, "missing", rowspan=len(rows))
+        else:
+            yield Cell(text, "published") if row in _beside_published(rows, column["key"]) else Cell("", "elsewhere")
     if column.get("compared_with"):
         value = row["figures"][column["key"]].get("compared")
-        yield Cell("{:.2f}".format(value), "ratio") if is_number(value) else Cell(MISSING, "missing")
+        yield Cell(three_digits(value), "ratio") if is_number(value) else Cell(MISSING, "missing")
+
+
+def _published(rows, key, source):
+    """An experiment's published figure, letter by letter where the JSON has it so; "" if there is none."""
+    for row in rows:
+        figure = figure_of(row, key)[1].get(source)
+        if figure not in (None, "-"):
+            return (row["figures"][key].get("published_text") or {}).get(source) or published_text(figure)
+    return ""
+
+
+def _beside_published(rows, key):
+    """Those of an experiment's rows that a published figure stands beside: what can be compared with it."""
+    same = [row for row in rows if to_compare(row)]
+    return [row for row in same if is_number(figure_of(row, key)[0])] or same or rows
+
+
+def crowded(table):
+    """A remark on measured rows that have more CPU devices than the machine has cores; "" if there are none."""
+    cores = re.search(r"(\d+) cores?$", str(table.get("environment") or ""))
+    if not cores or any("cores" in remark and "partitions" in remark for remark in table.get("remarks") or []):
+        return ""
+    names = [row["experiment"] for row in table["rows"] if way_of(row) == "measured" and is_number(
+        figure_of(row, "throughput")[0]) and _cpus(row) > int(cores.group(1))]
+    return "Measured with more partitions than cores ({}; cores: {}): such partitions take turns on the cores, so what " \
+        "is measured shows that they work, and is no speed-up of pipelines.".format(
+            ", ".join(names), cores.group(1)) if names else ""
+
+
+def way_of(row):
+    return row.get("way") or row["origin"]
+
+
+def _cpus(row):
+    return str((row.get("settings") or {}).get("devices") or "").split(",").count("cpu")
 
 
 def count_origins(table):

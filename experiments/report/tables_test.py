@@ -61,15 +61,52 @@ class Rows(unittest.TestCase):
 
 
 class Grid(unittest.TestCase):
-    def test_several_results_of_a_row_share_the_published_cells(self):
+    def test_published_figures_stand_beside_what_can_be_compared(self):
         grid = tables.grid(read("made_speed"))
         self.assertEqual(texts(grid.head), [
             ["experiment", "how", "images/s", "speed-up"],
             ["ours", "torchgpipe", "ours ÷ torchgpipe", "ours", "torchgpipe", "Huang et al.", "ours ÷ torchgpipe"]])
         self.assertEqual(texts(grid.body[:2]),
-                         [["baseline", "", "1003", "95.862", "–", "1.00", "1", "1", "–"],
-                          ["", "95.9", "1.00", "1.00", "1.00"]])
-        self.assertEqual([cell.rowspan for cell in grid.body[0]], [2, 1, 1, 2, 1, 1, 2, 2, 1])
+                         [["baseline", "", "1003", "", "–", "1.00", "", "", "–"],
+                          ["", "95.9", "95.862", "1.00", "1.00", "1.000", "1", "1.00"]])
+        self.assertEqual([cell.rowspan for cell in grid.body[0]], [2, 1, 1, 1, 1, 1, 1, 1, 1])
+
+    def test_published_figures_stand_beside_the_row_that_has_ours(self):
+        table = read("made_speed")
+        simulated = table["rows"][1]
+        planned = json.loads(json.dumps(dict(simulated, origin="planned", way="planned")))
+        planned["figures"]["throughput"]["ours"] = None
+        simulated["figures"]["speed_up"]["ours"] = None
+        table["rows"][1:2] = [planned, simulated]
+        body = tables.grid(table).body
+        self.assertEqual([line[-6].text for line in body[:3]], ["", "", "95.862"])
+        self.assertEqual([line[-3].text for line in body[:3]], ["", "1.000", ""])
+
+    def test_published_figures_stand_beside_measured_rows_that_are_alone(self):
+        table = read("made_speed")
+        table["rows"] = table["rows"][:1]
+        self.assertEqual(texts(tables.grid(table).body), [["baseline", "", "1003", "95.862", "–", "1.00", "1.000", "1", "–"]])
+
+    def test_ratios_have_three_digits(self):
+        table = read("made_speed")
+        table["rows"][1]["figures"]["speed_up"]["compared"] = 0.98724
+        self.assertEqual(tables.grid(table).body[1][-1].text, "0.987")
+
+    def test_a_figure_that_is_not_published_is_one_dash(self):
+        table = read("made_speed")
+        for row in table["rows"][:2]:
+            del row["figures"]["throughput"]["published"]["torchgpipe"]
+        self.assertEqual((tables.grid(table).body[0][3].text, tables.grid(table).body[0][3].rowspan), ("–", 2))
+
+    def test_measured_with_more_partitions_than_cores(self):
+        table = read("made_speed")
+        self.assertEqual(tables.crowded(table), "")
+        table["rows"][0]["settings"]["devices"] = "cpu,cpu"
+        self.assertEqual(tables.crowded(table), "")
+        table["rows"][0]["settings"]["devices"] = "cpu,cpu,cpu"
+        self.assertIn("(baseline; cores: 2)", tables.crowded(table))
+        table["remarks"].append("Fewer cores than partitions: no speed-up.")
+        self.assertEqual(tables.crowded(table), "")
 
     def test_lines_are_as_wide_as_the_head(self):
         for name in ("made_speed", "made_memory", "made_accuracy"):
