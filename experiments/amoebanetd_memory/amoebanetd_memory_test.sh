@@ -8,7 +8,7 @@ source command/program_testing.sh
 
 expect_mistake "2019-06" --edition=2019-07
 expect_mistake "naive-1" --edition=2019-06 --experiment=baseline
-expect_mistake "memory_plan plans any" --ways=planned --experiment=pipeline-2 --batch_size=4
+expect_mistake "is for measured rows" --ways=planned --experiment=pipeline-2 --batch_size=4
 
 # The cheap rows of both tables: the baseline does not fit the published device.
 "$program" --ways=planned --experiment=baseline --json="$work/planned.json" >"$work/planned.log" 2>&1 ||

@@ -66,7 +66,8 @@ CommonFlags read_common_flags(const std::string& schedule) {
   if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
   flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
   flags.schedule = absl::GetFlag(FLAGS_schedule);
-  if (flags.schedule.empty()) flags.schedule = schedule;
+  flags.schedule_given = !flags.schedule.empty();
+  if (!flags.schedule_given) flags.schedule = schedule;
   balance::parse_schedule(flags.schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.ways = absl::GetFlag(FLAGS_ways);
@@ -74,6 +75,17 @@ CommonFlags read_common_flags(const std::string& schedule) {
   flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
   flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
+}
+
+std::string CommonFlags::changes_what_runs() const {
+  if (batch_size > 0) return "--batch_size";
+  if (chunks > 0) return "--chunks";
+  if (!balance.empty()) return "--balance";
+  if (checkpoint_given) return "--checkpoint";
+  if (schedule_given) return "--schedule";
+  if (epochs > 0) return "--epochs";
+  if (explain) return "--explain";
+  return "";
 }
 
 std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,

@@ -28,6 +28,7 @@ struct CommonFlags {
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   std::string checkpoint_name;
   bool checkpoint_given = false;
+  bool schedule_given = false;
   std::string schedule;
   uint64_t seed = 0;
   std::string ways;      // of obtaining figures: names, or empty
@@ -35,6 +36,9 @@ struct CommonFlags {
   std::string trace;     // where the timeline goes; empty: nowhere
   bool explain = false;  // whether to say where the time goes
 
+  // The first flag that was given and changes what a measured row runs: "--chunks". Rows at full
+  // size are as published. Empty: none was.
+  std::string changes_what_runs() const;
   // Whether a flag was given that only pipelines have.
   bool for_pipelines() const { return chunks > 0 || !balance.empty(); }
 };

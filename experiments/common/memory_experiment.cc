@@ -182,16 +182,6 @@ void check(const CommonFlags& flags) {
     throw std::invalid_argument(std::string(flags.explain ? "--explain" : "--trace") +
                                 ": a memory experiment takes no times");
   }
-  if (flags.ways != to_text(Origin::kPlanned)) return;
-  std::string flag;
-  if (flags.batch_size > 0) flag = "--batch_size";
-  if (flags.chunks > 0) flag = "--chunks";
-  if (!flags.balance.empty()) flag = "--balance";
-  if (flags.checkpoint_given) flag = "--checkpoint";
-  if (flag.empty()) return;
-  throw std::invalid_argument(flag +
-                              " is for measured rows, and planned ones have the published "
-                              "settings; //balance:memory_plan plans any");
 }
 
 }  // namespace

@@ -29,12 +29,20 @@ std::size_t table_columns() {
   return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
 }
 
-void run_variant(const Variant& variant, const RunContext& context, Outcome& outcome) {
+// `failed` becomes true if it does.
+void run_variant(const Variant& variant, const RunContext& context, Outcome& outcome,
+                 bool& failed) {
   try {
     variant.run(outcome, context);
   } catch (const std::exception& error) {
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
+    failed = true;
+    // What was done before, a trace or an explanation that could not be written, loses no result.
+    if (outcome.origin == variant.way) {
+      outcome.note += "; then failed: " + message;
+      return;
+    }
     outcome.origin = Origin::kFailed;
     outcome.note = (command::is_out_of_memory(error) ? "out of memory: " : "failed: ") + message +
                    (outcome.note.empty() ? "" : "; " + outcome.note);
@@ -75,8 +83,7 @@ int run_plan(const Plan& plan, const std::string& command) {
     } else if (interrupt.requested()) {
       outcome.note = "stopped before it began";
     } else {
-      run_variant(variant, context, outcome);
-      failed = failed || outcome.origin == Origin::kFailed;
+      run_variant(variant, context, outcome, failed);
     }
     if (plan.json.empty()) continue;
     try {

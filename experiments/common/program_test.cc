@@ -98,6 +98,21 @@ TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
   EXPECT_EQ(json()["rows"][0]["origin"], "failed");
 }
 
+// A trace that cannot be written, say, after all was measured.
+TEST_F(ProgramTest, WhatFailsAfterAMeasurementLosesNoResult) {
+  plan_.variants.push_back(
+      {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext&) {
+         outcome.note = "tiny";
+         outcome.figures["rate"] = 1;
+         outcome.origin = Origin::kMeasured;
+         throw std::runtime_error("cannot write /dev/full");
+       }});
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   1.00"),
+                                HasSubstr("first: tiny; then failed: cannot write /dev/full")));
+  EXPECT_THAT(err_.str(), HasSubstr("error: first: cannot write /dev/full"));
+}
+
 TEST_F(ProgramTest, ARowThatRunsOutOfMemorySaysSo) {
   add("first", 1, [] { throw std::bad_alloc(); });
   add("second", 2);

@@ -379,9 +379,12 @@ std::string Report::to_json(const ReportSource& source) const {
       Json figure;
       figure["ours"] = number_or_null(figure_of(row.outcome, column));
       figure["published"] = Json::object();
+      figure["published_text"] = Json::object();
       for (const std::string& from : column.sources) {
         const std::string text = published_of(published, column, from);
-        if (!text.empty()) figure["published"][from] = as_json(text);
+        if (text.empty()) continue;
+        figure["published"][from] = as_json(text);
+        figure["published_text"][from] = text;
       }
       figure["compared"] = number_or_null(compare(published, row.outcome, column));
       figures[column.key] = figure;

@@ -119,9 +119,9 @@ class Report {
   // {"name", "edition", "title", "columns": [{"key", "heading", "sources", "compared_with"}],
   // "ratio": {"key", "of", "reference"} or null, "remarks", "environment", "command", "rows":
   // [{"experiment", "origin", "way", "note", "settings", "epochs", "figures": {key: {"ours": number
-  // or null, "published": {source: figure}, "compared": number or null}}}]}, indented. A published
-  // figure is a number, {"value", "plus_minus"}, or, if it is not a number, a text. A value that is
-  // not finite (a diverged loss) is null.
+  // or null, "published": {source: figure}, "published_text": {source: text}, "compared": number
+  // or null}}}]}, indented. A published figure is a number, {"value", "plus_minus"}, or, if it is
+  // not a number, a text. A value that is not finite (a diverged loss) is null.
   std::string to_json(const ReportSource& source = {}) const;
 
  private:

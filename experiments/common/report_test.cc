@@ -107,6 +107,7 @@ TEST(Report, JsonHasTheSameAsNumbers) {
   const Json& plain = json["rows"][1];
   EXPECT_EQ(plain["figures"]["rate"]["published"]["them"], 2.0);
   EXPECT_EQ(plain["figures"]["error"]["published"]["them"], "out of memory");
+  EXPECT_EQ(plain["figures"]["rate"]["published_text"]["them"], "2×");
   const Json& pipeline = json["rows"][2];
   EXPECT_EQ(pipeline["origin"], "measured");
   EXPECT_DOUBLE_EQ(pipeline["figures"]["error"]["ours"].get<double>(), 11.256);

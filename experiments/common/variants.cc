@@ -46,6 +46,12 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     return measured && variant.pipeline &&
            std::find(asked.begin(), asked.end(), variant.name) != asked.end();
   });
+  if (const std::string flag = flags.changes_what_runs(); !measured && !flag.empty()) {
+    throw std::invalid_argument(flag + " is for measured rows; rows at full size (" +
+                                to_text(asked_ways.front()) +
+                                ") are as published. //balance and //balance:memory_plan predict "
+                                "any other setting");
+  }
   if (!flags.trace.empty() && traced == 0) {
     throw std::invalid_argument("--trace=" + flags.trace +
                                 " is for measured pipelines, and none is run");
@@ -69,7 +75,7 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
       own.trace = !trace ? "" : traced > 1 ? trace_file(flags.trace, name) : flags.trace;
       try {
         variant.run = make(own, name, way);
-        fits = fits || pipeline || !flags.for_pipelines();
+        fits = fits || !flags.for_pipelines() || (pipeline && way == Origin::kMeasured);
       } catch (const std::invalid_argument& error) {
         if (named) throw;
         refusals += "\n  " + name + ": " + error.what();

@@ -99,6 +99,21 @@ TEST(MakeVariants, EachOnceForEveryWay) {
                                           HasSubstr("--ways"), HasSubstr("measured, simulated"))));
 }
 
+TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
+  const auto made = [](const CommonFlags& flags) {
+    return make_variants(flags, "deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make);
+  };
+  CommonFlags flags;
+  flags.ways = "simulated,simulated";
+  EXPECT_EQ(made(flags).size(), 1u);
+  flags.checkpoint_given = true;
+  EXPECT_THAT([&] { made(flags); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("--checkpoint is for measured rows"), HasSubstr("(simulated)"))));
+  flags.ways = "";
+  EXPECT_EQ(made(flags).size(), 2u);
+}
+
 TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {
   CommonFlags flags;
   flags.balance = {1, 2};

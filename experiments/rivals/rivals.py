@@ -82,7 +82,8 @@ def read_flags():
 
 
 def our_program():
-    for folder in ("experiments/rivals", "bazel-bin/experiments/rivals"):
+    # Beside this program as it was called (its runfiles), or as built in the working directory.
+    for folder in (pathlib.Path(sys.argv[0]).parent, "experiments/rivals", "bazel-bin/experiments/rivals"):
         path = pathlib.Path(folder, "ours").resolve()
         if path.exists():
             return str(path)

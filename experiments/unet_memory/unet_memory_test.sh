@@ -8,7 +8,7 @@ source command/program_testing.sh
 
 expect_mistake "did you mean pipeline-2?" --experiment=baseline,pipline-2
 expect_mistake "sums up to 50, but" --ways=measured --experiment=pipeline-2 --balance=20,30
-expect_mistake "memory_plan plans any" --ways=planned --experiment=pipeline-2 --chunks=4
+expect_mistake "is for measured rows" --ways=planned --experiment=pipeline-2 --chunks=4
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "trains two steps" --epochs=3

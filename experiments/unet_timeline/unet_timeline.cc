@@ -41,7 +41,6 @@
 
 ABSL_FLAG(int64_t, steps, 0,
           "Steps of an epoch. Default: the scale's (smoke 4, small 4, full 16, as published).");
-ABSL_DECLARE_FLAG(std::string, schedule);
 
 namespace gpipe::experiments {
 namespace {
@@ -111,6 +110,17 @@ std::string describe(const CommonFlags& flags, const Settings& settings) {
   return absl::StrFormat("%s, %d x 3 x %d x %d", settings.network.name(), settings.batch_size,
                          settings.network.image_size, settings.network.image_size) +
          describe_pipeline(flags, settings.chunks, settings.balance);
+}
+
+// The flags of a row at full size: it is as published, whatever is measured.
+CommonFlags published(const CommonFlags& given) {
+  CommonFlags flags = given;
+  flags.batch_size = flags.chunks = flags.epochs = 0;
+  flags.balance.clear();
+  flags.checkpoint = Checkpoint::kExceptLast;
+  flags.checkpoint_name = to_text(flags.checkpoint);
+  flags.schedule = "gpipe";
+  return flags;
 }
 
 Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
@@ -209,7 +219,7 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
           const RunContext& context) {
   outcome.note = describe(flags, settings) + note_of(settings.variant, Origin::kPlanned);
   outcome.settings = settings_of(flags, settings);
-  *context.out << "\n" << settings.variant.name << ", planned: " << outcome.note << std::endl;
+  *context.out << "\n" << settings.variant.name << " (planned): " << outcome.note << std::endl;
   torch::nn::Sequential model = [&] {
     const MetaScope meta;
     return settings.network.make();
@@ -276,7 +286,7 @@ void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outco
                      kPublishedOneDevice, ablation.machine.bandwidth / 1e9) +
                  note_of(settings.variant, Origin::kSimulated);
   outcome.settings = settings_of(flags, settings);
-  *context.out << "\n" << settings.variant.name << ", simulated: " << outcome.note << std::endl;
+  *context.out << "\n" << settings.variant.name << " (simulated): " << outcome.note << std::endl;
   const SimulatedStep step =
       simulate_ablation(settings.variant, published_device(settings, ablation.machine), ablation);
   const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
@@ -286,7 +296,7 @@ void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outco
 }
 
 Plan prepare() {
-  const CommonFlags flags = read_common_flags();
+  const CommonFlags flags = read_common_flags("gpipe");
   Plan made;
   made.name = "unet_timeline";
   made.table = published_timeline();
@@ -300,20 +310,21 @@ Plan prepare() {
       "reserved at most, over all devices. The optimizer's step is not simulated."};
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
-  made.variants =
-      make_variants(flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
-                    [](const CommonFlags& own, const std::string& name, Origin way) -> RunVariant {
-                      return [own, way, settings = settle(own, name, way)](
-                                 Outcome& outcome, const RunContext& context) {
-                        if (way == Origin::kMeasured) {
-                          measure(own, settings, outcome, context);
-                        } else if (way == Origin::kPlanned) {
-                          plan(own, settings, outcome, context);
-                        } else {
-                          simulate(own, settings, outcome, context);
-                        }
-                      };
-                    });
+  made.variants = make_variants(
+      flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
+      [](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
+        const CommonFlags own = way == Origin::kMeasured ? given : published(given);
+        return [own, way, settings = settle(own, name, way)](Outcome& outcome,
+                                                             const RunContext& context) {
+          if (way == Origin::kMeasured) {
+            measure(own, settings, outcome, context);
+          } else if (way == Origin::kPlanned) {
+            plan(own, settings, outcome, context);
+          } else {
+            simulate(own, settings, outcome, context);
+          }
+        };
+      });
   return made;
 }
 
@@ -321,7 +332,6 @@ Plan prepare() {
 }  // namespace gpipe::experiments
 
 int main(int argc, char** argv) {
-  absl::SetFlag(&FLAGS_schedule, "gpipe");  // the published runs' schedule is the default here
   return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
                                          gpipe::experiments::prepare);
 }
