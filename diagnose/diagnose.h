@@ -94,8 +94,8 @@ struct DiagnoseOptions {
 //     const gpipe::PipelineSetup& better = diagnosis.advice.front().setup;
 //     gpipe::GPipe faster(model, gpipe::GPipeOptions(better.balance)
 //         .chunks(better.chunks).partition_checkpoints(better.checkpoints));
-//     faster->step({input}, {target}, loss_fn,
-//     gpipe::StepOptions().schedule(better.schedule.make));
+//     const auto schedule = gpipe::StepOptions().schedule(better.schedule.make);
+//     faster->step({input}, {target}, loss_fn, schedule);
 //   }
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                    const DiagnoseOptions& options = {});

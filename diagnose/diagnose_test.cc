@@ -93,10 +93,10 @@ TEST(Diagnose, FindsTheSlowStage) {
 }
 
 TEST(Diagnose, FindsFillAndDrain) {
-  const Diagnosis d = diagnose_sleepers(sleeper(2 * kMs), sleeper(2 * kMs), 2, Checkpoint::kNever);
-  // Half as much again as the 32 ms of each.
-  EXPECT_GT(d.seconds(Cause::kFillAndDrain), 8 * kMs);
-  EXPECT_LT(d.seconds(Cause::kFillAndDrain), 32 * kMs);
+  const Diagnosis d = diagnose_sleepers(sleeper(4 * kMs), sleeper(4 * kMs), 2, Checkpoint::kNever);
+  // Half as much again as the 64 ms of each.
+  EXPECT_GT(d.seconds(Cause::kFillAndDrain), 16 * kMs);
+  EXPECT_LT(d.seconds(Cause::kFillAndDrain), 64 * kMs);
   expect_exact_sum(d);
   const Advice* chunks = find(d, Change::kChunks);
   ASSERT_NE(chunks, nullptr);

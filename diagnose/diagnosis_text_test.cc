@@ -95,9 +95,9 @@ TEST(DiagnosisText, NothingIsLostByAStepShorterThanTheIdeal) {
   d.step = 0.0625;
   d.parts = {{Cause::kSmallMicroBatches, -0.125}, {Cause::kSharedCores, 0.0625}};
   const std::string text = to_text(d);
-  EXPECT_THAT(text, HasSubstr("Nothing is lost: the step is 62.5 ms\n  shorter than that."));
-  EXPECT_THAT(text, HasSubstr("  shared cores             62.5 ms\n"));
-  EXPECT_THAT(text, HasSubstr("  together                -62.5 ms\n"));
+  EXPECT_THAT(text, HasSubstr("Nothing is lost: the step is 62.5 ms shorter than that."));
+  EXPECT_THAT(text, HasSubstr("  shared cores              62.5 ms\n"));
+  EXPECT_THAT(text, HasSubstr("  together                 -62.5 ms\n"));
   EXPECT_THAT(text, Not(HasSubstr("are lost")));
   EXPECT_THAT(text, Not(HasSubstr("Most is lost")));
   EXPECT_THAT(text, Not(HasSubstr("%  ")));
