@@ -18,6 +18,7 @@
 #include "balance/profiler.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"
+#include "diagnose/contradiction.h"
 #include "diagnose/costs.h"
 #include "diagnose/measure.h"
 #include "diagnose/step_model.h"
@@ -32,6 +33,40 @@ using diagnosis::Costs;
 
 // By default there is no need for more micro-batches than this for each partition.
 constexpr int64_t kMostChunksPerPartition = 8;
+
+// Beyond what any optimizer keeps; bytes of parameters times it stay far below 2^63.
+constexpr double kMostParamScale = 1e6;
+
+// Layers that the profile has measured together, and those that were asked for.
+std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
+                                          const DiagnoseOptions& options) {
+  std::vector<balance::LayerRange> result = options.keep_together();
+  int64_t first = 0;
+  for (const int64_t layers : internal::pieces_of(model)) {
+    if (layers > 1) result.push_back({first, first + layers - 1});
+    first += layers;
+  }
+  return result;
+}
+
+void check_keep_together(const GPipe& pipe, const DiagnoseOptions& options) {
+  const torch::nn::Sequential model = pipe->sequential();
+  const auto layers = static_cast<int64_t>(model->size());
+  for (const balance::LayerRange& range : options.keep_together()) {
+    TORCH_CHECK_VALUE(range.first >= 0 && range.first <= range.last && range.last < layers,
+                      "keep_together has layers ", range.first, " to ", range.last,
+                      "; expected first <= last, both from 0 to ", layers - 1);
+  }
+  std::set<int64_t> closed;  // layers that no partition begins with
+  for (const balance::LayerRange& range : together(model, options)) {
+    for (int64_t i = range.first + 1; i <= range.last; ++i) closed.insert(i);
+  }
+  const int64_t pieces = layers - static_cast<int64_t>(closed.size());
+  const auto partitions = static_cast<int64_t>(pipe->balance().size());
+  TORCH_CHECK_VALUE(pieces >= partitions, "keep_together leaves ", pieces,
+                    pieces == 1 ? " piece" : " pieces", " of ", layers, " layers for ", partitions,
+                    " partitions; join fewer layers");
+}
 
 void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
            const DiagnoseOptions& options) {
@@ -62,12 +97,13 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   TORCH_CHECK_VALUE(options.memory_limit() >= 0,
                     "memory_limit must be 0 (none) or a number of bytes, got ",
                     options.memory_limit());
-  TORCH_CHECK_VALUE(std::isfinite(options.param_scale()) && options.param_scale() >= 0,
-                    "param_scale must be a finite number of at least 0, got ",
+  TORCH_CHECK_VALUE(options.param_scale() >= 0 && options.param_scale() <= kMostParamScale,
+                    "param_scale must be a number from 0 to ", kMostParamScale, ", got ",
                     options.param_scale());
   TORCH_CHECK_VALUE(options.cpu_cores() >= 0,
                     "cpu_cores must be 0 (those of this machine) or more, got ",
                     options.cpu_cores());
+  check_keep_together(pipe, options);
 }
 
 std::vector<NamedSchedule> schedules_of(const DiagnoseOptions& options) {
@@ -204,18 +240,6 @@ struct Measured {
   diagnosis::Link link;
   Costs costs;
 };
-
-// Layers that the profile has measured together, and those that were asked for.
-std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
-                                          const DiagnoseOptions& options) {
-  std::vector<balance::LayerRange> result = options.keep_together();
-  int64_t first = 0;
-  for (const int64_t layers : internal::pieces_of(model)) {
-    if (layers > 1) result.push_back({first, first + layers - 1});
-    first += layers;
-  }
-  return result;
-}
 
 // Makes the profile's sum what one stage takes for a mini-batch of such micro-batches.
 void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double measured) {
@@ -372,6 +396,8 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
       result.binding = static_cast<int64_t>(j);
     }
   }
+  result.warning = diagnosis::contradiction(result);
+  if (!result.warning.empty()) return result;
   result.advice = diagnosis::find_advice(costs, rows, setup, machine, result.step, wanted);
   return result;
 }

@@ -38,15 +38,16 @@ struct DiagnoseOptions {
   // ("gpipe").
   TORCH_ARG(std::vector<NamedSchedule>, schedules) = {};
 
-  // Layers of which no two neighbors may be separated. Default: none.
+  // Layers of which no two neighbors may be separated; they leave a piece for each partition at
+  // least. Default: none.
   TORCH_ARG(std::vector<balance::LayerRange>, keep_together) = {};
 
   // Bytes of each partition's device: nothing that is predicted to take more is advised. Default:
   // 0, no limit.
   TORCH_ARG(int64_t, memory_limit) = 0;
 
-  // What a parameter takes, in units of its own bytes: see balance::ParamScale. Default: 2, the
-  // parameter and its gradient.
+  // What a parameter takes, in units of its own bytes: see balance::ParamScale. From 0 to 10^6.
+  // Default: 2, the parameter and its gradient.
   TORCH_ARG(double, param_scale) = 2.0;
 
   // The CPU's cores, for partitions there. Default: 0, those that this process may use.
@@ -75,7 +76,12 @@ struct DiagnoseOptions {
 // several devices, the whole model is on the first of them meanwhile.
 //
 // Requirements: nobody else uses the model, or draws random numbers, meanwhile. Nothing else
-// computes on the machine, or the times mean little.
+// computes on the machine, or the times mean little; where they contradict each other,
+// Diagnosis::warning says so, and there is no advice.
+//
+// The parts and predictions are those of a pipeline with direct skips and copy streams, whatever
+// GPipeOptions::direct_skips and copy_streams of `pipe` are: what a pipeline without them takes
+// longer is in its overhead.
 //
 // Throws c10::ValueError for options out of range, a pipeline without layers or on the meta device,
 // and what step() refuses: no rows, a schedule that does not fit, a loss that needs no gradient;
@@ -84,9 +90,13 @@ struct DiagnoseOptions {
 // Example:
 //   gpipe::Diagnosis diagnosis = gpipe::diagnose(pipe, {input}, {target}, loss_fn);
 //   std::cout << to_text(diagnosis);  // diagnose/diagnosis_text.h
-//   const gpipe::PipelineSetup& better = diagnosis.advice.at(0).setup;
-//   pipe = gpipe::GPipe(model, gpipe::GPipeOptions(better.balance)
-//       .chunks(better.chunks).partition_checkpoints(better.checkpoints));
+//   if (!diagnosis.advice.empty()) {  // the largest gain first
+//     const gpipe::PipelineSetup& better = diagnosis.advice.front().setup;
+//     gpipe::GPipe faster(model, gpipe::GPipeOptions(better.balance)
+//         .chunks(better.chunks).partition_checkpoints(better.checkpoints));
+//     const auto schedule = gpipe::StepOptions().schedule(better.schedule.make);
+//     faster->step({input}, {target}, loss_fn, schedule);
+//   }
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                    const DiagnoseOptions& options = {});
 

@@ -11,7 +11,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -91,10 +93,10 @@ TEST(Diagnose, FindsTheSlowStage) {
 }
 
 TEST(Diagnose, FindsFillAndDrain) {
-  const Diagnosis d = diagnose_sleepers(sleeper(2 * kMs), sleeper(2 * kMs), 2, Checkpoint::kNever);
-  // Half as much again as the 32 ms of each.
-  EXPECT_GT(d.seconds(Cause::kFillAndDrain), 8 * kMs);
-  EXPECT_LT(d.seconds(Cause::kFillAndDrain), 32 * kMs);
+  const Diagnosis d = diagnose_sleepers(sleeper(4 * kMs), sleeper(4 * kMs), 2, Checkpoint::kNever);
+  // Half as much again as the 64 ms of each.
+  EXPECT_GT(d.seconds(Cause::kFillAndDrain), 16 * kMs);
+  EXPECT_LT(d.seconds(Cause::kFillAndDrain), 64 * kMs);
   expect_exact_sum(d);
   const Advice* chunks = find(d, Change::kChunks);
   ASSERT_NE(chunks, nullptr);
@@ -127,6 +129,29 @@ TEST(Diagnose, FindsSmallMicroBatches) {
   ASSERT_NE(chunks, nullptr);
   EXPECT_LE(chunks->setup.chunks, 2);
   EXPECT_GT(chunks->speed_up, 2);
+}
+
+TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
+  // The second layer is slow wherever the first one ran in the same thread before: in one stage,
+  // not in the pipeline. Another program that comes and goes looks like that.
+  auto first_thread = std::make_shared<std::atomic<std::thread::id>>();
+  nn::Sequential model(nn::Linear(2, 2), layer<Tensor, Tensor>([=](const Tensor& x) {
+                         *first_thread = std::this_thread::get_id();
+                         return x * 1;
+                       }),
+                       layer<Tensor, Tensor>([=](const Tensor& x) {
+                         if (*first_thread == std::this_thread::get_id()) {
+                           std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                         }
+                         return x * 1;
+                       }));
+  const GPipe pipe(model, GPipeOptions({2, 1}).devices(cpus(2)).chunks(8));
+  const Diagnosis d = diagnose(pipe, {at::rand({8, 2})}, {}, sum,
+                               DiagnoseOptions().seconds(1e-3).cpu_cores(64).chunks({8}));
+  EXPECT_GT(d.partitions[1].work, 1.25 * d.step);
+  EXPECT_THAT(d.warning, HasSubstr("contradict each other"));
+  EXPECT_TRUE(d.advice.empty());
+  expect_exact_sum(d);
 }
 
 TEST(Diagnose, WithoutThePlainModelFewerMicroBatchesAreNotAdvised) {
@@ -319,6 +344,17 @@ TEST(DiagnoseRefuses, WhatCannotBeDiagnosed) {
               refuses("'none'"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().memory_limit(-1)), refuses("memory_limit"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(-1)), refuses("param_scale"));
+  // Bytes that overflow would fit every limit.
+  for (const double scale : {1e300, 1e18, 1.1e6, std::nan("")}) {
+    EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(scale)), refuses("param_scale"));
+  }
+  bool measured = false;
+  const auto begins = [&](const std::string&, int64_t, int64_t) { measured = true; };
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().keep_together({{0, 1}}).progress(begins)),
+              refuses("keep_together leaves 1 piece of 2 layers for 2 partitions"));
+  EXPECT_THAT(run({input}, sum, DiagnoseOptions().keep_together({{1, 2}}).progress(begins)),
+              refuses("keep_together has layers 1 to 2"));
+  EXPECT_FALSE(measured);
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().cpu_cores(-1)), refuses("cpu_cores"));
   EXPECT_THAT([&] { diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(0)); },
               refuses("seconds"));

@@ -70,8 +70,12 @@ struct Diagnosis {
 
   int64_t cores = 0;      // how many partitions can compute at once
   double contention = 1;  // how many times as long an action takes beside others
-  int64_t binding = 0;    // the partition with the most to do
+  int64_t binding = 0;    // the partition with the most to do, recomputes counted in
   std::vector<PartitionDiagnosis> partitions;
+
+  // Why the measurements cannot all be true, and what to do; empty if they agree. With a warning
+  // there is no advice, and the parts mean nothing.
+  std::string warning;
 
   int64_t memory_limit = 0;    // bytes of each device; 0: none was given
   std::vector<Advice> advice;  // by gain, the largest first

@@ -75,13 +75,21 @@ std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
   return absl::StrJoin(result, ", ");
 }
 
+// The partition with the most forwards and backwards: imbalance does not count recomputes.
+size_t most_work(const Diagnosis& d) {
+  const auto most = std::max_element(
+      d.partitions.begin(), d.partitions.end(),
+      [](const PartitionDiagnosis& a, const PartitionDiagnosis& b) { return a.work < b.work; });
+  return static_cast<size_t>(most - d.partitions.begin());
+}
+
 // "what is lost to it, in words for who has never read the design"
 std::string explained(const Diagnosis& d, Cause cause) {
   switch (cause) {
     case Cause::kSmallMicroBatches:
       return "a sample takes longer in a micro-batch than in the whole batch";
     case Cause::kImbalance:
-      return absl::StrFormat("partition %d has more to do than the others", d.binding);
+      return absl::StrFormat("partition %d has more work than the others", most_work(d));
     case Cause::kFillAndDrain:
       return "waiting for the first and the last micro-batches";
     case Cause::kRecompute:
@@ -101,15 +109,37 @@ std::string parts_text(const Diagnosis& d) {
   const double lost = d.step - d.ideal;
   std::string text;
   for (const Part& part : d.parts) {
-    const double share = lost > 0 ? part.seconds / lost : 0.0;
-    const auto columns = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBar + 0.5);
-    std::string line = absl::StrFormat("  %-21s%9s ms%6.0f%%  %s", to_text(part.cause),
-                                       ms(part.seconds), share * 100, std::string(columns, '#'));
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    text += absl::StrFormat("  %-21s%9s ms", to_text(part.cause), ms(part.seconds));
+    if (lost > 0) {  // else there is nothing to have a share of
+      const double share = part.seconds / lost;
+      const auto columns = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBar + 0.5);
+      text += absl::StrFormat("%6.0f%%", share * 100);
+      if (columns > 0) text += "  " + std::string(columns, '#');
+    }
+    text += "\n";
   }
-  text += absl::StrFormat("  %-21s%9s ms%6.0f%%\n", "together", ms(lost), lost > 0 ? 100.0 : 0.0);
+  text += absl::StrFormat("  %-21s%9s ms%s\n", "together", ms(lost), lost > 0 ? "   100%" : "");
   return text;
+}
+
+// What the largest part means, if anything is lost.
+std::string largest_text(const Diagnosis& d) {
+  const auto largest =
+      std::max_element(d.parts.begin(), d.parts.end(),
+                       [](const Part& a, const Part& b) { return a.seconds < b.seconds; });
+  const bool lost = d.step > d.ideal && largest != d.parts.end() && largest->seconds > 0;
+  if (!lost || !d.warning.empty()) return "";
+  return wrapped(absl::StrFormat("Most is lost to %s: %s.", to_text(largest->cause),
+                                 explained(d, largest->cause))) +
+         "\n";
+}
+
+// ": 12 ms are lost."
+std::string lost_text(const Diagnosis& d) {
+  const double lost = d.step - d.ideal;
+  if (lost > 0) return absl::StrFormat(": %s ms are lost.", ms(lost));
+  if (lost == 0) return ". Nothing is lost.";
+  return absl::StrFormat(". Nothing is lost: the step is %s ms shorter than that.", ms(-lost));
 }
 
 std::string partitions_text(const Diagnosis& d) {
@@ -127,6 +157,7 @@ std::string partitions_text(const Diagnosis& d) {
 }
 
 std::string advice_text(const Diagnosis& d) {
+  if (!d.warning.empty()) return wrapped("There is no advice from measurements that contradict.");
   if (d.advice.empty()) {
     return wrapped(d.memory_limit > 0
                        ? absl::StrFormat("Nothing that was tried is predicted to be faster by 2 %% "
@@ -161,23 +192,14 @@ nlohmann::ordered_json json_of(const PipelineSetup& setup) {
 std::string to_text(const Diagnosis& d) {
   const std::string batch = counted(d.rows, "row", "rows");
   std::string text = wrapped("Setup: " + describe(d.setup) + ".");
+  if (!d.warning.empty()) text += "\n" + wrapped("WARNING: " + d.warning) + "\n";
   text += wrapped(absl::StrFormat(
-      "A step of %s in %s takes %s ms. On one device %s takes %s ms, so %s could take %s ms: "
-      "%s ms are lost.",
+      "A step of %s in %s takes %s ms. On one device %s takes %s ms, so %s could take %s ms%s",
       batch, counted(d.micro_batches, "micro-batch", "micro-batches"), ms(d.step),
       d.whole_batch ? "the plain model, with all rows at once,"
                     : "the same, one micro-batch after another,",
-      ms(d.plain), counted(d.workers, "worker", "workers"), ms(d.ideal), ms(d.step - d.ideal)));
-  text += "\n" + parts_text(d) + "\n";
-  // What the largest part means.
-  const auto largest =
-      std::max_element(d.parts.begin(), d.parts.end(),
-                       [](const Part& a, const Part& b) { return a.seconds < b.seconds; });
-  if (largest != d.parts.end() && largest->seconds > 0) {
-    text += wrapped(absl::StrFormat("Most is lost to %s: %s.", to_text(largest->cause),
-                                    explained(d, largest->cause))) +
-            "\n";
-  }
+      ms(d.plain), counted(d.workers, "worker", "workers"), ms(d.ideal), lost_text(d)));
+  text += "\n" + parts_text(d) + "\n" + largest_text(d);
   text += partitions_text(d) + "\n" + advice_text(d);
   return text + wrapped("Measured on: " + d.device + ".");
 }
@@ -209,6 +231,7 @@ std::string to_json(const Diagnosis& d) {
                           {"recompute", partition.recompute},
                           {"memory", partition.memory}});
   }
+  json["warning"] = d.warning;
   json["memory_limit"] = d.memory_limit;
   Json& advice = json["advice"] = Json::array();
   for (const Advice& of : d.advice) {

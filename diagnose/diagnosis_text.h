@@ -9,7 +9,8 @@
 namespace gpipe {
 
 // What the step lost and to what, the partitions, and what to change, in at most 80 columns (lists
-// of many partitions are wrapped). Times are in ms, sizes in MiB. Ends with a newline.
+// of many partitions are wrapped). A warning is said first, and then no more than the figures.
+// Times are in ms, sizes in MiB. Ends with a newline.
 std::string to_text(const Diagnosis& diagnosis);
 
 // The same, in seconds and bytes, under the names of the fields. Ends with a newline.

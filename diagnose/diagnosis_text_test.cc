@@ -77,6 +77,45 @@ TEST(DiagnosisText, NoAdviceIsSaid) {
   EXPECT_THAT(to_text(best), HasSubstr("64.0 MiB"));
 }
 
+TEST(DiagnosisText, ContradictionsAreSaidInsteadOfAConclusion) {
+  Diagnosis d = diagnosis();
+  d.warning = "The measurements contradict each other: this and that.";
+  d.advice.clear();
+  const std::string text = to_text(d);
+  EXPECT_THAT(text, HasSubstr("WARNING: The measurements contradict each other: this and that.\n"));
+  EXPECT_LT(text.find("WARNING"), text.find("A step of"));
+  EXPECT_THAT(text, HasSubstr("There is no advice"));
+  EXPECT_THAT(text, Not(HasSubstr("Most is lost")));
+  EXPECT_THAT(text, Not(HasSubstr("Nothing that was tried")));
+  EXPECT_THAT(to_text(diagnosis()), Not(HasSubstr("WARNING")));
+}
+
+TEST(DiagnosisText, NothingIsLostByAStepShorterThanTheIdeal) {
+  Diagnosis d = diagnosis();
+  d.step = 0.0625;
+  d.parts = {{Cause::kSmallMicroBatches, -0.125}, {Cause::kSharedCores, 0.0625}};
+  const std::string text = to_text(d);
+  EXPECT_THAT(text, HasSubstr("Nothing is lost: the step is 62.5 ms shorter than that."));
+  EXPECT_THAT(text, HasSubstr("  shared cores              62.5 ms\n"));
+  EXPECT_THAT(text, HasSubstr("  together                 -62.5 ms\n"));
+  EXPECT_THAT(text, Not(HasSubstr("are lost")));
+  EXPECT_THAT(text, Not(HasSubstr("Most is lost")));
+  EXPECT_THAT(text, Not(HasSubstr("%  ")));
+  d.step = d.ideal;
+  EXPECT_THAT(to_text(d), HasSubstr("Nothing is lost.\n"));
+}
+
+TEST(DiagnosisText, ImbalanceNamesThePartitionWithTheMostWork) {
+  Diagnosis d = diagnosis();
+  d.parts = {{Cause::kImbalance, 0.125}};
+  // The first one has most to do, but only with its recomputes.
+  d.partitions = {{{0, 2}, 0.08, 0.06, 0}, {{3, 3}, 0.122, 0, 0}};
+  d.binding = 0;
+  const std::string text = to_text(d);
+  EXPECT_THAT(text, HasSubstr("Most is lost to imbalance: partition 1 has more work"));
+  EXPECT_THAT(text, HasSubstr("0 * "));
+}
+
 TEST(DiagnosisText, WithoutThePlainModelItSaysSo) {
   Diagnosis d = diagnosis();
   d.whole_batch = false;
@@ -96,6 +135,10 @@ TEST(DiagnosisJson, HasTheFields) {
   EXPECT_EQ(advice.at("change"), "several");
   EXPECT_EQ(advice.at("setup").at("checkpoints")[0], "never");
   EXPECT_EQ(advice.at("memory")[1], 5 << 20);
+  EXPECT_EQ(json.at("warning"), "");
+  Diagnosis doubtful = diagnosis();
+  doubtful.warning = "no";
+  EXPECT_EQ(nlohmann::json::parse(to_json(doubtful)).at("warning"), "no");
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+#include "diagnose/contradiction.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gpipe::diagnosis {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A step of 100 ms in two partitions.
+Diagnosis diagnosis(double work, double recompute, double overhead) {
+  Diagnosis d;
+  d.step = 0.1;
+  d.partitions = {{{0, 0}, 0.01, 0.01, 0}, {{1, 1}, work, recompute, 0}};
+  d.parts = {{Cause::kImbalance, 0.02}, {Cause::kOverhead, overhead}};
+  return d;
+}
+
+TEST(Contradiction, ThereIsNoneInOrdinaryNoise) {
+  EXPECT_THAT(contradiction(diagnosis(0.09, 0, 0.01)), IsEmpty());
+  EXPECT_THAT(contradiction(diagnosis(0.08, 0.04, 0)), IsEmpty());
+  EXPECT_THAT(contradiction(diagnosis(0.09, 0, 0.049)), IsEmpty());
+  EXPECT_THAT(contradiction(diagnosis(0.09, 0, -0.049)), IsEmpty());
+}
+
+TEST(Contradiction, APartitionCannotHaveMoreToDoThanTheStepTakes) {
+  EXPECT_THAT(contradiction(diagnosis(0.387, 0, 0)),
+              AllOf(HasSubstr("contradict each other: partition 1 alone has 387 ms to do in a step "
+                              "that takes 100 ms."),
+                    HasSubstr("Something else ran on this machine"), HasSubstr("diagnose again")));
+  // Recomputes count.
+  EXPECT_THAT(contradiction(diagnosis(0.08, 0.05, 0)), HasSubstr("has 130 ms"));
+}
+
+TEST(Contradiction, OverheadCannotBeMostOfTheStep) {
+  EXPECT_THAT(contradiction(diagnosis(0.09, 0, -0.252)),
+              AllOf(HasSubstr("a step would take 352 ms, but it takes 100 ms"),
+                    HasSubstr("diagnose again")));
+  EXPECT_THAT(contradiction(diagnosis(0.04, 0, 0.06)),
+              AllOf(HasSubstr("explain only 40 ms of a step of 100 ms"),
+                    HasSubstr("micro-batches are too small")));
+}
+
+}  // namespace
+}  // namespace gpipe::diagnosis
