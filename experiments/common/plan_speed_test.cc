@@ -72,7 +72,7 @@ TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
   EXPECT_EQ(plan.remarks.size(), 2);
   set("chunks", "2");
   EXPECT_THAT([] { plan_speed(tiny()); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("are for measured rows")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is for measured rows")));
 }
 
 TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
