@@ -99,6 +99,32 @@ class Browser(unittest.TestCase):
             self.assertTrue(self.page.evaluate(
                 "Array.from(document.querySelectorAll('.scroll')).some((box) => box.scrollWidth > box.clientWidth)"))
 
+    def test_boxes_that_scroll_say_so(self):
+        wrong = ("Array.from(document.querySelectorAll('.scroll')).filter((box) => {"
+                 " const wide = box.scrollWidth > box.clientWidth + 1;"
+                 " return box.classList.contains('more') !== wide || box.nextElementSibling.hidden === wide; }).length")
+        for width in (1280, 360):
+            self.open(width)
+            self.assertEqual(self.page.evaluate(wrong), 0)
+        more = self.page.evaluate(
+            "new Promise((done) => { const box = document.querySelector('.scroll'); box.scrollLeft = 10000;"
+            " const look = () => box.classList.contains('more') ? setTimeout(look, 20) : done(false); look(); })")
+        self.assertFalse(more)
+
+    def test_where_memory_ran_out_the_plot_says_so(self):
+        self.open(360)
+        said = self.page.evaluate("Array.from(document.querySelectorAll('#plot-made_memory-2 .annotation'),"
+                                  " (mark) => mark.textContent)")
+        self.assertEqual(said, ["out of memory"] * 2)
+
+    def test_every_bar_has_its_label(self):
+        self.open(360)
+        self.assertEqual(self.page.evaluate(
+            "Array.from(document.querySelectorAll('.plot')).filter((plot) => {"
+            " const labels = plot.layout.xaxis.ticktext;"
+            " const shown = Array.from(plot.querySelectorAll('.xtick text')).filter((text) => text.style.display !== 'none');"
+            " return shown.map((text) => text.textContent).join() !== labels.join(); }).map((plot) => plot.id)"), [])
+
     def test_light_and_dark_can_be_read(self):
         for dark in (False, True):
             self.open(1280, dark)

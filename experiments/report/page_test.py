@@ -69,6 +69,10 @@ class Page(unittest.TestCase):
         self.assertNotIn("</script><b>", text)
         self.assertNotIn("<img src=x>", text)
 
+    def test_flags_do_not_break_into_lines(self):
+        self.assertEqual(page.whole_flags("<at> --scale=smoke/full, now"),
+                         '&lt;at&gt; <span class="whole">--scale=smoke/full</span>, now')
+
 
 if __name__ == "__main__":
     if "--update" in sys.argv:

@@ -46,6 +46,21 @@ class Plots(unittest.TestCase):
         self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, 11.02],
                                            "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
 
+    def test_where_memory_ran_out_is_marked(self):
+        model, activations = plots.of_table(("memory",), read("made_memory"), "x")
+        self.assertEqual({line["name"]: line.get("marks") for line in activations["series"]}, {
+            "ours, planned": [plots.NO_MEMORY, None, None, None],
+            "torchgpipe, published": [plots.NO_MEMORY, None, None, None]})
+        self.assertEqual([line.get("marks") for line in model["series"]],
+                         [[plots.NO_MEMORY, None, None, None], None])
+
+    def test_a_plot_without_a_legend_says_whose_it_is(self):
+        table = read("made_memory")
+        for row in table["rows"]:
+            row["figures"]["activation_gib"]["published"] = {}
+        self.assertEqual([plot["title"] for plot in plots.of_table(("memory",), table, "x")],
+                         ["Model (GiB) against partitions", "Activations (GiB) against partitions, planned"])
+
     def test_published_figures_of_rows_that_were_not_run(self):
         table = read("made_memory")
         row = table["rows"][3]
