@@ -60,7 +60,8 @@ struct GPipeOptions {
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 
   // The rest is for experiments: it takes away what makes a pipeline good, as in torchgpipe's
-  // ablation (experiments/unet_timeline). Results stay bitwise the same.
+  // ablation (experiments/unet_timeline). Results stay bitwise the same, but for the last bits of
+  // one case that docs/exactness.md names: a tensor that leaves a stage by several routes.
 
   // Whether a skip goes straight from its stage to the one that pops it. Without, it goes through
   // every stage between, which holds it and sends it on.
