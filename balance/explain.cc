@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "balance/profile_checks.h"
+#include "balance/recomputed_cells.h"
 #include "balance/shared_cores.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -118,13 +118,7 @@ class Plan {
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
     check_whole();
-    checkpointed_ = follows_at_once(schedule_);
-    for (std::vector<bool>& of_stage : checkpointed_) {
-      for (size_t m = 0; m < of_stage.size(); ++m) {
-        of_stage[m] = options.checkpoint == Checkpoint::kAlways ||
-                      (options.checkpoint == Checkpoint::kExceptLast && !of_stage[m]);
-      }
-    }
+    checkpointed_ = recomputed_cells(schedule_, options.checkpoint);
   }
 
   int64_t partitions() const { return schedule_.stages(); }

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "balance/profile_checks.h"
+#include "balance/recomputed_cells.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
@@ -30,7 +30,7 @@ struct Held {
 std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) {
   const Schedule schedule = options.schedule ? options.schedule(stages, options.chunks)
                                              : Schedule::one_f_one_b(stages, options.chunks);
-  const std::vector<std::vector<bool>> at_once = follows_at_once(schedule);
+  const std::vector<std::vector<bool>> recomputed = recomputed_cells(schedule, options.checkpoint);
   std::vector<Held> result(static_cast<size_t>(stages));
   for (int64_t j = 0; j < stages; ++j) {
     Held& held = result[static_cast<size_t>(j)];
@@ -39,9 +39,7 @@ std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) 
     for (const Action& action : schedule.actions(schedule.worker_of(j))) {
       if (action.stage != j) continue;
       const bool again =
-          options.checkpoint == Checkpoint::kAlways ||
-          (options.checkpoint == Checkpoint::kExceptLast &&
-           !at_once[static_cast<size_t>(j)][static_cast<size_t>(action.micro_batch)]);
+          recomputed[static_cast<size_t>(j)][static_cast<size_t>(action.micro_batch)];
       held.recomputes = held.recomputes || again;
       const bool begins_backward =
           action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient;

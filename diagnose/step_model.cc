@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "balance/explain.h"
+#include "balance/recomputed_cells.h"
 #include "balance/shared_cores.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -72,19 +72,6 @@ Cut cut_of(const Profile& profile, const std::vector<int64_t>& balance) {
   }
   return {Routes::create(static_cast<int64_t>(balance.size()), std::move(routes)),
           std::move(skips)};
-}
-
-// [stage][micro-batch]
-std::vector<std::vector<bool>> checkpointed(const Schedule& schedule,
-                                            const std::vector<Checkpoint>& modes) {
-  std::vector<std::vector<bool>> result = follows_at_once(schedule);
-  for (size_t j = 0; j < result.size(); ++j) {
-    for (size_t m = 0; m < result[j].size(); ++m) {
-      result[j][m] = modes.at(j) == Checkpoint::kAlways ||
-                     (modes[j] == Checkpoint::kExceptLast && !result[j][m]);
-    }
-  }
-  return result;
 }
 
 // [stage] how near its most graphs at a time are to those of all micro-batches: 0 for one, 1 for
@@ -148,7 +135,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
   const auto costs_of = [&](const Action& action) -> const StageCosts& {
     return (is_last(action) ? last : usual)[static_cast<size_t>(action.stage)];
   };
-  const auto again = checkpointed(schedule, setup.checkpoints);
+  const auto again = balance::recomputed_cells(schedule, setup.checkpoints);
   const std::vector<double> held = held_share(schedule, again);
 
   SimulateOptions options;

@@ -1,5 +1,7 @@
 #include "experiments/resnet101_speed/published.h"
 
+#include "experiments/common/speed_table.h"
+
 namespace gpipe::experiments {
 namespace {
 
@@ -30,44 +32,27 @@ const std::vector<SpeedVariant>& june_variants() {
 // torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5. Its column "Huang et al." is
 // estimated from a figure of theirs.
 PublishedTable current_table() {
-  PublishedTable table;
-  table.title = "ResNet-101 speed: ours beside torchgpipe's and that of Huang et al.";
-  table.columns = {{"throughput", "images/s", {"torchgpipe"}, ""},
-                   {"speed_up", "speed-up", {"torchgpipe", "Huang et al."}, "torchgpipe"}};
-  const auto add = [&table](const char* name, const char* throughput, const char* torchgpipe,
-                            const char* huang) {
-    table.rows.push_back({name,
-                          {{"throughput", {{"torchgpipe", throughput}}},
-                           {"speed_up", {{"torchgpipe", torchgpipe}, {"Huang et al.", huang}}}},
-                          ""});
-  };
-  add("baseline", "95.862", "1", "1");
-  add("pipeline-1", "81.796", "0.853", "0.80");
-  add("pipeline-2", "135.539", "1.414", "1.42");
-  add("pipeline-4", "265.958", "2.774", "2.18");
-  add("pipeline-8", "411.662", "4.294", "2.89");
-  table.reference = "baseline";
-  return table;
+  return speed_table("ResNet-101 speed: ours beside torchgpipe's and that of Huang et al.",
+                     {
+                         {"baseline", "95.862", "1", "1"},
+                         {"pipeline-1", "81.796", "0.853", "0.80"},
+                         {"pipeline-2", "135.539", "1.414", "1.42"},
+                         {"pipeline-4", "265.958", "2.774", "2.18"},
+                         {"pipeline-8", "411.662", "4.294", "2.89"},
+                     });
 }
 
 // torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column of GPipe's
 // authors is read off their figure 3(b).
 PublishedTable june_table() {
-  PublishedTable table;
-  table.title = "ResNet-101 speed, torchgpipe's table of June 2019: ours beside it";
-  table.columns = {{"throughput", "images/s", {}, ""},
-                   {"speed_up", "speed-up", {"torchgpipe", "Huang et al."}, "torchgpipe"}};
-  const auto add = [&table](const char* name, const char* torchgpipe, const char* huang) {
-    table.rows.push_back(
-        {name, {{"speed_up", {{"torchgpipe", torchgpipe}, {"Huang et al.", huang}}}}, ""});
-  };
-  add("naive-1", "1", "1");
-  add("pipeline-1", "0.74", "0.8");
-  add("pipeline-2", "1.352", "1.418");
-  add("pipeline-4", "2.181", "2.182");
-  add("pipeline-8", "2.808", "2.891");
-  table.reference = "naive-1";
-  return table;
+  return speed_table("ResNet-101 speed, torchgpipe's table of June 2019: ours beside it",
+                     {
+                         {"naive-1", "", "1", "1"},
+                         {"pipeline-1", "", "0.74", "0.8"},
+                         {"pipeline-2", "", "1.352", "1.418"},
+                         {"pipeline-4", "", "2.181", "2.182"},
+                         {"pipeline-8", "", "2.808", "2.891"},
+                     });
 }
 
 }  // namespace
@@ -77,10 +62,7 @@ const std::vector<SpeedVariant>& speed_variants(Edition edition) {
 }
 
 PublishedTable published_speed(Edition edition) {
-  PublishedTable table = edition == Edition::kCurrent ? current_table() : june_table();
-  table.ratio = "speed_up";
-  table.of = "throughput";
-  return table;
+  return edition == Edition::kCurrent ? current_table() : june_table();
 }
 
 }  // namespace gpipe::experiments

@@ -1,5 +1,7 @@
 #include "experiments/unet_speed/published.h"
 
+#include "experiments/common/speed_table.h"
+
 namespace gpipe::experiments {
 
 // torchgpipe, benchmarks/unet-speed, v0.0.7.
@@ -16,25 +18,14 @@ const std::vector<SpeedVariant>& speed_variants() {
 
 // torchgpipe's documentation, "U-Net (5, 64) Speed Benchmark", v0.0.5.
 PublishedTable published_speed() {
-  PublishedTable table;
-  table.title = "U-Net (5, 64) speed: ours beside torchgpipe's";
-  table.columns = {{"throughput", "images/s", {"torchgpipe"}, ""},
-                   {"speed_up", "speed-up", {"torchgpipe"}, "torchgpipe"}};
-  const auto add = [&table](const char* name, const char* throughput, const char* speed_up) {
-    table.rows.push_back(
-        {name,
-         {{"throughput", {{"torchgpipe", throughput}}}, {"speed_up", {{"torchgpipe", speed_up}}}},
-         ""});
-  };
-  add("baseline", "28.500", "1");
-  add("pipeline-1", "24.456", "0.858");
-  add("pipeline-2", "35.502", "1.246");
-  add("pipeline-4", "67.042", "2.352");
-  add("pipeline-8", "88.497", "3.105");
-  table.ratio = "speed_up";
-  table.of = "throughput";
-  table.reference = "baseline";
-  return table;
+  return speed_table("U-Net (5, 64) speed: ours beside torchgpipe's",
+                     {
+                         {"baseline", "28.500", "1"},
+                         {"pipeline-1", "24.456", "0.858"},
+                         {"pipeline-2", "35.502", "1.246"},
+                         {"pipeline-4", "67.042", "2.352"},
+                         {"pipeline-8", "88.497", "3.105"},
+                     });
 }
 
 }  // namespace gpipe::experiments

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "balance/recomputed_cells.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/simulate.h"
 
 namespace gpipe::experiments {
@@ -23,13 +23,7 @@ class Costs {
         machine_(settings.machine),
         schedule_(
             settings.schedule(static_cast<int64_t>(settings.balance.size()), settings.chunks)),
-        checkpointed_(follows_at_once(schedule_)) {
-    for (std::vector<bool>& stage : checkpointed_) {
-      for (std::size_t m = 0; m < stage.size(); ++m) {
-        stage[m] = settings.checkpoint == Checkpoint::kAlways ||
-                   (settings.checkpoint == Checkpoint::kExceptLast && !stage[m]);
-      }
-    }
+        checkpointed_(balance::recomputed_cells(schedule_, settings.checkpoint)) {
     add_stages(profile, settings.balance);
     add_routes(profile);
   }

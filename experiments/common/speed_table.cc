@@ -1,0 +1,41 @@
+#include "experiments/common/speed_table.h"
+
+#include <algorithm>
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kTorchgpipe[] = "torchgpipe";
+constexpr char kHuang[] = "Huang et al.";
+
+}  // namespace
+
+PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>& rows) {
+  Column throughput = {"throughput", "images/s", {}, ""};
+  Column speed_up = {"speed_up", "speed-up", {}, kTorchgpipe};
+  PublishedTable table;
+  table.title = title;
+  const auto add = [](PublishedRow& row, Column& column, const char* source,
+                      const std::string& figure) {
+    if (figure.empty()) return;
+    row.figures[column.key][source] = figure;
+    std::vector<std::string>& sources = column.sources;
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) {
+      sources.emplace_back(source);
+    }
+  };
+  for (const SpeedRow& of : rows) {
+    PublishedRow row = {of.experiment, {}, ""};
+    add(row, throughput, kTorchgpipe, of.throughput);
+    add(row, speed_up, kTorchgpipe, of.torchgpipe);
+    add(row, speed_up, kHuang, of.huang);
+    table.rows.push_back(row);
+  }
+  table.columns = {throughput, speed_up};
+  table.ratio = speed_up.key;
+  table.of = throughput.key;
+  table.reference = rows.at(0).experiment;
+  return table;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,18 @@
+#!/bin/bash
+# Tests the program where memory is limited: a row says so, and the next one still runs.
+#   out_of_memory_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+# The published sizes do not fit 2 GB. These rows fail and say why, one after the other.
+(
+  ulimit -d 2000000
+  "$program" --ways=measured --scale=full --experiment=pipeline-1,pipeline-2 --batch_size=1 --devices=cpu,cpu
+) >"$work/full.log" 2>&1
+[ $? -eq 1 ] || fail "exit code after running out of memory"
+for row in pipeline-1 pipeline-2; do
+  grep -q "^$row: out of memory: " "$work/full.log" || fail "$row does not say that memory ran out"
+done
+echo PASSED
