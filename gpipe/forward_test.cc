@@ -212,6 +212,13 @@ TEST(GPipeForward, StagesHaveTheirNumberOfIntraOpThreadsAndOthersKeepTheirs) {
     EXPECT_EQ(of_new_thread, usual) << "the default was left changed";
     pipe->forward(torch::ones({2, 2}));
     EXPECT_THAT(seen, ElementsAre(wanted, wanted));
+
+    seen.clear();
+    GPipe single(nn::Sequential(look(), look()),
+                 options({2}).chunks(1).cpu_threads_per_stage(wanted));
+    single->forward(torch::ones({2, 2}));
+    EXPECT_THAT(seen, ElementsAre(wanted, wanted));
+    EXPECT_EQ(at::get_num_threads(), usual) << "a single stage runs on the calling thread";
   }
 }
 

@@ -101,19 +101,18 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  // A single worker has nothing to overlap with, so it runs on the caller's thread, unless a number
-  // of intra-op threads was asked for, which may differ from the caller's.
-  const bool inline_single = cpu_threads_per_stage == 0;
+  if (cpu_stages > 0) threads_asked_for_ = cpu_threads_per_stage;
   const DefaultThreadsScope of_the_caller;
   if (workers == 0) workers = stages;
   worker_threads_.resize(workers);
+  // A single worker has nothing to overlap with, so it runs on the caller's thread.
   pool_ = std::make_unique<WorkerPool>(
       workers,
       [&](int64_t worker) {
         worker_threads_[worker] = at::RecordFunction::currentThreadId();
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
       },
-      inline_single);
+      /*inline_single=*/true);
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
   if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
@@ -290,7 +289,12 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   }
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
-    if (!on_caller) state.emplace(caller_state);
+    std::optional<ThreadsOfThisThreadScope> threads;
+    if (!on_caller) {
+      state.emplace(caller_state);
+    } else if (threads_asked_for_ > 0) {
+      threads.emplace(threads_asked_for_);
+    }
     AutocastCacheOff no_cache;
     InterceptionScope interception;
     StreamScope streams(pass.streams,
