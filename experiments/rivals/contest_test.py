@@ -130,6 +130,7 @@ class CellsTest(unittest.TestCase):
             self.assertIn("--checkpoint=never", found[who].command)
         for who in ("ours, all cores", "torchgpipe, all cores"):
             self.assertIn("--threads=2", found[who].command)
+        self.assertIn("--schedule=sequential", found["ours, all cores"].command)
 
     def test_one_stage_has_all_cores(self):
         found = self.names(cells.Cell(cells.NETWORKS["small"][0], 1, "never"))
