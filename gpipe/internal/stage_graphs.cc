@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
@@ -59,8 +60,8 @@ void fill_memory(const at::Tensor& memory, const at::Tensor& values) {
 }
 
 void add_layout(Key& key, const at::Tensor& tensor) {
-  key.push_back(tensor.defined() ? tensor.dim() : -1);
-  if (!tensor.defined()) return;
+  key.push_back(!tensor.defined() ? -1 : tensor.layout() != c10::kStrided ? -2 : tensor.dim());
+  if (key.back() < 0) return;
   key.push_back(static_cast<int64_t>(tensor.scalar_type()));
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
   key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
@@ -111,16 +112,23 @@ at::Tensor unowned_alias(const at::Tensor& tensor) {
   return alias;
 }
 
-// While it lives, the tensors have the version counters that they had when a backward's graph was
-// recorded: an optimizer has changed parameters since, and each replay of the forward saw the new
-// values, which autograd cannot know.
+std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> versions;
+  versions.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) versions.push_back(version_of(tensor));
+  return versions;
+}
+
+// While it lives, the tensors have the version counters that autograd has saved with them, when the
+// forward was recorded: an optimizer has changed parameters since, and the cell's forward, a replay,
+// saw the new values, which autograd cannot know. What was changed since that forward still counts.
 class VersionsScope {
  public:
-  VersionsScope(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& versions)
-      : tensors_(tensors) {
+  VersionsScope(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& saved,
+                const std::vector<int64_t>& in_forward)
+      : tensors_(tensors), now_(versions_of(tensors)) {
     for (size_t k = 0; k < tensors.size(); ++k) {
-      now_.push_back(version_of(tensors[k]));
-      set(tensors[k], versions[k]);
+      set(tensors[k], saved[k] + now_[k] - in_forward[k]);
     }
   }
   ~VersionsScope() {
@@ -137,7 +145,7 @@ class VersionsScope {
   }
 
   const std::vector<at::Tensor>& tensors_;
-  std::vector<int64_t> now_;
+  const std::vector<int64_t> now_;
 };
 
 // While it lives, draws take the recorder's generators.
@@ -194,7 +202,9 @@ struct StageGraphs::Slot {
   std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
   std::vector<Edge> leaves;                                // their accumulators
   std::vector<at::Tensor> tensors;                         // of the stage, and...
-  std::vector<int64_t> versions;                           // ... as of the recording
+  size_t parameters = 0;                                   // (the first ones)
+  std::vector<int64_t> versions;                           // ... as of the recording...
+  std::vector<int64_t> versions_in_forward;                // ... and of the cell's forward
   bool has_backward = false;
   std::vector<std::unique_ptr<BackwardGraph>> backwards;
 };
@@ -242,10 +252,14 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
       state.push_back(part->is_training() ? 1 : 0);
     }
     for (const at::Tensor& tensor : module->parameters()) add(tensor);
-    for (const at::Tensor& tensor : module->buffers()) add(tensor);
+  }
+  const size_t parameters = tensors.size();
+  for (const Layer& layer : layers) {
+    for (const at::Tensor& tensor : layer.module.ptr()->buffers()) add(tensor);
   }
   if (state == state_) return;
   state_ = std::move(state);
+  parameters_ = parameters;
   tensors_ = std::move(tensors);
   entries_.clear();
 }
@@ -333,9 +347,23 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
     ++entry->plain_runs;
     return result;
   }
+  if (slot != nullptr) check_leaves(run, *slot);
+  if (!usable()) return run_plainly();
   if (slot == nullptr) slot = record(run, *entry, inputs, layers);
   if (slot == nullptr) return run_plainly();
   return replay(run, micro_batch, inputs, keep_inputs, slot, layers);
+}
+
+// What may have changed since the recording without the stage's own parameters.
+void StageGraphs::check_leaves(const RunContext& run, const Slot& slot) {
+  for (const Edge& edge : slot.leaves) {
+    if (has_hooks(*edge.function)) return give_up("a parameter has a hook");
+    const auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*edge.function).variable;
+    const ModelState::Parameter* parameter = run.plan.model.find(leaf);
+    if (parameter != nullptr && parameter->stages.size() > 1) {
+      return give_up("other stages use the parameter '" + parameter->name + "', too");
+    }
+  }
 }
 
 void StageGraphs::use_current_stream() {
@@ -438,7 +466,8 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
       watch.check();
     });
     slot->tensors = tensors_;
-    for (const at::Tensor& tensor : tensors_) slot->versions.push_back(version_of(tensor));
+    slot->parameters = parameters_;
+    slot->versions = versions_of(tensors_);
     examine(run, entry, *slot);
   } catch (const std::exception& error) {
     give_up(place + " cannot be recorded: " + message_of(error));
@@ -528,6 +557,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   edges.insert(edges.end(), slot->leaves.begin(), slot->leaves.end());
 
   use_current_stream();
+  slot->versions_in_forward = versions_of(slot->tensors);
   {
     c10::NoGradGuard no_grad;
     for (size_t k = 0; k < inputs.size(); ++k) {
@@ -592,7 +622,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
 
 StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
                                                      const variable_list& gradients) const {
-  const VersionsScope versions(slot.tensors, slot.versions);
+  const VersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
   std::vector<Packet> packets(slot.places.size());
   for (size_t k = 0; k < packets.size(); ++k) packets[k].items.resize(slot.places[k].size());
   size_t next = 0;
@@ -652,15 +682,21 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
 StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {
   c10::NoGradGuard no_grad;
   use_current_stream();
-  bool records = usable() && slot.backwards.size() < kMostBackwards;
+  // Buffers change with each forward, and what is recorded of later ones counts, too.
+  for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
+    slot.versions_in_forward[k] = version_of(slot.tensors[k]);
+  }
+  // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
+  const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
+  bool records = usable() && unchanged && slot.backwards.size() < kMostBackwards;
   Key layout;
   for (const at::Tensor& gradient : gradients) {
     records = records && (!gradient.defined() || can_be_filled(gradient));
-    if (records) add_layout(layout, gradient);
+    add_layout(layout, gradient);
   }
   BackwardGraph* graph = nullptr;
   for (const auto& one : slot.backwards) {
-    if (one->layout == layout) graph = one.get();
+    if (unchanged && one->layout == layout) graph = one.get();
   }
   if (graph == nullptr && records) graph = record_backward(slot, gradients);
   if (graph == nullptr) {

@@ -85,6 +85,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
                                const std::vector<Packet>& inputs, const Layers& layers);
   // Throws c10::Error if a replay could not stand for what was recorded.
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
+  void check_leaves(const RunContext& run, const Slot& slot);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                       bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
 
@@ -107,7 +108,9 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   bool lend_ = true;
 
   std::vector<uintptr_t> state_;     // of the layers
-  std::vector<at::Tensor> tensors_;  // their parameters and buffers
+  std::vector<at::Tensor> tensors_;  // their parameters, so many...
+  size_t parameters_ = 0;
+  // ... and their buffers.
   std::vector<std::unique_ptr<Entry>> entries_;
   std::optional<c10::Stream> stream_;  // on which graphs were used last
   std::optional<c10::Stream> side_stream_;
