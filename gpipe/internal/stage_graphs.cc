@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -23,7 +22,9 @@
 #include "gpipe/internal/capture_watch.h"
 #include "gpipe/internal/graph_leaves.h"
 #include "gpipe/internal/graph_log.h"
+#include "gpipe/internal/graph_memory.h"
 #include "gpipe/internal/replay_node.h"
+#include "gpipe/internal/saved_versions.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -31,122 +32,10 @@ namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using Key = std::vector<int64_t>;
+using Key = LayoutKey;
 
-constexpr uintptr_t kLine = 64;  // bytes; how kernels add up depends on a tensor's place in it
 // Of one slot. Which gradients arrive, and in which layout, hardly ever changes.
 constexpr size_t kMostBackwards = 4;
-
-// Without the dimensions along which all elements are one.
-at::Tensor distinct_elements(at::Tensor tensor) {
-  for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
-    if (tensor.size(d) > 1 && tensor.stride(d) == 0) tensor = tensor.select(d, 0);
-  }
-  return tensor;
-}
-
-// Whether memory of its layout can be filled with another tensor's values, nothing else touched.
-bool can_be_filled(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
-         distinct_elements(tensor).is_non_overlapping_and_dense();
-}
-
-void fill_memory(const at::Tensor& memory, const at::Tensor& values) {
-  if (values.is_non_overlapping_and_dense()) {
-    memory.copy_(values);
-  } else {
-    distinct_elements(memory).copy_(distinct_elements(values));
-  }
-}
-
-void add_layout(Key& key, const at::Tensor& tensor) {
-  key.push_back(!tensor.defined() ? -1 : tensor.layout() != c10::kStrided ? -2 : tensor.dim());
-  if (key.back() < 0) return;
-  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
-  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
-  key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
-  key.push_back(static_cast<int64_t>(
-      reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine));
-}
-
-// Memory of the same layout, at the same place in a cache line.
-at::Tensor empty_like_in_layout(const at::Tensor& tensor) {
-  if (!tensor.is_non_overlapping_and_dense() ||
-      reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine != 0) {
-    return copy_in_layout(tensor);
-  }
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false));
-}
-
-at::Tensor copy_of(const at::Tensor& tensor) {
-  if (!tensor.is_non_overlapping_and_dense() ||
-      reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine != 0) {
-    return copy_in_layout(tensor);
-  }
-  at::Tensor copy = empty_like_in_layout(tensor);
-  copy.copy_(tensor);
-  return copy;
-}
-
-// Over the same memory, with a version counter of its own: what autograd has saved does not count
-// as changed when a replay gets other values.
-at::Tensor alias_to_fill(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
-      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
-}
-
-// Over the same memory, which it does not keep: the memory is its pool's, and stays where it is as
-// long as the pool lives, but graphs recorded later may use it, too.
-at::Tensor unowned_alias(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  const c10::Storage& whole = tensor.storage();
-  c10::Storage memory(c10::Storage::use_byte_size_t(), whole.nbytes(),
-                      c10::DataPtr(const_cast<void*>(whole.data()), tensor.device()),
-                      /*allocator=*/nullptr, /*resizable=*/false);
-  at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(memory), c10::DispatchKeySet(tensor.options().computeDispatchKey()),
-      tensor.dtype());
-  alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
-                                                     tensor.storage_offset());
-  return alias;
-}
-
-std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<int64_t> versions;
-  versions.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) versions.push_back(version_of(tensor));
-  return versions;
-}
-
-// While it lives, the tensors have the version counters that autograd has saved with them, when the
-// forward was recorded: an optimizer has changed parameters since, and the cell's forward, a replay,
-// saw the new values, which autograd cannot know. What was changed since that forward still counts.
-class VersionsScope {
- public:
-  VersionsScope(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& saved,
-                const std::vector<int64_t>& in_forward)
-      : tensors_(tensors), now_(versions_of(tensors)) {
-    for (size_t k = 0; k < tensors.size(); ++k) {
-      set(tensors[k], saved[k] + now_[k] - in_forward[k]);
-    }
-  }
-  ~VersionsScope() {
-    for (size_t k = 0; k < tensors_.size(); ++k) set(tensors_[k], now_[k]);
-  }
-  VersionsScope(const VersionsScope&) = delete;
-  VersionsScope& operator=(const VersionsScope&) = delete;
-
- private:
-  static void set(const at::Tensor& tensor, int64_t version) {
-    if (tensor.is_inference()) return;
-    c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
-    counter.set_version(version);
-  }
-
-  const std::vector<at::Tensor>& tensors_;
-  const std::vector<int64_t> now_;
-};
 
 // While it lives, draws take the recorder's generators.
 class RecordDrawsScope {
@@ -438,7 +327,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
         if (twin != known.end()) {
           item.tensor = twin->second;
         } else {
-          item.tensor = empty_like_in_layout(item.tensor);
+          item.tensor = memory_like(item.tensor);
           known.emplace_back(impl, item.tensor);
           slot->fill.back().back() = alias_to_fill(item.tensor);
         }
@@ -588,7 +477,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   std::vector<at::Tensor> outputs;
   {
     c10::NoGradGuard no_grad;
-    for (const Output& output : slot->outputs) outputs.push_back(copy_of(output.tensor));
+    for (const Output& output : slot->outputs) outputs.push_back(copy_out(output.tensor));
   }
   result.graph.begin();
   const bool any_grad = std::any_of(slot->outputs.begin(), slot->outputs.end(),
@@ -622,7 +511,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
 
 StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
                                                      const variable_list& gradients) const {
-  const VersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
+  const SavedVersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
   std::vector<Packet> packets(slot.places.size());
   for (size_t k = 0; k < packets.size(); ++k) packets[k].items.resize(slot.places[k].size());
   size_t next = 0;
@@ -657,7 +546,7 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
   try {
     for (const at::Tensor& gradient : gradients) {
       add_layout(made->layout, gradient);
-      made->gradients.push_back(gradient.defined() ? empty_like_in_layout(gradient) : gradient);
+      made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
     }
     made->graph = graphs_->make_graph(device_, scratch(), {});
     record_graph(*made->graph, side_stream(), [&] {
@@ -720,7 +609,7 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   for (size_t k = 0; k < graph->results.size(); ++k) {
     const at::Tensor& result = graph->results[k];
     const bool lent = lend_ && k >= slot.input_gradients.size();
-    results.push_back(!result.defined() || lent ? detached_alias(result) : copy_of(result));
+    results.push_back(!result.defined() || lent ? detached_alias(result) : copy_out(result));
   }
   return results;
 }
