@@ -72,7 +72,8 @@ struct Drawing {
   // Draws as the kernel will: `dry` are other arguments. Returns the generator's state before that,
   // for the kernel.
   at::Generator advance(const CpuKernel& kernel, Stack& dry) const {
-    std::lock_guard<std::mutex> lock(generator.mutex());
+    at::Generator own = generator;  // its mutex is not const
+    std::lock_guard<std::mutex> lock(own.mutex());
     at::Generator before = fake().on_cpu().clone();
     dry[argument] = fake().on_cpu();
     Stack results = dry;  // `dry` keeps the arguments, see call()
