@@ -1,5 +1,5 @@
-// What goes wrong with graphs loses nothing: a recording that fails leaves the stage without graphs,
-// a replay that fails is told with its place, and the next step works.
+// What goes wrong with graphs loses nothing: a recording that fails leaves the stage without
+// graphs, a replay that fails is told with its place, and the next step works.
 
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
@@ -112,8 +112,8 @@ struct GraphFailure : testing::DeviceTest {
   GPipe make(bool graphs, Checkpoint mode) const {
     testing::manual_seed(1);
     const nn::Sequential model(nn::Linear(6, 8), nn::Dropout(0.4), nn::Tanh(), nn::Linear(8, 3));
-    return GPipe(model,
-                 GPipeOptions({2, 2}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
+    return GPipe(
+        model, GPipeOptions({2, 2}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
   }
 
   // One step; the gradients that it leaves.

@@ -13,9 +13,9 @@
 namespace gpipe::internal {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::copy_on;
 using testing::device;
+using ::testing::HasSubstr;
 
 struct Watch : testing::DeviceTest {
   // What check() says after `layer` has run on `x`; "" if nothing.
@@ -47,7 +47,9 @@ TEST_F(Watch, ATensorFromElsewhereIsNamedWithItsOperator) {
   const at::Tensor other = copy_on(device(), torch::ones({3}));
   EXPECT_THAT(said([&](const at::Tensor& x) { x + other; }),
               HasSubstr("aten::add takes a tensor that is neither"));
-  EXPECT_THAT(said([&](const at::Tensor& x) { torch::cat({x, other}); }),
+  EXPECT_THAT(said([&](const at::Tensor& x) {
+                torch::cat({x, other});
+              }),
               HasSubstr("aten::cat takes a tensor that is neither"));
   // The first one.
   EXPECT_THAT(said([&](const at::Tensor& x) { (x * other) + other; }), HasSubstr("aten::mul"));

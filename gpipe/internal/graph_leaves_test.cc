@@ -53,10 +53,10 @@ TEST(GraphLeaves, ALeafThatIsARootIsOne) {
 }
 
 TEST(GraphLeaves, NodesFromOutsideAreAReason) {
-  const at::Tensor outside = leaf() * 2;
+  const at::Tensor outside = leaf().cos();
   const auto own = from_now();
   const GraphLeaves found = leaves_of({gradient_edge(outside.sin())}, own);
-  EXPECT_THAT(found.reason, HasSubstr("MulBackward0 was made outside of the stage"));
+  EXPECT_THAT(found.reason, HasSubstr("CosBackward0 was made outside of the stage"));
 }
 
 struct Twice : torch::autograd::Function<Twice> {

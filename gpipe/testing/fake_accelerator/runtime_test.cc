@@ -448,9 +448,7 @@ TEST_F(RuntimeTest, AReplayRunsACopyOrARenewedTask) {
   runtime_.begin_recording(kB);
   runtime_.launch(kB, kernel("copied", [&, own = 5]() mutable { seen.push_back(own++); }));
   Task renewed = kernel("renewed", [] { FAIL(); });
-  renewed.renew = [&] {
-    return [&, mine = ++next] { seen.push_back(mine); };
-  };
+  renewed.renew = [&] { return [&, mine = ++next] { seen.push_back(mine); }; };
   runtime_.launch(kB, renewed);
   const std::vector<Task> tasks = runtime_.end_recording(kB);
   runtime_.replay(kB, tasks);
@@ -475,10 +473,8 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   write_on(kA);
   const Event after = runtime_.record(kA);
   const std::function<void()> refused[] = {
-      [&] { runtime_.record(kB); },
-      [&] { runtime_.wait(kB, after); },
-      [&] { runtime_.is_idle(kB); },
-      [&] { runtime_.synchronize(kB); },
+      [&] { runtime_.record(kB); },          [&] { runtime_.wait(kB, after); },
+      [&] { runtime_.is_idle(kB); },         [&] { runtime_.synchronize(kB); },
       [&] { runtime_.begin_recording(kB); },
   };
   for (const std::function<void()>& what : refused) {
