@@ -102,6 +102,7 @@ struct StageGraphs::Slot {
 struct StageGraphs::Entry {
   Key key;
   int64_t last_used = 0;
+  int64_t first_run = 0;  // of the pipeline
   int64_t plain_runs = 0;
   int64_t draws = 0;
   bool has_loss = false;
@@ -124,6 +125,7 @@ void StageGraphs::give_up(const std::string& reason) {
 
 void StageGraphs::begin_run(const std::vector<Layer>& layers) {
   if (!usable()) return;
+  ++runs_;
   std::vector<uintptr_t> state;
   std::vector<at::Tensor> tensors;
   const auto add = [&](const at::Tensor& tensor) {
@@ -208,6 +210,7 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run,
   entries_.push_back(std::make_unique<Entry>());
   entries_.back()->key = std::move(key);
   entries_.back()->last_used = clock_;
+  entries_.back()->first_run = runs_;
   entries_.back()->has_loss = has_loss;
   return entries_.back().get();
 }
@@ -229,7 +232,7 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
     if (!one->busy.load(std::memory_order_acquire)) slot = one;
     if (slot != nullptr) break;
   }
-  if (slot == nullptr && entry->plain_runs < kPlainRuns) {
+  if (slot == nullptr && (entry->plain_runs < kPlainRuns || entry->first_run == runs_)) {
     const int64_t before = layers.draws.draws();
     LayersResult result = run_plainly();
     entry->draws = layers.draws.draws() - before;

@@ -62,8 +62,9 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   const GraphUse& use() const { return use_; }
 
-  // A shape runs so often without graphs before it is recorded: LibTorch chooses algorithms and
-  // makes work spaces then, and random numbers are counted.
+  // A shape runs so often without graphs, and in an earlier run of the pipeline, before it is
+  // recorded: LibTorch chooses algorithms and makes work spaces then, also those of backwards, and
+  // random numbers are counted.
   static constexpr int64_t kPlainRuns = 3;
   // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
   static constexpr size_t kMostEntries = 8;
@@ -105,6 +106,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   GraphUse use_;
   int64_t drops_ = 0;
   int64_t clock_ = 0;  // for the entries
+  int64_t runs_ = 0;   // that have begun
   bool lend_ = true;
 
   std::vector<uintptr_t> state_;     // of the layers
