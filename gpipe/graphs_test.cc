@@ -79,7 +79,7 @@ struct Training {
   Tensors inputs;
   Tensors targets;
   LossFn loss = &square_loss;
-  StepOptions step = {};
+  StepOptions step = StepOptions();
   int64_t steps = 4;
   bool input_gradients = true;
   std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
@@ -175,7 +175,7 @@ TEST_P(GraphsOfSampleModels, TrainToTheSameBits) {
   const std::vector<int64_t>& balance = balances[balances.size() / 2];
   const auto use = expect_same_training([&] {
     Training training{sample.make(), options_for(balance, 4, c.mode), sample.inputs(8),
-                      sample.targets(8), sample.loss};
+                      sample.targets(8), sample.loss, StepOptions(), /*steps=*/3};
     if (c.schedule == 1) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
     return training;
   });
@@ -202,9 +202,9 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, GraphsOfSampleModels, ::testing::ValuesIn(cases()), name_of);
 
-nn::Sequential four_layers() {
+nn::Sequential four_layers(int64_t width = 6) {
   testing::manual_seed(1);
-  return nn::Sequential(nn::Linear(6, 8), nn::Tanh(), nn::Dropout(0.4), nn::Linear(8, 3));
+  return nn::Sequential(nn::Linear(width, 8), nn::Tanh(), nn::Dropout(0.4), nn::Linear(8, 3));
 }
 
 Training four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
@@ -219,6 +219,8 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
     const auto use = expect_same_training([&] {
       Training training = four_layers_in_two(mode);
       training.options.chunks(8);
+      training.model = four_layers(16);
+      training.inputs = {torch::ones({8, 16})};  // each row begins with a cache line
       if (fill_drain) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
       return training;
     });
@@ -500,12 +502,20 @@ TEST_F(Graphs, AHookThatComesLaterIsCalled) {
   }
 }
 
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const at::Tensor& weight) : weight(register_parameter("weight", weight)) {}
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(weight).tanh(); }
+  at::Tensor weight;
+};
+TORCH_MODULE(Tied);
+
 TEST_F(Graphs, ParametersOfSeveralStagesAreLeftAlone) {
   const auto use = expect_same_training([] {
     testing::manual_seed(2);
-    nn::Linear tied(6, 6);
-    // On one device, which check_sharing() wants.
-    Training training{nn::Sequential(tied, nn::Tanh(), tied, nn::Tanh(), nn::Linear(6, 3)),
+    const at::Tensor weight = torch::randn({6, 6});
+    Training training{nn::Sequential(Tied(weight), nn::Tanh(), Tied(weight), nn::Tanh(),
+                                     nn::Linear(6, 3)),
+                      // On one device, as a tied weight must be.
                       options_for({2, 2, 1}, 4).devices({device(0), device(0), device(0)}),
                       {torch::randn({8, 6})},
                       {torch::randn({8, 3})}};

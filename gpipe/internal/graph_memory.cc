@@ -9,7 +9,6 @@
 namespace gpipe::internal {
 namespace {
 
-// How kernels add up depends on a tensor's place in it.
 constexpr uintptr_t kLine = 64;  // bytes
 
 uintptr_t place_in_line(const at::Tensor& tensor) {
@@ -37,7 +36,11 @@ void add_layout(LayoutKey& key, const at::Tensor& tensor) {
   key.push_back(static_cast<int64_t>(tensor.scalar_type()));
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
   key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
-  key.push_back(static_cast<int64_t>(place_in_line(tensor)));
+}
+
+void add_place(LayoutKey& key, const at::Tensor& tensor) {
+  const bool has_one = tensor.defined() && tensor.layout() == c10::kStrided;
+  key.push_back(has_one ? static_cast<int64_t>(place_in_line(tensor)) : -1);
 }
 
 bool can_be_filled(const at::Tensor& tensor) {

@@ -16,6 +16,7 @@ using testing::EqualsBitwise;
 LayoutKey key_of(const at::Tensor& tensor) {
   LayoutKey key;
   add_layout(key, tensor);
+  add_place(key, tensor);
   return key;
 }
 
@@ -61,7 +62,13 @@ TEST(GraphMemory, KeysDifferWhereKernelsMay) {
   EXPECT_NE(key_of(tensor), key_of(tensor.flatten()));
   EXPECT_NE(key_of(tensor), key_of(tensor.to(torch::kDouble)));
   EXPECT_NE(key_of(tensor), key_of(at::Tensor()));
-  EXPECT_NE(key_of(tensor.flatten().slice(0, 0, 4)), key_of(tensor.flatten().slice(0, 1, 5)));
+  const at::Tensor first = tensor.flatten().slice(0, 0, 4);
+  const at::Tensor second = tensor.flatten().slice(0, 1, 5);
+  EXPECT_NE(key_of(first), key_of(second));
+  LayoutKey of_first, of_second;
+  add_layout(of_first, first);
+  add_layout(of_second, second);
+  EXPECT_EQ(of_first, of_second) << "but for their places";
 }
 
 TEST(GraphMemory, FillingAnAliasIsNoChangeForAutograd) {

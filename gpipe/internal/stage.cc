@@ -15,6 +15,7 @@
 #include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/local_backward.h"
+#include "gpipe/internal/stage_graphs.h"
 #include "gpipe/internal/transfer.h"
 #include "interception/interception.h"
 #include "skip/tracker.h"
@@ -83,6 +84,18 @@ bool any_defined(const std::vector<Packet>& gradients) {
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports)
     : index_(index), device_(device), layers_(std::move(layers)), ports_(std::move(ports)) {}
+
+void Stage::begin_run() {
+  handed_over_.clear();
+  if (graphs_ != nullptr) graphs_->begin_run(layers_);
+}
+
+void Stage::use_graphs() { graphs_ = std::make_shared<StageGraphs>(index_, device_); }
+
+std::optional<GraphUse> Stage::graph_use() const {
+  if (graphs_ == nullptr) return std::nullopt;
+  return graphs_->use();
+}
 
 std::string Stage::current_layer() const {
   if (running_layer_ < 0) return "stage " + std::to_string(index_);

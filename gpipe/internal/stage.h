@@ -32,10 +32,12 @@
 #include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/read_only_inputs.h"
 #include "gpipe/internal/run_context.h"
-#include "gpipe/internal/stage_graphs.h"
 #include "gpipe/internal/value.h"
+#include "gpipe/options.h"
 
 namespace gpipe::internal {
+
+class StageGraphs;
 
 // One backward of one cell.
 struct BackwardTask {
@@ -70,18 +72,13 @@ class Stage {
   void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
 
   // Called before the first cell of a run.
-  void begin_run() {
-    handed_over_.clear();
-    if (graphs_ != nullptr) graphs_->begin_run(layers_);
-  }
+  void begin_run();
   // Before each action: no layer is to blame yet.
   void begin_action() { running_layer_ = -1; }
 
   // From now on kernels are recorded as graphs where they can be.
-  void use_graphs() { graphs_ = std::make_shared<StageGraphs>(index_, device_); }
-  std::optional<GraphUse> graph_use() const {
-    return graphs_ == nullptr ? std::nullopt : std::optional<GraphUse>(graphs_->use());
-  }
+  void use_graphs();
+  std::optional<GraphUse> graph_use() const;  // none: without graphs
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
@@ -95,9 +92,9 @@ class Stage {
   struct Backward;
 
   // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
-  // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after each
-  // layer. Otherwise they are consumed, so that an input is freed as soon as the layers are done
-  // with it.
+  // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
+  // each layer. Otherwise they are consumed, so that an input is freed as soon as the layers are
+  // done with it.
   Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                     bool keep_inputs);
   Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
@@ -130,7 +127,7 @@ class Stage {
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
   bool has_loss_ = false;                // a loss was computed here
-  int64_t running_layer_ = -1;  // position in layers_; one past the end: the loss
+  int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
   // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
   // the memory would change an output on its way. The pointers are weak: no other memory gets the
   // same address.

@@ -78,6 +78,7 @@ struct StageGraphs::Output {
 // slot's memory.
 struct StageGraphs::Slot {
   std::atomic<bool> busy{false};  // a cell's backward may still come
+  Key places;  // of the inputs in cache lines: the micro-batches of one input may differ
   std::vector<Packet> inputs;     // where the forward takes its inputs; a tensor that comes twice
                                   // is one tensor
   std::vector<std::vector<at::Tensor>> fill;  // aliases of the inputs; undefined: nothing to copy
@@ -100,7 +101,7 @@ struct StageGraphs::Slot {
 
 // Cells of one kind: shape, mode, and whatever else changes which kernels run.
 struct StageGraphs::Entry {
-  Key key;
+  Key kind;
   int64_t last_used = 0;
   int64_t first_run = 0;  // of the pipeline
   int64_t plain_runs = 0;
@@ -156,49 +157,47 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
 }
 
 StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run,
-                                           const std::vector<Packet>& inputs, bool has_loss) {
+                                           const std::vector<Packet>& inputs, bool has_loss,
+                                           Key& places) {
   const at::Context& context = at::globalContext();
-  Key key = {is_checkpointing(),
-             is_recomputing(),
-             run.plan.record,
-             has_loss,
-             c10::InferenceMode::is_enabled(),
-             at::autocast::is_autocast_enabled(device_.type()),
-             static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
-             context.deterministicAlgorithms(),
-             context.userEnabledCuDNN(),
-             context.benchmarkCuDNN(),
-             context.deterministicCuDNN()};
+  Key kind = {is_checkpointing(),
+              is_recomputing(),
+              run.plan.record,
+              has_loss,
+              c10::InferenceMode::is_enabled(),
+              at::autocast::is_autocast_enabled(device_.type()),
+              static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
+              context.deterministicAlgorithms(),
+              context.userEnabledCuDNN(),
+              context.benchmarkCuDNN(),
+              context.deterministicCuDNN()};
   c10::SmallVector<const c10::TensorImpl*, 4> known;
   for (const Packet& packet : inputs) {
-    key.push_back(static_cast<int64_t>(packet.kind));
-    key.push_back(static_cast<int64_t>(packet.items.size()));
+    kind.push_back(static_cast<int64_t>(packet.kind));
+    kind.push_back(static_cast<int64_t>(packet.items.size()));
     for (const Item& item : packet.items) {
       const at::Tensor& tensor = item.tensor;
-      key.push_back(item.needs_grad);
-      key.push_back(item.read_only);
-      key.push_back(item.shared);
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      key.push_back(std::find(known.begin(), known.end(), impl) - known.begin());
-      known.push_back(impl);
-      if (!tensor.defined()) {
-        key.push_back(-1);
-        continue;
-      }
-      if (tensor.device() != device_ || !can_be_filled(tensor)) {
+      if (tensor.defined() && (tensor.device() != device_ || !can_be_filled(tensor))) {
         give_up("an input is not a dense tensor on " + device_.str());
         return nullptr;
       }
-      add_layout(key, tensor);
+      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      kind.push_back(std::find(known.begin(), known.end(), impl) - known.begin());
+      known.push_back(impl);
+      kind.push_back(item.needs_grad);
+      kind.push_back(item.read_only);
+      kind.push_back(item.shared);
+      add_layout(kind, tensor);
+      add_place(places, tensor);
     }
   }
   ++clock_;
   for (const auto& entry : entries_) {
-    if (entry->key != key) continue;
+    if (entry->kind != kind) continue;
     entry->last_used = clock_;
     return entry.get();
   }
-  if (entries_.size() == kMostEntries) {
+  if (entries_.size() == kMostKinds) {
     if (++drops_ > kMostDrops) {
       give_up("the shapes of its inputs change too often");
       return nullptr;
@@ -208,11 +207,12 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run,
         [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
   }
   entries_.push_back(std::make_unique<Entry>());
-  entries_.back()->key = std::move(key);
-  entries_.back()->last_used = clock_;
-  entries_.back()->first_run = runs_;
-  entries_.back()->has_loss = has_loss;
-  return entries_.back().get();
+  Entry& made = *entries_.back();
+  made.kind = std::move(kind);
+  made.last_used = clock_;
+  made.first_run = runs_;
+  made.has_loss = has_loss;
+  return &made;
 }
 
 LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
@@ -225,12 +225,15 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   };
   // In anomaly mode each node is to be seen.
   if (!usable() || torch::autograd::AnomalyMode::is_enabled()) return run_plainly();
-  Entry* const entry = entry_for(run, inputs, has_loss);
+  Key places;
+  Entry* const entry = entry_for(run, inputs, has_loss, places);
   if (entry == nullptr) return run_plainly();
   std::shared_ptr<Slot> slot;
   for (const std::shared_ptr<Slot>& one : entry->slots) {
-    if (!one->busy.load(std::memory_order_acquire)) slot = one;
-    if (slot != nullptr) break;
+    const bool fits = !one->busy.load(std::memory_order_acquire) && one->places == places;
+    if (!fits) continue;
+    slot = one;
+    break;
   }
   if (slot == nullptr && (entry->plain_runs < kPlainRuns || entry->first_run == runs_)) {
     const int64_t before = layers.draws.draws();
@@ -241,7 +244,7 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   }
   if (slot != nullptr) check_leaves(run, *slot);
   if (!usable()) return run_plainly();
-  if (slot == nullptr) slot = record(run, *entry, inputs, layers);
+  if (slot == nullptr) slot = record(run, *entry, std::move(places), inputs, layers);
   if (slot == nullptr) return run_plainly();
   return replay(run, micro_batch, inputs, keep_inputs, slot, layers);
 }
@@ -299,9 +302,11 @@ const std::shared_ptr<GraphPool>& StageGraphs::scratch() {
 }
 
 std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, Entry& entry,
+                                                       Key places,
                                                        const std::vector<Packet>& inputs,
                                                        const Layers& layers) {
   auto slot = std::make_shared<Slot>();
+  slot->places = std::move(places);
   slot->has_backward = run.plan.record && !is_checkpointing();
   std::string place = "it";
   try {
@@ -549,19 +554,22 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
   try {
     for (const at::Tensor& gradient : gradients) {
       add_layout(made->layout, gradient);
+      add_place(made->layout, gradient);
       made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
     }
     made->graph = graphs_->make_graph(device_, scratch(), {});
+    // They are freed after the recording, so that nothing in it may take their memory.
+    variable_list results;
     record_graph(*made->graph, side_stream(), [&] {
       const CaptureWatch watch;
-      variable_list results = run_backward(slot, made->gradients);
-      for (const at::Tensor& result : results) {
-        TORCH_CHECK(!result.defined() ||
-                        (result.layout() == c10::kStrided && result.device() == device_),
-                    "a gradient is not a dense tensor on ", device_);
-        made->results.push_back(unowned_alias(result));
-      }
+      results = run_backward(slot, made->gradients);
     });
+    for (const at::Tensor& result : results) {
+      TORCH_CHECK(!result.defined() ||
+                      (result.layout() == c10::kStrided && result.device() == device_),
+                  "a gradient is not a dense tensor on ", device_);
+      made->results.push_back(unowned_alias(result));
+    }
   } catch (const std::exception& error) {
     give_up("its backward cannot be recorded: " + message_of(error));
     return nullptr;
@@ -585,6 +593,7 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   for (const at::Tensor& gradient : gradients) {
     records = records && (!gradient.defined() || can_be_filled(gradient));
     add_layout(layout, gradient);
+    add_place(layout, gradient);
   }
   BackwardGraph* graph = nullptr;
   for (const auto& one : slot.backwards) {

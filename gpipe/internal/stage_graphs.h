@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gpipe/internal/device_graph.h"
+#include "gpipe/internal/graph_memory.h"
 #include "gpipe/internal/layer.h"
 #include "gpipe/internal/layers_result.h"
 #include "gpipe/internal/packet.h"
@@ -67,7 +68,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // random numbers are counted.
   static constexpr int64_t kPlainRuns = 3;
   // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
-  static constexpr size_t kMostEntries = 8;
+  static constexpr size_t kMostKinds = 8;
   // ... and after so many drops shapes change too much for graphs.
   static constexpr int64_t kMostDrops = 32;
 
@@ -81,8 +82,10 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   bool usable() const { return use_.reason.empty(); }
   void give_up(const std::string& reason);
 
-  Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss);
-  std::shared_ptr<Slot> record(const RunContext& run, Entry& entry,
+  // Of the cell's kind; adds to `places` those of the inputs. Null: none.
+  Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss,
+                   LayoutKey& places);
+  std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, LayoutKey places,
                                const std::vector<Packet>& inputs, const Layers& layers);
   // Throws c10::Error if a replay could not stand for what was recorded.
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
