@@ -88,7 +88,7 @@ struct StageGraphs::Slot {
   LayersResult recorded;  // autograd's graph of it, with what it has saved
   std::vector<Output> outputs;
   std::vector<ValueKind> kinds;          // [port]
-  std::vector<std::vector<int>> places;  // [port][item] in outputs; -1: undefined
+  std::vector<std::vector<int>> output_numbers;  // [port][item] in outputs; -1: undefined
   std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
   std::vector<Edge> leaves;                                // their accumulators
   std::vector<at::Tensor> tensors;                         // of the stage, and...
@@ -284,12 +284,11 @@ void StageGraphs::use_current_stream() {
 }
 
 const c10::Stream& StageGraphs::side_stream() {
-  if (!side_stream_) {
-    // Not one on which the stage computes.
-    const c10::impl::VirtualGuardImpl guard(device_.type());
-    do {
-      side_stream_ = guard.getStreamFromGlobalPool(device_);
-    } while (*side_stream_ == current_stream(device_));
+  // Not one on which anybody computes: that would be recorded, too. Streams for copies are from the
+  // pool of usual priority.
+  while (!side_stream_ || *side_stream_ == current_stream(device_)) {
+    side_stream_ = c10::impl::VirtualGuardImpl(device_.type())
+                       .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
     const StreamScope scope(*side_stream_);
     graphs_->prepare_stream();
   }
@@ -381,13 +380,13 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
 void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot) const {
   c10::SmallVector<const c10::TensorImpl*, 4> known;
   for (size_t k = 0; k < slot.recorded.outputs.size(); ++k) {
-    slot.places.emplace_back();
+    slot.output_numbers.emplace_back();
     slot.kinds.push_back(slot.recorded.outputs[k].kind);
     const std::vector<at::Tensor>& tensors = slot.recorded.outputs[k].tensors;
     for (size_t n = 0; n < tensors.size(); ++n) {
       const at::Tensor& tensor = tensors[n];
       if (!tensor.defined()) {
-        slot.places.back().push_back(-1);
+        slot.output_numbers.back().push_back(-1);
         continue;
       }
       TORCH_CHECK(tensor.device() == device_ && tensor.layout() == c10::kStrided &&
@@ -395,7 +394,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
                   "an output is not a dense tensor on ", device_);
       const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
       const auto twin = std::find(known.begin(), known.end(), impl);
-      slot.places.back().push_back(static_cast<int>(twin - known.begin()));
+      slot.output_numbers.back().push_back(static_cast<int>(twin - known.begin()));
       if (twin != known.end()) continue;
       known.push_back(impl);
       slot.outputs.push_back(
@@ -506,10 +505,10 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
     }
   }
   result.graph.end_layers_as_one(layers.count);
-  for (size_t k = 0; k < slot->places.size(); ++k) {
+  for (size_t k = 0; k < slot->output_numbers.size(); ++k) {
     Value value{slot->kinds[k], {}};
-    for (const int place : slot->places[k]) {
-      value.tensors.push_back(place < 0 ? at::Tensor() : outputs[static_cast<size_t>(place)]);
+    for (const int number : slot->output_numbers[k]) {
+      value.tensors.push_back(number < 0 ? at::Tensor() : outputs[static_cast<size_t>(number)]);
     }
     result.outputs.push_back(std::move(value));
   }
@@ -520,8 +519,8 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
 StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
                                                      const variable_list& gradients) const {
   const SavedVersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
-  std::vector<Packet> packets(slot.places.size());
-  for (size_t k = 0; k < packets.size(); ++k) packets[k].items.resize(slot.places[k].size());
+  std::vector<Packet> packets(slot.output_numbers.size());
+  for (size_t k = 0; k < packets.size(); ++k) packets[k].items.resize(slot.output_numbers[k].size());
   size_t next = 0;
   for (const Output& output : slot.outputs) {
     if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
