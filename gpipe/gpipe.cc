@@ -112,7 +112,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   pipeline_ = std::make_shared<internal::Pipeline>(
       std::move(parts), devices_, layout, options.cpu_threads_per_stage(), /*workers=*/0,
       internal::Ablation{options.direct_skips(), options.copy_streams(),
-                         options.early_recomputes()});
+                         options.early_recomputes()},
+      options.graphs());
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -283,6 +284,10 @@ Routes GPipeImpl::routes() const { return pipeline_ ? pipeline_->routes() : Rout
 
 std::optional<Failure> GPipeImpl::last_failure() const {
   return pipeline_ ? pipeline_->last_failure() : std::nullopt;
+}
+
+std::vector<GraphUse> GPipeImpl::graph_use() const {
+  return pipeline_ ? pipeline_->graph_use() : std::vector<GraphUse>();
 }
 
 namespace {

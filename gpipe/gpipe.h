@@ -113,6 +113,9 @@ class GPipeImpl : public torch::nn::Module {
   // refused before it runs anything leaves it as it was.
   std::optional<Failure> last_failure() const;
 
+  // What each partition has made of GPipeOptions::graphs; empty without that option.
+  std::vector<GraphUse> graph_use() const;
+
   // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;

@@ -59,6 +59,16 @@ struct GPipeOptions {
   // Default: 0, an equal share of the caller's.
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 
+  // Whether stages on CUDA devices record their forward and their backward as CUDA Graphs and launch
+  // each as a whole, which saves the host's work per kernel. After a few plain runs a stage records
+  // once for each shape (and once more for each micro-batch whose graph is alive at the same time),
+  // and reuses that for every micro-batch. Results are bitwise those without. A stage that cannot
+  // be recorded runs as without, and logs the reason, once: see GPipe::graph_use and
+  // docs/design/graphs.md. The layers' own code runs only while recording: whatever a layer does on
+  // the host (counting its calls, branching on a member) is done then, and repeated as it was.
+  // Default: false.
+  TORCH_ARG(bool, graphs) = false;
+
   // The rest is for experiments: it takes away what makes a pipeline good, as in torchgpipe's
   // ablation (experiments/unet_timeline). Results stay bitwise the same, but for the last bits of
   // one case that docs/exactness.md names: a tensor that leaves a stage by several routes.
@@ -147,6 +157,13 @@ struct StepOptions {
 struct StepResult {
   double loss = 0;  // of the mini-batch: see StepOptions::reduction
   Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
+};
+
+// What a stage has made of GPipeOptions::graphs.
+struct GraphUse {
+  int64_t recorded = 0;  // graphs, forward and backward, since the pipeline was made
+  int64_t replayed = 0;  // how often one was launched
+  std::string reason;    // why the stage runs without; empty: it does not
 };
 
 // Where the last error in a layer happened.

@@ -20,6 +20,9 @@
 #include "meta/meta_scope.h"
 
 ABSL_FLAG(int64_t, samples, 0, "Samples of a measured epoch. Default: the scale's.");
+ABSL_FLAG(bool, graphs, false,
+          "Record each partition's kernels as CUDA Graphs and replay them (measured pipelines; see "
+          "docs/design/graphs.md). A partition that cannot be recorded says so in the log.");
 
 namespace gpipe::experiments {
 namespace {
@@ -37,6 +40,7 @@ struct Settings {
   std::vector<int64_t> balance;  // empty: the plain network
   int64_t samples = 0;
   int64_t epochs = 10;
+  bool graphs = false;  // GPipeOptions::graphs
   std::vector<c10::Device> devices;
   CommonFlags flags;
 };
@@ -79,6 +83,7 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
     settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
     settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,
                                       layers_of(settings.network.model));
+    settings.graphs = absl::GetFlag(FLAGS_graphs);
   }
   settings.devices = choose_devices(
       flags, published.name, std::max<int64_t>(static_cast<int64_t>(settings.balance.size()), 1));
@@ -90,6 +95,7 @@ std::string describe(const Settings& settings) {
                                      absl::StrJoin(settings.network.model.row, " x "));
   if (!settings.balance.empty()) {
     text += describe_pipeline(settings.flags, settings.chunks, settings.balance);
+    if (settings.graphs) text += ", graphs";
   }
   text += absl::StrFormat(", %d epochs of %d samples, ", settings.epochs, settings.samples) +
           count_devices(settings.devices);
@@ -106,6 +112,7 @@ Json settings_of(const Settings& settings) {
   add_common(settings.flags, settings.devices, json);
   if (!settings.balance.empty()) {
     add_pipeline(settings.flags, settings.chunks, settings.balance, json);
+    if (settings.graphs) json["graphs"] = true;
   }
   return json;
 }
@@ -130,7 +137,8 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
                                GPipeOptions(settings.balance)
                                    .devices(settings.devices)
                                    .chunks(settings.chunks)
-                                   .checkpoint(settings.flags.checkpoint),
+                                   .checkpoint(settings.flags.checkpoint)
+                                   .graphs(settings.graphs),
                                balance::parse_schedule(settings.flags.schedule));
 }
 

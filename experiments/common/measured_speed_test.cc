@@ -101,6 +101,17 @@ TEST_F(MeasuredSpeedTest, TheCheckpointModeIsThePublishedOneUnlessGiven) {
   EXPECT_EQ(run("n2m1").settings["checkpoint"], "never");
 }
 
+TEST_F(MeasuredSpeedTest, GraphsAreForPipelinesThatAskForThem) {
+  EXPECT_FALSE(run("pipeline-2").settings.contains("graphs"));
+  std::string error;
+  ASSERT_TRUE(absl::FindCommandLineFlag("graphs")->ParseFrom("true", &error)) << error;
+  const Outcome outcome = run("pipeline-2");
+  EXPECT_EQ(outcome.settings["graphs"], true);
+  EXPECT_THAT(outcome.note, HasSubstr(", graphs, 3 epochs"));
+  EXPECT_GT(outcome.figures.at("throughput"), 0);
+  EXPECT_FALSE(run("baseline").settings.contains("graphs"));
+}
+
 TEST_F(MeasuredSpeedTest, MistakesAreFoundBeforeItRuns) {
   flags_.balance = {1, 1};
   EXPECT_THAT(refusal("pipeline-2"), HasSubstr("sums up to 2"));

@@ -201,6 +201,7 @@ int64_t CellGraph::before_layers() const { return has_layers_ ? -1 : last_layer(
 
 int64_t CellGraph::layer_of(uint64_t sequence_nr) const {
   if (sequence_nr < begin_) return before_layers();
+  if (undivided_ && sequence_nr < layer_ends_.front()) return before_layers();
   return std::upper_bound(layer_ends_.begin(), layer_ends_.end(), sequence_nr) -
          layer_ends_.begin();
 }

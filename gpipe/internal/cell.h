@@ -104,6 +104,13 @@ class CellGraph {
   void begin();
   void begin_loss(size_t layers);
   void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
+  // Instead of end_layer() for each of that many layers, if no node belongs to a single one.
+  void end_layers_as_one(size_t layers) {
+    layer_ends_.assign(layers, at::sequence_number::peek());
+    undivided_ = true;
+  }
+  // The nodes that this thread has made since begin().
+  LocalBackwardOptions::Range own_nodes() const { return {thread_, begin_}; }
   // Item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the order
   // of the calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
@@ -154,6 +161,7 @@ class CellGraph {
   uint64_t begin_ = 0;
   c10::SmallVector<uint64_t, 8> layer_ends_;
   bool has_layers_ = true;
+  bool undivided_ = false;  // what is before the first layer's end belongs to no single layer
   bool has_loss_ = false;
   std::vector<DrawRecord> draws_;
   WeightBackward weights_;  // between the halves of a split backward

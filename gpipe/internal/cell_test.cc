@@ -5,15 +5,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <functional>
+#include <memory>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/replay_node.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 #include "interception/interception.h"
@@ -138,6 +142,41 @@ TEST(CellGraph, BothHalvesAreTheWhole) {
   for (size_t k = 0; k < whole.leaves.size(); ++k) {
     EXPECT_THAT(halves.leaves[k], EqualsBitwise(whole.leaves[k]));
   }
+}
+
+// The layers of a replayed cell are one node, which runs here like one of LibTorch's own.
+TEST(CellGraph, AReplayBelongsToNoSingleLayer) {
+  const at::Tensor w = leaf({3});
+  const auto replayed = [&](ReplayNode::Run run) {
+    CellGraph graph;
+    const at::Tensor input = input_of(graph, torch::randn({3}));
+    graph.begin();
+    const auto node = std::make_shared<ReplayNode>(
+        torch::autograd::edge_list{torch::autograd::impl::gradient_edge(input),
+                                   torch::autograd::impl::gradient_edge(w)},
+        std::move(run));
+    const at::Tensor output = torch::randn({3});
+    torch::autograd::set_history(output, node);
+    graph.end_layers_as_one(3);
+    graph.add_output(0, 0, output);
+    return graph;
+  };
+  const at::Tensor seed = torch::randn({3});
+  const auto here = std::this_thread::get_id();
+  CellGraph graph = replayed([&](torch::autograd::variable_list gradients) {
+    EXPECT_EQ(std::this_thread::get_id(), here);
+    return torch::autograd::variable_list{gradients[0] * 2, gradients[0] * 3};
+  });
+  Backward backward;
+  EXPECT_THAT(backward(graph, {seed.clone()})[0].items[0].tensor, EqualsBitwise(seed * 2));
+  EXPECT_THAT(w.grad(), EqualsBitwise(seed * 3));
+
+  CellGraph failing = replayed([](torch::autograd::variable_list) {
+    throw std::runtime_error("a replay");
+    return torch::autograd::variable_list();
+  });
+  EXPECT_THROW(backward(failing, {seed.clone()}), std::runtime_error);
+  EXPECT_EQ(backward.layer, -1);
 }
 
 // The stage that gets the gradient may write into it.

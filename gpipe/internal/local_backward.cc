@@ -23,6 +23,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/gradient_sink.h"
+#include "gpipe/internal/replay_node.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -45,7 +46,9 @@ bool starts_with(const char* text, const char (&start)[kSize]) {
 enum class Kind {
   kLeaf,     // accumulates a leaf's gradient
   kSink,     // where the cell's graph ends
-  kBuiltin,  // of one of LibTorch's own operators: needs only its inputs from the engine
+  // Of one of LibTorch's own operators, or of a replayed cell: needs only its inputs from the
+  // engine.
+  kBuiltin,
   kOther,    // runs user code
 };
 
@@ -59,7 +62,8 @@ Kind kind_of(const Node& node) {
     if (type == typeid(AccumulateGrad)) return Kind::kLeaf;
     return is_custom_function(node) ? Kind::kOther : Kind::kBuiltin;
   }
-  return type == typeid(GradientSink) ? Kind::kSink : Kind::kOther;
+  if (type == typeid(GradientSink)) return Kind::kSink;
+  return type == typeid(ReplayNode) ? Kind::kBuiltin : Kind::kOther;
 }
 
 // Whether the node computes each of its results separately, and at considerable cost: then it may
@@ -638,6 +642,8 @@ bool has_hooks(Node& node) {
 bool is_custom_function(const Node& node) {
   return starts_with(typeid(node).name(), "N5torch8autograd7CppNodeI");
 }
+
+bool runs_users_code(const Node& node) { return kind_of(node) == Kind::kOther; }
 
 at::Tensor* LocalBackwardOptions::discarded() {
   static at::Tensor sink;

@@ -74,6 +74,9 @@ struct LocalBackwardOptions {
 // Whether the node belongs to a user's torch::autograd::Function.
 bool is_custom_function(const torch::autograd::Node& node);
 
+// Whether the node runs user code other than hooks.
+bool runs_users_code(const torch::autograd::Node& node);
+
 // Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves.
 //
 // Guarantees: the result is that of Engine::execute(roots, gradients, keep_graph, false, true), bit

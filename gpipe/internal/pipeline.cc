@@ -90,7 +90,7 @@ bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterce
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers,
-                   const Ablation& ablation)
+                   const Ablation& ablation, bool graphs)
     : ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
@@ -101,6 +101,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
                          ports_of(j, programs_.routes(), skips));
+    if (graphs) stages_.back().use_graphs();
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
   }
@@ -140,6 +141,14 @@ void Pipeline::check_callable() {
                         *moved, "; call isolate() before, or make a new pipeline");
     }
   }
+}
+
+std::vector<GraphUse> Pipeline::graph_use() const {
+  std::vector<GraphUse> uses;
+  for (const Stage& stage : stages_) {
+    if (std::optional<GraphUse> use = stage.graph_use()) uses.push_back(std::move(*use));
+  }
+  return uses;
 }
 
 std::optional<Failure> Pipeline::last_failure() const {

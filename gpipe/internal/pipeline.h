@@ -93,10 +93,10 @@ class Pipeline {
  public:
   // `cpu_threads_per_stage` is as in GPipeOptions. `layout` has the skips of the whole model.
   // `workers`: how many workers its schedules may have; 0: one for each stage, which run_forward()
-  // and run_backward() need.
+  // and run_backward() need. `graphs` is as in GPipeOptions.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
            const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0,
-           const Ablation& ablation = {});
+           const Ablation& ablation = {}, bool graphs = false);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
   const Routes& routes() const { return programs_.routes(); }
@@ -119,6 +119,9 @@ class Pipeline {
   // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if it does
   // not fit.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
+
+  // [stage]; empty without graphs. Must not be called during a run.
+  std::vector<GraphUse> graph_use() const;
 
   // The place of the last error in an action.
   std::optional<Failure> last_failure() const;

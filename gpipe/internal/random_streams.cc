@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -38,6 +39,10 @@ uint64_t mix(uint64_t x) {
 uint64_t seed_of(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
   return mix(mix(step_seed ^ mix(static_cast<uint64_t>(micro_batch))) ^
              (static_cast<uint64_t>(layer) + 0x5851F42D4C957F2Dull));
+}
+
+uint64_t seed_of_number(uint64_t seed_of_place, int64_t number) {
+  return mix(seed_of_place ^ mix(static_cast<uint64_t>(number)));
 }
 
 // The device on which the operator will draw: that of its first tensor, or else its `device`
@@ -138,6 +143,16 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
   if (log_ != nullptr && !c10::GradMode::is_enabled()) {
     log_->push_back({at::sequence_number::peek(), place_.layer, number_});
   }
+  ++draws_;
+  if (recorder_ != nullptr) {
+    const size_t drawn = recorder_->draws.size();
+    TORCH_CHECK(drawn < recorder_->generators.size(), "more random numbers are drawn than before");
+    const at::Generator& next = recorder_->generators[drawn];
+    TORCH_CHECK(next.device() == device, "random numbers are drawn on ", device, ", not on ",
+                next.device());
+    recorder_->draws.push_back({place_.layer, number_++});
+    return next;
+  }
   Entry* found = nullptr;
   for (Entry& entry : entries_) {
     if (entry.device == device) found = &entry;
@@ -149,8 +164,13 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
     found = &entries_.back();
   }
   std::lock_guard<std::mutex> lock(found->generator.mutex());
-  found->generator.set_current_seed(mix(place_.seed ^ mix(static_cast<uint64_t>(number_++))));
+  found->generator.set_current_seed(seed_of_number(place_.seed, number_++));
   return found->generator;
+}
+
+uint64_t RandomStreams::seed_of_draw(uint64_t step_seed, int64_t micro_batch,
+                                     const DrawRecorder::Draw& draw) {
+  return seed_of_number(seed_of(step_seed, micro_batch, draw.layer), draw.number);
 }
 
 RandomStreams* RandomStreams::current() {

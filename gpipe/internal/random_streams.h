@@ -25,6 +25,17 @@ struct DrawRecord {
   int64_t number;  // index of the draw within the layer
 };
 
+// While it is set (RandomStreams::record), what draws takes these generators, one for each draw,
+// unseeded: a graph of kernels is recorded, and will be replayed for other micro-batches.
+struct DrawRecorder {
+  struct Draw {
+    int64_t layer;
+    int64_t number;  // index of the draw within the layer
+  };
+  std::vector<at::Generator> generators;
+  std::vector<Draw> draws;  // those that were made
+};
+
 // The generators of one stage or one loop.
 //
 // Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
@@ -47,6 +58,16 @@ class RandomStreams {
   // A generator for the next operator that draws, for tensors on `device`.
   const at::Generator& generator(c10::Device device);
 
+  // How often generator() was called.
+  int64_t draws() const { return draws_; }
+
+  // Null ends the recording. Throws, in generator(), c10::Error for a draw on another device or
+  // without a generator left.
+  void record(DrawRecorder* recorder) { recorder_ = recorder; }
+  // The seed that generator() would give the generator of this draw.
+  static uint64_t seed_of_draw(uint64_t step_seed, int64_t micro_batch,
+                               const DrawRecorder::Draw& draw);
+
   // The current one of this thread, or null.
   static RandomStreams* current();
 
@@ -65,6 +86,8 @@ class RandomStreams {
 
   Place place_;
   int64_t number_ = 0;
+  int64_t draws_ = 0;
+  DrawRecorder* recorder_ = nullptr;
   std::vector<DrawRecord>* log_ = nullptr;
   std::vector<Entry> entries_;
 };

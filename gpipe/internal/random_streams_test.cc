@@ -244,5 +244,33 @@ TEST(DrawStepSeed, FollowsTheSeedOfTheProcess) {
   EXPECT_NE(draw_step_seed(), first);
 }
 
+// As for a graph: the draws are recorded once, and their generators seeded for each replay.
+TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
+  const auto two_layers = [&](int64_t micro_batch) {
+    streams_.enter(5, micro_batch, 0);
+    std::vector<at::Tensor> drawn = {draw(), draw()};
+    streams_.enter(5, micro_batch, 1);
+    drawn.push_back(draw());
+    return drawn;
+  };
+  const RandomStreamsScope scope(&streams_);
+  const int64_t before = streams_.draws();
+  const std::vector<at::Tensor> want = two_layers(3);
+  ASSERT_EQ(streams_.draws() - before, 3);
+  DrawRecorder recorder;
+  for (int k = 0; k < 3; ++k) recorder.generators.push_back(at::detail::createCPUGenerator());
+  streams_.record(&recorder);
+  two_layers(0);
+  EXPECT_THROW(draw(), c10::Error) << "more than were counted";
+  streams_.record(nullptr);
+  ASSERT_EQ(recorder.draws.size(), 3U);
+  for (size_t k = 0; k < 3; ++k) {
+    at::Generator& generator = recorder.generators[k];
+    generator.set_current_seed(RandomStreams::seed_of_draw(5, 3, recorder.draws[k]));
+    EXPECT_THAT(torch::randn({16}, generator, at::kDouble), EqualsBitwise(want[k])) << k;
+  }
+  EXPECT_THAT(two_layers(3)[2], EqualsBitwise(want[2])) << "as before";
+}
+
 }  // namespace
 }  // namespace gpipe::internal

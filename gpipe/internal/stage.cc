@@ -15,6 +15,7 @@
 #include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/local_backward.h"
+#include "gpipe/internal/stage_graphs.h"
 #include "gpipe/internal/transfer.h"
 #include "interception/interception.h"
 #include "skip/tracker.h"
@@ -84,6 +85,18 @@ bool any_defined(const std::vector<Packet>& gradients) {
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports)
     : index_(index), device_(device), layers_(std::move(layers)), ports_(std::move(ports)) {}
 
+void Stage::begin_run() {
+  handed_over_.clear();
+  if (graphs_ != nullptr) graphs_->begin_run(layers_);
+}
+
+void Stage::use_graphs() { graphs_ = std::make_shared<StageGraphs>(index_, device_); }
+
+std::optional<GraphUse> Stage::graph_use() const {
+  if (graphs_ == nullptr) return std::nullopt;
+  return graphs_->use();
+}
+
 std::string Stage::current_layer() const {
   if (running_layer_ < 0) return "stage " + std::to_string(index_);
   if (running_layer_ == static_cast<int64_t>(layers_.size())) return "the loss function";
@@ -93,6 +106,23 @@ std::string Stage::current_layer() const {
 
 Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
                                 std::vector<Packet>& inputs, bool keep_inputs) {
+  if (graphs_ == nullptr) {
+    Result result = call_layers(run, micro_batch, inputs, keep_inputs);
+    if (run.plan.record) add_outputs(result);
+    return result;
+  }
+  const StageGraphs::Layers layers{
+      layers_.size(), draws_,
+      [&](std::vector<Packet>& values, bool keep) {
+        return call_layers(run, micro_batch, values, keep);
+      },
+      [this](LayersResult& result) { add_outputs(result); }, [this] { return current_layer(); }};
+  running_layer_ = -1;
+  return graphs_->run(run, micro_batch, inputs, keep_inputs, has_loss_, layers);
+}
+
+Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
+                                 std::vector<Packet>& inputs, bool keep_inputs) {
   const CellPlan& plan = run.plan;
   Result result;
   CellGraph& graph = result.graph;
@@ -127,7 +157,6 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
     result.outputs.push_back({ValueKind::kTensor, {tracker.pop(*ports_.outputs[k].skip)}});
   }
   tracker_scope.reset();
-  if (plan.record) add_outputs(result);
   return result;
 }
 
@@ -320,6 +349,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   cell = Cell();
   if (plan.record) plan.model.check_parameters(index_);
   const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
+  has_loss_ = has_loss_ || loss != nullptr;
   Result result;
   {
     RunningStatisticsScope statistics_scope(
@@ -515,6 +545,9 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
 
+  if (graphs_ != nullptr) {
+    graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
+  }
   Backward backward{*this, run, micro_batch, task, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);

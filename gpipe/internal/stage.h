@@ -13,6 +13,8 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "gpipe/internal/cell.h"
 #include "gpipe/internal/fingerprint.h"
 #include "gpipe/internal/layer.h"
+#include "gpipe/internal/layers_result.h"
 #include "gpipe/internal/leaf_sums.h"
 #include "gpipe/internal/leaving_copies.h"
 #include "gpipe/internal/micro_batch_loss.h"
@@ -30,8 +33,11 @@
 #include "gpipe/internal/read_only_inputs.h"
 #include "gpipe/internal/run_context.h"
 #include "gpipe/internal/value.h"
+#include "gpipe/options.h"
 
 namespace gpipe::internal {
+
+class StageGraphs;
 
 // One backward of one cell.
 struct BackwardTask {
@@ -66,9 +72,13 @@ class Stage {
   void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
 
   // Called before the first cell of a run.
-  void begin_run() { handed_over_.clear(); }
+  void begin_run();
   // Before each action: no layer is to blame yet.
   void begin_action() { running_layer_ = -1; }
+
+  // From now on kernels are recorded as graphs where they can be.
+  void use_graphs();
+  std::optional<GraphUse> graph_use() const;  // none: without graphs
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
@@ -78,21 +88,17 @@ class Stage {
   std::string current_layer() const;
 
  private:
-  struct Result {
-    c10::SmallVector<Value, 1> outputs;  // [port]
-    CellGraph graph;
-    // Memory of inputs that are read_only or shared (see Item). The pointers are weak: the memory
-    // can be freed, and no other memory gets the same address.
-    WeakStorages read_only;
-    WeakStorages shared;
-  };
+  using Result = LayersResult;
   struct Backward;
 
-  // Runs the layers. Inputs that need a gradient are attached to the graph. `keep_inputs`, for a
-  // checkpointed cell: the inputs stay and are checked after each layer. Otherwise they are
-  // consumed, so that an input is freed as soon as the layers are done with it.
+  // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
+  // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
+  // each layer. Otherwise they are consumed, so that an input is freed as soon as the layers are
+  // done with it.
   Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                     bool keep_inputs);
+  Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                     bool keep_inputs);
   // The inputs as the layers get them: [port][tensor].
   std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
                                               const std::vector<Packet>& inputs, Result& result,
@@ -119,7 +125,9 @@ class Stage {
   std::vector<Layer> layers_;
   Ports ports_;
   RandomStreams draws_;
-  int64_t running_layer_ = -1;  // position in layers_; one past the end: the loss
+  std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
+  bool has_loss_ = false;                // a loss was computed here
+  int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
   // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
   // the memory would change an output on its way. The pointers are weak: no other memory gets the
   // same address.

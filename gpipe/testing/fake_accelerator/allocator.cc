@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gpipe::testing::fake {
 namespace {
@@ -33,7 +34,12 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
   while (size < bytes) size *= 2;
   std::lock_guard<std::mutex> lock(mutex_);
   collect();
-  std::vector<Block*>& free = free_[{owner, size}];
+  int64_t pool = 0;
+  if (owner) {
+    const auto current = current_pools_.find(*owner);
+    if (current != current_pools_.end()) pool = current->second;
+  }
+  std::vector<Block*>& free = free_[{owner, pool, size}];
   Block* block = nullptr;
   if (!free.empty()) {
     block = free.back();
@@ -45,6 +51,7 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
     if (made->bytes == nullptr) throw std::bad_alloc();
     made->size = size;
     made->owner = owner;
+    made->pool = pool;
     block = made.get();
     runtime_.add_block(block->bytes.get(), size,
                        (owner ? "block of " + to_text(*owner) : "block of pinned memory") + ", " +
@@ -119,8 +126,40 @@ void Allocator::collect() {
 }
 
 void Allocator::keep(Block& block) {
-  poison(block, "free");
-  free_[{block.owner, block.size}].push_back(&block);
+  if (released_pools_.count(block.pool) > 0) return discard(block);
+  // What a graph freed only after its recording may be read by a replay that is under way.
+  if (block.pool == 0 || runtime_.is_recording(*block.owner)) poison(block, "free");
+  free_[{block.owner, block.pool, block.size}].push_back(&block);
+}
+
+int64_t Allocator::make_pool() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ++last_pool_;
+}
+
+void Allocator::begin_pool(StreamId owner, int64_t pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  current_pools_[owner] = pool;
+}
+
+void Allocator::end_pool(StreamId owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  current_pools_.erase(owner);
+}
+
+void Allocator::release_pool(int64_t pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  released_pools_.insert(pool);
+  for (auto& [kind, blocks] : free_) {
+    if (std::get<1>(kind) != pool) continue;
+    for (Block* block : std::exchange(blocks, {})) discard(*block);
+  }
+}
+
+void Allocator::discard(Block& block) {
+  runtime_.drain();
+  runtime_.remove_block(block.bytes.get());
+  blocks_.erase(block.bytes.get());
 }
 
 void Allocator::poison(Block& block, const char* why) {

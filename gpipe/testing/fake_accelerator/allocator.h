@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,15 @@ class Allocator {
   // Whether the address is in pinned memory that is allocated.
   bool is_pinned(const void* address);
 
+  // Pools, for graphs. From begin_pool() to end_pool() what is allocated for the stream, while that
+  // is being recorded, comes from the pool, and goes back to it whenever it is freed. So recorded
+  // tasks find it unused by others, each time. Its bytes are set to 0xFF by recorded tasks, too.
+  int64_t make_pool();
+  void begin_pool(StreamId owner, int64_t pool);
+  void end_pool(StreamId owner);
+  // Nothing recorded in the pool will be replayed. Waits for the devices, as freeing memory does.
+  void release_pool(int64_t pool);
+
   struct Counts {
     int64_t made = 0;    // blocks from the system
     int64_t reused = 0;  // blocks reused
@@ -70,6 +80,7 @@ class Allocator {
     std::unique_ptr<char, FreeBytes> bytes;
     size_t size = 0;
     std::optional<StreamId> owner;  // none: pinned
+    int64_t pool = 0;               // 0: none
     bool allocated = true;
     std::set<StreamId> users;    // recorded since it was allocated
     std::vector<Event> pending;  // what must be over
@@ -80,11 +91,16 @@ class Allocator {
   void collect();
   void keep(Block& block);
   void poison(Block& block, const char* why);
+  void discard(Block& block);
 
   Runtime& runtime_;
   mutable std::mutex mutex_;
   std::map<const char*, std::unique_ptr<Block>> blocks_;  // by their beginning
-  std::map<std::pair<std::optional<StreamId>, size_t>, std::vector<Block*>> free_;
+  using Kind = std::tuple<std::optional<StreamId>, int64_t, size_t>;  // owner, pool, size
+  std::map<Kind, std::vector<Block*>> free_;
+  std::map<StreamId, int64_t> current_pools_;
+  std::set<int64_t> released_pools_;
+  int64_t last_pool_ = 0;
   std::vector<Block*> pending_;
   Counts counts_;
 };

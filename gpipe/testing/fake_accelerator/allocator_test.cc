@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 #include <stdexcept>
+#include <vector>
 
 namespace gpipe::testing::fake {
 namespace {
@@ -242,6 +243,63 @@ TEST_F(AllocatorTest, OnlyWhatIsAllocatedCanBeFreed) {
   void* block = allocator_.allocate(kA, 4);
   EXPECT_THROW(allocator_.free(static_cast<char*>(block) + 1), std::logic_error);
   EXPECT_THROW(allocator_.free(&read_), std::logic_error);
+  allocator_.free(block);
+  EXPECT_THROW(allocator_.free(block), std::logic_error);
+}
+
+TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
+  const int64_t pool = allocator_.make_pool();
+  runtime_.begin_recording(kB);
+  allocator_.begin_pool(kB, pool);
+  void* const block = allocator_.allocate(kB, 100);
+  allocator_.free(block);
+  EXPECT_EQ(allocator_.allocate(kB, 100), block);  // later in the same recording
+  allocator_.free(block);
+  allocator_.end_pool(kB);
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  EXPECT_NE(allocator_.allocate(kB, 100), block);
+  runtime_.begin_recording(kB);
+  allocator_.begin_pool(kB, pool);
+  EXPECT_EQ(allocator_.allocate(kB, 100), block);
+  allocator_.end_pool(kB);
+  runtime_.end_recording(kB);
+  allocator_.free(block);
+  allocator_.release_pool(pool);
+}
+
+TEST_F(AllocatorTest, AReplayPoisonsWhatItsRecordingTookAndFreed) {
+  const int64_t pool = allocator_.make_pool();
+  runtime_.begin_recording(kB);
+  allocator_.begin_pool(kB, pool);
+  void* const block = allocator_.allocate(kB, 100);
+  use(kB, block, /*write=*/true);
+  void* const freed = allocator_.allocate(kB, 1000);
+  use(kB, freed, /*write=*/true);
+  allocator_.free(freed);
+  allocator_.end_pool(kB);
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  for (int k = 0; k < 2; ++k) {
+    runtime_.replay(kA, tasks);
+    EXPECT_EQ(read(kA, block), 7);
+    EXPECT_TRUE(std::isnan(read(kA, freed)));
+  }
+  // Freed while nothing is recorded, it stays as it is until a replay.
+  allocator_.free(block);
+  EXPECT_EQ(read(kA, block), 7);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  allocator_.release_pool(pool);
+}
+
+TEST_F(AllocatorTest, ABlockMayOutliveItsPool) {
+  const int64_t pool = allocator_.make_pool();
+  runtime_.begin_recording(kB);
+  allocator_.begin_pool(kB, pool);
+  void* const block = allocator_.allocate(kB, 100);
+  allocator_.end_pool(kB);
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  allocator_.release_pool(pool);
+  runtime_.replay(kB, tasks);
+  runtime_.drain();
   allocator_.free(block);
   EXPECT_THROW(allocator_.free(block), std::logic_error);
 }

@@ -38,6 +38,7 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
     auto* made = new std::vector<at::Generator>;
     for (int i = 0; i < kDevices; ++i) {
       made->push_back(at::make_generator<FakeGenerator>(static_cast<c10::DeviceIndex>(i)));
+      static_cast<FakeGenerator*>(made->back().unsafeGetGeneratorImpl())->set_recordable(true);
     }
     return made;
   }();

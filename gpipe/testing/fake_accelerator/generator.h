@@ -30,10 +30,16 @@ class FakeGenerator final : public c10::GeneratorImpl {
   // What kernels draw from.
   at::Generator& on_cpu() { return cpu_; }
 
+  // Whether a graph that is being recorded may draw from it, as register_generator_state() of
+  // LibTorch's CUDA graphs says. A device's default generator always may.
+  void set_recordable(bool recordable) { recordable_ = recordable; }
+  bool is_recordable() const { return recordable_; }
+
  private:
   FakeGenerator* clone_impl() const override;
 
   at::Generator cpu_;
+  bool recordable_ = false;
 };
 
 // Requirements: the device exists.

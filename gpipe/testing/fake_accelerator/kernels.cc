@@ -43,6 +43,46 @@ void call(const CpuKernel& kernel, Stack& stack) {
   }
 }
 
+void copy_values(const c10::IValue& from, const c10::IValue& to);
+
+// What a stream runs: the kernel on the CPU's aliases of the arguments, and copies to where the
+// values belong.
+struct Run {
+  CpuKernel kernel;
+  Stack cpu;
+  Stack result_targets;
+  Stack output_targets;
+
+  void operator()() {
+    const Stack arguments = cpu;
+    call(kernel, cpu);
+    for (size_t r = 0; r < cpu.size(); ++r) copy_values(cpu[r], result_targets[r]);
+    for (size_t i = 0; i < arguments.size(); ++i) copy_values(arguments[i], output_targets[i]);
+  }
+};
+
+// How an operator draws.
+struct Drawing {
+  size_t argument;
+  at::Generator generator;
+
+  FakeGenerator& fake() const {
+    return *static_cast<FakeGenerator*>(generator.unsafeGetGeneratorImpl());
+  }
+  // Draws as the kernel will: `dry` are other arguments. Returns the generator's state before that,
+  // for the kernel.
+  at::Generator advance(const CpuKernel& kernel, Stack& dry) const {
+    at::Generator own = generator;  // its mutex is not const
+    std::lock_guard<std::mutex> lock(own.mutex());
+    at::Generator before = fake().on_cpu().clone();
+    dry[argument] = fake().on_cpu();
+    Stack results = dry;  // `dry` keeps the arguments, see call()
+    kernel(results);
+    dry = std::move(results);
+    return before;
+  }
+};
+
 // One call of an operator.
 class Call {
  public:
@@ -70,6 +110,8 @@ class Call {
   const c10::FunctionSchema& schema_;
   const std::string name_;
   Stack args_;
+  Stack dry_;  // arguments of ones and zeros
+  std::optional<Drawing> drawing_;
 };
 
 c10::Device Call::device() const {
@@ -197,21 +239,24 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
       return stand_in;
     }));
   }
-  std::unique_lock<std::mutex> lock;
   for (size_t i = 0; i < args_.size(); ++i) {
     if (schema_.arguments()[i].name() != "generator") continue;
-    at::Generator generator =
-        args_[i].isNone() ? default_generator(device.index()) : args_[i].toGenerator();
-    TORCH_CHECK(generator.device() == device, "Expected a '", device, "' generator but found '",
-                generator.device(), "'");
-    lock = std::unique_lock<std::mutex>(generator.mutex());
-    at::Generator& cpu = static_cast<FakeGenerator*>(generator.unsafeGetGeneratorImpl())->on_cpu();
-    args_[i] = cpu.clone();
-    dry[i] = cpu;
+    drawing_ = {i, args_[i].isNone() ? default_generator(device.index()) : args_[i].toGenerator()};
+    const c10::Device of_generator = drawing_->generator.device();
+    TORCH_CHECK(of_generator == device, "Expected a '", device, "' generator but found '",
+                of_generator, "'");
+    TORCH_CHECK(
+        drawing_->fake().is_recordable() || !runtime().is_recording(current_stream(device)),
+        "a graph draws from a generator that was not registered for it (", name_, ")");
+  }
+  dry_ = dry;
+  if (drawing_) {
+    args_[drawing_->argument] = drawing_->advance(kernel, dry);
+    resize_outputs(dry_);
+    return dry;
   }
   Stack results = dry;  // `dry` keeps the arguments, see call()
   kernel(results);
-  lock = {};
   resize_outputs(dry);
   return results;
 }
@@ -263,14 +308,18 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   for (size_t i = 0; i < args_.size(); ++i) {
     output_targets.push_back(is_output(i) ? map_tensors(args_[i], tensor_on_cpu) : c10::IValue());
   }
-  auto run = [kernel, cpu = on_cpu(), result_targets, output_targets]() mutable {
-    const Stack arguments = cpu;
-    call(kernel, cpu);
-    for (size_t r = 0; r < cpu.size(); ++r) copy_values(cpu[r], result_targets[r]);
-    for (size_t i = 0; i < arguments.size(); ++i) copy_values(arguments[i], output_targets[i]);
-  };
-  runtime().launch(current_stream(device),
-                   {name_, Task::Kind::kKernel, std::move(touched), std::move(run), {}});
+  Run run{kernel, on_cpu(), std::move(result_targets), std::move(output_targets)};
+  Task task{name_, Task::Kind::kKernel, std::move(touched), run, {}};
+  if (drawing_) {
+    // Each replay draws from the generator as it is then.
+    task.renew = [run, drawing = *drawing_, dry = dry_]() -> std::function<void()> {
+      Run again = run;
+      Stack arguments = dry;
+      again.cpu[drawing.argument] = drawing.advance(again.kernel, arguments);
+      return again;
+    };
+  }
+  runtime().launch(current_stream(device), std::move(task));
   return results;
 }
 

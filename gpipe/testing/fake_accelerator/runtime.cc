@@ -145,18 +145,65 @@ void Runtime::launch(StreamId stream, Task task) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream& target = at(stream);
   if (task.kind != Task::Kind::kUpkeep) throw_error_locked(stream.device);
-  enqueue(target, std::move(task));
+  if (target.recording) {
+    target.recorded.push_back(std::move(task));
+  } else {
+    enqueue(target, std::move(task));
+  }
+}
+
+void Runtime::check_not_recording(Stream& stream, const char* what) {
+  if (!stream.recording) return;
+  stream.refused = std::string(what) + " " + to_text(stream.id) + ", which is being recorded";
+  throw RecordingError(stream.refused);
+}
+
+void Runtime::begin_recording(StreamId stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& target = at(stream);
+  if (stream.number == 0) throw RecordingError("the default stream cannot be recorded");
+  check_not_recording(target, "a second recording of");
+  throw_error_locked(stream.device);
+  target.recording = true;
+}
+
+std::vector<Task> Runtime::end_recording(StreamId stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& target = at(stream);
+  if (!target.recording) throw RecordingError(to_text(stream) + " is not being recorded");
+  target.recording = false;
+  std::vector<Task> tasks = std::exchange(target.recorded, {});
+  const std::string refused = std::exchange(target.refused, std::string());
+  if (!refused.empty()) throw RecordingError(refused);
+  return tasks;
+}
+
+bool Runtime::is_recording(StreamId stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return at(stream).recording;
+}
+
+void Runtime::replay(StreamId stream, const std::vector<Task>& tasks) {
+  for (const Task& task : tasks) {
+    Task again = task;
+    if (task.renew) again.run = task.renew();
+    again.renew = nullptr;
+    launch(stream, std::move(again));
+  }
 }
 
 Event Runtime::record(StreamId stream) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return event_of(at(stream));
+  Stream& target = at(stream);
+  check_not_recording(target, "an event of");
+  return event_of(target);
 }
 
 void Runtime::wait(StreamId stream, const Event& event) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream& waiting = at(stream);
   if (event.time_ == 0) return;
+  check_not_recording(waiting, "a wait of");
   waiting.clock.join(event.clock_);
   if (event.stream_ == stream) return;
   enqueue(waiting, {"wait", Task::Kind::kUpkeep, {}, nullptr, {}}, event);
@@ -176,6 +223,7 @@ bool Runtime::is_over(const Event& event) {
 
 bool Runtime::is_idle(StreamId stream) {
   std::lock_guard<std::mutex> lock(mutex_);
+  check_not_recording(at(stream), "a question to");
   const Event last = event_of(at(stream));
   if (!over(last)) return false;
   host_.join(last.clock_);

@@ -49,6 +49,12 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Something was done with a stream that is being recorded that cannot be recorded.
+class RecordingError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 struct Task {
   enum class Kind {
     kKernel,
@@ -60,6 +66,8 @@ struct Task {
   std::vector<Access> accesses;
   std::function<void()> run;            // may be null
   std::chrono::microseconds longer{0};  // added to what Durations says
+  // For replays: makes a new `run`. Null: a copy of `run` can run once more.
+  std::function<std::function<void()>()> renew = nullptr;
 };
 
 // A point in a stream: everything enqueued on it before. A value; empty until recorded.
@@ -140,6 +148,15 @@ class Runtime {
   // Throws DeviceError, std::out_of_range.
   void launch(StreamId stream, Task task);
 
+  // As CUDA's stream capture: from begin_recording() to end_recording() what is launched on the
+  // stream is kept and does not run. To record or await an event of the stream, or to let it wait,
+  // throws RecordingError, and then end_recording() does, too. replay() launches copies of the
+  // tasks, which are watched for races anew each time.
+  void begin_recording(StreamId stream);
+  std::vector<Task> end_recording(StreamId stream);
+  bool is_recording(StreamId stream);
+  void replay(StreamId stream, const std::vector<Task>& tasks);
+
   Event record(StreamId stream);
   // What is enqueued on `stream` from now on runs after the event. No host thread waits.
   void wait(StreamId stream, const Event& event);
@@ -205,11 +222,15 @@ class Runtime {
     std::condition_variable finished;  // a task
     std::thread thread;
     std::minstd_rand random;
+    bool recording = false;
+    std::vector<Task> recorded;
+    std::string refused;  // what could not be recorded
   };
 
   // All are called with mutex_ held; those with a lock release it while they wait.
   Stream& at(StreamId id);
   void enqueue(Stream& stream, Task task, const Event& after = {});
+  void check_not_recording(Stream& stream, const char* what);
   Event event_of(const Stream& stream) const;
   bool over(const Event& event);
   void wait_for(std::unique_lock<std::mutex>& lock, const Event& event);

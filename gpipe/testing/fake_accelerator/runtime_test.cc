@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -420,6 +421,72 @@ TEST(Runtime, DropsWhatComesAfterTheEnd) {
   EXPECT_FALSE(ran);
   EXPECT_TRUE(runtime.is_idle(kB));
   runtime.shut_down();
+}
+
+TEST_F(RuntimeTest, WhatIsRecordedRunsInEachReplayOnly) {
+  int runs = 0;
+  runtime_.begin_recording(kB);
+  EXPECT_TRUE(runtime_.is_recording(kB));
+  EXPECT_FALSE(runtime_.is_recording(kA));
+  runtime_.launch(kB, kernel("count", [&] { ++runs; }));
+  runtime_.launch(kA, kernel("not recorded", [&] { runs += 10; }));
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  runtime_.synchronize(kA);
+  EXPECT_EQ(runs, 10);
+  EXPECT_THAT(tasks, SizeIs(1));
+  for (StreamId stream : {kA, kB, kC}) {
+    runtime_.replay(stream, tasks);
+    runtime_.synchronize(stream);
+  }
+  EXPECT_EQ(runs, 13);
+}
+
+// What a task's closure holds is that of the recording, each time.
+TEST_F(RuntimeTest, AReplayRunsACopyOrARenewedTask) {
+  std::vector<int> seen;
+  int next = 0;
+  runtime_.begin_recording(kB);
+  runtime_.launch(kB, kernel("copied", [&, own = 5]() mutable { seen.push_back(own++); }));
+  Task renewed = kernel("renewed", [] { FAIL(); });
+  renewed.renew = [&] { return [&, mine = ++next] { seen.push_back(mine); }; };
+  runtime_.launch(kB, renewed);
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  runtime_.replay(kB, tasks);
+  runtime_.replay(kB, tasks);
+  runtime_.synchronize(kB);
+  EXPECT_THAT(seen, ElementsAre(5, 1, 5, 2));
+}
+
+TEST_F(RuntimeTest, RacesAreThoseOfTheReplay) {
+  runtime_.begin_recording(kB);
+  write_on(kB);
+  const std::vector<Task> tasks = runtime_.end_recording(kB);
+  write_on(kA);
+  runtime_.replay(kA, tasks);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  runtime_.replay(kB, tasks);
+  EXPECT_THAT(runtime_.take_races(), SizeIs(1));
+}
+
+TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
+  const Event before = runtime_.record(kA);
+  write_on(kA);
+  const Event after = runtime_.record(kA);
+  const std::function<void()> refused[] = {
+      [&] { runtime_.record(kB); },          [&] { runtime_.wait(kB, after); },
+      [&] { runtime_.is_idle(kB); },         [&] { runtime_.synchronize(kB); },
+      [&] { runtime_.begin_recording(kB); },
+  };
+  for (const std::function<void()>& what : refused) {
+    runtime_.begin_recording(kB);
+    runtime_.wait(kB, Event());  // of nothing
+    EXPECT_THROW(what(), RecordingError);
+    EXPECT_THROW(runtime_.end_recording(kB), RecordingError);
+    EXPECT_FALSE(runtime_.is_recording(kB));
+    runtime_.synchronize(kB);  // it is as before
+  }
+  EXPECT_THROW(runtime_.begin_recording(kA), RecordingError) << "a default stream";
+  EXPECT_THROW(runtime_.end_recording(kB), RecordingError) << "nothing is recorded";
 }
 
 // For the thread sanitizer, and for deadlocks: many threads, streams that wait for each other.

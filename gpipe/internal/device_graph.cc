@@ -1,0 +1,45 @@
+#include "gpipe/internal/device_graph.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "gpipe/internal/transfer.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr size_t kTypes = static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES);
+
+std::atomic<GraphDevice*>& entry_of(c10::DeviceType type) {
+  static std::array<std::atomic<GraphDevice*>, kTypes> entries{};
+  return entries.at(static_cast<size_t>(type));
+}
+
+}  // namespace
+
+void register_graph_device(c10::DeviceType type, GraphDevice* graphs) { entry_of(type) = graphs; }
+
+GraphDevice* graph_device(c10::DeviceType type) { return entry_of(type); }
+
+void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body) {
+  // LibTorch's default generators know of one recording only.
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  const c10::Stream here = current_stream(side.device());
+  follow(side, here);
+  {
+    const StreamScope scope(side);
+    graph.begin();
+    try {
+      body();
+    } catch (...) {
+      graph.abort();
+      throw;
+    }
+    graph.end();
+  }
+  follow(here, side);
+}
+
+}  // namespace gpipe::internal

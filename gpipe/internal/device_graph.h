@@ -1,0 +1,71 @@
+// DeviceGraph: kernels that are recorded once and launched again as a whole, as CUDA Graphs are.
+//
+// The interface is as thin as it can be, so that what decides when to record and when to replay
+// (stage_graphs.h) is tested without a GPU. CUDA implements it (cuda_graph.cc), and the fake
+// accelerator does.
+#ifndef GPIPE_INTERNAL_DEVICE_GRAPH_H_
+#define GPIPE_INTERNAL_DEVICE_GRAPH_H_
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace gpipe::internal {
+
+// Device memory that belongs to graphs. What is allocated while a graph of the pool is recorded
+// comes from it. What is freed goes back to it, and may be given to what is recorded later, but to
+// nobody else: graphs of one pool must be replayed in an order in which none needs what another one
+// has overwritten.
+class GraphPool {
+ public:
+  virtual ~GraphPool() = default;
+};
+
+// begin() and end() are called once, with the same stream current; in between, the thread must not
+// wait for the device. Where end() cannot be called, abort() is. replay() any number of times, on
+// any stream of the device.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  // What is launched on the current stream from now on is recorded and does not run.
+  virtual void begin() = 0;
+  // Throws c10::Error if something cannot be recorded; the graph is then of no use.
+  virtual void end() = 0;
+  virtual void abort() noexcept = 0;
+  // Launches it on the current stream. What it draws comes from its generators as they are now.
+  virtual void replay() = 0;
+};
+
+// The graphs of one type of device.
+//
+// Thread-safety: any thread may call it.
+class GraphDevice {
+ public:
+  virtual ~GraphDevice() = default;
+  virtual std::shared_ptr<GraphPool> make_pool(c10::Device device) = 0;
+  // `generators`: those from which the graph draws. Their states are read at each replay, so they
+  // can be seeded before it.
+  virtual std::unique_ptr<DeviceGraph> make_graph(c10::Device device,
+                                                  std::shared_ptr<GraphPool> pool,
+                                                  std::vector<at::Generator> generators) = 0;
+  // Makes on the current stream, outside of any pool, what LibTorch makes once for a stream.
+  virtual void prepare_stream() {}
+};
+
+// For static initializers. `graphs` lives until the process ends.
+void register_graph_device(c10::DeviceType type, GraphDevice* graphs);
+// Null: devices of this type have no graphs.
+GraphDevice* graph_device(c10::DeviceType type);
+
+// Runs `body` with `side`, a stream of its own, current, and records what that launches. The
+// current stream comes before and after it. One thread of a process records at a time. Throws what
+// `body` or the graph throws.
+void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_DEVICE_GRAPH_H_

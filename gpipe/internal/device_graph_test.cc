@@ -1,0 +1,163 @@
+// What StageGraphs expects of the graphs of a device: those of the fake accelerator, and CUDA's.
+
+#include "gpipe/internal/device_graph.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <mutex>
+#include <stdexcept>
+
+#include "gpipe/internal/transfer.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::copy_on;
+using testing::device;
+using testing::EqualsBitwise;
+using testing::on_host;
+
+struct DeviceGraphs : testing::DeviceTest {
+  void SetUp() override {
+    testing::DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    graphs = graph_device(device().type());
+    ASSERT_NE(graphs, nullptr);
+    side = c10::impl::VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+    pool = graphs->make_pool(device());
+    x = copy_on(device(), torch::arange(4).to(torch::kFloat));
+  }
+
+  std::unique_ptr<DeviceGraph> record(const std::function<void()>& body,
+                                      std::vector<at::Generator> generators = {}) {
+    auto graph = graphs->make_graph(device(), pool, std::move(generators));
+    record_graph(*graph, *side, body);
+    return graph;
+  }
+
+  const torch::NoGradGuard no_grad;
+  GraphDevice* graphs = nullptr;
+  std::optional<c10::Stream> side;
+  std::shared_ptr<GraphPool> pool;
+  at::Tensor x;
+};
+
+TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
+  at::Tensor y;
+  const auto graph = record([&] { y = (x * 2).add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 2.f + 1));
+  x.add_(10);
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise((torch::arange(4) + 10) * 2.f + 1));
+}
+
+TEST_F(DeviceGraphs, RecordingRunsNothing) {
+  const auto graph = record([&] { x.add_(1); });
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat)));
+  graph->replay();
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 2));
+}
+
+// A second graph of the pool may take what the first one has freed, but nobody else may.
+TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
+  at::Tensor y;
+  const auto graph = record([&] { y = (x + 1) * 3 + (x + 2) * 5; });
+  std::vector<at::Tensor> others;
+  for (int k = 0; k < 20; ++k) others.push_back(torch::full({4}, -1.f, x.options()));
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 8.f + 13));
+  for (const at::Tensor& other : others) {
+    EXPECT_THAT(on_host(other), EqualsBitwise(torch::full({4}, -1.f)));
+  }
+}
+
+TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
+  at::Tensor y;
+  const auto graph = record([&] { y = x * 2; });
+  const testing::OtherStreamsScope others;
+  const at::Tensor z = torch::full({4}, 3.f, x.options());
+  x.copy_(z);
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
+}
+
+at::Tensor drawn_with(uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  {
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  at::Tensor drawn = torch::empty({100}, torch::device(device()));
+  return on_host(drawn.uniform_(0, 1, generator));
+}
+
+// As StageGraphs uses it: a generator for each draw, seeded before each replay.
+TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  at::Tensor drawn;
+  const auto graph = record(
+      [&] {
+        drawn = torch::empty({100}, torch::device(device()));
+        drawn.uniform_(0, 1, generator);
+      },
+      {generator});
+  for (const uint64_t seed : {5, 6, 5}) {
+    {
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_current_seed(seed);
+    }
+    graph->replay();
+    EXPECT_THAT(on_host(drawn), EqualsBitwise(drawn_with(seed)));
+  }
+}
+
+TEST_F(DeviceGraphs, WithoutASeedADrawGoesOn) {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  at::Tensor drawn;
+  const auto graph = record(
+      [&] {
+        drawn = torch::empty({100}, torch::device(device()));
+        drawn.uniform_(0, 1, generator);
+      },
+      {generator});
+  graph->replay();
+  const at::Tensor first = on_host(drawn);
+  graph->replay();
+  EXPECT_FALSE(torch::equal(first, on_host(drawn)));
+}
+
+TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {
+  EXPECT_THROW(record([&] {
+                 x.add_(1);
+                 throw std::runtime_error("a layer's");
+               }),
+               std::runtime_error);
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat)));
+  // Draws from the default generator, which LibTorch registers with each graph.
+  EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+  const auto graph = record([&] { x.add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+// The last resort: StageGraphs refuses what waits before it is launched.
+TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
+  const testing::HostWaitsAllowed waits;
+  EXPECT_ANY_THROW(record([&] { x.sum().item<float>(); }));
+  EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+  const auto graph = record([&] { x.add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+TEST(GraphDevice, TheHostHasNone) { EXPECT_EQ(graph_device(c10::kCPU), nullptr); }
+
+}  // namespace
+}  // namespace gpipe::internal

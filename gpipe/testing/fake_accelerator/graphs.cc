@@ -1,0 +1,85 @@
+// Graphs on the fake accelerator, behind gpipe/internal/device_graph.h. It has no header: linking
+// registers it.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/device_graph.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/generator.h"
+
+namespace gpipe::testing::fake {
+namespace {
+
+struct FakePool final : internal::GraphPool {
+  FakePool() : number(allocator().make_pool()) {}
+  ~FakePool() override { allocator().release_pool(number); }
+  FakePool(const FakePool&) = delete;
+  FakePool& operator=(const FakePool&) = delete;
+
+  const int64_t number;
+};
+
+class FakeGraph final : public internal::DeviceGraph {
+ public:
+  FakeGraph(c10::Device device, std::shared_ptr<internal::GraphPool> pool,
+            std::vector<at::Generator> generators)
+      : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {}
+
+  void begin() override {
+    stream_ = current_stream(device_);
+    runtime().begin_recording(stream_);
+    allocator().begin_pool(stream_, static_cast<const FakePool&>(*pool_).number);
+    set_recordable(true);
+  }
+  void end() override {
+    leave();
+    tasks_ = runtime().end_recording(stream_);
+  }
+  void abort() noexcept override {
+    try {
+      end();
+    } catch (const RecordingError&) {  // that is why
+    }
+    tasks_.clear();
+  }
+  void replay() override { runtime().replay(current_stream(device_), tasks_); }
+
+ private:
+  void leave() {
+    set_recordable(false);
+    allocator().end_pool(stream_);
+  }
+  void set_recordable(bool recordable) {
+    for (const at::Generator& generator : generators_) {
+      static_cast<FakeGenerator*>(generator.unsafeGetGeneratorImpl())->set_recordable(recordable);
+    }
+  }
+
+  const c10::Device device_;
+  const std::shared_ptr<internal::GraphPool> pool_;
+  const std::vector<at::Generator> generators_;
+  StreamId stream_;
+  std::vector<Task> tasks_;
+};
+
+class FakeGraphs final : public internal::GraphDevice {
+ public:
+  std::shared_ptr<internal::GraphPool> make_pool(c10::Device /*device*/) override {
+    return std::make_shared<FakePool>();
+  }
+  std::unique_ptr<internal::DeviceGraph> make_graph(
+      c10::Device device, std::shared_ptr<internal::GraphPool> pool,
+      std::vector<at::Generator> generators) override {
+    return std::make_unique<FakeGraph>(device, std::move(pool), std::move(generators));
+  }
+};
+
+[[maybe_unused]] const bool registered = [] {
+  internal::register_graph_device(c10::kPrivateUse1, new FakeGraphs);  // until the process ends
+  return true;
+}();
+
+}  // namespace
+}  // namespace gpipe::testing::fake
