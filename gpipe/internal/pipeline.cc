@@ -40,8 +40,9 @@ std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation&
 }
 
 // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
-std::string place_of(const Action& action, const std::string& layer) {
-  const std::string what = action.kind == ActionKind::kForward          ? "forward"
+std::string place_of(const Action& action, bool recompute, const std::string& layer) {
+  const std::string what = recompute                                    ? "recompute"
+                           : action.kind == ActionKind::kForward        ? "forward"
                            : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
                                                                         : "backward";
   return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
@@ -97,6 +98,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                          ports_of(j, programs_.routes(), skips));
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
+    works_.emplace_back(this, j);
   }
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -117,6 +119,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
   if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
+  if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
+    watch_cuda_memory();
+  }
   shut_at_exit();
 }
 
@@ -207,12 +212,15 @@ struct Pipeline::Run {
     const c10::Device device = pipeline.devices_[action.stage];
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
-    pipeline.stages_[action.stage].begin_action();
+    Stage& stage = pipeline.stages_[action.stage];
+    StageWorkScope::begin_action(pipeline.works_[action.stage]);
+    stage.begin_action();
     if (action.kind == ActionKind::kForward) {
       forward(action.stage, action.micro_batch, received, sent);
     } else {
       backward(action.stage, action.micro_batch, part_of(action.kind), received, sent);
     }
+    stage.end_layers();
   }
 
   void forward(int64_t j, int64_t i, std::vector<Packet>& received,
@@ -295,6 +303,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     InterceptionScope interception;
     StreamScope streams(pass.streams,
                         devices_[compiled.program.workers[worker].front().action.stage]);
+    StageWorkScope work(/*on_autograd_threads=*/!of_caller.empty());
     steps();
   };
   PacketTransport transport(compiled.program, devices_, transfers_);
@@ -316,14 +325,21 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
   const Action& action = *failure.action;
   // The stage has run nothing since.
-  const std::string layer = stages_[action.stage].current_layer();
+  const Stage& stage = stages_[action.stage];
+  const std::string layer = stage.current_layer();
+  const bool recompute = stage.recomputing();
+  std::optional<OutOfMemory> memory;
+  if (is_out_of_memory(failure.error)) memory = works_[action.stage].out_of_memory();
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
     last_failure_ =
-        Failure{action.stage, action.micro_batch, action.kind != ActionKind::kForward, layer};
+        Failure{action.stage, action.micro_batch, action.kind != ActionKind::kForward,
+                recompute,    layer,              memory};
   }
+  std::string where = place_of(action, recompute, layer);
+  if (memory) where += "; " + shortage_text(*memory);
   try {
-    rethrow_with(failure.error, place_of(action, layer));
+    rethrow_with(failure.error, where);
   } catch (...) {
     return std::current_exception();
   }

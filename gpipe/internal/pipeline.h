@@ -9,6 +9,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@
 #include "gpipe/internal/program_cache.h"
 #include "gpipe/internal/run_context.h"
 #include "gpipe/internal/stage.h"
+#include "gpipe/internal/stage_work.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/options.h"
 #include "gpipe/runtime/executor.h"
@@ -145,6 +147,7 @@ class Pipeline {
 
   const Ablation ablation_;
   std::vector<Stage> stages_;
+  std::deque<StageWork> works_;           // [stage]
   std::vector<c10::Device> devices_;      // [stage]
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;

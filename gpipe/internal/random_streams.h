@@ -4,7 +4,9 @@
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline, every random operator that was given no generator gets one that is seeded from (step,
 // micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
-// threads, balance, schedule or checkpoint mode.
+// threads, balance, schedule or checkpoint mode. An operator that takes no generator (fused
+// attention) finds the device's default one in that state, and one that was given a generator gets,
+// in a recompute, a copy of it as it was in the forward.
 #ifndef GPIPE_INTERNAL_RANDOM_STREAMS_H_
 #define GPIPE_INTERNAL_RANDOM_STREAMS_H_
 
@@ -12,6 +14,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -23,6 +26,14 @@ struct DrawRecord {
   uint64_t sequence_nr;  // of the next graph node at the time of the draw
   int64_t layer;
   int64_t number;  // index of the draw within the layer
+};
+
+// The generators that a layer gave to operators in the forward of a checkpointed cell, as they were
+// before each draw, so that the recompute draws the same and leaves the layer's own alone. A value
+// type.
+struct GivenGenerators {
+  std::vector<at::Generator> states;  // [draw]
+  size_t next = 0;                    // that the recompute will use
 };
 
 // The generators of one stage or one loop.
@@ -47,6 +58,9 @@ class RandomStreams {
   // A generator for the next operator that draws, for tensors on `device`.
   const at::Generator& generator(c10::Device device);
 
+  // What to draw from instead of a generator that the layer gave.
+  at::Generator given(const at::Generator& generator);
+
   // The current one of this thread, or null.
   static RandomStreams* current();
 
@@ -66,15 +80,18 @@ class RandomStreams {
   Place place_;
   int64_t number_ = 0;
   std::vector<DrawRecord>* log_ = nullptr;
+  GivenGenerators* given_ = nullptr;
   std::vector<Entry> entries_;
 };
 
 // Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
 // on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
-// unless it is null.
+// unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and used
+// while is_recomputing().
 class RandomStreamsScope {
  public:
-  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr);
+  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr,
+                              GivenGenerators* given = nullptr);
   ~RandomStreamsScope();
   RandomStreamsScope(const RandomStreamsScope&) = delete;
   RandomStreamsScope& operator=(const RandomStreamsScope&) = delete;
@@ -83,6 +100,7 @@ class RandomStreamsScope {
   RandomStreams* draws_;
   RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
+  GivenGenerators* former_given_;
 };
 
 // While it lives, autograd's own threads that run a node on this thread's behalf, as for nodes on
