@@ -48,12 +48,13 @@ InUse in_use() {
 
 struct Subject {
   Subject(Checkpoint mode, Way way, bool one_device)
-      : way(way), pipe(model(), GPipeOptions({1, 1, 1})
-                                    .devices(one_device ? std::vector<c10::Device>(
-                                                              kStages, testing::device(1))
-                                                        : testing::devices(kStages))
-                                    .chunks(kMicroBatches)
-                                    .checkpoint(mode)) {
+      : way(way),
+        pipe(model(),
+             GPipeOptions({1, 1, 1})
+                 .devices(one_device ? std::vector<c10::Device>(kStages, testing::device(1))
+                                     : testing::devices(kStages))
+                 .chunks(kMicroBatches)
+                 .checkpoint(mode)) {
     testing::manual_seed(2);
     input = torch::randn({kMicroBatches, 2, 4, 4}).to(pipe->devices().front());
   }
@@ -96,8 +97,7 @@ struct Subject {
   at::Tensor input;
 };
 
-class AnyAllocationTest
-    : public ::testing::TestWithParam<std::tuple<Checkpoint, Way, bool>> {};
+class AnyAllocationTest : public ::testing::TestWithParam<std::tuple<Checkpoint, Way, bool>> {};
 
 TEST_P(AnyAllocationTest, MayFailAndThePipelineSurvives) {
   const auto [mode, way, one_device] = GetParam();
@@ -155,14 +155,14 @@ std::string case_name(const ::testing::TestParamInfo<AnyAllocationTest::ParamTyp
          (std::get<2>(info.param) ? "_on_one_device" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, AnyAllocationTest,
-    ::testing::Combine(::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                         Checkpoint::kNever),
-                       ::testing::Values(Way::kForward, Way::kOneFOneB, Way::kGPipe,
-                                         Way::kAnySchedule),
-                       ::testing::Bool()),
-    case_name);
+INSTANTIATE_TEST_SUITE_P(All, AnyAllocationTest,
+                         ::testing::Combine(::testing::Values(Checkpoint::kAlways,
+                                                              Checkpoint::kExceptLast,
+                                                              Checkpoint::kNever),
+                                            ::testing::Values(Way::kForward, Way::kOneFOneB,
+                                                              Way::kGPipe, Way::kAnySchedule),
+                                            ::testing::Bool()),
+                         case_name);
 
 }  // namespace
 }  // namespace gpipe

@@ -41,14 +41,14 @@ struct CallImpl : nn::Module {
 };
 TORCH_MODULE(Call);
 
-struct Run {
+struct Training {
   Checkpoint mode;
   bool step;
   bool fill_drain;
 };
 
-std::vector<Run> all_runs() {
-  std::vector<Run> runs;
+std::vector<Training> all_runs() {
+  std::vector<Training> runs;
   for (Checkpoint mode : kModes) {
     runs.push_back({mode, false, true});
     runs.push_back({mode, true, true});
@@ -57,7 +57,7 @@ std::vector<Run> all_runs() {
   return runs;
 }
 
-std::string text_of(const Run& run) {
+std::string text_of(const Training& run) {
   return std::string(to_text(run.mode)) + (run.step ? ", step" : ", forward") +
          (run.fill_drain ? "" : ", 1F1B");
 }
@@ -66,14 +66,13 @@ at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].po
 
 // The output and the gradients of the input and the parameters, for two stages that both call
 // `make()`'s function between linear layers.
-Tensors results(const Run& run, const std::function<Function()>& make) {
+Tensors results(const Training& run, const std::function<Function()>& make) {
   testing::manual_seed(1);
   const nn::Sequential model(nn::Linear(8, 8), Call(make()), nn::Linear(8, 8), Call(make()),
                              nn::Linear(8, 8));
-  GPipe pipe(model, GPipeOptions({2, 3})
-                        .devices(testing::devices(2))
-                        .chunks(kChunks)
-                        .checkpoint(run.mode));
+  GPipe pipe(
+      model,
+      GPipeOptions({2, 3}).devices(testing::devices(2)).chunks(kChunks).checkpoint(run.mode));
   const at::Tensor x = torch::randn({6, 8}).to(device()).requires_grad_();
   testing::manual_seed(2);
   Tensors all;
@@ -96,7 +95,7 @@ Tensors results(const Run& run, const std::function<Function()>& make) {
 // With recomputes, the results of the same schedule without. GPUs may sum in another order each
 // time (fused attention's backward does).
 void expect_as_without_recompute(const std::function<Function()>& make) {
-  for (const Run& run : all_runs()) {
+  for (const Training& run : all_runs()) {
     SCOPED_TRACE(text_of(run));
     const Tensors want = results({Checkpoint::kNever, run.step, run.fill_drain}, make);
     const Tensors have = results(run, make);
@@ -189,7 +188,7 @@ TEST_F(Draws, OfFusedAttentionAreRepeated) {
 }
 
 TEST_F(Draws, OfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
-  const Run run{Checkpoint::kNever, true, false};
+  const Training run{Checkpoint::kNever, true, false};
   const auto make = []() -> Function { return &attention; };
   const auto states = [] {
     Tensors all;

@@ -183,8 +183,8 @@ TEST_P(OutOfMemoryTest, IsReportedWithItsPlaceAndThePipelineSurvives) {
   EXPECT_EQ(failure->stage, stage);
   EXPECT_EQ(failure->backward, phase != Phase::kForward);
   EXPECT_EQ(failure->recompute, phase == Phase::kRecompute);
-  const std::string layer = "layer " + std::to_string(2 * stage + 1) + " ('greedy" +
-                            std::to_string(stage) + "')";
+  const std::string layer =
+      "layer " + std::to_string(2 * stage + 1) + " ('greedy" + std::to_string(stage) + "')";
   EXPECT_EQ(failure->layer, layer);
   EXPECT_THAT(message, HasSubstr(std::string("in the ") +
                                  (phase == Phase::kForward     ? "forward"
@@ -222,12 +222,11 @@ std::string case_name(const ::testing::TestParamInfo<OutOfMemoryTest::ParamType>
 
 INSTANTIATE_TEST_SUITE_P(
     All, OutOfMemoryTest,
-    ::testing::Combine(::testing::Values(Phase::kForward, Phase::kRecompute, Phase::kBackward),
-                       ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                         Checkpoint::kNever),
-                       ::testing::Values(Way::kForward, Way::kOneFOneB, Way::kGPipe,
-                                         Way::kAnySchedule),
-                       ::testing::Range(int64_t{0}, kStages)),
+    ::testing::Combine(
+        ::testing::Values(Phase::kForward, Phase::kRecompute, Phase::kBackward),
+        ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever),
+        ::testing::Values(Way::kForward, Way::kOneFOneB, Way::kGPipe, Way::kAnySchedule),
+        ::testing::Range(int64_t{0}, kStages)),
     case_name);
 
 // A layer may handle it (and ask for less); another error of the same action has nothing to do with

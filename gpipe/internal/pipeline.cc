@@ -98,7 +98,13 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                          ports_of(j, programs_.routes(), skips));
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
-    works_.emplace_back(this, j);
+    actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
+    const std::vector<Layer>& layers = stages_[j].layers();
+    const void* const first = layers.empty() ? nullptr : layers.front().module.ptr().get();
+    works_.emplace_back(first, [this, j] {
+      const Stage& stage = stages_[j];
+      return place_of(actions_[j], stage.recomputing(), stage.current_layer());
+    });
   }
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -213,8 +219,9 @@ struct Pipeline::Run {
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
     Stage& stage = pipeline.stages_[action.stage];
-    StageWorkScope::begin_action(pipeline.works_[action.stage]);
+    pipeline.actions_[action.stage] = action;
     stage.begin_action();
+    StageWorkScope::begin_action(pipeline.works_[action.stage]);
     if (action.kind == ActionKind::kForward) {
       forward(action.stage, action.micro_batch, received, sent);
     } else {
@@ -332,9 +339,9 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (is_out_of_memory(failure.error)) memory = works_[action.stage].out_of_memory();
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    last_failure_ =
-        Failure{action.stage, action.micro_batch, action.kind != ActionKind::kForward,
-                recompute,    layer,              memory};
+    last_failure_ = Failure{
+        action.stage, action.micro_batch, action.kind != ActionKind::kForward, recompute, layer,
+        memory};
   }
   std::string where = place_of(action, recompute, layer);
   if (memory) where += "; " + shortage_text(*memory);

@@ -147,6 +147,7 @@ class Pipeline {
 
   const Ablation ablation_;
   std::vector<Stage> stages_;
+  std::vector<Action> actions_;           // [stage] the last that began; its worker's
   std::deque<StageWork> works_;           // [stage]
   std::vector<c10::Device> devices_;      // [stage]
   std::vector<int64_t> first_on_device_;  // [stage]

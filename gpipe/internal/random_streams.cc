@@ -107,7 +107,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, cons
 c10::ArrayRef<c10::IValue> arguments_of(const c10::OperatorHandle& op,
                                         const torch::jit::Stack& stack) {
   const size_t count = op.schema().arguments().size();
-  return {stack.data() + (stack.size() - count), count};
+  return c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
 }
 
 const c10::IValue* find_argument(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
@@ -183,9 +183,9 @@ bool is_fused_attention(const std::string& name) {
   for (const char* const part : {"_backward", "_math", "_for_cpu", "_fused_sdp_choice"}) {
     if (contains(name, part)) return false;
   }
-  for (const char* const part : {"aten::_scaled_dot_product_", "aten::_flash_attention_forward",
-                                 "aten::_efficient_attention_forward",
-                                 "aten::_cudnn_attention_forward"}) {
+  for (const char* const part :
+       {"aten::_scaled_dot_product_", "aten::_flash_attention_forward",
+        "aten::_efficient_attention_forward", "aten::_cudnn_attention_forward"}) {
     if (contains(name, part)) return true;
   }
   return false;

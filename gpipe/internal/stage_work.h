@@ -1,15 +1,18 @@
-// StageWork: for which stage of which pipeline a thread works.
+// StageWork: for which stage of a pipeline a thread works.
 //
 // Allocators see a thread and nothing else: what they tell (that memory is short, that a block was
-// taken) is put down to the stage whose action the thread runs.
+// taken) is put down to the stage whose action the thread runs. So is a wait for a device, in
+// tests.
 #ifndef GPIPE_INTERNAL_STAGE_WORK_H_
 #define GPIPE_INTERNAL_STAGE_WORK_H_
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "gpipe/out_of_memory.h"
 
@@ -20,23 +23,26 @@ namespace gpipe::internal {
 // Thread-safety: thread-safe.
 class StageWork {
  public:
-  StageWork(const void* pipeline, int64_t stage) : pipeline_(pipeline), stage_(stage) {}
+  // `place` tells what the stage is doing; it is called on the threads that work for it.
+  explicit StageWork(const void* first_layer, std::function<std::string()> place = nullptr)
+      : first_layer_(first_layer), place_(std::move(place)) {}
 
   // The one of the calling thread, or of the thread on whose behalf autograd uses this one; null
   // outside of the actions of stages.
   static StageWork* current();
 
-  // Its address alone, which names it.
-  const void* pipeline() const { return pipeline_; }
-  int64_t stage() const { return stage_; }
+  // The address of the stage's first layer, a torch::nn::Module, which names the stage.
+  const void* first_layer() const { return first_layer_; }
+  // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
+  std::string place() const { return place_ ? place_() : ""; }
 
   // What was missing last, since the stage began its action.
   std::optional<OutOfMemory> out_of_memory() const;
   void set_out_of_memory(std::optional<OutOfMemory> what);
 
  private:
-  const void* const pipeline_;
-  const int64_t stage_;
+  const void* const first_layer_;
+  const std::function<std::string()> place_;
   mutable std::mutex mutex_;
   std::optional<OutOfMemory> out_of_memory_;  // guarded by mutex_
 };
@@ -65,7 +71,7 @@ void report_out_of_memory(const OutOfMemory& what);
 
 // Makes CUDA's allocator report what it lacks, for the rest of the process. Idempotent. Nothing
 // happens where LibTorch has no CUDA, or an allocator that does not tell (cudaMallocAsync).
-// Requirements: CUDA is in use, that is, has tensors.
+// Requirements: the machine has a GPU.
 void watch_cuda_memory();
 
 }  // namespace gpipe::internal

@@ -66,14 +66,14 @@ Outputs attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   const int64_t seed = p > 0 ? take_seed(query) : 0;
   const Weights weights = weights_of(query, key, p, scale_of(query, scale), seed);
   const at::Tensor none = at::empty({0}, query.options());
-  return {at::matmul(weights.kept, value), none, none, none, query.size(-2), key.size(-2),
+  return {at::matmul(weights.kept, value),      none, none, none, query.size(-2), key.size(-2),
           at::empty({}, at::kLong).fill_(seed), none, none};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
-    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
-    const at::Tensor& value, const at::Tensor& /*bias*/, std::array<bool, 4> /*wanted*/,
-    const at::Tensor& /*out*/, const at::Tensor& /*logsumexp*/, const at::Tensor& /*cum_seq_q*/,
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& /*bias*/, std::array<bool, 4> /*wanted*/, const at::Tensor& /*out*/,
+    const at::Tensor& /*logsumexp*/, const at::Tensor& /*cum_seq_q*/,
     const at::Tensor& /*cum_seq_k*/, const c10::SymInt& /*max_q*/, const c10::SymInt& /*max_k*/,
     double p, bool /*is_causal*/, const at::Tensor& seed, const at::Tensor& /*offset*/,
     std::optional<double> scale) {
