@@ -10,7 +10,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <chrono>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -212,7 +215,57 @@ TEST(GPipeForward, StagesHaveTheirNumberOfIntraOpThreadsAndOthersKeepTheirs) {
     EXPECT_EQ(of_new_thread, usual) << "the default was left changed";
     pipe->forward(torch::ones({2, 2}));
     EXPECT_THAT(seen, ElementsAre(wanted, wanted));
+
+    seen.clear();
+    GPipe single(nn::Sequential(look(), look()),
+                 options({2}).chunks(1).cpu_threads_per_stage(wanted));
+    single->forward(torch::ones({2, 2}));
+    EXPECT_THAT(seen, ElementsAre(wanted, wanted));
+    EXPECT_EQ(at::get_num_threads(), usual) << "a single stage runs on the calling thread";
   }
+}
+
+int64_t threads_of_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+// All teams together would have more threads than there are cores; libgomp then lets none of them
+// spin (gpipe/internal/openmp_team.h).
+TEST(GPipeForward, OpenMpThreadsOfTheCallerEndBeforeALongRunAndThoseOfWorkersAfterIt) {
+  std::mutex mutex;
+  std::vector<int64_t> seen;
+  auto slow = layer<Tensor, Tensor>([&](Tensor x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::lock_guard<std::mutex> lock(mutex);
+    seen.push_back(threads_of_process());
+    return x + torch::ones({1 << 20}).exp().mean();
+  });
+  const int usual = at::get_num_threads();
+  std::thread([&] {
+    (void)at::get_num_threads();  // the first call sets the default
+    at::set_num_threads(4);
+    // A single micro-batch: the stages run one after the other.
+    GPipe pipe(nn::Sequential(slow, nn::Identity()), options({1, 1}).chunks(1));
+    const int64_t without_teams = threads_of_process();
+    // The first run does not know how long it takes. Its workers' threads end in the second.
+    for (const int run : {1, 2, 3}) {
+      (void)torch::ones({1 << 20}).exp();
+      seen.clear();
+      pipe->forward(torch::ones({2, 2}));
+      // An ended thread is listed for a moment longer.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const int64_t after = threads_of_process();
+      if (run == 1) {
+        EXPECT_THAT(seen, ElementsAre(without_teams + 3));
+        EXPECT_EQ(after, without_teams + 3 + 1);
+      } else {
+        EXPECT_THAT(seen, ElementsAre(without_teams + (run == 2 ? 1 : 0)));
+        EXPECT_EQ(after, without_teams);
+      }
+    }
+  }).join();
+  at::set_num_threads(usual);
 }
 
 TEST(GPipeForward, AnOutputWithOtherRowsThanTheMicroBatchIsRefused) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/foreign_nodes.h"
+#include "gpipe/internal/openmp_team.h"
 #include "gpipe/internal/packet_transport.h"
 #include "gpipe/internal/ports.h"
 #include "gpipe/internal/transfer.h"
@@ -25,6 +27,10 @@
 
 namespace gpipe::internal {
 namespace {
+
+// The ends and new starts of OpenMP teams take up to a millisecond: where that is more than a few
+// percent of a run, they stay.
+constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
 Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips) {
   std::vector<Route> routes;
@@ -109,19 +115,21 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  // A single worker has nothing to overlap with, so it runs on the caller's thread, unless a number
-  // of intra-op threads was asked for, which may differ from the caller's.
-  const bool inline_single = cpu_threads_per_stage == 0;
+  if (cpu_stages > 0) {
+    threads_asked_for_ = cpu_threads_per_stage;
+    workers_have_teams_ = threads > 1;
+  }
   const DefaultThreadsScope of_the_caller;
   if (workers == 0) workers = stages;
   worker_threads_.resize(workers);
+  // A single worker has nothing to overlap with, so it runs on the caller's thread.
   pool_ = std::make_unique<WorkerPool>(
       workers,
       [&](int64_t worker) {
         worker_threads_[worker] = at::RecordFunction::currentThreadId();
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
       },
-      inline_single);
+      /*inline_single=*/true);
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
   if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
@@ -303,9 +311,17 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.recomputes = &recomputes;
     options.observer = &complete;
   }
+  const bool release_teams = !on_caller && workers_have_teams_ && last_run_ >= kRunWorthATeam;
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
-    if (!on_caller) state.emplace(caller_state);
+    std::optional<ThreadsOfThisThreadScope> threads;
+    std::optional<OpenMpTeamRelease> team;
+    if (!on_caller) {
+      state.emplace(caller_state);
+      if (release_teams) team.emplace();
+    } else if (threads_asked_for_ > 0) {
+      threads.emplace(threads_asked_for_);
+    }
     AutocastCacheOff no_cache;
     InterceptionScope interception;
     StreamScope streams(pass.streams,
@@ -313,9 +329,12 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     StageWorkScope work(/*on_autograd_threads=*/!of_caller.empty());
     steps();
   };
+  if (release_teams) release_openmp_team();
+  const auto begin = std::chrono::steady_clock::now();
   PacketTransport transport(compiled.program, devices_, transfers_);
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, transport, Run{*this, pass, request, context}, options);
+  last_run_ = std::chrono::steady_clock::now() - begin;
   if (half != Half::kBackward) pass.inputs.finish_forward();
   std::exception_ptr error;
   if (failure) error = describe(*failure);

@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -153,11 +154,14 @@ class Pipeline {
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;
   LateChecks late_checks_;
+  int64_t threads_asked_for_ = 0;         // on the CPU; 0: as many as the calling thread has
+  bool workers_have_teams_ = false;       // of OpenMP threads
   std::vector<uint64_t> worker_threads_;  // [worker] as graph nodes know it
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock run_lock_;       // one run at a time
-  ProgramCache programs_;  // guarded by run_lock_
+  RunLock run_lock_;                                // one run at a time
+  ProgramCache programs_;                           // guarded by run_lock_
+  std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
