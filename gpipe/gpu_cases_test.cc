@@ -113,13 +113,13 @@ TEST_F(GpuCases, BackwardRunsInTheOrderOfTheScheduleOnHostAndDevice) {
 
 // Case 154: copies of a model on threads of one device, as data parallelism has them.
 TEST_F(GpuCases, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
+  const testing::HostWaitsAllowed waits;  // of these threads, for their results
   constexpr int kThreads = 2;
   std::vector<at::Tensor> outputs(kThreads);
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
   for (int k = 0; k < kThreads; ++k) {
     threads.emplace_back([&outputs, k] {
-      const testing::HostWaitsAllowed waits;
       nn::Sequential model(skip::testing::stash_layer({"x"}), skip::testing::pop_layer({"x"}));
       at::Tensor y = torch::full({4, 4}, static_cast<double>(k + 1), device());
       for (int round = 0; round < 50; ++round)
