@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -141,6 +142,31 @@ TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpo
   EXPECT_THAT([&] { run(0.5, true); }, refused);
   EXPECT_THAT([&] { run(0, true); }, passed);
   EXPECT_THAT([&] { run(0.5, false); }, passed);
+}
+
+// Their kernels are GPUs'; generators_test runs them where there are any.
+TEST_F(RandomStreamsTest, OperatorsThatDrawWithoutAGeneratorAreSeen) {
+  const RandomStreamsScope scope(&streams_);
+  const auto seen = [](const char* name) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(
+        kInterceptionKey);
+  };
+  for (const char* const name :
+       {"aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_fused_attention_overrideable", "aten::_flash_attention_forward",
+        "aten::_efficient_attention_forward", "aten::_cudnn_attention_forward", "aten::_cudnn_rnn",
+        "aten::miopen_rnn", "aten::_lstm_mps", "aten::native_dropout"}) {
+    EXPECT_TRUE(seen(name)) << name;
+  }
+  // These draw nothing, or by operators that are seen.
+  for (const char* const name :
+       {"aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math",
+        "aten::_scaled_dot_product_flash_attention_backward", "aten::_fused_sdp_choice",
+        "aten::dropout", "aten::_cudnn_rnn_backward"}) {
+    EXPECT_FALSE(seen(name)) << name;
+  }
 }
 
 TEST_F(RandomStreamsTest, TheFusedDropoutDrawsFromTheStream) {
