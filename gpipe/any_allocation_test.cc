@@ -56,7 +56,7 @@ struct Subject {
                  .chunks(kMicroBatches)
                  .checkpoint(mode)) {
     testing::manual_seed(2);
-    input = torch::randn({kMicroBatches, 2, 4, 4}).to(pipe->devices().front());
+    input = torch::randn({kMicroBatches, 2, 8, 8}).to(pipe->devices().front());
   }
 
   static torch::nn::Sequential model() {

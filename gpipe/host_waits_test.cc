@@ -62,6 +62,7 @@ TEST_P(HostWaitsTest, ThereAreNone) {
   const auto [partitions, mode, way, one_device] = GetParam();
   for (const testing::SampleModel& sample : testing::sample_models()) {
     for (const bool defer : {false, true}) {
+      if (defer && sample.name != "batch_norm") continue;
       const int64_t stages = std::min(partitions, sample.layers);
       std::vector<int64_t> balance(stages, 1);
       balance.back() += sample.layers - stages;
@@ -118,7 +119,7 @@ std::string case_name(const ::testing::TestParamInfo<HostWaitsTest::ParamType>& 
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HostWaitsTest,
-                         ::testing::Combine(::testing::Values(1, 2, 4),
+                         ::testing::Combine(::testing::Values(1, 3),
                                             ::testing::Values(Checkpoint::kAlways,
                                                               Checkpoint::kExceptLast,
                                                               Checkpoint::kNever),

@@ -75,8 +75,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const at::Tensor& /*bias*/, std::array<bool, 4> /*wanted*/, const at::Tensor& /*out*/,
     const at::Tensor& /*logsumexp*/, const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/, const c10::SymInt& /*max_q*/, const c10::SymInt& /*max_k*/,
-    double p, bool /*is_causal*/, const at::Tensor& seed, const at::Tensor& /*offset*/,
+    const at::Tensor& /*cum_seq_k*/, c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double p,
+    bool /*is_causal*/, const at::Tensor& seed, const at::Tensor& /*offset*/,
     std::optional<double> scale) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const c10::DeviceGuard guard(query.device());
