@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
 
