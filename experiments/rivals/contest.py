@@ -24,13 +24,16 @@ class Program:
         self.timeout = timeout
         self.errors = tempfile.TemporaryFile()
         self.rest = b""
-        environment = {**os.environ, **contestant.environment}
+        # It is killed in the end, and its files with it.
+        self.folder = tempfile.TemporaryDirectory(prefix="rivals-")
+        environment = {**os.environ, "TMPDIR": self.folder.name, **contestant.environment}
         try:
             # A session of its own: Ctrl-C is for us, and all that it started ends with it.
             self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=self.errors, env=environment, start_new_session=True)
         except OSError as error:
             self.errors.close()
+            self.folder.cleanup()
             raise Failed(f"did not start: {error.strerror}") from None
 
     def answer(self, command=None):
@@ -74,6 +77,7 @@ class Program:
         self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
+        self.folder.cleanup()
 
 
 class Entry:
