@@ -130,7 +130,7 @@ StageMemory::StageMemory(const GPipe& pipe) : pipe_(pipe) {
                       "memory is counted on the CPU and on CUDA devices, not on ", device,
                       " (stage ", j, ")");
     cuda = cuda || device.is_cuda();
-    stages.push_back({pipe[layer].get(), device});
+    stages.push_back({(*pipe)[layer].get(), device});
     layer += pipe->balance()[j];
     if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
       devices_.push_back(device);
@@ -164,8 +164,8 @@ std::vector<StagePeak> StageMemory::stages() const {
       }
     };
     for (int64_t k = 0; k < pipe_->balance()[j]; ++k, ++layer) {
-      add(pipe_[layer]->parameters());
-      add(pipe_[layer]->buffers());
+      add((*pipe_)[layer]->parameters());
+      add((*pipe_)[layer]->buffers());
     }
     peaks.push_back(peak);
   }

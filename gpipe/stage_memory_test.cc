@@ -67,7 +67,7 @@ TEST_F(StageMemoryTest, StagesOnOneDeviceAreToldApart) {
   EXPECT_EQ(devices[0].device, device());
   EXPECT_GE(devices[0].allocated, (5 + 2 + 1) * kChunks * kActivation);
   EXPECT_EQ(devices[0].reserved.has_value(), testing::for_gpus());
-  if (devices[0].reserved) EXPECT_GE(*devices[0].reserved, devices[0].allocated);
+  EXPECT_GE(devices[0].reserved.value_or(devices[0].allocated), devices[0].allocated);
 }
 
 TEST_F(StageMemoryTest, CheckpointedStagesTakeLess) {
