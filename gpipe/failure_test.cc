@@ -195,7 +195,9 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
   const auto place =
       AllOf(HasSubstr("trouble in the layer"), HasSubstr("stage " + std::to_string(stage) + ","),
             HasSubstr("micro-batch " + std::to_string(micro_batch) + ","), HasSubstr(layer),
-            HasSubstr(phase == Phase::kForward ? "in the forward of" : "in the backward of"));
+            HasSubstr(phase == Phase::kForward     ? "in the forward of"
+                      : phase == Phase::kRecompute ? "in the recompute of"
+                                                   : "in the backward of"));
   switch (kind) {
     case Kind::kC10:
       EXPECT_THAT([&] { subject.train(entry); }, ::testing::ThrowsMessage<c10::ValueError>(place));
@@ -222,6 +224,7 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
   EXPECT_EQ(failure->stage, stage);
   EXPECT_EQ(failure->micro_batch, micro_batch);
   EXPECT_EQ(failure->backward, phase != Phase::kForward);
+  EXPECT_EQ(failure->recompute, phase == Phase::kRecompute);
   EXPECT_EQ(failure->layer, layer);
 
   EXPECT_GT(subject.control->storages.size(), 0u);

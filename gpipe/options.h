@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/out_of_memory.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -170,8 +171,11 @@ struct GraphUse {
 struct Failure {
   int64_t stage = 0;
   int64_t micro_batch = 0;
-  bool backward = false;  // in backward or its recompute
-  std::string layer;      // "layer 5 ('relu')" or "the loss function"
+  bool backward = false;   // in backward or its recompute
+  bool recompute = false;  // in the recompute
+  std::string layer;       // "layer 5 ('relu')" or "the loss function"
+  // Of a c10::OutOfMemoryError, where the allocator tells (CUDA's does); otherwise none.
+  std::optional<OutOfMemory> out_of_memory = std::nullopt;
 };
 
 }  // namespace gpipe

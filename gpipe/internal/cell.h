@@ -177,6 +177,7 @@ struct Cell {
   struct Recompute {
     std::vector<Packet> inputs;
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
+    GivenGenerators given;                  // to operators in its forward
     bool done = false;                      // the graph is there again, before its backward
   };
   std::optional<Recompute> recompute;

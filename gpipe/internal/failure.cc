@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <cstdint>
+#include <cstdio>
 #include <stdexcept>
 #include <typeinfo>
 #include <utility>
@@ -36,6 +39,21 @@ void rethrow_longer_of_any(const std::exception& error, const std::string& where
   (rethrow_longer<T>(error, where), ...);
 }
 
+std::string size_text(int64_t bytes) {
+  const std::string exact = std::to_string(bytes) + " bytes";
+  auto size = static_cast<double>(bytes);
+  if (size < 1024) return exact;
+  const char* unit = nullptr;
+  for (const char* const next : {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}) {
+    if (size < 1024) break;
+    size /= 1024;
+    unit = next;
+  }
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.2f %s", size, unit);
+  return text.data() + (" (" + exact + ")");
+}
+
 }  // namespace
 
 void rethrow_with(std::exception_ptr error, const std::string& where) {
@@ -56,6 +74,21 @@ void rethrow_with(std::exception_ptr error, const std::string& where) {
                           std::overflow_error, std::underflow_error>(e, where);
     throw;
   }
+}
+
+bool is_out_of_memory(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+std::string shortage_text(const OutOfMemory& memory) {
+  return memory.device.str() + " was asked for " + size_text(memory.asked) + "; " +
+         size_text(memory.free) + " of " + size_text(memory.total) + " were free";
 }
 
 }  // namespace gpipe::internal

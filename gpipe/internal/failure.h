@@ -5,6 +5,8 @@
 #include <exception>
 #include <string>
 
+#include "gpipe/out_of_memory.h"
+
 namespace gpipe::internal {
 
 // Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
@@ -12,6 +14,13 @@ namespace gpipe::internal {
 // other type, including a user's class derived from one of these, is rethrown unchanged. `error`
 // itself is never changed: the user may keep it and throw it again.
 [[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
+
+// Whether it is a c10::OutOfMemoryError.
+bool is_out_of_memory(const std::exception_ptr& error);
+
+// "cuda:1 was asked for 3.50 GiB (3758096384 bytes); 512 bytes of 79.00 GiB (84825604096 bytes)
+// were free"
+std::string shortage_text(const OutOfMemory& memory);
 
 }  // namespace gpipe::internal
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
@@ -119,6 +120,26 @@ TEST(RethrowWith, TheStandardLibrarysErrorsGetALongerMessage) {
     EXPECT_EQ(outcome.type, typeid(std::out_of_range).name());
     EXPECT_EQ(outcome.message, "trouble (" + std::string(where) + ")");
   }
+}
+
+TEST(IsOutOfMemory, KnowsLibTorchsErrorAndWhatIsDerivedFromIt) {
+  struct Own : c10::OutOfMemoryError {
+    using c10::OutOfMemoryError::OutOfMemoryError;
+  };
+  EXPECT_TRUE(is_out_of_memory(torch_error<c10::OutOfMemoryError>()));
+  EXPECT_TRUE(is_out_of_memory(torch_error<Own>()));
+  EXPECT_FALSE(is_out_of_memory(torch_error<c10::Error>()));
+  EXPECT_FALSE(is_out_of_memory(std::make_exception_ptr(std::bad_alloc())));
+  EXPECT_FALSE(is_out_of_memory(std::make_exception_ptr(7)));
+}
+
+TEST(ShortageText, SaysWhatWasAskedForAndWhatThereWas) {
+  EXPECT_EQ(shortage_text({c10::Device("cuda:1"), int64_t{7} << 29, 512, int64_t{79} << 30}),
+            "cuda:1 was asked for 3.50 GiB (3758096384 bytes); 512 bytes of 79.00 GiB "
+            "(84825604096 bytes) were free");
+  EXPECT_EQ(shortage_text({c10::Device("cuda:0"), 1024, 0, int64_t{3} << 60}),
+            "cuda:0 was asked for 1.00 KiB (1024 bytes); 0 bytes of 3.00 EiB (3458764513820540928 "
+            "bytes) were free");
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "gpipe/internal/micro_batch_loss.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -130,14 +132,29 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
 }
 
 double MicroBatchLoss::total() const {
+  const Tensors losses = on_host();
   double total = 0;
   for (size_t i = 0; i < losses_.size(); ++i) {
     // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
     if (!(weights_[i] > 0)) continue;
     if (losses_[i].is_meta()) return std::numeric_limits<double>::quiet_NaN();  // has no value
-    total += weights_[i] * losses_[i].item<double>();
+    total += weights_[i] * losses[i].item<double>();
   }
   return total;
+}
+
+// [micro-batch] With one wait for the device, not one for each.
+Tensors MicroBatchLoss::on_host() const {
+  const c10::Device device = losses_.front().device();
+  const auto elsewhere = [&](const at::Tensor& loss) { return loss.device() != device; };
+  if (device.is_cpu() || device.is_meta() ||
+      std::any_of(losses_.begin(), losses_.end(), elsewhere)) {
+    return losses_;
+  }
+  Tensors scalars;
+  scalars.reserve(losses_.size());
+  for (const at::Tensor& loss : losses_) scalars.push_back(loss.reshape({}));
+  return at::stack(scalars).cpu().unbind();
 }
 
 }  // namespace gpipe::internal

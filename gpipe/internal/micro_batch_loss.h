@@ -43,6 +43,8 @@ class MicroBatchLoss {
   double total() const;
 
  private:
+  Tensors on_host() const;
+
   const LossFn& loss_fn_;
   const bool keep_outputs_;
   const MiniBatch mini_batch_;

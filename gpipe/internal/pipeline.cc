@@ -46,8 +46,9 @@ std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation&
 }
 
 // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
-std::string place_of(const Action& action, const std::string& layer) {
-  const std::string what = action.kind == ActionKind::kForward          ? "forward"
+std::string place_of(const Action& action, bool recompute, const std::string& layer) {
+  const std::string what = recompute                                    ? "recompute"
+                           : action.kind == ActionKind::kForward        ? "forward"
                            : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
                                                                         : "backward";
   return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
@@ -104,6 +105,13 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     if (graphs) stages_.back().use_graphs();
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
+    actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
+    const std::vector<Layer>& layers = stages_[j].layers();
+    const void* const first = layers.empty() ? nullptr : layers.front().module.ptr().get();
+    works_.emplace_back(first, [this, j] {
+      const Stage& stage = stages_[j];
+      return place_of(actions_[j], stage.recomputing(), stage.current_layer());
+    });
   }
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -126,6 +134,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
   if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
+  if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
+    watch_cuda_memory();
+  }
   shut_at_exit();
 }
 
@@ -224,12 +235,16 @@ struct Pipeline::Run {
     const c10::Device device = pipeline.devices_[action.stage];
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
-    pipeline.stages_[action.stage].begin_action();
+    Stage& stage = pipeline.stages_[action.stage];
+    pipeline.actions_[action.stage] = action;
+    stage.begin_action();
+    StageWorkScope::begin_action(pipeline.works_[action.stage]);
     if (action.kind == ActionKind::kForward) {
       forward(action.stage, action.micro_batch, received, sent);
     } else {
       backward(action.stage, action.micro_batch, part_of(action.kind), received, sent);
     }
+    stage.end_layers();
   }
 
   void forward(int64_t j, int64_t i, std::vector<Packet>& received,
@@ -320,6 +335,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     InterceptionScope interception;
     StreamScope streams(pass.streams,
                         devices_[compiled.program.workers[worker].front().action.stage]);
+    StageWorkScope work(/*on_autograd_threads=*/!of_caller.empty());
     steps();
   };
   if (release_teams) release_openmp_team();
@@ -344,14 +360,21 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
   const Action& action = *failure.action;
   // The stage has run nothing since.
-  const std::string layer = stages_[action.stage].current_layer();
+  const Stage& stage = stages_[action.stage];
+  const std::string layer = stage.current_layer();
+  const bool recompute = stage.recomputing();
+  std::optional<OutOfMemory> memory;
+  if (is_out_of_memory(failure.error)) memory = works_[action.stage].out_of_memory();
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    last_failure_ =
-        Failure{action.stage, action.micro_batch, action.kind != ActionKind::kForward, layer};
+    last_failure_ = Failure{
+        action.stage, action.micro_batch, action.kind != ActionKind::kForward, recompute, layer,
+        memory};
   }
+  std::string where = place_of(action, recompute, layer);
+  if (memory) where += "; " + shortage_text(*memory);
   try {
-    rethrow_with(failure.error, place_of(action, layer));
+    rethrow_with(failure.error, where);
   } catch (...) {
     return std::current_exception();
   }

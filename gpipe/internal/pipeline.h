@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@
 #include "gpipe/internal/program_cache.h"
 #include "gpipe/internal/run_context.h"
 #include "gpipe/internal/stage.h"
+#include "gpipe/internal/stage_work.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/options.h"
 #include "gpipe/runtime/executor.h"
@@ -149,6 +151,8 @@ class Pipeline {
 
   const Ablation ablation_;
   std::vector<Stage> stages_;
+  std::vector<Action> actions_;           // [stage] the last that began; its worker's
+  std::deque<StageWork> works_;           // [stage]
   std::vector<c10::Device> devices_;      // [stage]
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;

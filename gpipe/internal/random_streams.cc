@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "gpipe/checkpoint.h"
 #include "interception/interception.h"
 
 namespace gpipe::internal {
@@ -66,7 +68,8 @@ bool has_generators(c10::Device device) {
   return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
 }
 
-// Replaces every operator with an argument `generator`: fills it in if it is absent.
+// Replaces every operator with an argument `generator`: fills it in if it is absent, and replaces
+// it in a recompute.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
@@ -75,7 +78,11 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const size_t base = stack->size() - schema.size();
     for (size_t i = 0; i < schema.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
-      if (schema[i].name() != "generator" || !value.isNone()) continue;
+      if (schema[i].name() != "generator") continue;
+      if (!value.isNone()) {
+        value = c10::IValue(draws->given(value.toGenerator()));
+        continue;
+      }
       const c10::Device device =
           device_of(schema, c10::ArrayRef<c10::IValue>(stack->data() + base, schema.size()));
       if (has_generators(device)) value = c10::IValue(draws->generator(device));
@@ -102,6 +109,100 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, cons
   return {input.mul(mask).mul(1 / (1 - p)), mask};
 }
 
+c10::ArrayRef<c10::IValue> arguments_of(const c10::OperatorHandle& op,
+                                        const torch::jit::Stack& stack) {
+  const size_t count = op.schema().arguments().size();
+  return c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
+}
+
+const c10::IValue* find_argument(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                 const char* name) {
+  const std::optional<int> index = op.schema().argumentIndexWithName(name);
+  return index ? &arguments_of(op, stack)[*index] : nullptr;
+}
+
+// While it lives, the default generator of a device is in the state of another one. Only one lives
+// at a time; what else draws from it meanwhile, outside of pipelines, gets numbers of ours.
+class DefaultGeneratorScope {
+ public:
+  explicit DefaultGeneratorScope(const at::Generator& state)
+      : lock_(mutex()), generator_(at::globalContext().defaultGenerator(state.device())) {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    former_ = generator_.get_state();
+    generator_.set_state(state.get_state());
+  }
+  ~DefaultGeneratorScope() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(former_);
+  }
+  DefaultGeneratorScope(const DefaultGeneratorScope&) = delete;
+  DefaultGeneratorScope& operator=(const DefaultGeneratorScope&) = delete;
+
+ private:
+  static std::mutex& mutex() {
+    static auto* const made = new std::mutex;
+    return *made;
+  }
+  const std::lock_guard<std::mutex> lock_;
+  at::Generator generator_;
+  at::Tensor former_;
+};
+
+// Fused attention draws its dropout from the default generator of its device, and takes no other.
+// It reads the generator when it is launched, so its numbers are settled when it returns.
+void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                            torch::jit::Stack* stack) {
+  InterceptionPause pause;
+  RandomStreams* const draws = RandomStreams::current();
+  const c10::IValue* const p = find_argument(op, *stack, "dropout_p");
+  std::optional<DefaultGeneratorScope> scope;
+  if (draws != nullptr && p->toDouble() > 0) {
+    const c10::Device device = device_of(op.schema().arguments(), arguments_of(op, *stack));
+    draws->check_not_recording("a device's default generator");
+    if (has_generators(device)) scope.emplace(draws->generator(device));
+  }
+  op.redispatchBoxed(after_interception(keys), stack);
+}
+
+// Recurrent layers of cuDNN, MIOpen and Metal keep a state of their own for dropout between their
+// layers, which goes on from call to call.
+void without_repetition(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                        torch::jit::Stack* stack) {
+  const bool drops = find_argument(op, *stack, "train")->toBool() &&
+                     find_argument(op, *stack, "dropout")->toDouble() > 0;
+  const RandomStreams* const draws = RandomStreams::current();
+  if (drops && draws != nullptr) draws->check_not_recording("a state of the operator's own");
+  TORCH_CHECK(!(drops && is_checkpointing()), op.operator_name().name,
+              " draws its dropout from a state of its own, so the recompute of a checkpointed "
+              "micro-batch could not drop the same and would give wrong gradients. Set the "
+              "recurrent layer's dropout to 0 and put torch::nn::Dropout between single layers, or "
+              "use Checkpoint::kNever for this partition (GPipeOptions::partition_checkpoints)");
+  InterceptionPause pause;
+  op.redispatchBoxed(after_interception(keys), stack);
+}
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// The operators of LibTorch that draw without an argument `generator` and that are not made of
+// others that have one.
+bool is_fused_attention(const std::string& name) {
+  for (const char* const part : {"_backward", "_math", "_for_cpu", "_fused_sdp_choice"}) {
+    if (contains(name, part)) return false;
+  }
+  for (const char* const part :
+       {"aten::_scaled_dot_product_", "aten::_flash_attention_forward",
+        "aten::_efficient_attention_forward", "aten::_cudnn_attention_forward"}) {
+    if (contains(name, part)) return true;
+  }
+  return false;
+}
+
+bool keeps_its_own_state(const std::string& name) {
+  return name == "aten::_cudnn_rnn" || name == "aten::miopen_rnn" || name == "aten::_lstm_mps";
+}
+
 bool has_generator(const c10::FunctionSchema& schema) {
   const std::vector<c10::Argument>& arguments = schema.arguments();
   return std::any_of(arguments.begin(), arguments.end(),
@@ -111,8 +212,14 @@ bool has_generator(const c10::FunctionSchema& schema) {
 void intercept() {
   static const Interceptor interceptor([](torch::Library& aten) {
     for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
-      if (!has_generator(op.schema())) return;
-      aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+      const std::string& full_name = op.operator_name().name;
+      if (has_generator(op.schema())) {
+        aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_generator>());
+      } else if (is_fused_attention(full_name) && op.schema().argumentIndexWithName("dropout_p")) {
+        aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_default_generator>());
+      } else if (keeps_its_own_state(full_name)) {
+        aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&without_repetition>());
+      }
     });
     aten.impl("native_dropout", torch::CppFunction(native_dropout));
   });
@@ -173,6 +280,25 @@ uint64_t RandomStreams::seed_of_draw(uint64_t step_seed, int64_t micro_batch,
   return seed_of_number(seed_of(step_seed, micro_batch, draw.layer), draw.number);
 }
 
+void RandomStreams::check_not_recording(const char* what) const {
+  TORCH_CHECK(recorder_ == nullptr, "random numbers are drawn from ", what);
+}
+
+at::Generator RandomStreams::given(const at::Generator& generator) {
+  check_not_recording("a generator of a layer's own");
+  if (given_ == nullptr) return generator;
+  if (is_checkpointing()) {
+    at::Generator same = generator;  // another handle
+    const std::lock_guard<std::mutex> lock(same.mutex());
+    given_->states.push_back(same.clone());
+  } else if (is_recomputing() && given_->next < given_->states.size()) {
+    const at::Generator& state = given_->states[given_->next++];
+    // A copy: a graph that is kept is recomputed again.
+    if (state.device() == generator.device()) return state.clone();
+  }
+  return generator;
+}
+
 RandomStreams* RandomStreams::current() {
   if (current_draws != nullptr) return current_draws;
   const auto* info =
@@ -185,16 +311,22 @@ RandomStreamsOfAutogradScope::RandomStreamsOfAutogradScope(RandomStreams* draws)
   intercept();
 }
 
-RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log)
-    : draws_(draws), former_(current_draws), former_log_(draws->log_) {
+RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log,
+                                       GivenGenerators* given)
+    : draws_(draws),
+      former_(current_draws),
+      former_log_(draws->log_),
+      former_given_(draws->given_) {
   intercept();
   draws_->log_ = log;
+  draws_->given_ = given;
   current_draws = draws;
 }
 
 RandomStreamsScope::~RandomStreamsScope() {
   current_draws = former_;
   draws_->log_ = former_log_;
+  draws_->given_ = former_given_;
 }
 
 uint64_t draw_step_seed() {

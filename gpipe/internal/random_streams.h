@@ -4,7 +4,9 @@
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline, every random operator that was given no generator gets one that is seeded from (step,
 // micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
-// threads, balance, schedule or checkpoint mode.
+// threads, balance, schedule or checkpoint mode. An operator that takes no generator (fused
+// attention) finds the device's default one in that state, and one that was given a generator gets,
+// in a recompute, a copy of it as it was in the forward.
 #ifndef GPIPE_INTERNAL_RANDOM_STREAMS_H_
 #define GPIPE_INTERNAL_RANDOM_STREAMS_H_
 
@@ -12,6 +14,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -34,6 +37,14 @@ struct DrawRecorder {
   };
   std::vector<at::Generator> generators;
   std::vector<Draw> draws;  // those that were made
+};
+
+// The generators that a layer gave to operators in the forward of a checkpointed cell, as they were
+// before each draw, so that the recompute draws the same and leaves the layer's own alone. A value
+// type.
+struct GivenGenerators {
+  std::vector<at::Generator> states;  // [draw]
+  size_t next = 0;                    // that the recompute will use
 };
 
 // The generators of one stage or one loop.
@@ -64,9 +75,15 @@ class RandomStreams {
   // Null ends the recording. Throws, in generator(), c10::Error for a draw on another device or
   // without a generator left.
   void record(DrawRecorder* recorder) { recorder_ = recorder; }
+  // Throws c10::Error while something is recorded: `what`, from which numbers are drawn, would give
+  // every replay the same ones.
+  void check_not_recording(const char* what) const;
   // The seed that generator() would give the generator of this draw.
   static uint64_t seed_of_draw(uint64_t step_seed, int64_t micro_batch,
                                const DrawRecorder::Draw& draw);
+
+  // What to draw from instead of a generator that the layer gave.
+  at::Generator given(const at::Generator& generator);
 
   // The current one of this thread, or null.
   static RandomStreams* current();
@@ -89,15 +106,18 @@ class RandomStreams {
   int64_t draws_ = 0;
   DrawRecorder* recorder_ = nullptr;
   std::vector<DrawRecord>* log_ = nullptr;
+  GivenGenerators* given_ = nullptr;
   std::vector<Entry> entries_;
 };
 
 // Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
 // on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
-// unless it is null.
+// unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and used
+// while is_recomputing().
 class RandomStreamsScope {
  public:
-  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr);
+  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr,
+                              GivenGenerators* given = nullptr);
   ~RandomStreamsScope();
   RandomStreamsScope(const RandomStreamsScope&) = delete;
   RandomStreamsScope& operator=(const RandomStreamsScope&) = delete;
@@ -106,6 +126,7 @@ class RandomStreamsScope {
   RandomStreams* draws_;
   RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
+  GivenGenerators* former_given_;
 };
 
 // While it lives, autograd's own threads that run a node on this thread's behalf, as for nodes on

@@ -3,6 +3,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_cudnn_rnn.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -12,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/checkpoint.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 #include "interception/interception.h"
@@ -19,7 +24,9 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::AllOf;
 using testing::EqualsBitwise;
+using ::testing::HasSubstr;
 
 // Long enough that two streams never draw the same.
 at::Tensor draw() { return torch::randn({16}, at::kDouble); }
@@ -94,6 +101,72 @@ TEST_F(RandomStreamsTest, AGivenGeneratorIsUsedAndIsNoDrawOfTheStream) {
   streams_.enter(1, 2, 3);
   EXPECT_THAT(at::rand({8}, seeded()), EqualsBitwise(expected));
   EXPECT_THAT(draw(), EqualsBitwise(first));
+}
+
+TEST_F(RandomStreamsTest, ARecomputeDrawsAgainFromAGivenGeneratorAndLeavesItAlone) {
+  at::Generator generator = at::detail::createCPUGenerator(42);
+  GivenGenerators given;
+  const RandomStreamsScope scope(&streams_, nullptr, &given);
+  at::Tensor first, second;
+  {
+    const CheckpointPhaseScope phase(CheckpointPhase::kCheckpointing);
+    first = at::rand({8}, generator);
+    second = at::randperm(8, generator);
+  }
+  EXPECT_EQ(given.states.size(), 2u);
+  const at::Tensor state = generator.get_state();
+  for (int repeat = 0; repeat < 2; ++repeat) {  // a graph may be kept
+    const CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
+    given.next = 0;
+    EXPECT_THAT(at::rand({8}, generator), EqualsBitwise(first));
+    EXPECT_THAT(at::randperm(8, generator), EqualsBitwise(second));
+  }
+  EXPECT_THAT(generator.get_state(), EqualsBitwise(state));
+  // Neither in a cell without a recompute nor outside is anything kept.
+  EXPECT_FALSE(at::rand({8}, generator).equal(first));
+  EXPECT_EQ(given.states.size(), 2u);
+}
+
+TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpointedCell) {
+  const at::Tensor x = at::ones({2, 2, 2});
+  const auto run = [&](double dropout, bool train) {
+    (void)at::_cudnn_rnn(x, {x}, 4, {}, x, {}, 2, 2, 0, 1, false, dropout, train, false, {}, {});
+  };
+  const auto refused = ::testing::ThrowsMessage<c10::Error>(
+      AllOf(HasSubstr("aten::_cudnn_rnn"), HasSubstr("Checkpoint::kNever")));
+  // What is not refused comes to LibTorch, which has no such operator for the CPU.
+  const auto passed = ::testing::ThrowsMessage<c10::Error>(HasSubstr("Could not run"));
+  const RandomStreamsScope scope(&streams_);
+  EXPECT_THAT([&] { run(0.5, true); }, passed);
+  const CheckpointPhaseScope phase(CheckpointPhase::kCheckpointing);
+  EXPECT_THAT([&] { run(0.5, true); }, refused);
+  EXPECT_THAT([&] { run(0, true); }, passed);
+  EXPECT_THAT([&] { run(0.5, false); }, passed);
+}
+
+// Their kernels are GPUs'; generators_test runs them where there are any.
+TEST_F(RandomStreamsTest, OperatorsThatDrawWithoutAGeneratorAreSeen) {
+  const RandomStreamsScope scope(&streams_);
+  const auto seen = [](const char* name) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(
+        kInterceptionKey);
+  };
+  for (const char* const name :
+       {"aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_fused_attention_overrideable", "aten::_flash_attention_forward",
+        "aten::_efficient_attention_forward", "aten::_cudnn_attention_forward", "aten::_cudnn_rnn",
+        "aten::miopen_rnn", "aten::_lstm_mps", "aten::native_dropout"}) {
+    EXPECT_TRUE(seen(name)) << name;
+  }
+  // These draw nothing, or by operators that are seen.
+  for (const char* const name :
+       {"aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math",
+        "aten::_scaled_dot_product_flash_attention_backward", "aten::_fused_sdp_choice",
+        "aten::dropout", "aten::_cudnn_rnn_backward"}) {
+    EXPECT_FALSE(seen(name)) << name;
+  }
 }
 
 TEST_F(RandomStreamsTest, TheFusedDropoutDrawsFromTheStream) {
@@ -270,6 +343,26 @@ TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
     EXPECT_THAT(torch::randn({16}, generator, at::kDouble), EqualsBitwise(want[k])) << k;
   }
   EXPECT_THAT(two_layers(3)[2], EqualsBitwise(want[2])) << "as before";
+}
+
+// A replay cannot seed them anew.
+TEST_F(RandomStreamsTest, OtherGeneratorsCannotBeRecorded) {
+  const auto refused = [](const char* what) {
+    return ::testing::ThrowsMessage<c10::Error>(HasSubstr(what));
+  };
+  at::Generator generator = at::detail::createCPUGenerator(42);
+  const at::Tensor x = at::ones({2, 2, 2});
+  const auto recurrent = [&](double dropout) {
+    (void)at::_cudnn_rnn(x, {x}, 4, {}, x, {}, 2, 2, 0, 1, false, dropout, true, false, {}, {});
+  };
+  const RandomStreamsScope scope(&streams_);
+  DrawRecorder recorder;
+  streams_.record(&recorder);
+  EXPECT_THAT([&] { (void)at::rand({8}, generator); }, refused("of a layer's own"));
+  EXPECT_THAT([&] { recurrent(0.5); }, refused("of the operator's own"));
+  EXPECT_THAT([&] { recurrent(0); }, refused("Could not run"));
+  streams_.record(nullptr);
+  EXPECT_NO_THROW((void)at::rand({8}, generator));
 }
 
 }  // namespace

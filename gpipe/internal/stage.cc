@@ -105,24 +105,26 @@ std::string Stage::current_layer() const {
 }
 
 Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
-                                std::vector<Packet>& inputs, bool keep_inputs) {
+                                std::vector<Packet>& inputs, bool keep_inputs,
+                                GivenGenerators* given) {
   if (graphs_ == nullptr) {
-    Result result = call_layers(run, micro_batch, inputs, keep_inputs);
+    Result result = call_layers(run, micro_batch, inputs, keep_inputs, given);
     if (run.plan.record) add_outputs(result);
     return result;
   }
-  const StageGraphs::Layers layers{
-      layers_.size(), draws_,
-      [&](std::vector<Packet>& values, bool keep) {
-        return call_layers(run, micro_batch, values, keep);
-      },
-      [this](LayersResult& result) { add_outputs(result); }, [this] { return current_layer(); }};
+  const StageGraphs::Layers layers{layers_.size(), draws_,
+                                   [&](std::vector<Packet>& values, bool keep) {
+                                     return call_layers(run, micro_batch, values, keep, given);
+                                   },
+                                   [this](LayersResult& result) { add_outputs(result); },
+                                   [this] { return current_layer(); }};
   running_layer_ = -1;
   return graphs_->run(run, micro_batch, inputs, keep_inputs, has_loss_, layers);
 }
 
 Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
-                                 std::vector<Packet>& inputs, bool keep_inputs) {
+                                 std::vector<Packet>& inputs, bool keep_inputs,
+                                 GivenGenerators* given) {
   const CellPlan& plan = run.plan;
   Result result;
   CellGraph& graph = result.graph;
@@ -140,7 +142,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
     if (skip) tracker.stash(*skip, std::move(tensors[k][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
-  RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr);
+  RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr, given);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
@@ -351,6 +353,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
   has_loss_ = has_loss_ || loss != nullptr;
   Result result;
+  GivenGenerators given;
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
@@ -359,11 +362,13 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
-    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes);
+    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
+                        recomputes ? &given : nullptr);
   }
   std::vector<Packet> outputs = hand_over(plan, result);
   if (recomputes && any_needs_grad(outputs)) {
-    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), false};
+    cell.recompute =
+        Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given), false};
     result.graph = CellGraph();
   } else {
     inputs.clear();
@@ -377,6 +382,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
   const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
+  recomputing_ = true;
   check_kept(kept.inputs, "between its forward and its recompute");
   run.plan.model.check_parameters(index_);
   std::vector<Packet> copy;
@@ -387,9 +393,11 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr, micro_batch);
-  Result result =
-      run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs, /*keep_inputs=*/false);
+  kept.given.next = 0;
+  Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
+                             /*keep_inputs=*/false, &kept.given);
   check_recomputed(run, fingerprints_of(result), kept.fingerprints);
+  recomputing_ = false;
   return std::move(result.graph);
 }
 

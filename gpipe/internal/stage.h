@@ -73,8 +73,12 @@ class Stage {
 
   // Called before the first cell of a run.
   void begin_run();
-  // Before each action: no layer is to blame yet.
-  void begin_action() { running_layer_ = -1; }
+  // Before each action, and when its layers are done: no layer is to blame.
+  void begin_action() {
+    running_layer_ = -1;
+    recomputing_ = false;
+  }
+  void end_layers() { running_layer_ = -1; }
 
   // From now on kernels are recorded as graphs where they can be.
   void use_graphs();
@@ -86,6 +90,8 @@ class Stage {
 
   // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
   std::string current_layer() const;
+  // Whether that was in a recompute.
+  bool recomputing() const { return recomputing_; }
 
  private:
   using Result = LayersResult;
@@ -94,11 +100,11 @@ class Stage {
   // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
   // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
   // each layer. Otherwise they are consumed, so that an input is freed as soon as the layers are
-  // done with it.
+  // done with it. `given` is for a checkpointed cell and its recompute, otherwise null.
   Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
-                    bool keep_inputs);
+                    bool keep_inputs, GivenGenerators* given);
   Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
-                     bool keep_inputs);
+                     bool keep_inputs, GivenGenerators* given);
   // The inputs as the layers get them: [port][tensor].
   std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
                                               const std::vector<Packet>& inputs, Result& result,
@@ -128,6 +134,7 @@ class Stage {
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
   bool has_loss_ = false;                // a loss was computed here
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
+  bool recomputing_ = false;             // stays if the recompute fails
   // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
   // the memory would change an output on its way. The pointers are weak: no other memory gets the
   // same address.

@@ -10,7 +10,13 @@ source tools/ci/checks.sh
 check "a GPU is here" nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
-tests "GPU tests" . --config=gpu //...
+# Tests of two GPUs have nothing to show on one.
+filters=requires-gpu-nvidia
+if [[ $(nvidia-smi -L 2>/dev/null | grep -c '^GPU') -lt 2 ]]; then
+  echo "one GPU: tests tagged multi_gpu are left out"
+  filters+=,-multi_gpu
+fi
+tests "GPU tests" . --config=gpu --test_tag_filters="${filters}" //...
 for experiment in resnet101_speed unet_speed amoebanetd_speed; do
   # On one GPU several partitions share it: the first device as often as the deepest pipeline wants it.
   check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \

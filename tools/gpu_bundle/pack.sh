@@ -4,7 +4,7 @@
 #
 #   pack.sh [--output=FILE.tar.xz] [--most_mib=60] RUN_SCRIPT KIND:PROGRAM...
 #
-# KIND is test, benchmark or program. README.md in this folder says how the archive is used.
+# KIND is test, multi_gpu (a test that needs two GPUs), benchmark or program. README.md in this folder says how the archive is used.
 set -euo pipefail
 
 output="gpipe_gpu.tar.xz"
@@ -45,7 +45,7 @@ system='^(linux-vdso|ld-linux.*|libc|libm|libpthread|libdl|librt|libutil|libreso
 for argument in "${arguments[@]:1}"; do
   kind="${argument%%:*}" program="${argument#*:}"
   # Several folders have a device_cuda_test.
-  if [[ ${kind} == test ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
+  if [[ ${kind} == test || ${kind} == multi_gpu ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
   name="${kind}/${name}"
   if [[ -e ${root}/${name} ]]; then
     echo "error: two programs are called ${name}" >&2

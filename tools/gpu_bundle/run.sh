@@ -94,7 +94,7 @@ done
 cd "${here}" || exit 1
 shopt -s nullglob
 if [[ ${list} -eq 1 ]]; then
-  printf '%s\n' test/* benchmark/* program/*
+  printf '%s\n' test/* multi_gpu/* benchmark/* program/*
   exit 0
 fi
 
@@ -103,14 +103,14 @@ find_torch
 export LD_LIBRARY_PATH="${torch}:${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"
 
 if [[ -n ${name} ]]; then
-  for program in {program,benchmark,test}/"${name}"; do
+  for program in {program,benchmark,test,multi_gpu}/"${name}"; do
     [[ -x ${program} ]] && break
   done
   if [[ -x ${program} ]]; then
     cd "${OLDPWD}" || exit 1
     exec "${here}/${program}" "$@"
   fi
-  fail "there is no program ${name}: $(printf '%s ' test/* benchmark/* program/*)"
+  fail "there is no program ${name}: $(printf '%s ' test/* multi_gpu/* benchmark/* program/*)"
 fi
 
 mkdir -p "${output}" || fail "--output=${output} cannot be written"
@@ -155,6 +155,18 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   for program in test/*; do
     # shellcheck disable=SC2053 # a pattern
     [[ $(basename "${program}") == ${only} ]] || continue
+    run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
+  done
+  # A test of two GPUs has nothing to show on one, which is said and no failure.
+  gpu_count="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
+  for program in multi_gpu/*; do
+    # shellcheck disable=SC2053 # a pattern
+    [[ $(basename "${program}") == ${only} ]] || continue
+    if [[ ${device} == cuda && ${gpu_count} -lt 2 ]]; then
+      echo "${program} is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
+      ran=$((ran + 1)) skipped=$((skipped + 1))
+      continue
+    fi
     run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
   done
   for program in benchmark/*; do

@@ -33,6 +33,7 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
   size_t size = kSmallest;
   while (size < bytes) size *= 2;
   std::lock_guard<std::mutex> lock(mutex_);
+  if (owner) take(devices_.at(owner->device), bytes, size);
   collect();
   int64_t pool = 0;
   if (owner) {
@@ -64,6 +65,52 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
   return block->bytes.get();
 }
 
+// `size` is what the device gives for `asked`.
+void Allocator::take(Device& device, size_t asked, size_t size) {
+  const bool told = device.fail_after == 0;
+  if (device.fail_after >= 0) --device.fail_after;
+  if (told || device.in_use + size > device.total) {
+    ++failures_;
+    Short error;
+    error.asked = asked;
+    error.free = device.total - std::min(device.in_use, device.total);
+    error.total = device.total;
+    throw error;
+  }
+  device.in_use += size;
+  device.peak = std::max(device.peak, device.in_use);
+}
+
+void Allocator::limit(int device, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_.at(device).total = bytes;
+}
+
+void Allocator::fail(int device, int64_t before) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_.at(device).fail_after = before;
+}
+
+int64_t Allocator::failures() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failures_;
+}
+
+size_t Allocator::in_use(int device) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_.at(device).in_use;
+}
+
+size_t Allocator::peak(int device) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_.at(device).peak;
+}
+
+void Allocator::reset_peak(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_.at(device).peak = devices_.at(device).in_use;
+}
+
 void Allocator::free(void* address) {
   std::lock_guard<std::mutex> lock(mutex_);
   Block* block = find(address);
@@ -71,6 +118,7 @@ void Allocator::free(void* address) {
     throw std::logic_error("freed what is not allocated");
   }
   block->allocated = false;
+  if (block->owner) devices_.at(block->owner->device).in_use -= block->size;
   for (const StreamId& user : block->users) block->pending.push_back(runtime_.record(user));
   block->users.clear();
   if (block->pending.empty()) {

@@ -7,11 +7,13 @@
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -29,6 +31,8 @@ namespace gpipe::testing::fake {
 // not be freed while another stream uses it that was not recorded and that the owner has not waited
 // for.
 //
+// A device has kCapacity bytes, or what limit() allows; what is freed counts as free at once.
+//
 // Thread-safety: any thread may call any function.
 //
 // Example:
@@ -38,6 +42,16 @@ namespace gpipe::testing::fake {
 //   allocator.free(block);            // reused when stream 3 is done
 class Allocator {
  public:
+  static constexpr size_t kCapacity = size_t{16} << 30;
+
+  // A device has less than it was asked for.
+  struct Short : std::bad_alloc {
+    const char* what() const noexcept override { return "a fake device is out of memory"; }
+    size_t asked = 0;
+    size_t free = 0;
+    size_t total = 0;
+  };
+
   // Requirements: `runtime` outlives it.
   explicit Allocator(Runtime& runtime) : runtime_(runtime) {}
   // Waits for the devices; frees all memory, including what was not given back.
@@ -45,7 +59,7 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  // At least `bytes`, aligned to 512, for use on `owner`. Throws std::bad_alloc.
+  // At least `bytes`, aligned to 512, for use on `owner`. Throws Short, std::bad_alloc.
   void* allocate(StreamId owner, size_t bytes);
   // Pinned memory of the host.
   void* allocate_pinned(size_t bytes);
@@ -65,6 +79,17 @@ class Allocator {
   void end_pool(StreamId owner);
   // Nothing recorded in the pool will be replayed. Waits for the devices, as freeing memory does.
   void release_pool(int64_t pool);
+
+  // From now on the device has that many bytes; what is allocated stays.
+  void limit(int device, size_t bytes);
+  // The allocation on the device that comes after `before` others throws Short, once.
+  void fail(int device, int64_t before);
+  // How often Short was thrown.
+  int64_t failures() const;
+  // Bytes of the device's blocks that are allocated now, and the most since reset_peak().
+  size_t in_use(int device) const;
+  size_t peak(int device) const;
+  void reset_peak(int device);
 
   struct Counts {
     int64_t made = 0;    // blocks from the system
@@ -103,6 +128,15 @@ class Allocator {
   int64_t last_pool_ = 0;
   std::vector<Block*> pending_;
   Counts counts_;
+  struct Device {
+    size_t total = kCapacity;
+    size_t in_use = 0;
+    size_t peak = 0;
+    int64_t fail_after = -1;  // allocations; negative: never
+  };
+  void take(Device& device, size_t asked, size_t size);
+  std::array<Device, kDevices> devices_;
+  int64_t failures_ = 0;
 };
 
 }  // namespace gpipe::testing::fake

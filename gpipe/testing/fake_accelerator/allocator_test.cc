@@ -304,5 +304,41 @@ TEST_F(AllocatorTest, ABlockMayOutliveItsPool) {
   EXPECT_THROW(allocator_.free(block), std::logic_error);
 }
 
+TEST_F(AllocatorTest, ADeviceHasNoMoreThanItsLimit) {
+  allocator_.limit(0, 2048);
+  void* first = allocator_.allocate(kA, 1000);
+  void* second = allocator_.allocate(kB, 1000);
+  EXPECT_EQ(allocator_.in_use(0), 2048u);
+  try {
+    allocator_.allocate(kB, 100);
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Allocator::Short& error) {
+    EXPECT_EQ(error.asked, 100u);
+    EXPECT_EQ(error.free, 0u);
+    EXPECT_EQ(error.total, 2048u);
+  }
+  allocator_.free(allocator_.allocate(kOther, 4096));
+  allocator_.free(allocator_.allocate_pinned(4096));
+  allocator_.free(first);
+  EXPECT_EQ(allocator_.in_use(0), 1024u);
+  EXPECT_EQ(allocator_.peak(0), 2048u);
+  allocator_.reset_peak(0);
+  EXPECT_EQ(allocator_.peak(0), 1024u);
+  allocator_.limit(0, 100);
+  EXPECT_THROW(allocator_.allocate(kA, 1), Allocator::Short) << "more is in use already";
+  EXPECT_EQ(allocator_.failures(), 2);
+  allocator_.free(second);
+  EXPECT_EQ(allocator_.in_use(0), 0u);
+}
+
+TEST_F(AllocatorTest, AnAllocationFailsThatWasToldTo) {
+  allocator_.fail(0, 1);
+  allocator_.free(allocator_.allocate(kOther, 4));
+  allocator_.free(allocator_.allocate(kA, 4));
+  EXPECT_THROW(allocator_.allocate(kA, 4), Allocator::Short);
+  allocator_.free(allocator_.allocate(kA, 4));
+  EXPECT_EQ(allocator_.failures(), 1);
+}
+
 }  // namespace
 }  // namespace gpipe::testing::fake

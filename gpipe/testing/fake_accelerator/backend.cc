@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "gpipe/testing/fake_accelerator/generator.h"
 
@@ -58,13 +59,26 @@ void prepare_thread() {
   });
 }
 
+OutOfMemoryObserver& out_of_memory_observer() {
+  static auto& observer = *new OutOfMemoryObserver;
+  return observer;
+}
+
 class DeviceMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device here = device(current_device);
     if (bytes == 0) return {nullptr, nullptr, &release, here};
-    void* block = fake::allocator().allocate(current_stream(here), bytes);
-    return {block, block, &release, here};
+    try {
+      void* block = fake::allocator().allocate(current_stream(here), bytes);
+      return {block, block, &release, here};
+    } catch (const fake::Allocator::Short& error) {
+      if (out_of_memory_observer()) {
+        out_of_memory_observer()(here, error.asked, error.free, error.total);
+      }
+      TORCH_CHECK_WITH(OutOfMemoryError, false, here, " is out of memory: ", error.asked,
+                       " bytes were asked for, and ", error.free, " of ", error.total, " are free");
+    }
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {
@@ -227,6 +241,10 @@ Process& process() {
 
 REGISTER_ALLOCATOR(c10::kPrivateUse1, &device_memory);
 C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardImpl);
+
+void observe_out_of_memory(OutOfMemoryObserver observer) {
+  out_of_memory_observer() = std::move(observer);
+}
 
 Runtime& runtime() { return process().runtime; }
 Allocator& allocator() { return process().allocator; }

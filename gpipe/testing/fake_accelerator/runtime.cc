@@ -240,7 +240,9 @@ void Runtime::count_wait(Wait kind, const std::string& why, int device) {
   }
   if (!unexpected) return;
   const std::string who = by_test ? "the test's thread" : "a thread that is not the test's";
-  ++unexpected_[who + " waits for fake:" + std::to_string(device) + ": " + why];
+  const std::string place = place_ ? place_() : "";
+  ++unexpected_[who + " waits for fake:" + std::to_string(device) + ": " + why +
+                (place.empty() ? "" : ", " + place)];
 }
 
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
@@ -328,6 +330,11 @@ Durations Runtime::durations() const {
 void Runtime::set_test_thread(std::thread::id thread) {
   std::lock_guard<std::mutex> lock(mutex_);
   test_thread_ = thread;
+}
+
+void Runtime::set_place(std::function<std::string()> place) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  place_ = std::move(place);
 }
 
 HostWaits Runtime::exchange_host_waits(HostWaits policy) {

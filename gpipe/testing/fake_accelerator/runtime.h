@@ -193,6 +193,8 @@ class Runtime {
   void set_test_thread(std::thread::id thread);
   // Returns the former policy.
   HostWaits exchange_host_waits(HostWaits policy);
+  // Tells, for the report of an unexpected wait, what the calling thread is doing.
+  void set_place(std::function<std::string()> place);
 
   Counters counters() const;
   void set_tracing(bool on);
@@ -250,6 +252,7 @@ class Runtime {
   Durations durations_;
   std::thread::id test_thread_;
   HostWaits host_waits_ = HostWaits::kOfTheTest;
+  std::function<std::string()> place_;
   Counters counters_;
   std::map<std::string, int64_t> unexpected_;
   bool tracing_ = false;

@@ -372,6 +372,15 @@ TEST_F(RuntimeTest, AWaitIsUnexpectedAlsoWhenItHappensToTakeNoTime) {
   EXPECT_THAT(runtime_.take_unexpected_waits(), SizeIs(1));
 }
 
+TEST_F(RuntimeTest, AnUnexpectedWaitIsReportedWithItsPlace) {
+  runtime_.set_place([] { return "in layer 7"; });
+  runtime_.launch(kA, kernel("k"));
+  const HostWaitScope scope(runtime_, HostWaits::kForbidden);
+  runtime_.synchronize(kA, Wait::kImplied, "item");
+  EXPECT_THAT(runtime_.take_unexpected_waits(),
+              ElementsAre("a thread that is not the test's waits for fake:0: item, in layer 7"));
+}
+
 TEST_F(RuntimeTest, ScopesForbidAndAllow) {
   runtime_.set_test_thread(std::this_thread::get_id());
   runtime_.launch(kA, kernel("k"));

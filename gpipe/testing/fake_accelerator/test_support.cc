@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 
+#include "gpipe/internal/stage_work.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/gate.h"
@@ -35,6 +39,14 @@ void allow_host_waits(bool allowed) {
 [[maybe_unused]] const bool registered = [] {
   register_device_kind("fake", {c10::kPrivateUse1, [] { return int64_t{kDevices}; }, &slow_work,
                                 &hold_stream, &allow_host_waits});
+  runtime().set_place([] {
+    const internal::StageWork* const work = internal::StageWork::current();
+    return work == nullptr ? std::string() : work->place();
+  });
+  observe_out_of_memory([](c10::Device device, size_t asked, size_t free, size_t total) {
+    internal::report_out_of_memory({device, static_cast<int64_t>(asked), static_cast<int64_t>(free),
+                                    static_cast<int64_t>(total)});
+  });
   ::testing::UnitTest::GetInstance()->listeners().Append(
       new Verdict(runtime()));  // GoogleTest owns it
   return true;
