@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "gpipe/internal/default_generators.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -23,9 +24,7 @@ void register_graph_device(c10::DeviceType type, GraphDevice* graphs) { entry_of
 GraphDevice* graph_device(c10::DeviceType type) { return entry_of(type); }
 
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body) {
-  // LibTorch's default generators know of one recording only.
-  static std::mutex one_at_a_time;
-  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  const std::lock_guard<std::mutex> lock(default_generators_mutex());
   const c10::Stream here = current_stream(side.device());
   follow(side, here);
   {

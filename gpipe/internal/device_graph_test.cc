@@ -9,7 +9,9 @@
 
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 
+#include "gpipe/internal/default_generators.h"
 #include "gpipe/internal/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
@@ -55,6 +57,21 @@ TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
   x.add_(10);
   graph->replay();
   EXPECT_THAT(on_host(y), EqualsBitwise((torch::arange(4) + 10) * 2.f + 1));
+}
+
+TEST_F(DeviceGraphs, NobodyElseChangesDefaultGeneratorsMeanwhile) {
+  const auto others_may = [] {
+    bool may = false;
+    std::thread([&] {
+      may = default_generators_mutex().try_lock();
+      if (may) default_generators_mutex().unlock();
+    }).join();
+    return may;
+  };
+  bool during = true;
+  (void)record([&] { during = others_may(); });
+  EXPECT_FALSE(during);
+  EXPECT_TRUE(others_may());
 }
 
 TEST_F(DeviceGraphs, RecordingRunsNothing) {

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/internal/default_generators.h"
 #include "interception/interception.h"
 
 namespace gpipe::internal {
@@ -126,7 +127,8 @@ const c10::IValue* find_argument(const c10::OperatorHandle& op, const torch::jit
 class DefaultGeneratorScope {
  public:
   explicit DefaultGeneratorScope(const at::Generator& state)
-      : lock_(mutex()), generator_(at::globalContext().defaultGenerator(state.device())) {
+      : lock_(default_generators_mutex()),
+        generator_(at::globalContext().defaultGenerator(state.device())) {
     const std::lock_guard<std::mutex> lock(generator_.mutex());
     former_ = generator_.get_state();
     generator_.set_state(state.get_state());
@@ -139,10 +141,6 @@ class DefaultGeneratorScope {
   DefaultGeneratorScope& operator=(const DefaultGeneratorScope&) = delete;
 
  private:
-  static std::mutex& mutex() {
-    static auto* const made = new std::mutex;
-    return *made;
-  }
   const std::lock_guard<std::mutex> lock_;
   at::Generator generator_;
   at::Tensor former_;

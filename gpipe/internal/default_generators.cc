@@ -1,0 +1,11 @@
+#include "gpipe/internal/default_generators.h"
+
+namespace gpipe::internal {
+
+// Never destroyed: threads may use it while the process ends.
+std::mutex& default_generators_mutex() {
+  static auto* const made = new std::mutex;
+  return *made;
+}
+
+}  // namespace gpipe::internal
