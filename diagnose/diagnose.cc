@@ -140,6 +140,25 @@ std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOp
   return {result.begin(), result.end()};
 }
 
+// Whether skips go straight to their stage; so it is if none passes a stage.
+bool has_direct_skips(const GPipe& pipe, const Profile& profile) {
+  const Routes routes = pipe->routes();
+  for (int64_t stage = 0; stage < routes.stages(); ++stage) {
+    for (const RouteId id : routes.outgoing(stage)) {
+      if (routes[id].target_stage > stage + 1) return true;
+    }
+  }
+  std::vector<size_t> stage_of;
+  for (size_t j = 0; j < pipe->balance().size(); ++j) {
+    stage_of.insert(stage_of.end(), static_cast<size_t>(pipe->balance()[j]), j);
+  }
+  return std::all_of(profile.skips.begin(), profile.skips.end(),
+                     [&](const balance::SkipProfile& skip) {
+                       return stage_of.at(static_cast<size_t>(skip.to)) <=
+                              stage_of.at(static_cast<size_t>(skip.from)) + 1;
+                     });
+}
+
 Tensors moved(const Tensors& tensors, c10::Device device) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) {
@@ -362,6 +381,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.param_scale = options.param_scale();
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
   const Costs& costs = measured.costs;
+  result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());
   const auto unknown = [&](int64_t chunks) {
     return measured.by_rows.count(internal::cut_sizes(rows, chunks).rows) == 0;
   };
