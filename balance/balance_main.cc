@@ -28,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/explain.h"
 #include "balance/explanation_text.h"
+#include "balance/profile.h"
 #include "balance/profile_file.h"
 #include "balance/profiler.h"
 #include "balance/training_flags.h"
@@ -262,6 +263,10 @@ void read_options(Settings& settings) {
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
   options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
+  if (options.param_scale > kMostParamScale) {
+    throw std::invalid_argument(absl::StrFormat("--param_scale=%g: give a number from 0 to %g",
+                                                options.param_scale, kMostParamScale));
+  }
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0, kMost);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "balance/model_guard.h"
+#include "balance/profile.h"
 #include "balance/profiler.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"
@@ -33,9 +34,6 @@ using diagnosis::Costs;
 
 // By default there is no need for more micro-batches than this for each partition.
 constexpr int64_t kMostChunksPerPartition = 8;
-
-// Beyond what any optimizer keeps; bytes of parameters times it stay far below 2^63.
-constexpr double kMostParamScale = 1e6;
 
 // Layers that the profile has measured together, and those that were asked for.
 std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
@@ -97,8 +95,8 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   TORCH_CHECK_VALUE(options.memory_limit() >= 0,
                     "memory_limit must be 0 (none) or a number of bytes, got ",
                     options.memory_limit());
-  TORCH_CHECK_VALUE(options.param_scale() >= 0 && options.param_scale() <= kMostParamScale,
-                    "param_scale must be a number from 0 to ", kMostParamScale, ", got ",
+  TORCH_CHECK_VALUE(options.param_scale() >= 0 && options.param_scale() <= balance::kMostParamScale,
+                    "param_scale must be a number from 0 to ", balance::kMostParamScale, ", got ",
                     options.param_scale());
   TORCH_CHECK_VALUE(options.cpu_cores() >= 0,
                     "cpu_cores must be 0 (those of this machine) or more, got ",
