@@ -224,6 +224,9 @@ class Measurements {
                             balance::ProfileOptions()
                                 .micro_batch_rows(rows)
                                 .timeout(options_.seconds() / 2)
+                                .progress([check = options_.check()](const balance::TimeProgress&) {
+                                  if (check) check();
+                                })
                                 .cpu_threads(pipe_->cpu_threads_per_stage())
                                 .keep_together(options_.keep_together()));
   }
@@ -294,15 +297,19 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   const auto tell = [&](const std::string& what, int64_t done) {
     if (options.progress()) options.progress()(what, done, all);
   };
+  const auto check = [&] {
+    if (options.check()) options.check()();
+  };
 
   tell("steps", 0);
   diagnosis::StepTimer steps = of.steps();
   steps.run(/*counts=*/false);
-  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds());
+  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds(), check);
   result.link = diagnosis::measure_link(devices);
 
   std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
   for (const auto& [each, count] : chunks_by_rows) {
+    check();
     diagnosis::StepTimer timer = of.one_stage(count, Schedule::one_f_one_b);
     try {
       timer.run(/*counts=*/false);
@@ -325,7 +332,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   if (one_device) timers.push_back(&steps);
   if (held) timers.push_back(&*held);
   for (auto& [each, timer] : stages) timers.push_back(&timer);
-  diagnosis::run_in_turns(timers, options.seconds());
+  diagnosis::run_in_turns(timers, options.seconds(), check);
   result.steps = steps.times();
   for (const auto& [each, timer] : stages) result.by_rows[each] = timer.times().step;
   result.single = result.by_rows.at(sizes.rows);
@@ -377,6 +384,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.schedules = schedules_of(options);
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
+  wanted.check = options.check();
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
   const Costs& costs = measured.costs;
   result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());

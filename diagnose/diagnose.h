@@ -64,6 +64,12 @@ struct DiagnoseOptions {
   // Default: none.
   using Progress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
   TORCH_ARG(Progress, progress) = nullptr;
+
+  // Called between steps, between passes over the layers, and between the setups that are tried: so
+  // often that what it throws, after Ctrl-C say, ends the diagnosis soon.
+  // Default: none.
+  using Check = std::function<void()>;
+  TORCH_ARG(Check, check) = nullptr;
 };
 
 // Diagnoses steps of `pipe`, as its step() would run them, in training mode.

@@ -266,6 +266,17 @@ TEST_P(DiagnoseModels, LeavesNoTrace) {
       },
       ThrowsMessage<std::runtime_error>("enough"));
   expect_same(State(pipe), before);
+  const auto checked = [&](int64_t calls) {
+    DiagnoseOptions options;
+    options.seconds(1e-4).check([&calls] {
+      if (--calls < 0) throw std::runtime_error("enough");
+    });
+    diagnose(pipe, inputs, targets, sample.loss, options);
+  };
+  for (const int64_t calls : {0, 1, 12}) {
+    EXPECT_THAT([&] { checked(calls); }, ThrowsMessage<std::runtime_error>("enough"));
+    expect_same(State(pipe), before);
+  }
   pipe->step(inputs, targets, sample.loss);  // still usable
 }
 

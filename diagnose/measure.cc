@@ -96,12 +96,16 @@ void StepTimer::run(bool counts) {
 
 StepTimes StepTimer::times() const { return {median(steps_), median(busy_)}; }
 
-void run_in_turns(const std::vector<StepTimer*>& timers, double seconds) {
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds,
+                  const std::function<void()>& check) {
   const Clock::time_point begin = Clock::now();
   const double all = seconds * static_cast<double>(timers.size());
   for (size_t turn = 0; turn < kLeastTurns || since(begin) < all; ++turn) {
     for (StepTimer* timer : timers) {
-      for (const bool counts : {false, true, true}) timer->run(counts);
+      for (const bool counts : {false, true, true}) {
+        if (check) check();
+        timer->run(counts);
+      }
     }
   }
 }
