@@ -365,9 +365,11 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
 
 void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
   if (!cell.recompute || cell.recompute->done) return;
+  early_recompute_ = static_cast<int32_t>(micro_batch);
   RandomStreamsScope draws_scope(&draws_, nullptr);
   cell.graph = recompute(run, micro_batch, *cell.recompute);
   cell.recompute->done = true;
+  early_recompute_.reset();
 }
 
 void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,10 @@ class Stage {
   void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
 
   // Called before the first cell of a run.
-  void begin_run() { handed_over_.clear(); }
+  void begin_run() {
+    handed_over_.clear();
+    early_recompute_.reset();
+  }
   // Before each action: no layer is to blame yet.
   void begin_action() { running_layer_ = -1; }
 
@@ -76,6 +80,8 @@ class Stage {
 
   // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
   std::string current_layer() const;
+  // The micro-batch of recompute_early() if that failed: the action's is another one.
+  std::optional<int32_t> early_recompute() const { return early_recompute_; }
 
  private:
   struct Result {
@@ -120,6 +126,7 @@ class Stage {
   Ports ports_;
   RandomStreams draws_;
   int64_t running_layer_ = -1;  // position in layers_; one past the end: the loss
+  std::optional<int32_t> early_recompute_;
   // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
   // the memory would change an output on its way. The pointers are weak: no other memory gets the
   // same address.
