@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -321,9 +320,7 @@ int run(const Settings& settings) {
 }  // namespace gpipe::balance
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(
-      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
-        return
-            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
-      });
+  using gpipe::balance::kUsage;
+  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
+                                     gpipe::balance::run);
 }
