@@ -30,6 +30,9 @@ expect_mistake "toy has 6 layers only" "${six[@]}" --partitions=7
 expect_mistake "is a profile of toy" "${six[@]}" --partitions=2 --model=unet:1,2
 expect_mistake "give --batch=32" "${six[@]}" --partitions=2 --batch=64
 expect_mistake "cannot be cut into more" --model=unet:1,2 --partitions=2 --batch=4 --chunks=5
+for flag in image_size partitions batch chunks cores threads; do
+  expect_mistake "--$flag=0: give a number from 1" "${six[@]}" --balance=3,3 --$flag=0
+done
 expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
 expect_mistake "give gpipe or 1f1b" "${six[@]}" --partitions=2 --schedule=zero
 expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1

@@ -24,6 +24,8 @@ expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 
 expect_mistake "give gpipe or 1f1b" "${tiny[@]}" --devices_gib=1 --schedule=zero
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
 expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2
+expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gib=1 --step=0
+expect_mistake "--image_size=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --image_size=0
 expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,1 \
   --devices_gib="$(printf '1,%.0s' $(seq 59))1"
 expect_mistake "it is a folder" "${tiny[@]}" --devices_gib=1 --json="$work"

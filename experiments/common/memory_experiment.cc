@@ -74,7 +74,7 @@ Settings measured_settings(const MemoryExperiment& experiment, const MemoryVaria
     run.network = models::model_by_name(small.network, small.image_size);
     run.batch = small.batch;
   }
-  if (flags.batch_size > 0) run.batch = flags.batch_size;
+  run.batch = flags.batch_size.value_or(run.batch);
   if (!variant.balance.empty()) {
     run.chunks = choose_chunks(flags, variant.chunks, run.batch);
     run.balance =
@@ -175,7 +175,7 @@ RunVariant runner(Settings settings, Origin way) {
 
 // What would be ignored.
 void check(const CommonFlags& flags) {
-  if (flags.epochs > 0) {
+  if (flags.epochs) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
   }
   if (!flags.trace.empty() || flags.explain) {

@@ -13,7 +13,7 @@ namespace {
 
 // The flags that only pipelines have.
 std::string given(const CommonFlags& flags) {
-  return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks)
+  return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks.value_or(0))
                                : "--balance=" + to_text(flags.balance);
 }
 
@@ -66,7 +66,7 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     }
     CommonFlags own = flags;
     if (!pipeline) {
-      own.chunks = 0;
+      own.chunks.reset();
       own.balance.clear();
     }
     for (const Origin way : asked_ways) {

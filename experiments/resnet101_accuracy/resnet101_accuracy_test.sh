@@ -15,7 +15,8 @@ expect_mistake "sums up to 50, but" --experiment=pipeline-256 --balance=20,30
 expect_mistake "sums up to 50, but" --balance=20,30 "${tiny[@]}"
 expect_mistake "needs 8 devices" --experiment=pipeline-1k --devices=cpu,cpu "${tiny[@]}"
 expect_mistake "needs the --checkpoint_dir" --resume
-expect_mistake "from -1 to 1024" --workers=100000
+expect_mistake "from 0 to 1024" --workers=100000
+expect_mistake "--limit_train=0: give a number from 1" --limit_train=0
 expect_mistake "no files can be written there" --checkpoint_dir=/proc/here
 expect_mistake "has none of these experiments to resume" --checkpoint_dir="$work/typo" --resume
 expect_mistake "overwrite needs the --checkpoint_dir" --overwrite

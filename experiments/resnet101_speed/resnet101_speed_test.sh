@@ -12,6 +12,8 @@ expect_mistake "did you mean --batch_size?" --batch-size=8
 expect_mistake "sums up to 50, but" --balance=20,30
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
+expect_mistake "--samples=0: give a number from 1" --samples=0
+expect_mistake "--chunks=0: give a number from 1" --chunks=0
 expect_mistake "it is a folder" --json="$work"
 expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
