@@ -89,16 +89,6 @@ grep -q "measuring unet:1,2@64: 2 rows on cpu" "$work/measured.log" || fail "wha
 "$program" --profile="$work/unet.json" --partitions=2 --chunks=2 >"$work/again.log" 2>&1 || fail "reading it again"
 grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a profile"
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
-set -m
-"$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000 >"$work/stopped.log" 2>&1 &
-pid=$!
-set +m
-for _ in $(seq 1200); do
-  grep -q "measuring" "$work/stopped.log" && break
-  sleep 0.05
-done
-kill -INT $pid
-wait $pid
-[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+expect_stopped "measuring" "$work/stopped.log" \
+  "$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000
 echo PASSED

@@ -61,16 +61,5 @@ assert number(fit["next"]) == number(fit["answer"]) + 1 > 2
 assert "too little" in fit["next"]["limit"]
 END
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
-set -m
-"$program" --family='unet:*,64' --devices_gib=22,22,22,22 >"$work/stopped.log" 2>&1 &
-pid=$!
-set +m
-for _ in $(seq 1200); do
-  grep -q "member" "$work/stopped.log" && break
-  sleep 0.05
-done
-kill -INT $pid
-wait $pid
-[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+expect_stopped "member" "$work/stopped.log" "$program" --family='unet:*,64' --devices_gib=22,22,22,22
 echo PASSED
