@@ -224,14 +224,6 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
   plan.table = experiment.table;
   plan.json = flags.json;
   plan.remarks = experiment.remarks;
-  plan.remarks.push_back(absl::StrFormat(
-      "Planned: the published network and settings on the meta device; bytes that LibTorch's "
-      "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
-      gib(kP40Bytes)));
-  plan.remarks.push_back(
-      "Measured: --scale=" + to_text(flags.scale) +
-      "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all partitions on it are "
-      "one device.");
   std::vector<VariantName> names;
   for (const MemoryVariant& variant : experiment.variants) {
     names.push_back({variant.name, !variant.balance.empty()});
@@ -248,6 +240,17 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         settings.note = variant.note;
         return runner(std::move(settings), way);
       });
+  if (has_way(plan.variants, Origin::kPlanned)) {
+    plan.remarks.push_back(absl::StrFormat(
+        "Planned: the published network and settings on the meta device; bytes that LibTorch's "
+        "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
+        gib(kP40Bytes)));
+  }
+  if (has_way(plan.variants, Origin::kMeasured)) {
+    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
+                           "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all "
+                           "partitions on it are one device.");
+  }
   return plan;
 }
 

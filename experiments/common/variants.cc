@@ -92,4 +92,9 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
   return variants;
 }
 
+bool has_way(const std::vector<Variant>& variants, Origin way) {
+  return std::any_of(variants.begin(), variants.end(),
+                     [way](const Variant& variant) { return variant.way == way; });
+}
+
 }  // namespace gpipe::experiments

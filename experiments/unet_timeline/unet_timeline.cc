@@ -301,13 +301,7 @@ Plan prepare() {
   made.name = "unet_timeline";
   made.table = published_timeline();
   made.json = flags.json;
-  made.remarks = {
-      "Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs.",
-      "Measured: --scale=" + to_text(flags.scale) +
-          "; whole training steps on random images. Utilization: the share of a step in which the "
-          "workers are in actions; published: of the GPUs, by nvidia-smi.",
-      "Planned and simulated: at full size. Memory: what LibTorch's allocator for CUDA would have "
-      "reserved at most, over all devices. The optimizer's step is not simulated."};
+  made.remarks = {"Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
   made.variants = make_variants(
@@ -325,6 +319,20 @@ Plan prepare() {
           }
         };
       });
+  if (has_way(made.variants, Origin::kMeasured)) {
+    made.remarks.push_back(
+        "Measured: --scale=" + to_text(flags.scale) +
+        "; whole training steps on random images. Utilization: the share of a step in which the "
+        "workers are in actions; published: of the GPUs, by nvidia-smi.");
+  }
+  if (has_way(made.variants, Origin::kPlanned)) {
+    made.remarks.push_back(
+        "Planned: at full size. Memory: what LibTorch's allocator for CUDA would have reserved at "
+        "most, over all devices.");
+  }
+  if (has_way(made.variants, Origin::kSimulated)) {
+    made.remarks.push_back("Simulated: at full size, without the optimizer's step.");
+  }
   return made;
 }
 
