@@ -12,7 +12,6 @@
 #include <ATen/ops/rand.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +24,7 @@
 #include "balance/testing/small_networks.h"
 #include "balance/testing/torchgpipe_partition.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/timing.h"
 
 namespace gpipe::balance {
 namespace {
@@ -32,15 +32,6 @@ namespace {
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
 constexpr size_t kByTime = 2;  // its place among the cuts
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Cut {
   std::string name;
@@ -92,9 +83,9 @@ void compare(const testing::SmallNetwork& network, int64_t rounds) {
   for (int64_t round = -2; round < rounds; ++round) {
     std::vector<double> of_round;
     for (GPipe& pipe : pipes) {
-      const double begin = now();
+      const double begin = steady_seconds();
       pipe->step({input}, {}, loss);
-      of_round.push_back(now() - begin);
+      of_round.push_back(steady_seconds() - begin);
     }
     if (round < 0) continue;  // to warm up
     for (size_t k = 0; k < all.size(); ++k) {

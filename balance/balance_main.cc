@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -28,6 +27,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/explain.h"
 #include "balance/explanation_text.h"
+#include "balance/profile.h"
 #include "balance/profile_file.h"
 #include "balance/profiler.h"
 #include "balance/training_flags.h"
@@ -46,23 +46,24 @@ ABSL_FLAG(std::string, model, "",
           "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
           "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
           "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
-ABSL_FLAG(int64_t, image_size, 0,
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "Side of the images. Default: 192 for a U-Net, 224 for the others.");
-ABSL_FLAG(int64_t, partitions, 0, "How many partitions. Default: as many as --balance has.");
+ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
+          "How many partitions. Default: as many as --balance has.");
 ABSL_FLAG(
     std::string, balance, "",
     "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
-ABSL_FLAG(int64_t, batch, 0,
+ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt,
           "Rows of a mini-batch. Default: 32, or with --profile what its micro-batches make.");
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
 ABSL_FLAG(std::string, device, "cpu", "Where layers are measured: cpu, cuda, cuda:1, ...");
-ABSL_FLAG(int64_t, threads, 0,
+ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
           "Threads of a partition on the CPU, while it is measured and when it runs. Default: an "
           "equal share of this machine's for each partition.");
-ABSL_FLAG(int64_t, cores, 0,
+ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
           "How many partitions can compute at once. Default: all; measured on the CPU, as many as "
           "this machine has threads for.");
 ABSL_FLAG(double, timeout, 10.0, "Seconds after which no further pass over the layers begins.");
@@ -176,15 +177,16 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
 
 void read_model(Settings& settings) {
   const std::string name = absl::GetFlag(FLAGS_model);
-  const int64_t image_size = in_range("image_size", absl::GetFlag(FLAGS_image_size), 0, kMost);
+  const std::optional<int64_t> image_size =
+      in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
   const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
   const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
-  const int64_t batch = in_range("batch", absl::GetFlag(FLAGS_batch), 0, kMost);
+  const std::optional<int64_t> batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
   std::optional<models::NamedModel> model;
   if (!name.empty()) {
-    model = models::model_by_name(name, image_size);
+    model = models::model_by_name(name, image_size.value_or(0));
     settings.model_name = model->name;
-    if (image_size > 0) settings.model_name += absl::StrFormat("@%d", image_size);
+    if (image_size) settings.model_name += absl::StrFormat("@%d", *image_size);
   }
   if (path.empty()) {
     if (!model) {
@@ -192,7 +194,7 @@ void read_model(Settings& settings) {
           "give --model=NAME or --profile=FILE; there are the models %s", models::model_names()));
     }
     settings.model = model;
-    cut_batch(settings, batch > 0 ? batch : kDefaultBatch, chunks);
+    cut_batch(settings, batch.value_or(kDefaultBatch), chunks);
     return;
   }
   if (!absl::GetFlag(FLAGS_save_profile).empty()) {
@@ -207,12 +209,12 @@ void read_model(Settings& settings) {
   }
   if (settings.model_name.empty()) settings.model_name = settings.saved.model;
   const int64_t rows = std::max<int64_t>(settings.saved.profile.batch_rows, 1);
-  cut_batch(settings, batch > 0 ? batch : rows * chunks, chunks);
+  cut_batch(settings, batch.value_or(rows * chunks), chunks);
   if (settings.rows != rows) {
     throw std::invalid_argument(absl::StrFormat(
         "--batch=%d and --chunks=%d make micro-batches of %d rows, but %s has them of %d rows; "
         "give --batch=%d",
-        batch, chunks, settings.rows, path, rows, rows * chunks));
+        *batch, chunks, settings.rows, path, rows, rows * chunks));
   }
 }
 
@@ -225,9 +227,9 @@ int64_t layers_of(const Settings& settings) {
 
 void read_cut(Settings& settings) {
   settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
-  settings.partitions = in_range("partitions", absl::GetFlag(FLAGS_partitions), 0, kMost);
   const auto given = static_cast<int64_t>(settings.balance.size());
-  if (settings.partitions == 0) settings.partitions = given;
+  settings.partitions =
+      in_range("partitions", absl::GetFlag(FLAGS_partitions), 1, kMost).value_or(given);
   if (settings.partitions == 0) {
     throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
   }
@@ -262,11 +264,15 @@ void read_options(Settings& settings) {
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
   options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
-  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 0, kMost);
+  if (options.param_scale > kMostParamScale) {
+    throw std::invalid_argument(absl::StrFormat("--param_scale=%g: give a number from 0 to %g",
+                                                options.param_scale, kMostParamScale));
+  }
+  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 
   settings.device = parse_device(absl::GetFlag(FLAGS_device));
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, kMost);
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
   settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout), 1e-3);
   settings.seed = absl::GetFlag(FLAGS_seed);
   if (!settings.model || !settings.device.is_cpu()) return;
@@ -347,9 +353,7 @@ int run(const Settings& settings) {
 }  // namespace gpipe::balance
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(
-      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
-        return
-            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
-      });
+  using gpipe::balance::kUsage;
+  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
+                                     gpipe::balance::run);
 }

@@ -30,12 +30,16 @@ expect_mistake "toy has 6 layers only" "${six[@]}" --partitions=7
 expect_mistake "is a profile of toy" "${six[@]}" --partitions=2 --model=unet:1,2
 expect_mistake "give --batch=32" "${six[@]}" --partitions=2 --batch=64
 expect_mistake "cannot be cut into more" --model=unet:1,2 --partitions=2 --batch=4 --chunks=5
+for flag in image_size partitions batch chunks cores threads; do
+  expect_mistake "--$flag=0: give a number from 1" "${six[@]}" --balance=3,3 --$flag=0
+done
 expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
 expect_mistake "give gpipe, 1f1b or sequential" "${six[@]}" --partitions=2 --schedule=zero
 expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1
 expect_mistake "give numbers above 0" "${six[@]}" --partitions=2 --slowness=1,0
 expect_mistake "give a finite number of at least 0" "${six[@]}" --partitions=2 --bandwidth_gbps=-1
 expect_mistake "give a finite number of at least 1" "${six[@]}" --partitions=2 --contention=0.5
+expect_mistake "give a number from 0 to 1e+06" "${six[@]}" --partitions=2 --param_scale=1e300
 expect_mistake "No such file" --profile="$work/none.json" --partitions=2
 expect_mistake "it is a folder" "${six[@]}" --partitions=2 --json="$work"
 expect_mistake "leave one of them out" "${six[@]}" --partitions=2 --save_profile="$work/x.json"
@@ -85,16 +89,6 @@ grep -q "measuring unet:1,2@64: 2 rows on cpu" "$work/measured.log" || fail "wha
 "$program" --profile="$work/unet.json" --partitions=2 --chunks=2 >"$work/again.log" 2>&1 || fail "reading it again"
 grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a profile"
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
-set -m
-"$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000 >"$work/stopped.log" 2>&1 &
-pid=$!
-set +m
-for _ in $(seq 1200); do
-  grep -q "measuring" "$work/stopped.log" && break
-  sleep 0.05
-done
-kill -INT $pid
-wait $pid
-[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+expect_stopped "measuring" "$work/stopped.log" \
+  "$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000
 echo PASSED

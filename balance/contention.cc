@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
+
+#include "gpipe/timing.h"
 
 namespace gpipe::balance {
 namespace {
 
 constexpr size_t kLeastCalls = 3;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double median_time(const std::function<void()>& work, const ContentionOptions& options,
                    const std::function<double()>& now) {
@@ -29,9 +27,7 @@ double median_time(const std::function<void()>& work, const ContentionOptions& o
     last = now();
     times.push_back(last - start);
   }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return median(std::move(times));
 }
 
 // Calls functions over and over on threads of their own, until it is destroyed.

@@ -68,6 +68,10 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
   check_at_least("overhead", options.overhead, 0);
   check_at_least("contention", options.contention, 1);
   check_at_least("param_scale", options.param_scale, 0);
+  if (options.param_scale > kMostParamScale) {
+    fail("param_scale is " + text(options.param_scale) + ", expected at most " +
+         text(kMostParamScale));
+  }
   check_each("slowness", options.slowness, partitions, "partition");
   check_each("micro_batch_sizes", options.micro_batch_sizes, options.chunks, "micro-batch");
 }
@@ -303,6 +307,13 @@ int64_t Plan::memory(int64_t stage, const StageSums& sums) const {
   }
   const double parameters = static_cast<double>(sums.parameters) * options_.param_scale;
   const double workspace = largest * static_cast<double>(sums.workspace);
+  const double all = parameters + static_cast<double>(sums.buffers) + most + workspace;
+  // Bytes that overflow would fit every device.
+  if (!(all < 0x1p62)) {
+    fail("partition " + std::to_string(stage) + " takes " + text(all) +
+         " bytes, more than a number holds; give a smaller param_scale, got " +
+         text(options_.param_scale) + ", or a profile of fewer bytes");
+  }
   return std::llround(parameters) + sums.buffers + std::llround(most + workspace);
 }
 

@@ -41,7 +41,7 @@ struct ExplainOptions {
   double contention = 1;
 
   // What a parameter takes in bytes, in units of its own size: 2 for itself and its gradient, more
-  // with an optimizer's state.
+  // with an optimizer's state. At most kMostParamScale.
   double param_scale = 2;
 
   // For best_balance(): layers of which no two neighbors may be separated, as in PartitionOptions.

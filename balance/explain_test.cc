@@ -256,6 +256,16 @@ TEST(Explain, MistakesAreNamed) {
       {with([](ExplainOptions& options) { options.overhead = -1; }), "overhead is -1"},
       {with([](ExplainOptions& options) { options.contention = 0.5; }), "contention is 0.5"},
       {with([nan](ExplainOptions& options) { options.param_scale = nan; }), "param_scale is nan"},
+      {with([](ExplainOptions& options) { options.param_scale = 1e300; }),
+       "param_scale is 1e+300, expected at most 1e+06"},
+      {[] {
+         Profile profile = even(2);
+         profile.layers[1].parameters = int64_t{1} << 50;
+         ExplainOptions options;
+         options.param_scale = 1e6;
+         explain(profile, {1, 1}, options);
+       },
+       "partition 1 takes 1.1259e+21 bytes"},
       {with([](ExplainOptions& options) { options.slowness = {1}; }), "slowness has 1 values"},
       {with([](ExplainOptions& options) {
          options.slowness = {1, 0};

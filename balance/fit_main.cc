@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -44,10 +43,10 @@ ABSL_FLAG(std::string, model, "",
 ABSL_FLAG(std::string, family, "",
           "Networks of which the largest that fits is wanted: a name with * for the number that "
           "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
-ABSL_FLAG(int64_t, step, 0,
+ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
           "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
           "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
-ABSL_FLAG(int64_t, image_size, 0,
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "Side of the images. Default: 192 for a U-Net, 224 for the others.");
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
 ABSL_FLAG(double, margin_gib, 0.0,
@@ -89,7 +88,7 @@ struct Settings {
   std::string name;  // of the model, or of the family with its "*"
   bool is_family = false;
   int64_t step = 1;
-  int64_t image_size = 0;
+  int64_t image_size = 0;  // 0: the model's own
   int64_t batch = 0;
   std::vector<int64_t> device_bytes;
   FitOptions options;
@@ -173,19 +172,18 @@ Settings read_settings() {
   }
   settings.is_family = model.empty();
   settings.name = settings.is_family ? family : model;
-  settings.image_size = absl::GetFlag(FLAGS_image_size);
-  settings.step = absl::GetFlag(FLAGS_step);
+  settings.image_size =
+      command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost).value_or(0);
+  const std::optional<int64_t> step =
+      command::in_range("step", absl::GetFlag(FLAGS_step), 1, 1 << 16);
   if (settings.is_family) {
     if (std::count(family.begin(), family.end(), '*') != 1) {
       throw std::invalid_argument(absl::StrFormat(
           "--family=%s: give one * for the number that grows, such as unet:*,160", family));
     }
     const bool first = absl::StrContains(family, ":*");
-    if (settings.step == 0) {
-      settings.step = !first ? 8 : absl::StartsWith(family, "unet") ? 1 : 3;
-    }
-    command::in_range("step", settings.step, 1, 1 << 16);
-  } else if (settings.step != 0) {
+    settings.step = step.value_or(!first ? 8 : absl::StartsWith(family, "unet") ? 1 : 3);
+  } else if (step) {
     throw std::invalid_argument("--step is for --family; leave it out with --model");
   }
   settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
@@ -321,9 +319,7 @@ int run(const Settings& settings) {
 }  // namespace gpipe::balance
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(
-      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
-        return
-            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
-      });
+  using gpipe::balance::kUsage;
+  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
+                                     gpipe::balance::run);
 }

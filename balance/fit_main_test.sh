@@ -24,6 +24,8 @@ expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 
 expect_mistake "give gpipe, 1f1b or sequential" "${tiny[@]}" --devices_gib=1 --schedule=zero
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
 expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2
+expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gib=1 --step=0
+expect_mistake "--image_size=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --image_size=0
 expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,1 \
   --devices_gib="$(printf '1,%.0s' $(seq 59))1"
 expect_mistake "it is a folder" "${tiny[@]}" --devices_gib=1 --json="$work"
@@ -59,16 +61,5 @@ assert number(fit["next"]) == number(fit["answer"]) + 1 > 2
 assert "too little" in fit["next"]["limit"]
 END
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
-set -m
-"$program" --family='unet:*,64' --devices_gib=22,22,22,22 >"$work/stopped.log" 2>&1 &
-pid=$!
-set +m
-for _ in $(seq 1200); do
-  grep -q "member" "$work/stopped.log" && break
-  sleep 0.05
-done
-kill -INT $pid
-wait $pid
-[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+expect_stopped "member" "$work/stopped.log" "$program" --family='unet:*,64' --devices_gib=22,22,22,22
 echo PASSED

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,7 +36,7 @@ ABSL_FLAG(std::string, model, "",
           "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
           "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
           "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
-ABSL_FLAG(int64_t, image_size, 0,
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "Side of the images. Default: 192 for a U-Net, 224 for the others.");
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition, such as 20,31. Default: all in one.");
@@ -84,7 +83,8 @@ Settings read_settings() {
     throw std::invalid_argument(
         absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
   }
-  settings.model = models::model_by_name(name, absl::GetFlag(FLAGS_image_size));
+  settings.model = models::model_by_name(
+      name, command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost).value_or(0));
   settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
   settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
   settings.schedule = absl::GetFlag(FLAGS_schedule);
@@ -178,9 +178,7 @@ int run(const Settings& settings) {
 }  // namespace gpipe::balance
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(
-      argc, argv, gpipe::balance::kUsage, []() -> std::function<int()> {
-        return
-            [settings = gpipe::balance::read_settings()] { return gpipe::balance::run(settings); };
-      });
+  using gpipe::balance::kUsage;
+  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
+                                     gpipe::balance::run);
 }

@@ -14,6 +14,7 @@ expect_mistake "sums up to 7, but unet:1,8 has 65 layers" "${small[@]}" --balanc
 expect_mistake "give always, except_last or never" "${small[@]}" --checkpoint=often
 expect_mistake "give gpipe, 1f1b or sequential" "${small[@]}" --schedule=zero
 expect_mistake "give none, sgd, momentum" "${small[@]}" --optimizer=adamm
+expect_mistake "--image_size=0: give a number from 1" --model=unet:1,8 --image_size=0
 expect_mistake "--batch=0: give a number from 1" "${small[@]}" --batch=0
 expect_mistake "--chunks=0: give a number from 1" "${small[@]}" --chunks=0
 expect_mistake "--device_gib=-1: give a number from 0" "${small[@]}" --device_gib=-1

@@ -1,3 +1,6 @@
+// to_svg: the memory of each device over a training step, as a picture; balance/memory_plan_text.h
+// declares it.
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -7,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "balance/memory_plan.h"
 #include "balance/memory_plan_text.h"
 #include "balance/memory_trace.h"
+#include "gpipe/timeline/svg_parts.h"
 
 namespace gpipe::balance {
 namespace {
@@ -24,21 +27,6 @@ constexpr int kGap = 34;
 // One for each use, told apart by people who do not see all colors, on light and on dark.
 constexpr std::array<const char*, kMemoryUses> kColors = {
     "#4e79a7", "#9c9c9c", "#c9b458", "#76b7b2", "#a77bb5", "#59a14f", "#f28e2b", "#e15759"};
-
-std::string escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
-
-// 1, 2 or 5 times a power of ten, such that there are at most four lines.
-double line_distance(double most) {
-  double unit = 1e-6;
-  while (true) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      if (most / (unit * factor) <= 4) return unit * factor;
-    }
-    unit *= 10;
-  }
-}
 
 // The peaks of a device in at most kWidth columns.
 std::vector<MemoryPeak> columns_of(const std::vector<MemoryPeak>& turns) {
@@ -97,26 +85,17 @@ std::string to_svg(const MemoryPlan& plan, const std::string& title) {
   const bool small = static_cast<double>(most) < gib / 2;
   const double unit = small ? 1 << 20 : gib;
   const double bytes_per_pixel = static_cast<double>(most) * 1.05 / kHeight;
-  const double distance = line_distance(static_cast<double>(most) / unit);
+  const double distance = internal::distance_of_marks(static_cast<double>(most) / unit, 4);
 
   const int width = kLeft + kWidth + kRight;
   const int height = kTop + static_cast<int>(devices.size()) * (kHeight + kGap) + kBottom - kGap;
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<style>svg{background:#fff}text{fill:#222}line{stroke:#8888;stroke-width:.5}"
-      "@media(prefers-color-scheme:dark){svg{background:#1c1c1c}text{fill:#ddd}}</style>\n"
-      "<text x=\"%d\" y=\"24\" font-size=\"15\">%s</text>\n",
-      width, height, width, height, kLeft, escaped(title));
+  std::string svg =
+      internal::svg_begin(width, height, /*style=*/"") + internal::svg_title(kLeft, title);
   int x = kLeft;
   for (int k = 0; k < kMemoryUses; ++k) {
     if (!used[k]) continue;
-    const std::string name = name_of(static_cast<MemoryUse>(k));
-    absl::StrAppendFormat(&svg,
-                          "<rect x=\"%d\" y=\"38\" width=\"11\" height=\"11\" fill=\"%s\"/>"
-                          "<text x=\"%d\" y=\"48\">%s</text>\n",
-                          x, kColors[k], x + 15, name);
-    x += 32 + 7 * static_cast<int>(name.size());
+    x = internal::add_svg_key(absl::StrFormat("fill=\"%s\"", kColors[k]),
+                              name_of(static_cast<MemoryUse>(k)), x, svg);
   }
   for (size_t d = 0; d < devices.size(); ++d) {
     const int top = kTop + static_cast<int>(d) * (kHeight + kGap);

@@ -86,6 +86,7 @@ TEST(MemoryPlanText, ThePictureHasThePeaksAndTheUsesThatThereAre) {
   EXPECT_THAT(svg, HasSubstr(">workspace<"));
   EXPECT_THAT(svg, Not(HasSubstr(">gradients<")));
   EXPECT_THAT(svg, HasSubstr("2 actions"));
+  EXPECT_THAT(to_svg(sample(), "a\x1B[0m"), HasSubstr(">a\uFFFD[0m</text>"));
 }
 
 }  // namespace

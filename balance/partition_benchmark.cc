@@ -10,7 +10,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "balance/partition.h"
+#include "gpipe/timing.h"
 
 namespace gpipe::balance {
 namespace {
@@ -160,22 +160,15 @@ double textbook(const Costs& costs, int64_t partitions) {
 }
 
 void BM_Textbook(benchmark::State& state, const Kind& kind) {
-  using Clock = std::chrono::steady_clock;
   const Costs costs = kind.make(1000);
-  const auto seconds = [](const std::function<void()>& work) {
-    const auto start = Clock::now();
-    work();
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
   Costs ratios;
   for (auto _ : state) {
-    const double theirs = seconds([&] { benchmark::DoNotOptimize(textbook(costs, 64)); });
-    const double ours = seconds([&] { benchmark::DoNotOptimize(partition(costs, 64)); });
+    const double theirs = seconds_of([&] { benchmark::DoNotOptimize(textbook(costs, 64)); });
+    const double ours = seconds_of([&] { benchmark::DoNotOptimize(partition(costs, 64)); });
     state.SetIterationTime(theirs);
     ratios.push_back(theirs / ours);
   }
-  std::sort(ratios.begin(), ratios.end());
-  state.counters["speedup"] = ratios[ratios.size() / 2];
+  state.counters["speedup"] = median(ratios);
 }
 
 const bool registered = [] {

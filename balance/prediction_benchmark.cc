@@ -10,7 +10,6 @@
 #include <ATen/ops/rand.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +24,7 @@
 #include "balance/testing/small_networks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/cpu_threads.h"
+#include "gpipe/timing.h"
 
 namespace gpipe::balance {
 namespace {
@@ -34,15 +34,6 @@ using testing::SmallNetwork;
 constexpr int64_t kChunks = 8;
 constexpr double kProfileSeconds = 1.0;
 constexpr double kStepSeconds = 1.5;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Run {
   std::string checkpoint;
@@ -78,10 +69,11 @@ double measured_step(const SmallNetwork& network, const std::vector<int64_t>& ba
   const auto step = [&] { pipe->step({input}, {}, loss, StepOptions().schedule(run.schedule)); };
   step();
   std::vector<double> times;
-  for (const double begin = now(); times.size() < 3 || now() - begin < kStepSeconds;) {
-    const double start = now();
+  for (const double begin = steady_seconds();
+       times.size() < 3 || steady_seconds() - begin < kStepSeconds;) {
+    const double start = steady_seconds();
     step();
-    times.push_back(now() - start);
+    times.push_back(steady_seconds() - start);
   }
   return median(times);
 }

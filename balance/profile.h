@@ -9,6 +9,10 @@
 
 namespace gpipe::balance {
 
+// The largest param_scale: what a parameter takes in training, in units of its own bytes. Beyond
+// what any optimizer keeps; the bytes of parameters times it stay a number.
+inline constexpr double kMostParamScale = 1e6;
+
 // A value type.
 struct LayerProfile {
   std::string name;  // its key in the Sequential

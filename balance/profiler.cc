@@ -4,7 +4,6 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "balance/model_guard.h"
 #include "gpipe/internal/layer_runs.h"
 #include "gpipe/internal/mini_batch.h"
+#include "gpipe/timing.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
@@ -217,13 +217,6 @@ class Subject {
   std::vector<bool> needs_grad_;
   ModelGuard guard_;  // destroyed first
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 std::vector<LayerTimes> measure_times(Subject& subject, double timeout,
                                       const TimeProgressFn& progress) {

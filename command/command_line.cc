@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -72,6 +73,10 @@ bool strip_dashes(std::string& argument) {
   throw std::invalid_argument(given + suggestion(word.substr(0, word.find('='))));
 }
 
+bool is_whole_number(const absl::CommandLineFlag& flag) {
+  return flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>();
+}
+
 void set(absl::CommandLineFlag& flag, const std::string& value) {
   const std::string given = "--" + std::string(flag.Name()) + "=" + value;
   // Mostly an empty shell variable. To get the default, leave the flag out.
@@ -79,7 +84,7 @@ void set(absl::CommandLineFlag& flag, const std::string& value) {
   std::string error;
   if (flag.ParseFrom(value, &error)) return;
   throw std::invalid_argument(given + ": give " +
-                              (flag.IsOfType<int64_t>()    ? "a whole number"
+                              (is_whole_number(flag)       ? "a whole number"
                                : flag.IsOfType<uint64_t>() ? "a whole number from 0 on"
                                : flag.IsOfType<bool>()     ? "true or false"
                                                            : "another value: " + error));

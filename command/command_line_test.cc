@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,7 @@
 ABSL_FLAG(int64_t, test_epochs, 3,
           "Epochs of training, said in so many words that the line is "
           "longer than eighty columns.");
+ABSL_FLAG(std::optional<int64_t>, test_chunks, std::nullopt, "Default: the scale's.");
 ABSL_FLAG(std::string, test_name, "", "A name.");
 ABSL_FLAG(bool, test_resume, false, "Go on.");
 
@@ -30,6 +32,7 @@ class CommandLineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     absl::SetFlag(&FLAGS_test_epochs, 3);
+    absl::SetFlag(&FLAGS_test_chunks, std::nullopt);
     absl::SetFlag(&FLAGS_test_name, "");
     absl::SetFlag(&FLAGS_test_resume, false);
   }
@@ -85,6 +88,18 @@ TEST_F(CommandLineTest, MistakesSayWhatWasMeant) {
   EXPECT_THROW(read({"-"}), std::invalid_argument);
   EXPECT_THROW(read({"--"}), std::invalid_argument);
   EXPECT_THROW(read({""}), std::invalid_argument);
+}
+
+TEST_F(CommandLineTest, ANumberMayBeLeftOut) {
+  EXPECT_EQ(read({}), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_chunks), std::nullopt);
+  EXPECT_EQ(read({"--test_chunks=0"}), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_chunks), 0);
+  EXPECT_THAT(
+      refuses({"--test_chunks=many"}),
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--test_chunks=many: give a whole number")));
+  EXPECT_THAT(refuses({"--test_chunks="}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--test_chunks= has no value")));
 }
 
 TEST_F(CommandLineTest, HelpHasTheFlagsIn80Columns) {

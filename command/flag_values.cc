@@ -13,6 +13,12 @@ int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most) {
                               (most == kNoMost ? " on" : " to " + std::to_string(most)));
 }
 
+std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, int64_t least,
+                                int64_t most) {
+  if (value) in_range(flag, *value, least, most);
+  return value;
+}
+
 std::string output_file(const std::string& flag, const std::string& path) {
   std::string full = user_path(path);
   if (!full.empty()) check_writable_file("--" + flag, full);

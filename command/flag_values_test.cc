@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 
 namespace gpipe::command {
@@ -25,6 +26,13 @@ TEST(InRange, TheMessageHasTheRange) {
       [] { in_range("workers", 6, 1, 5); },
       ThrowsMessage<std::invalid_argument>(StrEq("--workers=6: give a number from 1 to 5")));
   EXPECT_THAT([] { in_range("chunks", 0, 1); },
+              ThrowsMessage<std::invalid_argument>(StrEq("--chunks=0: give a number from 1 on")));
+}
+
+TEST(InRange, AFlagThatIsLeftOutHasNoValue) {
+  EXPECT_EQ(in_range("chunks", std::optional<int64_t>(), 1), std::nullopt);
+  EXPECT_EQ(in_range("chunks", std::optional<int64_t>(4), 1), 4);
+  EXPECT_THAT([] { in_range("chunks", std::optional<int64_t>(0), 1); },
               ThrowsMessage<std::invalid_argument>(StrEq("--chunks=0: give a number from 1 on")));
 }
 

@@ -20,3 +20,24 @@ expect_mistake() {
   grep -q -e "$text" "$work/mistake.log" || fail "no '$text' for $*"
   if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
 }
+
+# expect_stopped TEXT LOG COMMAND...: Ctrl-C, once TEXT is in the LOG of the command, ends it with
+# exit code 130 within seconds.
+expect_stopped() {
+  local text=$1 log=$2 pid
+  shift 2
+  # Background jobs of a shell ignore SIGINT unless it has job control.
+  set -m
+  "$@" >"$log" 2>&1 &
+  pid=$!
+  set +m
+  for _ in $(seq 1200); do
+    grep -q -e "$text" "$log" && break
+    sleep 0.05
+  done
+  SECONDS=0
+  kill -INT "$pid"
+  wait "$pid"
+  [ $? -eq 130 ] || fail "exit code after Ctrl-C"
+  [ "$SECONDS" -lt 30 ] || fail "Ctrl-C took $SECONDS seconds"
+}

@@ -29,6 +29,15 @@ bool is_out_of_memory(const std::exception& error);
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<std::function<int()>()>& prepare);
 
+// The same for a command whose flags `read` makes settings of, by which `run` works.
+template <typename Settings>
+int run_command(int argc, const char* const* argv, const std::string& usage, Settings (*read)(),
+                int (*run)(const Settings&)) {
+  return run_command(argc, argv, usage, [=]() -> std::function<int()> {
+    return [settings = read(), run] { return run(settings); };
+  });
+}
+
 }  // namespace gpipe::command
 
 #endif  // GPIPE_COMMAND_RUN_H_

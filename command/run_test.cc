@@ -43,6 +43,17 @@ TEST(RunCommand, GivesTheCodeOfTheWork) {
   EXPECT_EQ(run([]() -> Work { return [] { return 130; }; }).code, 130);
 }
 
+TEST(RunCommand, WorksBySettings) {
+  struct Settings {
+    int code = 0;
+  };
+  const char* const arguments[] = {"program"};
+  EXPECT_EQ(run_command<Settings>(
+                1, arguments, "What it does.", [] { return Settings{7}; },
+                [](const Settings& settings) { return settings.code; }),
+            7);
+}
+
 TEST(RunCommand, AMistakeBeforeTheWorkIsWrongUsage) {
   const Result plain = run([]() -> Work { throw std::invalid_argument("give 3"); });
   EXPECT_EQ(plain.code, kUsageExitCode);

@@ -34,6 +34,7 @@ class Search {
 
   // Modeled seconds; infinite for a setup that cannot run.
   double step(const PipelineSetup& setup) const {
+    if (options_.check) options_.check();
     if (!runs(setup) || !fits(setup)) return kNever;
     return model_step(costs_, rows_, setup, machine_).step;
   }

@@ -3,6 +3,7 @@
 #define DIAGNOSE_ADVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "diagnose/costs.h"
@@ -18,6 +19,7 @@ struct AdviceOptions {
   int64_t memory_limit = 0;              // bytes of each partition's device; 0: none
   double param_scale = 2;                // see balance::ExplainOptions
   double least_speed_up = 1.02;          // what gains less is left out
+  std::function<void()> check;           // called before each setup is tried; may throw
 };
 
 // The best of each kind of change alone, and the best of several together if that is better than

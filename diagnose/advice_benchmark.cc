@@ -9,7 +9,6 @@
 #include <ATen/ops/rand.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +20,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/timing.h"
 
 namespace gpipe {
 namespace {
@@ -31,15 +31,6 @@ constexpr int64_t kPartitions = 2;
 // Micro-batches of small_networks() that make a mini-batch.
 constexpr int64_t kMicroBatches = 8;
 constexpr size_t kTurns = 5;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 at::Tensor loss(const Tensors& outputs, const Tensors&) { return outputs[0].mean(); }
 
@@ -62,9 +53,9 @@ Gain follow(const SmallNetwork& network, const at::Tensor& input, const Pipeline
   GPipe before = make_pipe(network, bad);
   GPipe after = make_pipe(network, good);
   const auto step = [&](GPipe& pipe, const PipelineSetup& setup) {
-    const double begin = now();
+    const double begin = steady_seconds();
     pipe->step({input}, {}, loss, StepOptions().schedule(setup.schedule.make));
-    return now() - begin;
+    return steady_seconds() - begin;
   };
   std::vector<double> ratios;
   std::vector<double> steps;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "balance/model_guard.h"
+#include "balance/profile.h"
 #include "balance/profiler.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"
@@ -33,9 +34,6 @@ using diagnosis::Costs;
 
 // By default there is no need for more micro-batches than this for each partition.
 constexpr int64_t kMostChunksPerPartition = 8;
-
-// Beyond what any optimizer keeps; bytes of parameters times it stay far below 2^63.
-constexpr double kMostParamScale = 1e6;
 
 // Layers that the profile has measured together, and those that were asked for.
 std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
@@ -97,8 +95,8 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   TORCH_CHECK_VALUE(options.memory_limit() >= 0,
                     "memory_limit must be 0 (none) or a number of bytes, got ",
                     options.memory_limit());
-  TORCH_CHECK_VALUE(options.param_scale() >= 0 && options.param_scale() <= kMostParamScale,
-                    "param_scale must be a number from 0 to ", kMostParamScale, ", got ",
+  TORCH_CHECK_VALUE(options.param_scale() >= 0 && options.param_scale() <= balance::kMostParamScale,
+                    "param_scale must be a number from 0 to ", balance::kMostParamScale, ", got ",
                     options.param_scale());
   TORCH_CHECK_VALUE(options.cpu_cores() >= 0,
                     "cpu_cores must be 0 (those of this machine) or more, got ",
@@ -138,6 +136,25 @@ std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOp
     for (int64_t chunks = 1; chunks <= most; chunks *= 2) result.insert(chunks);
   }
   return {result.begin(), result.end()};
+}
+
+// Whether skips go straight to their stage; so it is if none passes a stage.
+bool has_direct_skips(const GPipe& pipe, const Profile& profile) {
+  const Routes routes = pipe->routes();
+  for (int64_t stage = 0; stage < routes.stages(); ++stage) {
+    for (const RouteId id : routes.outgoing(stage)) {
+      if (routes[id].target_stage > stage + 1) return true;
+    }
+  }
+  std::vector<size_t> stage_of;
+  for (size_t j = 0; j < pipe->balance().size(); ++j) {
+    stage_of.insert(stage_of.end(), static_cast<size_t>(pipe->balance()[j]), j);
+  }
+  return std::all_of(profile.skips.begin(), profile.skips.end(),
+                     [&](const balance::SkipProfile& skip) {
+                       return stage_of.at(static_cast<size_t>(skip.to)) <=
+                              stage_of.at(static_cast<size_t>(skip.from)) + 1;
+                     });
 }
 
 Tensors moved(const Tensors& tensors, c10::Device device) {
@@ -207,6 +224,9 @@ class Measurements {
                             balance::ProfileOptions()
                                 .micro_batch_rows(rows)
                                 .timeout(options_.seconds() / 2)
+                                .progress([check = options_.check()](const balance::TimeProgress&) {
+                                  if (check) check();
+                                })
                                 .cpu_threads(pipe_->cpu_threads_per_stage())
                                 .keep_together(options_.keep_together()));
   }
@@ -277,15 +297,19 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   const auto tell = [&](const std::string& what, int64_t done) {
     if (options.progress()) options.progress()(what, done, all);
   };
+  const auto check = [&] {
+    if (options.check()) options.check()();
+  };
 
   tell("steps", 0);
   diagnosis::StepTimer steps = of.steps();
   steps.run(/*counts=*/false);
-  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds());
+  if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds(), check);
   result.link = diagnosis::measure_link(devices);
 
   std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
   for (const auto& [each, count] : chunks_by_rows) {
+    check();
     diagnosis::StepTimer timer = of.one_stage(count, Schedule::one_f_one_b);
     try {
       timer.run(/*counts=*/false);
@@ -308,7 +332,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   if (one_device) timers.push_back(&steps);
   if (held) timers.push_back(&*held);
   for (auto& [each, timer] : stages) timers.push_back(&timer);
-  diagnosis::run_in_turns(timers, options.seconds());
+  diagnosis::run_in_turns(timers, options.seconds(), check);
   result.steps = steps.times();
   for (const auto& [each, timer] : stages) result.by_rows[each] = timer.times().step;
   result.single = result.by_rows.at(sizes.rows);
@@ -360,8 +384,10 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.schedules = schedules_of(options);
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
+  wanted.check = options.check();
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
   const Costs& costs = measured.costs;
+  result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());
   const auto unknown = [&](int64_t chunks) {
     return measured.by_rows.count(internal::cut_sizes(rows, chunks).rows) == 0;
   };

@@ -64,6 +64,12 @@ struct DiagnoseOptions {
   // Default: none.
   using Progress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
   TORCH_ARG(Progress, progress) = nullptr;
+
+  // Called between steps, between passes over the layers, and between the setups that are tried: so
+  // often that what it throws, after Ctrl-C say, ends the diagnosis soon.
+  // Default: none.
+  using Check = std::function<void()>;
+  TORCH_ARG(Check, check) = nullptr;
 };
 
 // Diagnoses steps of `pipe`, as its step() would run them, in training mode.
@@ -79,9 +85,10 @@ struct DiagnoseOptions {
 // computes on the machine, or the times mean little; where they contradict each other,
 // Diagnosis::warning says so, and there is no advice.
 //
-// The parts and predictions are those of a pipeline with direct skips and copy streams, whatever
-// GPipeOptions::direct_skips and copy_streams of `pipe` are: what a pipeline without them takes
-// longer is in its overhead.
+// The parts and predictions are those of a pipeline with copy streams, whatever
+// GPipeOptions::copy_streams of `pipe` is: what a pipeline without them takes longer is in its
+// overhead. So is what skips from stage to stage cost (direct_skips(false)) if the present cut has
+// none that passes a stage.
 //
 // Throws c10::ValueError for options out of range, a pipeline without layers or on the meta device,
 // and what step() refuses: no rows, a schedule that does not fit, a loss that needs no gradient;

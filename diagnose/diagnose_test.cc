@@ -131,6 +131,16 @@ TEST(Diagnose, FindsSmallMicroBatches) {
   EXPECT_GT(chunks->speed_up, 2);
 }
 
+TEST(Diagnose, KnowsWhetherSkipsAreDirect) {
+  for (const bool direct : {true, false}) {
+    const GPipe pipe(testing::convolutions_with_a_skip(),
+                     GPipeOptions({1, 1, 1}).devices(cpus(3)).chunks(2).direct_skips(direct));
+    const Diagnosis d =
+        diagnose(pipe, {at::rand({4, 2, 16, 16})}, {}, sum, DiagnoseOptions().seconds(1e-3));
+    EXPECT_EQ(d.setup.direct_skips, direct);
+  }
+}
+
 TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
   // The second layer is slow wherever the first one ran in the same thread before: in one stage,
   // not in the pipeline. Another program that comes and goes looks like that.
@@ -256,6 +266,17 @@ TEST_P(DiagnoseModels, LeavesNoTrace) {
       },
       ThrowsMessage<std::runtime_error>("enough"));
   expect_same(State(pipe), before);
+  const auto checked = [&](int64_t calls) {
+    DiagnoseOptions options;
+    options.seconds(1e-4).check([&calls] {
+      if (--calls < 0) throw std::runtime_error("enough");
+    });
+    diagnose(pipe, inputs, targets, sample.loss, options);
+  };
+  for (const int64_t calls : {0, 1, 12}) {
+    EXPECT_THAT([&] { checked(calls); }, ThrowsMessage<std::runtime_error>("enough"));
+    expect_same(State(pipe), before);
+  }
   pipe->step(inputs, targets, sample.loss);  // still usable
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "gpipe/runtime/observer.h"
+#include "gpipe/timing.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -23,12 +24,6 @@ constexpr size_t kLeastTurns = 3;
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 void synchronize(const std::vector<c10::Device>& devices) {
@@ -96,12 +91,16 @@ void StepTimer::run(bool counts) {
 
 StepTimes StepTimer::times() const { return {median(steps_), median(busy_)}; }
 
-void run_in_turns(const std::vector<StepTimer*>& timers, double seconds) {
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds,
+                  const std::function<void()>& check) {
   const Clock::time_point begin = Clock::now();
   const double all = seconds * static_cast<double>(timers.size());
   for (size_t turn = 0; turn < kLeastTurns || since(begin) < all; ++turn) {
     for (StepTimer* timer : timers) {
-      for (const bool counts : {false, true, true}) timer->run(counts);
+      for (const bool counts : {false, true, true}) {
+        if (check) check();
+        timer->run(counts);
+      }
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -44,8 +45,9 @@ class StepTimer {
 
 // Runs all of them in turns, so that what else the machine does meets all alike: three steps at a
 // time, the last two of which count, until each could have had `seconds`, and for three turns at
-// least.
-void run_in_turns(const std::vector<StepTimer*>& timers, double seconds);
+// least. `check` is called before each step; what it throws ends them.
+void run_in_turns(const std::vector<StepTimer*>& timers, double seconds,
+                  const std::function<void()>& check = nullptr);
 
 struct LossTimes {
   double forward = 0;

@@ -50,6 +50,34 @@ std::vector<StageCosts> stage_costs(const Costs& costs, const Profile& profile,
   return result;
 }
 
+// As for a pipeline without direct skips: each skip goes from stage to stage, where the first layer
+// takes it and hands it on.
+Profile hopping(Profile profile, const std::vector<int64_t>& balance) {
+  std::vector<int64_t> first;  // [stage] layer
+  std::vector<size_t> stage_of;
+  for (const int64_t layers : balance) {
+    first.push_back(static_cast<int64_t>(stage_of.size()));
+    stage_of.insert(stage_of.end(), static_cast<size_t>(layers), first.size() - 1);
+  }
+  std::vector<balance::SkipProfile> hops;
+  for (const balance::SkipProfile& skip : profile.skips) {
+    int64_t from = skip.from;
+    const size_t last = stage_of.at(static_cast<size_t>(skip.to));
+    for (size_t j = stage_of.at(static_cast<size_t>(from)) + 1; j < last; ++j) {
+      hops.push_back({from, first[j], skip.bytes});
+      from = first[j];
+    }
+    hops.push_back({from, skip.to, skip.bytes});
+  }
+  profile.skips = std::move(hops);
+  return profile;
+}
+
+Profile profile_of(const Costs& costs, int64_t rows, const PipelineSetup& setup) {
+  Profile profile = costs.at(rows);
+  return setup.direct_skips ? profile : hopping(std::move(profile), setup.balance);
+}
+
 // The routes of a cut, and what the skips among them take.
 struct Cut {
   Routes routes;
@@ -125,8 +153,8 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
       setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches);
   check(costs, setup, schedule, micro_batches);
 
-  const Profile profile = costs.at(cut_sizes.rows);
-  const Profile last_profile = costs.at(last_rows);
+  const Profile profile = profile_of(costs, cut_sizes.rows, setup);
+  const Profile last_profile = profile_of(costs, last_rows, setup);
   const std::vector<StageCosts> usual = stage_costs(costs, profile, setup.balance);
   const std::vector<StageCosts> last = stage_costs(costs, last_profile, setup.balance);
   const auto is_last = [&](const Action& action) {
@@ -200,7 +228,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
 std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                   double param_scale) {
   const internal::CutSizes sizes = internal::cut_sizes(rows, setup.chunks);
-  const Profile profile = costs.at(sizes.rows);
+  const Profile profile = profile_of(costs, sizes.rows, setup);
   balance::ExplainOptions options;
   options.chunks = sizes.micro_batches;
   options.schedule = setup.schedule.make;

@@ -126,6 +126,29 @@ TEST(ModelStep, ASkipTravelsBesideTheActivation) {
                    (1 + 10 + 1) + (2 + 10 + 2));
 }
 
+TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
+  Costs skips = costs({1, 1, 1, 1});
+  skips.profiles[0].skips = {{0, 3, 1000}, {1, 2, 200}};
+  Machine machine;
+  machine.bandwidth = 100;
+  PipelineSetup hops = setup({1, 1, 1, 1}, 1, Checkpoint::kNever);
+  hops.direct_skips = false;
+  // Each of three hops takes 10 s, during which nothing else can be done.
+  EXPECT_DOUBLE_EQ(model_step(skips, 1, hops, machine).step, (4 + 3 * 10) + (8 + 3 * 10));
+  // The second and the third stage have it among their inputs (200 and 1000 beside the
+  // activation's 100).
+  const std::vector<int64_t> held = model_memory(skips, 1, hops, 2);
+  hops.direct_skips = true;
+  const std::vector<int64_t> direct = model_memory(skips, 1, hops, 2);
+  EXPECT_THAT((std::vector<int64_t>{held[0] - direct[0], held[1] - direct[1], held[2] - direct[2],
+                                    held[3] - direct[3]}),
+              ElementsAre(0, 1000, 1000, 0));
+  // One partition: the skips stay inside.
+  PipelineSetup one = setup({4}, 1, Checkpoint::kNever);
+  one.direct_skips = false;
+  EXPECT_DOUBLE_EQ(model_step(skips, 1, one, machine).step, 12);
+}
+
 TEST(ModelStep, RefusesWhatDoesNotFit) {
   EXPECT_THROW(model_step(costs({1, 1}), 4, setup({1, 2}, 4, Checkpoint::kNever), Machine()),
                std::invalid_argument);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -156,6 +157,40 @@ TEST_F(AblationTest, TheLastPartitionRecomputesBeforeItsFirstBackward) {
       EXPECT_EQ(recomputed, (std::vector<bool>{true, true, true}));
     }
   }
+}
+
+TEST_F(AblationTest, AnErrorNamesTheMicroBatchThatIsRecomputed) {
+  bool fails = true;
+  struct Failing : nn::Module {
+    explicit Failing(bool& fails) : fails(fails) {}
+    at::Tensor forward(const at::Tensor& x) {
+      if (is_recomputing() && fails && ++recomputes == 2) throw std::runtime_error("broken");
+      return x * 1;
+    }
+    bool& fails;
+    int recomputes = 0;
+  };
+  nn::Sequential model(nn::Linear(4, 4), std::make_shared<Failing>(fails));
+  GPipe pipe(model, GPipeOptions({1, 1})
+                        .devices(testing::devices(2))
+                        .chunks(3)
+                        .checkpoint(Checkpoint::kAlways)
+                        .early_recomputes(true));
+  const auto step = [&] {
+    pipe->step(
+        {torch::rand({6, 4}, testing::device())}, {},
+        [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); },
+        StepOptions().schedule(Schedule::gpipe));
+  };
+  // The first backward is of micro-batch 2; micro-batches 0, 1 and 2 are recomputed before.
+  EXPECT_THAT(step, ::testing::ThrowsMessage<std::runtime_error>(
+                        ::testing::HasSubstr("stage 1, micro-batch 1, layer 1")));
+  ASSERT_TRUE(pipe->last_failure().has_value());
+  EXPECT_EQ(pipe->last_failure()->micro_batch, 1);
+  EXPECT_EQ(pipe->last_failure()->layer, "layer 1 ('1')");
+  fails = false;
+  step();
+  EXPECT_FALSE(pipe->last_failure().has_value());
 }
 
 TEST_F(AblationTest, AGraphThatIsKeptIsRecomputedAgain) {

@@ -6,7 +6,6 @@
 #include <benchmark/benchmark.h>
 #include <torch/types.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -14,17 +13,12 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/timing.h"
 
 namespace gpipe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using testing::fake::Durations;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Four stages of one kernel each, forward and backward; a copy takes an eighth of a kernel's time.
 // `hidden`: the share of a stage's copying time that does not lengthen the step. Filling and
@@ -52,10 +46,10 @@ void BM_Overlap(benchmark::State& state) {
     durations.copy = copy;
     testing::fake::runtime().drain();
     testing::fake::runtime().set_durations(durations);
-    const auto start = Clock::now();
-    pipe->forward(input).backward(gradient);
-    testing::fake::runtime().drain();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = seconds_of([&] {
+      pipe->forward(input).backward(gradient);
+      testing::fake::runtime().drain();
+    });
     testing::fake::runtime().set_durations({});
     input.mutable_grad() = at::Tensor();
     return seconds;

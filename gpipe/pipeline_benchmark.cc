@@ -14,7 +14,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/timing.h"
 #include "models/resnet.h"
 #include "models/unet.h"
 
@@ -30,17 +30,6 @@ namespace gpipe {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds(const std::function<void()>& work) {
-  const auto start = Clock::now();
-  work();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Runs `rival` and `ours` in turns; reports the medians and the median of their ratio.
 void measure_pair(benchmark::State& state, const std::function<void()>& rival,
@@ -51,8 +40,8 @@ void measure_pair(benchmark::State& state, const std::function<void()>& rival,
   std::vector<double> rival_times;
   std::vector<double> our_times;
   for (auto _ : state) {
-    const double rival_time = seconds(rival);
-    const double our_time = seconds(ours);
+    const double rival_time = seconds_of(rival);
+    const double our_time = seconds_of(ours);
     state.SetIterationTime(our_time);
     ratios.push_back(rival_time / our_time);
     rival_times.push_back(rival_time);
@@ -88,11 +77,11 @@ void cells(benchmark::State& state, int warm_up) {
   GPipe pipe(linears(partitions, 8), on_cpu(std::vector<int64_t>(partitions, 1), micro_batches));
   const torch::Tensor input = torch::randn({4 * micro_batches, 8});
   const auto run = [&] { pipe->forward(input).sum().backward(); };
-  const double first = seconds(run);
+  const double first = seconds_of(run);
   for (int i = 1; i < warm_up; ++i) run();
   std::vector<double> times;
   for (auto _ : state) {
-    times.push_back(seconds(run));
+    times.push_back(seconds_of(run));
     state.SetIterationTime(times.back());
   }
   state.counters["us_per_cell"] =
@@ -130,7 +119,7 @@ void BM_PlainCells(benchmark::State& state) {
   const torch::Tensor input = torch::randn({4 * micro_batches, 8});
   std::vector<double> times;
   for (auto _ : state) {
-    times.push_back(seconds([&] {
+    times.push_back(seconds_of([&] {
       for (const torch::Tensor& piece : input.chunk(micro_batches)) {
         model->forward(piece).sum().backward();
       }
@@ -230,7 +219,7 @@ void BM_SplitCells(benchmark::State& state) {
   input.requires_grad_();  // so that the first stage has both halves, too
   std::vector<double> costs;
   auto step = [&](int which) {
-    return seconds([&] { pipe->step({input}, {}, loss, options[which]); });
+    return seconds_of([&] { pipe->step({input}, {}, loss, options[which]); });
   };
   step(0);
   step(1);
@@ -303,7 +292,7 @@ void BM_Bubble(benchmark::State& state) {
   std::vector<double> times;
   for (auto _ : state) {
     slept_ns = 0;
-    times.push_back(seconds(run));
+    times.push_back(seconds_of(run));
     state.SetIterationTime(times.back());
     const double busy = static_cast<double>(slept_ns) * 1e-9 / static_cast<double>(stages);
     of_ideal.push_back(busy / times.back() / ideal_share);

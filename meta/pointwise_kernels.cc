@@ -65,7 +65,6 @@ std::vector<MetaKernel> pointwise_kernels() {
       {"where.self_out",
        [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},
       broadcast("abs.out", {"self"}, "out"),
-      broadcast("angle.out", {"self"}, "out"),
       broadcast("nan_to_num.out", {"self"}, "out"),
       broadcast("logical_and.out", {"self", "other"}, "out"),
       broadcast("logical_not.out", {"self"}, "out"),

@@ -28,8 +28,10 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
     return nullptr;
   }
   std::optional<command::Progress> bar;
-  const auto progress = [&](const std::string& what, int64_t done, int64_t all) {
+  const auto check = [&] {
     if (context.interrupted && context.interrupted()) throw Interrupted();
+  };
+  const auto progress = [&](const std::string& what, int64_t done, int64_t all) {
     if (context.progress == nullptr) return;
     if (!bar) bar.emplace(*context.progress, title + ": why", all, context.progress_options);
     bar->update(done, what);
@@ -41,7 +43,8 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
   try {
     diagnosis = diagnose(
         GPipe(pipe), {input.to(trainer.input_device())}, {target.to(trainer.target_device())},
-        of_step, DiagnoseOptions().step(StepOptions().schedule(schedule)).progress(progress));
+        of_step,
+        DiagnoseOptions().step(StepOptions().schedule(schedule)).progress(progress).check(check));
   } catch (const Interrupted&) {
     return nullptr;
   }

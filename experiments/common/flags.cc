@@ -19,12 +19,13 @@ ABSL_FLAG(
     std::string, devices, "",
     "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
     "several times. Default: every CUDA device; without one, the CPU as often as needed.");
-ABSL_FLAG(int64_t, epochs, 0, "Epochs of training. Default: the scale's.");
+ABSL_FLAG(std::optional<int64_t>, epochs, std::nullopt,
+          "Epochs of training. Default: the scale's.");
 ABSL_FLAG(int64_t, skip_epochs, 1,
           "Epochs at the beginning that averages leave out, if others remain.");
-ABSL_FLAG(int64_t, batch_size, 0,
+ABSL_FLAG(std::optional<int64_t>, batch_size, std::nullopt,
           "Samples of a mini-batch. Default: the experiment's, at the scale.");
-ABSL_FLAG(int64_t, chunks, 0,
+ABSL_FLAG(std::optional<int64_t>, chunks, std::nullopt,
           "Micro-batches of a mini-batch (pipelines). Default: the experiment's, at the scale.");
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
@@ -56,10 +57,10 @@ CommonFlags read_common_flags(const std::string& schedule) {
   flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
   flags.devices = parse_devices(absl::GetFlag(FLAGS_devices));
   flags.devices_given = !absl::GetFlag(FLAGS_devices).empty();
-  flags.epochs = command::in_range("epochs", absl::GetFlag(FLAGS_epochs), 0);
+  flags.epochs = command::in_range("epochs", absl::GetFlag(FLAGS_epochs), 1);
   flags.skip_epochs = command::in_range("skip_epochs", absl::GetFlag(FLAGS_skip_epochs), 0);
-  flags.batch_size = command::in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 0);
-  flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 0);
+  flags.batch_size = command::in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 1);
+  flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
   flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
   flags.checkpoint_given = !flags.checkpoint_name.empty();
@@ -78,12 +79,12 @@ CommonFlags read_common_flags(const std::string& schedule) {
 }
 
 std::string CommonFlags::changes_what_runs() const {
-  if (batch_size > 0) return "--batch_size";
-  if (chunks > 0) return "--chunks";
+  if (batch_size) return "--batch_size";
+  if (chunks) return "--chunks";
   if (!balance.empty()) return "--balance";
   if (checkpoint_given) return "--checkpoint";
   if (schedule_given) return "--schedule";
-  if (epochs > 0) return "--epochs";
+  if (epochs) return "--epochs";
   if (explain) return "--explain";
   return "";
 }
@@ -105,12 +106,13 @@ std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::str
 }
 
 int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size) {
-  if (flags.chunks > batch_size) {
-    throw std::invalid_argument("--chunks=" + std::to_string(flags.chunks) + ": a mini-batch of " +
+  if (!flags.chunks) return std::min(published, batch_size);
+  if (*flags.chunks > batch_size) {
+    throw std::invalid_argument("--chunks=" + std::to_string(*flags.chunks) + ": a mini-batch of " +
                                 std::to_string(batch_size) +
                                 " cannot be cut into more micro-batches than samples");
   }
-  return flags.chunks > 0 ? flags.chunks : std::min(published, batch_size);
+  return *flags.chunks;
 }
 
 std::string count_devices(const std::vector<c10::Device>& devices) {

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,16 @@
 
 namespace gpipe::experiments {
 
-// 0 and empty mean not given: left to the scale or to the variant.
+// Nothing and empty mean not given: left to the scale or to the variant.
 struct CommonFlags {
   std::string experiment;
   Scale scale = Scale::kSmoke;
   std::vector<c10::Device> devices;  // empty: none was given, and this machine has no CUDA device
   bool devices_given = false;
-  int64_t epochs = 0;
+  std::optional<int64_t> epochs;
   int64_t skip_epochs = 1;
-  int64_t batch_size = 0;
-  int64_t chunks = 0;
+  std::optional<int64_t> batch_size;
+  std::optional<int64_t> chunks;
   std::vector<int64_t> balance;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   std::string checkpoint_name;
@@ -40,7 +41,7 @@ struct CommonFlags {
   // size are as published. Empty: none was.
   std::string changes_what_runs() const;
   // Whether a flag was given that only pipelines have.
-  bool for_pipelines() const { return chunks > 0 || !balance.empty(); }
+  bool for_pipelines() const { return chunks || !balance.empty(); }
 };
 
 // Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and

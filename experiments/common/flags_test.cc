@@ -62,6 +62,8 @@ TEST_F(FlagsTest, AreReadIntoValues) {
 TEST_F(FlagsTest, TheCheckpointModeIsLeftToTheVariant) {
   const CommonFlags flags = read_common_flags();
   EXPECT_FALSE(flags.checkpoint_given);
+  EXPECT_FALSE(flags.for_pipelines());
+  EXPECT_EQ(flags.changes_what_runs(), "");
   EXPECT_EQ(flags.checkpoint, Checkpoint::kExceptLast);
   EXPECT_EQ(flags.checkpoint_name, "except_last");
 }
@@ -69,10 +71,11 @@ TEST_F(FlagsTest, TheCheckpointModeIsLeftToTheVariant) {
 TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
   expect_refused("scale", "tiny", "smoke, small or full");
   expect_refused("devices", "gpu", "no device");
-  expect_refused("epochs", "-1", "from 0 on");
+  for (const char* name : {"epochs", "batch_size", "chunks"}) {
+    expect_refused(name, "0", "from 1 on");
+    expect_refused(name, "-1", "from 1 on");
+  }
   expect_refused("skip_epochs", "-1", "from 0 on");
-  expect_refused("batch_size", "-8", "from 0 on");
-  expect_refused("chunks", "-8", "from 0 on");
   expect_refused("balance", "2,x", "such as 20,31");
   expect_refused("checkpoint", "sometimes", "except_last");
   expect_refused("schedule", "2f2b", "gpipe, 1f1b or sequential");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -19,7 +20,8 @@
 #include "experiments/common/trainer.h"
 #include "meta/meta_scope.h"
 
-ABSL_FLAG(int64_t, samples, 0, "Samples of a measured epoch. Default: the scale's.");
+ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
+          "Samples of a measured epoch. Default: the scale's.");
 ABSL_FLAG(bool, graphs, false,
           "Record each partition's kernels as CUDA Graphs and replay them (measured pipelines; see "
           "docs/design/graphs.md). A partition that cannot be recorded says so in the log.");
@@ -74,11 +76,10 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
     settings.samples = size.samples;
     settings.epochs = size.epochs;
   }
-  if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
-  if (flags.epochs > 0) settings.epochs = flags.epochs;
-  const int64_t samples =
-      command::in_range("samples", absl::GetFlag(FLAGS_samples), 0, int64_t{1} << 40);
-  if (samples > 0) settings.samples = samples;
+  settings.batch_size = flags.batch_size.value_or(settings.batch_size);
+  settings.epochs = flags.epochs.value_or(settings.epochs);
+  settings.samples = command::in_range("samples", absl::GetFlag(FLAGS_samples), 1, int64_t{1} << 40)
+                         .value_or(settings.samples);
   if (!published.balance.empty()) {
     settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
     settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,

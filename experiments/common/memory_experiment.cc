@@ -74,7 +74,7 @@ Settings measured_settings(const MemoryExperiment& experiment, const MemoryVaria
     run.network = models::model_by_name(small.network, small.image_size);
     run.batch = small.batch;
   }
-  if (flags.batch_size > 0) run.batch = flags.batch_size;
+  run.batch = flags.batch_size.value_or(run.batch);
   if (!variant.balance.empty()) {
     run.chunks = choose_chunks(flags, variant.chunks, run.batch);
     run.balance =
@@ -175,7 +175,7 @@ RunVariant runner(Settings settings, Origin way) {
 
 // What would be ignored.
 void check(const CommonFlags& flags) {
-  if (flags.epochs > 0) {
+  if (flags.epochs) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
   }
   if (!flags.trace.empty() || flags.explain) {
@@ -224,14 +224,6 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
   plan.table = experiment.table;
   plan.json = flags.json;
   plan.remarks = experiment.remarks;
-  plan.remarks.push_back(absl::StrFormat(
-      "Planned: the published network and settings on the meta device; bytes that LibTorch's "
-      "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
-      gib(kP40Bytes)));
-  plan.remarks.push_back(
-      "Measured: --scale=" + to_text(flags.scale) +
-      "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all partitions on it are "
-      "one device.");
   std::vector<VariantName> names;
   for (const MemoryVariant& variant : experiment.variants) {
     names.push_back({variant.name, !variant.balance.empty()});
@@ -248,6 +240,17 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         settings.note = variant.note;
         return runner(std::move(settings), way);
       });
+  if (has_way(plan.variants, Origin::kPlanned)) {
+    plan.remarks.push_back(absl::StrFormat(
+        "Planned: the published network and settings on the meta device; bytes that LibTorch's "
+        "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
+        gib(kP40Bytes)));
+  }
+  if (has_way(plan.variants, Origin::kMeasured)) {
+    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
+                           "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all "
+                           "partitions on it are one device.");
+  }
   return plan;
 }
 

@@ -1,6 +1,5 @@
 #include "experiments/common/plan_speed.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,15 +11,6 @@
 #include "experiments/common/variants.h"
 
 namespace gpipe::experiments {
-namespace {
-
-bool has(const Plan& plan, Origin way) {
-  return std::any_of(plan.variants.begin(), plan.variants.end(),
-                     [way](const Variant& variant) { return variant.way == way; });
-}
-
-}  // namespace
-
 Plan plan_speed(const SpeedExperiment& experiment) {
   const CommonFlags flags = read_common_flags();
   const SimulatedRows simulated(experiment, simulation_flags());
@@ -39,12 +29,12 @@ Plan plan_speed(const SpeedExperiment& experiment) {
                       if (way == Origin::kMeasured) return measured_speed(experiment, own, name);
                       return simulated.row(name);
                     });
-  if (has(plan, Origin::kMeasured)) {
+  if (has_way(plan.variants, Origin::kMeasured)) {
     plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
                            "; whole training steps on random images, loading left out. Where "
                            "partitions share cores it is no speed-up of pipelines.");
   }
-  if (has(plan, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
+  if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
   return plan;
 }
 

@@ -25,7 +25,7 @@ ABSL_FLAG(
     "of each layer, at the speed that gives the table's reference its published throughput.");
 ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwidth,
           "Simulate with links of so many bytes per second between devices; 0: transfers take only "
-          "their latency. Default: about PCIe 3 x16.");
+          "their latency. (About PCIe 3 x16 if not given.)");
 ABSL_FLAG(double, link_latency, gpipe::experiments::SimulatedMachine().latency,
           "Simulate with so many seconds that a transfer takes beside its bytes.");
 ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhead,

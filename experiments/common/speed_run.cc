@@ -45,15 +45,8 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
   return stopwatch.seconds();
 }
 
-// What a reader must know of a mean: how far its epochs differed, if it is much.
-std::string spread_of(const std::vector<double>& throughputs, std::size_t skip) {
-  const std::size_t first = skip < throughputs.size() ? skip : 0;
-  const auto [least, most] = std::minmax_element(
-      throughputs.begin() + static_cast<std::ptrdiff_t>(first), throughputs.end());
-  if (*most < 1.25 * *least) return "";
-  return absl::StrFormat("; its epochs differed by a factor of %.1f: other work disturbed it",
-                         *most / *least);
-}
+// Epochs that differ by more were disturbed: a reader of their mean must know.
+constexpr double kNotableRange = 1.25;
 
 }  // namespace
 
@@ -96,7 +89,10 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     }
   }
   outcome.origin = Origin::kMeasured;
-  outcome.note += spread_of(throughputs, skip);
+  if (const double range = range_after(throughputs, skip); range >= kNotableRange) {
+    outcome.note += absl::StrFormat(
+        "; its epochs differed by a factor of %.1f: other work disturbed it", range);
+  }
   trainer.observe(nullptr);
   if (options.utilization) {
     const TimeSplit split = split_time(timeline.steps(), trainer.routes());

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Records what it is given.
 class Recorder : public Trainer {
@@ -34,6 +36,9 @@ class Recorder : public Trainer {
       observer_({Event::Edge::kBegin, {}, 0, now, false, {}, {}, run});
       observer_({Event::Edge::kEnd, {}, 0, now + std::chrono::milliseconds(3), false, {}, {}, run});
     }
+    if (static_cast<int>(sizes.size()) == slow_at) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
     if (static_cast<int>(sizes.size()) == fail_at) throw std::runtime_error("out of memory");
     return 0;
   }
@@ -46,6 +51,7 @@ class Recorder : public Trainer {
   std::vector<int64_t> sizes;
   std::vector<int> observed;  // of each step
   int fail_at = -1;
+  int slow_at = -1;
 
  private:
   Observer observer_;
@@ -112,6 +118,12 @@ TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
                    10 / outcome_.epochs[0]["seconds"].get<double>());
   EXPECT_THAT(out.str(), HasSubstr("pipeline-2, 2-2 epochs | "));
   EXPECT_EQ(outcome_.note, "tiny");
+}
+
+TEST_F(SpeedRunTest, EpochsThatDifferAreTold) {
+  trainer_.slow_at = 8;  // in the third epoch
+  run(10, 3);
+  EXPECT_THAT(outcome_.note, StartsWith("tiny; its epochs differed by a factor of "));
 }
 
 TEST_F(SpeedRunTest, AnEpochSmallerThanABatch) {

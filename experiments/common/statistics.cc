@@ -1,11 +1,9 @@
 #include "experiments/common/statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace gpipe::experiments {
 namespace {
@@ -23,20 +21,12 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-double median(std::vector<double> values) {
-  check_not_empty(values, "median");
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  if (values.size() % 2 == 1) return values[middle];
-  return (values[middle - 1] + values[middle]) / 2;
-}
-
-double median_absolute_deviation(const std::vector<double>& values) {
-  const double center = median(values);
-  std::vector<double> deviations;
-  deviations.reserve(values.size());
-  for (double value : values) deviations.push_back(std::abs(value - center));
-  return median(std::move(deviations));
+double range_after(const std::vector<double>& values, std::size_t skip) {
+  check_not_empty(values, "range");
+  const std::size_t first = skip < values.size() ? skip : 0;
+  const auto [least, most] =
+      std::minmax_element(values.begin() + static_cast<std::ptrdiff_t>(first), values.end());
+  return *most / *least;
 }
 
 double mean_after(const std::vector<double>& values, std::size_t skip) {

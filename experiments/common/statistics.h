@@ -12,11 +12,9 @@ namespace gpipe::experiments {
 
 double mean(const std::vector<double>& values);
 
-// The middle value; the mean of the two middle values if their number is even.
-double median(std::vector<double> values);
-
-// Median absolute deviation from the median: a spread that one slow outlier does not move.
-double median_absolute_deviation(const std::vector<double>& values);
+// The largest of the values after the first `skip` ones (warm-up), divided by the smallest. With no
+// value left, of all.
+double range_after(const std::vector<double>& values, std::size_t skip);
 
 // Mean of the values after the first `skip` ones (warm-up). With no value left, the mean of all.
 double mean_after(const std::vector<double>& values, std::size_t skip);

@@ -13,7 +13,7 @@ namespace {
 
 // The flags that only pipelines have.
 std::string given(const CommonFlags& flags) {
-  return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks)
+  return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks.value_or(0))
                                : "--balance=" + to_text(flags.balance);
 }
 
@@ -66,7 +66,7 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     }
     CommonFlags own = flags;
     if (!pipeline) {
-      own.chunks = 0;
+      own.chunks.reset();
       own.balance.clear();
     }
     for (const Origin way : asked_ways) {
@@ -90,6 +90,11 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
                                     : "nothing can be run:" + refusals);
   }
   return variants;
+}
+
+bool has_way(const std::vector<Variant>& variants, Origin way) {
+  return std::any_of(variants.begin(), variants.end(),
+                     [way](const Variant& variant) { return variant.way == way; });
 }
 
 }  // namespace gpipe::experiments

@@ -32,6 +32,9 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
                                    const std::vector<VariantName>& known,
                                    const std::vector<Origin>& ways, const MakeVariant& make);
 
+// Whether some of them are obtained in this way: then a remark on it is called for.
+bool has_way(const std::vector<Variant>& variants, Origin way);
+
 }  // namespace gpipe::experiments
 
 #endif  // GPIPE_EXPERIMENTS_COMMON_VARIANTS_H_

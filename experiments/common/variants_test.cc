@@ -99,6 +99,13 @@ TEST(MakeVariants, EachOnceForEveryWay) {
                                           HasSubstr("--ways"), HasSubstr("measured, simulated"))));
 }
 
+TEST(MakeVariants, TellsWhichWaysThereAre) {
+  const std::vector<Variant> variants = made({});
+  EXPECT_TRUE(has_way(variants, Origin::kMeasured));
+  EXPECT_FALSE(has_way(variants, Origin::kPlanned));
+  EXPECT_FALSE(has_way({}, Origin::kMeasured));
+}
+
 TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
   const auto made = [](const CommonFlags& flags) {
     return make_variants(flags, "deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make);

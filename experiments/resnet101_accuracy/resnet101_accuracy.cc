@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -25,10 +26,10 @@ ABSL_FLAG(
     "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
     "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full needs "
     "to be told.");
-ABSL_FLAG(int64_t, limit_train, 0,
+ABSL_FLAG(std::optional<int64_t>, limit_train, std::nullopt,
           "Train on this many images only. Default: the scale's (smoke 15000).");
 ABSL_FLAG(
-    int64_t, workers, -1,
+    std::optional<int64_t>, workers, std::nullopt,
     "Threads that load images. Default: 32 for imagenet (or as many as there are cores), else 1.");
 ABSL_FLAG(
     std::string, checkpoint_dir, "",
@@ -76,14 +77,11 @@ AccuracyFlags read_flags() {
       flags.common.experiment,
       {{"gpipe-256", "pipeline-256"}, {"gpipe-1k", "pipeline-1k"}, {"gpipe-4k", "pipeline-4k"}});
   flags.limit_train =
-      command::in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 0, int64_t{1} << 40);
-  flags.workers = command::in_range("workers", absl::GetFlag(FLAGS_workers), -1, kMostWorkers);
-  if (flags.workers < 0) {
-    const auto cores = static_cast<int64_t>(std::max(std::thread::hardware_concurrency(), 1U));
-    flags.workers = read_data(flags.common.scale).rfind("imagenet", 0) == 0
-                        ? std::min(kPublishedWorkers, cores)
-                        : 1;
-  }
+      command::in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 1, int64_t{1} << 40);
+  const auto cores = static_cast<int64_t>(std::max(std::thread::hardware_concurrency(), 1U));
+  const bool photographs = read_data(flags.common.scale).rfind("imagenet", 0) == 0;
+  flags.workers = command::in_range("workers", absl::GetFlag(FLAGS_workers), 0, kMostWorkers)
+                      .value_or(photographs ? std::min(kPublishedWorkers, cores) : 1);
   flags.state_folder = command::user_path(absl::GetFlag(FLAGS_checkpoint_dir));
   flags.resume = absl::GetFlag(FLAGS_resume);
   flags.overwrite = absl::GetFlag(FLAGS_overwrite);

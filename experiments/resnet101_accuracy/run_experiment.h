@@ -16,7 +16,7 @@ namespace gpipe::experiments {
 
 struct AccuracyFlags {
   CommonFlags common;
-  int64_t limit_train = 0;
+  std::optional<int64_t> limit_train;
   int64_t workers = 1;
   std::string state_folder;  // empty: nothing is saved
   bool resume = false;

@@ -56,12 +56,11 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     settings.flip = false;
     settings.decay = LrDecay::kLinear;
   }
-  if (overrides.epochs > 0) settings.epochs = overrides.epochs;
-  if (overrides.batch_size > 0) settings.batch_size = overrides.batch_size;
-  if (overrides.limit_train > 0) settings.limit_train = overrides.limit_train;
+  settings.epochs = overrides.epochs.value_or(settings.epochs);
+  settings.batch_size = overrides.batch_size.value_or(settings.batch_size);
+  settings.limit_train = overrides.limit_train.value_or(settings.limit_train);
   if (experiment.way != Way::kPipeline) return settings;
-  settings.chunks =
-      overrides.chunks > 0 ? overrides.chunks : std::min(settings.chunks, settings.batch_size);
+  settings.chunks = overrides.chunks.value_or(std::min(settings.chunks, settings.batch_size));
   settings.balance = choose_balance(overrides.balance, experiment.balance, settings.network.name(),
                                     settings.network.layers());
   return settings;

@@ -3,6 +3,7 @@
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SETTINGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,13 +36,13 @@ const std::vector<Experiment>& published_experiments();
 // Throws std::invalid_argument for an unknown name.
 const Experiment& find_experiment(const std::string& name);
 
-// Settings given on the command line; 0 or empty leaves one to the scale.
+// Settings given on the command line; nothing or empty leaves one to the scale.
 struct Overrides {
-  int64_t epochs = 0;
-  int64_t batch_size = 0;
-  int64_t chunks = 0;
+  std::optional<int64_t> epochs;
+  std::optional<int64_t> batch_size;
+  std::optional<int64_t> chunks;
   std::vector<int64_t> balance;
-  int64_t limit_train = 0;
+  std::optional<int64_t> limit_train;
 };
 
 // What is run.

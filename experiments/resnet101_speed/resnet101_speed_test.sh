@@ -12,6 +12,8 @@ expect_mistake "did you mean --batch_size?" --batch-size=8
 expect_mistake "sums up to 50, but" --balance=20,30
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
+expect_mistake "--samples=0: give a number from 1" --samples=0
+expect_mistake "--chunks=0: give a number from 1" --chunks=0
 expect_mistake "it is a folder" --json="$work"
 expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
@@ -70,19 +72,8 @@ assert rows["pipeline-8", "measured"]["figures"]["throughput"]["ours"] > 0
 assert rows["pipeline-4", "measured"]["origin"] == "not run"
 END
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
-set -m
-"$program" --ways=measured --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json" \
-  >"$work/stopped.log" 2>&1 &
-pid=$!
-set +m
-for _ in $(seq 1200); do
-  grep -q "2/100000 epoch" "$work/stopped.log" && break
-  sleep 0.05
-done
-kill -INT $pid
-wait $pid
-[ $? -eq 130 ] || fail "exit code after Ctrl-C"
+expect_stopped "2/100000 epoch" "$work/stopped.log" "$program" --ways=measured \
+  --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json"
 grep -q "^baseline  *interrupted " "$work/stopped.log" || fail "the row does not say that it was interrupted"
 grep -q "pipeline-2: stopped before it began" "$work/stopped.log" || fail "what was not begun is not said"
 grep -q '"origin": "interrupted"' "$work/stopped.json" || fail "no JSON after Ctrl-C"

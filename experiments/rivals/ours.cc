@@ -78,7 +78,7 @@ Settings read_settings() {
                                 settings.trainer + "'");
   }
   settings.model = models::model_by_name(
-      absl::GetFlag(FLAGS_model), in_range("image_size", absl::GetFlag(FLAGS_image_size), 0));
+      absl::GetFlag(FLAGS_model), in_range("image_size", absl::GetFlag(FLAGS_image_size), 1));
   settings.rows = in_range("rows", absl::GetFlag(FLAGS_rows), 1);
   settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
   settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));

@@ -23,6 +23,11 @@ grep -q "^baseline  *planned " "$work/planned.log" || fail "no planned row"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
   grep -q "^$row  *measured " "$work/measured.log" || fail "no measured row $row"
 done
+# Remarks are of the ways that were gone.
+grep -q "Planned: the published" "$work/planned.log" || fail "no remark on plans"
+grep -q "Measured: --scale" "$work/planned.log" && fail "a remark on measurements, of which there are none"
+grep -q "Measured: --scale" "$work/measured.log" || fail "no remark on measurements"
+grep -q "Planned: the published" "$work/measured.log" && fail "a remark on plans, of which there are none"
 sed -n '/^U-Net memory/,/^LibTorch/p' "$work/measured.log" >"$work/table.txt"
 grep -q . "$work/table.txt" || fail "no table"
 awk 'length > 80' "$work/table.txt" | grep -q . && fail "a line of the table is too long"

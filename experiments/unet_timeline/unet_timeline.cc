@@ -39,7 +39,7 @@
 #include "meta/meta_scope.h"
 #include "models/unet.h"
 
-ABSL_FLAG(int64_t, steps, 0,
+ABSL_FLAG(std::optional<int64_t>, steps, std::nullopt,
           "Steps of an epoch. Default: the scale's (smoke 4, small 4, full 16, as published).");
 
 namespace gpipe::experiments {
@@ -115,7 +115,7 @@ std::string describe(const CommonFlags& flags, const Settings& settings) {
 // The flags of a row at full size: it is as published, whatever is measured.
 CommonFlags published(const CommonFlags& given) {
   CommonFlags flags = given;
-  flags.batch_size = flags.chunks = flags.epochs = 0;
+  flags.batch_size = flags.chunks = flags.epochs = std::nullopt;
   flags.balance.clear();
   flags.checkpoint = Checkpoint::kExceptLast;
   flags.checkpoint_name = to_text(flags.checkpoint);
@@ -133,10 +133,10 @@ Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
     settings.steps = 4;
     settings.epochs = flags.scale == Scale::kSmoke ? 3 : 5;
   }
-  if (flags.batch_size > 0) settings.batch_size = flags.batch_size;
-  if (flags.epochs > 0) settings.epochs = flags.epochs;
-  const int64_t steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 0, int64_t{1} << 30);
-  if (steps > 0) settings.steps = steps;
+  settings.batch_size = flags.batch_size.value_or(settings.batch_size);
+  settings.epochs = flags.epochs.value_or(settings.epochs);
+  settings.steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, int64_t{1} << 30)
+                       .value_or(settings.steps);
   settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
   settings.balance = choose_balance(flags.balance, published_balance(), settings.network.name(),
                                     settings.network.layers());
@@ -301,13 +301,7 @@ Plan prepare() {
   made.name = "unet_timeline";
   made.table = published_timeline();
   made.json = flags.json;
-  made.remarks = {
-      "Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs.",
-      "Measured: --scale=" + to_text(flags.scale) +
-          "; whole training steps on random images. Utilization: the share of a step in which the "
-          "workers are in actions; published: of the GPUs, by nvidia-smi.",
-      "Planned and simulated: at full size. Memory: what LibTorch's allocator for CUDA would have "
-      "reserved at most, over all devices. The optimizer's step is not simulated."};
+  made.remarks = {"Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
   made.variants = make_variants(
@@ -325,6 +319,20 @@ Plan prepare() {
           }
         };
       });
+  if (has_way(made.variants, Origin::kMeasured)) {
+    made.remarks.push_back(
+        "Measured: --scale=" + to_text(flags.scale) +
+        "; whole training steps on random images. Utilization: the share of a step in which the "
+        "workers are in actions; published: of the GPUs, by nvidia-smi.");
+  }
+  if (has_way(made.variants, Origin::kPlanned)) {
+    made.remarks.push_back(
+        "Planned: at full size. Memory: what LibTorch's allocator for CUDA would have reserved at "
+        "most, over all devices.");
+  }
+  if (has_way(made.variants, Origin::kSimulated)) {
+    made.remarks.push_back("Simulated: at full size, without the optimizer's step.");
+  }
   return made;
 }
 

@@ -45,5 +45,10 @@ def recomputes(name):
                 if event["cat"] == "recompute" and event["tid"] == 3])
 assert recomputes("baseline") == 1 and recomputes("dep-x-x") == 7, recomputes("dep-x-x")
 END
+# Remarks are of the ways that were gone.
+grep -q "Simulated: at full" "$work/all.log" || fail "no remark on simulations"
+grep -q "Planned: at full" "$work/all.log" && fail "a remark on plans, of which there are none"
+grep -q "Planned: at full" "$work/planned.log" || fail "no remark on plans"
+grep -q "Measured: --scale" "$work/planned.log" && fail "a remark on measurements, of which there are none"
 grep -q "recomputes ahead of" "$work/all.log" || fail "the note of the baseline"
 echo PASSED

@@ -358,7 +358,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
 
 std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
-  const Action& action = *failure.action;
+  Action action = *failure.action;
+  if (const auto early = stages_[action.stage].early_recompute()) action.micro_batch = *early;
   // The stage has run nothing since.
   const Stage& stage = stages_[action.stage];
   const std::string layer = stage.current_layer();

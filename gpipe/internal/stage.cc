@@ -87,6 +87,7 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
 
 void Stage::begin_run() {
   handed_over_.clear();
+  early_recompute_.reset();
   if (graphs_ != nullptr) graphs_->begin_run(layers_);
 }
 
@@ -403,9 +404,11 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
 
 void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
   if (!cell.recompute || cell.recompute->done) return;
+  early_recompute_ = static_cast<int32_t>(micro_batch);
   RandomStreamsScope draws_scope(&draws_, nullptr);
   cell.graph = recompute(run, micro_batch, *cell.recompute);
   cell.recompute->done = true;
+  early_recompute_.reset();
 }
 
 void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,

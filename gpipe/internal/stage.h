@@ -92,6 +92,8 @@ class Stage {
   std::string current_layer() const;
   // Whether that was in a recompute.
   bool recomputing() const { return recomputing_; }
+  // The micro-batch of recompute_early() if that failed: the action's is another one.
+  std::optional<int32_t> early_recompute() const { return early_recompute_; }
 
  private:
   using Result = LayersResult;
@@ -135,6 +137,7 @@ class Stage {
   bool has_loss_ = false;                // a loss was computed here
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
   bool recomputing_ = false;             // stays if the recompute fails
+  std::optional<int32_t> early_recompute_;
   // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
   // the memory would change an output on its way. The pointers are weak: no other memory gets the
   // same address.

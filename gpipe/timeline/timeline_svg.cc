@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "gpipe/timeline/svg_parts.h"
 
 namespace gpipe {
 namespace {
@@ -49,21 +49,6 @@ Paint paint_of(const TimelineAction& timed) {
       return kWeight;
   }
   return kFailed;
-}
-
-std::string escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
-
-// 1, 2 or 5 times a power of ten, such that there are at most ten marks.
-double distance_of_marks(double most) {
-  double unit = 1e-9;
-  while (true) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      if (most / (unit * factor) <= 10) return unit * factor;
-    }
-    unit *= 10;
-  }
 }
 
 std::string in_unit(double seconds, double most) {
@@ -163,14 +148,11 @@ class Track {
 };
 
 std::string style() {
-  std::string text =
-      "<style>svg{background:#fff}text{fill:#222}line{stroke:#8888;stroke-width:.5}"
-      ".t{fill:#8881}.n text{fill:#111;font-size:10px;text-anchor:middle}";
+  std::string text = ".t{fill:#8881}.n text{fill:#111;font-size:10px;text-anchor:middle}";
   for (int paint = 0; paint < kPaints; ++paint) {
     absl::StrAppendFormat(&text, ".k%d{fill:%s}", paint, kLooks[paint].color);
   }
-  return text +
-         "@media(prefers-color-scheme:dark){svg{background:#1c1c1c}text{fill:#ddd}}</style>\n";
+  return text;
 }
 
 }  // namespace
@@ -193,7 +175,7 @@ std::string to_svg(const std::vector<TimelinePanel>& panels, const std::string& 
   int y = kTop;
   for (const TimelinePanel& panel : panels) {
     absl::StrAppendFormat(&body, "<text x=\"%d\" y=\"%d\">%s: %.4g ms</text>\n", kLeft, y + 14,
-                          escaped(panel.title),
+                          internal::svg_text(panel.title),
                           static_cast<double>(panel.step.end() - panel.step.begin()) / 1e6);
     y += kTitle;
     for (size_t worker = 0; worker < panel.step.workers.size(); ++worker) {
@@ -211,23 +193,14 @@ std::string to_svg(const std::vector<TimelinePanel>& panels, const std::string& 
     y += kGap;
   }
 
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n%s"
-      "<text x=\"%d\" y=\"24\" font-size=\"15\">%s</text>\n",
-      width, height, width, height, style(), kLeft, escaped(title));
+  std::string svg = internal::svg_begin(width, height, style()) + internal::svg_title(kLeft, title);
   int x = kLeft;
   for (int paint = 0; paint < kPaints; ++paint) {
     if (!used[paint]) continue;
-    const std::string name = kLooks[paint].name;
-    absl::StrAppendFormat(&svg,
-                          "<rect class=\"k%d\" x=\"%d\" y=\"38\" width=\"11\" height=\"11\"/>"
-                          "<text x=\"%d\" y=\"48\">%s</text>\n",
-                          paint, x, x + 15, name);
-    x += 32 + 7 * static_cast<int>(name.size());
+    x = internal::add_svg_key(absl::StrFormat("class=\"k%d\"", paint), kLooks[paint].name, x, svg);
   }
   const double seconds = static_cast<double>(longest) / 1e9;
-  const double distance = distance_of_marks(seconds);
+  const double distance = internal::distance_of_marks(seconds, 10);
   for (int mark = 0; mark * distance <= seconds; ++mark) {
     const double at = kLeft + mark * distance * 1e9 / scale;
     absl::StrAppendFormat(&svg,

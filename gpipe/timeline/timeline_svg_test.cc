@@ -46,6 +46,12 @@ TEST(TimelineSvg, ShowsPanelsOnOneScale) {
   EXPECT_EQ(count(svg, "h17.9v18"), 6);      // recomputes
 }
 
+TEST(TimelineSvg, TitlesMayHoldAnything) {
+  const std::string svg = to_svg({{"a\x1B[0m", step(1, 1, 1e-3)}}, "a\nb\x01");
+  EXPECT_THAT(svg, HasSubstr(">a\uFFFD[0m: "));
+  EXPECT_THAT(svg, HasSubstr(">a b\uFFFD</text>"));
+}
+
 TEST(TimelineSvg, StaysSmall) {
   const std::string svg = to_svg({{"large", step(4, 20000, 1e-6)}}, "large");
   EXPECT_LT(svg.size(), 20000u);

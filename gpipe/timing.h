@@ -1,0 +1,22 @@
+// timing: how times are measured and summed up in profiles, diagnoses and benchmarks.
+#ifndef GPIPE_TIMING_H_
+#define GPIPE_TIMING_H_
+
+#include <functional>
+#include <vector>
+
+namespace gpipe {
+
+// Seconds of a clock that never goes back, from some point in the past.
+double steady_seconds();
+
+// How long a call takes.
+double seconds_of(const std::function<void()>& work);
+
+// The middle value; the mean of the two middle ones if their number is even. Throws
+// std::invalid_argument for no values: a median of nothing would pass for one that was measured.
+double median(std::vector<double> values);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_TIMING_H_
