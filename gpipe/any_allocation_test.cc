@@ -13,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -44,6 +45,14 @@ InUse in_use() {
     bytes[k] = testing::fake::allocator().in_use(k);
   }
   return bytes;
+}
+
+// Autograd's threads may hold the caller's graph a moment longer than the call that failed.
+InUse in_use_soon(const InUse& expected) {
+  for (int k = 0; k < 1000 && in_use() != expected; ++k) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return in_use();
 }
 
 struct Subject {
@@ -124,7 +133,7 @@ TEST_P(AnyAllocationTest, MayFailAndThePipelineSurvives) {
       ASSERT_EQ(message.empty(), allocator.failures() == failures)
           << "an allocation failed and nobody was told";
       subject.pipe->zero_grad();
-      EXPECT_EQ(in_use(), before);
+      EXPECT_EQ(in_use_soon(before), before);
       if (message.empty()) {  // there are no more allocations
         EXPECT_GT(allocation, kMicroBatches);
         break;
