@@ -106,11 +106,11 @@ CaptureWatch::CaptureWatch(c10::Device device, const std::vector<at::Tensor>& kn
   for (const at::Tensor& tensor : known) {
     if (storage_of(tensor) != nullptr) known_.insert(storage_of(tensor));
   }
-  callback_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&Observer::begin, &Observer::end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION}));
+  callback_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&Observer::begin, &Observer::end)
+                                     .needsInputs(true)
+                                     .needsOutputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
 }
 
 CaptureWatch::~CaptureWatch() {

@@ -75,7 +75,7 @@ class CudaGraph final : public DeviceGraph {
       at::cuda::CUDAGraph empty;
       empty.capture_begin(at::cuda::graph_pool_handle(), kMode);
       empty.capture_end();  // gives the generator back; warns that there is nothing in it
-    } catch (...) {  // the device is broken, as the next call will say
+    } catch (...) {         // the device is broken, as the next call will say
     }
   }
 

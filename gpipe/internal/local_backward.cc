@@ -44,12 +44,12 @@ bool starts_with(const char* text, const char (&start)[kSize]) {
 }
 
 enum class Kind {
-  kLeaf,     // accumulates a leaf's gradient
-  kSink,     // where the cell's graph ends
+  kLeaf,  // accumulates a leaf's gradient
+  kSink,  // where the cell's graph ends
   // Of one of LibTorch's own operators, or of a replayed cell: needs only its inputs from the
   // engine.
   kBuiltin,
-  kOther,    // runs user code
+  kOther,  // runs user code
 };
 
 Kind kind_of(const Node& node) {

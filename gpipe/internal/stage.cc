@@ -111,12 +111,12 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
     if (run.plan.record) add_outputs(result);
     return result;
   }
-  const StageGraphs::Layers layers{
-      layers_.size(), draws_,
-      [&](std::vector<Packet>& values, bool keep) {
-        return call_layers(run, micro_batch, values, keep);
-      },
-      [this](LayersResult& result) { add_outputs(result); }, [this] { return current_layer(); }};
+  const StageGraphs::Layers layers{layers_.size(), draws_,
+                                   [&](std::vector<Packet>& values, bool keep) {
+                                     return call_layers(run, micro_batch, values, keep);
+                                   },
+                                   [this](LayersResult& result) { add_outputs(result); },
+                                   [this] { return current_layer(); }};
   running_layer_ = -1;
   return graphs_->run(run, micro_batch, inputs, keep_inputs, has_loss_, layers);
 }

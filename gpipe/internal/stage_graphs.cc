@@ -60,7 +60,7 @@ std::string message_of(const std::exception& error) {
 }  // namespace
 
 struct StageGraphs::BackwardGraph {
-  Key layout;              // of the gradients that it takes
+  Key layout;               // of the gradients that it takes
   variable_list gradients;  // where it takes them; undefined: none
   variable_list results;    // where it leaves its own; not owned
   std::unique_ptr<DeviceGraph> graph;
@@ -79,16 +79,16 @@ struct StageGraphs::Output {
 struct StageGraphs::Slot {
   std::atomic<bool> busy{false};  // a cell's backward may still come
   Key places;  // of the inputs in cache lines: the micro-batches of one input may differ
-  std::vector<Packet> inputs;     // where the forward takes its inputs; a tensor that comes twice
-                                  // is one tensor
+  std::vector<Packet> inputs;  // where the forward takes its inputs; a tensor that comes twice
+                               // is one tensor
   std::vector<std::vector<at::Tensor>> fill;  // aliases of the inputs; undefined: nothing to copy
   DrawRecorder draws;
   std::shared_ptr<GraphPool> pool;
   std::unique_ptr<DeviceGraph> forward;
   LayersResult recorded;  // autograd's graph of it, with what it has saved
   std::vector<Output> outputs;
-  std::vector<ValueKind> kinds;          // [port]
-  std::vector<std::vector<int>> output_numbers;  // [port][item] in outputs; -1: undefined
+  std::vector<ValueKind> kinds;                            // [port]
+  std::vector<std::vector<int>> output_numbers;            // [port][item] in outputs; -1: undefined
   std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
   std::vector<Edge> leaves;                                // their accumulators
   std::vector<at::Tensor> tensors;                         // of the stage, and...
@@ -156,9 +156,8 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
   entries_.clear();
 }
 
-StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run,
-                                           const std::vector<Packet>& inputs, bool has_loss,
-                                           Key& places) {
+StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vector<Packet>& inputs,
+                                           bool has_loss, Key& places) {
   const at::Context& context = at::globalContext();
   Key kind = {is_checkpointing(),
               is_recomputing(),
@@ -202,9 +201,9 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run,
       give_up("the shapes of its inputs change too often");
       return nullptr;
     }
-    entries_.erase(std::min_element(
-        entries_.begin(), entries_.end(),
-        [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
+    entries_.erase(
+        std::min_element(entries_.begin(), entries_.end(),
+                         [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
   }
   entries_.push_back(std::make_unique<Entry>());
   Entry& made = *entries_.back();
@@ -492,9 +491,8 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   if (run.plan.record && any_grad) {
     slot->busy.store(true, std::memory_order_relaxed);
     // The slot is free again when the node is gone, with the cell's graph.
-    std::shared_ptr<Slot> lease(slot.get(), [slot](Slot* held) {
-      held->busy.store(false, std::memory_order_release);
-    });
+    std::shared_ptr<Slot> lease(
+        slot.get(), [slot](Slot* held) { held->busy.store(false, std::memory_order_release); });
     auto node = std::make_shared<ReplayNode>(
         std::move(edges),
         [self = shared_from_this(), lease = std::move(lease)](variable_list gradients) {
@@ -520,7 +518,8 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
                                                      const variable_list& gradients) const {
   const SavedVersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
   std::vector<Packet> packets(slot.output_numbers.size());
-  for (size_t k = 0; k < packets.size(); ++k) packets[k].items.resize(slot.output_numbers[k].size());
+  for (size_t k = 0; k < packets.size(); ++k)
+    packets[k].items.resize(slot.output_numbers[k].size());
   size_t next = 0;
   for (const Output& output : slot.outputs) {
     if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
@@ -529,9 +528,8 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
   GraphTask task;
   task.keep = true;
   task.sum_of = [&](const std::shared_ptr<torch::autograd::Node>& accumulator, const at::Tensor&) {
-    const auto place =
-        std::find_if(slot.leaves.begin(), slot.leaves.end(),
-                     [&](const Edge& edge) { return edge.function == accumulator; });
+    const auto place = std::find_if(slot.leaves.begin(), slot.leaves.end(),
+                                    [&](const Edge& edge) { return edge.function == accumulator; });
     TORCH_INTERNAL_ASSERT(place != slot.leaves.end());
     return &sums[place - slot.leaves.begin()];
   };
@@ -564,9 +562,9 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
       results = run_backward(slot, made->gradients);
     });
     for (const at::Tensor& result : results) {
-      TORCH_CHECK(!result.defined() ||
-                      (result.layout() == c10::kStrided && result.device() == device_),
-                  "a gradient is not a dense tensor on ", device_);
+      TORCH_CHECK(
+          !result.defined() || (result.layout() == c10::kStrided && result.device() == device_),
+          "a gradient is not a dense tensor on ", device_);
       made->results.push_back(unowned_alias(result));
     }
   } catch (const std::exception& error) {
