@@ -57,7 +57,7 @@ ABSL_FLAG(int64_t, batch, 0,
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
 ABSL_FLAG(std::string, device, "cpu", "Where layers are measured: cpu, cuda, cuda:1, ...");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads of a partition on the CPU, while it is measured and when it runs. Default: an "

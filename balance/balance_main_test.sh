@@ -31,7 +31,7 @@ expect_mistake "is a profile of toy" "${six[@]}" --partitions=2 --model=unet:1,2
 expect_mistake "give --batch=32" "${six[@]}" --partitions=2 --batch=64
 expect_mistake "cannot be cut into more" --model=unet:1,2 --partitions=2 --batch=4 --chunks=5
 expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
-expect_mistake "give gpipe or 1f1b" "${six[@]}" --partitions=2 --schedule=zero
+expect_mistake "give gpipe, 1f1b or sequential" "${six[@]}" --partitions=2 --schedule=zero
 expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1
 expect_mistake "give numbers above 0" "${six[@]}" --partitions=2 --slowness=1,0
 expect_mistake "give a finite number of at least 0" "${six[@]}" --partitions=2 --bandwidth_gbps=-1

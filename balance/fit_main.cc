@@ -59,7 +59,7 @@ ABSL_FLAG(std::string, chunks, "",
           "to the batch, and the batch.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches recompute their activations: always, except_last, never, any.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule of the pipeline: 1f1b or gpipe.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "gpipe/schedule/sequential.h"
+
 namespace gpipe::balance {
 
 Checkpoint parse_checkpoint(const std::string& text) {
@@ -14,7 +16,8 @@ Checkpoint parse_checkpoint(const std::string& text) {
 ScheduleGenerator parse_schedule(const std::string& text) {
   if (text == "gpipe") return Schedule::gpipe;
   if (text == "1f1b") return Schedule::one_f_one_b;
-  throw std::invalid_argument("--schedule=" + text + ": give gpipe or 1f1b");
+  if (text == "sequential") return sequential;
+  throw std::invalid_argument("--schedule=" + text + ": give gpipe, 1f1b or sequential");
 }
 
 }  // namespace gpipe::balance

@@ -13,7 +13,7 @@ namespace gpipe::balance {
 
 // "always", "except_last", "never"
 Checkpoint parse_checkpoint(const std::string& text);
-// "1f1b", "gpipe"
+// "1f1b", "gpipe", "sequential"
 ScheduleGenerator parse_schedule(const std::string& text);
 
 }  // namespace gpipe::balance

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "gpipe/schedule/sequential.h"
+
 namespace gpipe::balance {
 namespace {
 
@@ -17,6 +19,7 @@ TEST(TrainingFlags, AreNamesOfWhatThereIs) {
   EXPECT_EQ(parse_checkpoint("never"), Checkpoint::kNever);
   EXPECT_EQ(parse_schedule("gpipe")(3, 5), Schedule::gpipe(3, 5));
   EXPECT_EQ(parse_schedule("1f1b")(3, 5), Schedule::one_f_one_b(3, 5));
+  EXPECT_EQ(parse_schedule("sequential")(3, 5), sequential(3, 5));
 }
 
 TEST(TrainingFlags, OtherNamesAreRefused) {
@@ -24,7 +27,8 @@ TEST(TrainingFlags, OtherNamesAreRefused) {
               ThrowsMessage<std::invalid_argument>(
                   StrEq("--checkpoint=sometimes: give always, except_last or never")));
   EXPECT_THAT([] { parse_schedule("2f2b"); },
-              ThrowsMessage<std::invalid_argument>(StrEq("--schedule=2f2b: give gpipe or 1f1b")));
+              ThrowsMessage<std::invalid_argument>(
+                  StrEq("--schedule=2f2b: give gpipe, 1f1b or sequential")));
   EXPECT_THROW(parse_schedule(""), std::invalid_argument);
 }
 

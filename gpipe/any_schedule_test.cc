@@ -24,6 +24,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/random_schedule.h"
+#include "gpipe/schedule/sequential.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/plain_model.h"
@@ -110,7 +111,7 @@ struct Batch {
 class HandWritten : public ::testing::TestWithParam<std::tuple<int, Checkpoint>> {
  protected:
   Schedule schedule() const {
-    const Schedule all[] = {zero_bubble(), interleaved(), one_worker()};
+    const Schedule all[] = {zero_bubble(), interleaved(), one_worker(), sequential(4, 4)};
     return all[std::get<0>(GetParam())];
   }
   Checkpoint mode() const { return std::get<1>(GetParam()); }
@@ -157,7 +158,7 @@ TEST_P(HandWritten, IsThePlainModelBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HandWritten,
-                         ::testing::Combine(::testing::Range(0, 3),
+                         ::testing::Combine(::testing::Range(0, 4),
                                             ::testing::Values(Checkpoint::kAlways,
                                                               Checkpoint::kExceptLast,
                                                               Checkpoint::kNever)));

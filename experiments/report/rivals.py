@@ -34,9 +34,11 @@ def cases(table):
 
 
 def factor(rows, who, key):
-    """How many times ours it is: above 1 ours is better. A network that is cut otherwise is held against ours that is
-    cut otherwise. None if there is nothing to compare."""
-    ours = rows.get(OURS + OWN_CUT if OWN_CUT in who else OURS)
+    """How many times ours it is, of which the fastest counts: above 1 ours is better. A network that is cut otherwise
+    is held against ours that is cut otherwise. None if there is nothing to compare."""
+    ours = min((row for name, row in rows.items()
+                if is_ours(name) and (OWN_CUT in name) == (OWN_CUT in who) and row.get("step_seconds")),
+               key=lambda row: row["step_seconds"], default=None)
     theirs = rows.get(who)
     if is_ours(who) or not ours or not theirs or not ours.get(key) or not theirs.get(key):
         return None

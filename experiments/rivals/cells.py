@@ -75,8 +75,10 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False):
 
     found = [Contestant("ours" + suffix, [ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
     if threads != cores:
-        found.append(Contestant(f"ours{suffix}, all cores", [ours, *cell.flags(cores, balance)],
-                                note=f"1F1B, {cores} threads per stage"))
+        # One worker with all cores, as torchgpipe has for partitions on the same device.
+        found.append(Contestant(f"ours{suffix}, all cores",
+                                [ours, *cell.flags(cores, balance, schedule="sequential")],
+                                note=f"sequential, {cores} threads"))
     if cell.mode == "never" and not own_cuts:
         found.append(Contestant("LibTorch, plain", [ours, "--trainer=plain", *cell.flags(threads, None)],
                                 note=f"whole mini-batch, {cores} threads", loss=False))

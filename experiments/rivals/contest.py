@@ -24,13 +24,16 @@ class Program:
         self.timeout = timeout
         self.errors = tempfile.TemporaryFile()
         self.rest = b""
-        environment = {**os.environ, **contestant.environment}
+        # It is killed in the end, and its files with it.
+        self.folder = tempfile.TemporaryDirectory(prefix="rivals-")
+        environment = {**os.environ, "TMPDIR": self.folder.name, **contestant.environment}
         try:
             # A session of its own: Ctrl-C is for us, and all that it started ends with it.
             self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=self.errors, env=environment, start_new_session=True)
         except OSError as error:
             self.errors.close()
+            self.folder.cleanup()
             raise Failed(f"did not start: {error.strerror}") from None
 
     def answer(self, command=None):
@@ -74,6 +77,7 @@ class Program:
         self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
+        self.folder.cleanup()
 
 
 class Entry:
@@ -86,6 +90,7 @@ class Entry:
         self.ready = {}
         self.check = {}
         self.seconds = []
+        self.of_rounds = []  # the median of each
         self.peak = None
 
     def start(self, timeout):
@@ -134,6 +139,7 @@ class Entry:
         return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
                 "who": self.contestant.who, "version": self.ready.get("version", ""),
                 "step_seconds": statistics.median(self.seconds) if measured else None,
+                "round_seconds": self.of_rounds if measured else [],
                 "peak_bytes": peak, "note": note}
 
 
@@ -173,6 +179,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                 answer = entry.ask(f"steps {steps}")
                 if answer:
                     entry.seconds += answer["seconds"]
+                    entry.of_rounds.append(statistics.median(answer["seconds"]))
                     entry.peak = answer["peak_bytes"]
     except KeyboardInterrupt:
         interrupted = True

@@ -43,11 +43,19 @@ class ContestTest(unittest.TestCase):
         self.assertEqual([row["who"] for row in rows], [contestant.who for contestant in contestants])
         return rows, interrupted
 
+    def test_files_that_a_program_leaves_are_removed(self):
+        leaves = "import tempfile; open(log, 'a').write(tempfile.mkdtemp() + '\\n')"
+        self.hold(self.contestant("a", before=leaves))
+        left = [line for line in self.log.read_text().splitlines() if line.startswith("/")]
+        self.assertTrue(left)
+        self.assertFalse([path for path in left if os.path.exists(path)])
+
     def test_programs_take_turns_and_medians_are_of_all_steps(self):
         rows, interrupted = self.hold(self.contestant("a"), self.contestant("b", loss="1.0000001"))
         self.assertFalse(interrupted)
         self.assertEqual(rows[1], {"network": "U-Net (1, 2)", "stages": 2, "mode": "never", "who": "b",
-                                   "version": "v1", "step_seconds": 0.5, "peak_bytes": 1000, "note": "as it is"})
+                                   "version": "v1", "step_seconds": 0.5, "round_seconds": [0.5, 0.5],
+                                   "peak_bytes": 1000, "note": "as it is"})
         turns = [line for line in self.log.read_text().splitlines() if line.endswith("steps 3")]
         self.assertEqual(turns, ["a steps 3", "b steps 3"] * 2)
 
@@ -130,6 +138,7 @@ class CellsTest(unittest.TestCase):
             self.assertIn("--checkpoint=never", found[who].command)
         for who in ("ours, all cores", "torchgpipe, all cores"):
             self.assertIn("--threads=2", found[who].command)
+        self.assertIn("--schedule=sequential", found["ours, all cores"].command)
 
     def test_one_stage_has_all_cores(self):
         found = self.names(cells.Cell(cells.NETWORKS["small"][0], 1, "never"))

@@ -28,6 +28,7 @@
 #include "experiments/rivals/peak_memory.h"
 #include "gpipe/options.h"
 #include "models/by_name.h"
+#include "models/hash_fill.h"
 
 ABSL_FLAG(std::string, trainer, "pipeline", "pipeline, plain or data_parallel.");
 ABSL_FLAG(std::string, model, "resnet:1,1,1,1", "The network, as //balance takes it.");
@@ -37,7 +38,7 @@ ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data p
 ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
 ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "1f1b or gpipe.");
+ABSL_FLAG(std::string, schedule, "1f1b", "1f1b, gpipe or sequential.");
 ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica.");
 
 namespace gpipe::experiments {
@@ -175,7 +176,7 @@ class Session {
  private:
   Json check() {
     torch::nn::Module& module = trainer_->module();
-    fill_parameters(module);
+    models::hash_fill_parameters(module);
     set_dropout(module, 0);
     const double loss = trainer_->step(input_, target_);
     set_dropout(module, 0.1);

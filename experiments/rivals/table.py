@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 WIDTH = 80
-HEADINGS = ("who", "step (ms)", "/ ours", "peak (MiB)", "/ ours")
+HEADINGS = ("who", "step (ms)", "spread", "/ ours", "peak (MiB)", "/ ours")
 
 
 def cell_of(row):
@@ -18,12 +18,11 @@ def cell_of(row):
 
 
 def ours_of(row, rows):
-    """Our row that `row` is compared with: that of the same cell, and with an own cut if it has one."""
+    """Our row that `row` is compared with: the fastest of the same cell, and with an own cut if it has one."""
     own_cut = "own cut" in row["who"]
-    for other in rows:
-        if cell_of(other) == cell_of(row) and other["who"] == ("ours, own cut" if own_cut else "ours"):
-            return other
-    return None
+    ours = [other for other in rows if other["who"].startswith("ours") and other["step_seconds"] and
+            cell_of(other) == cell_of(row) and ("own cut" in other["who"]) == own_cut]
+    return min(ours, key=lambda other: other["step_seconds"], default=None)
 
 
 def ratio(row, ours, key):
@@ -37,6 +36,12 @@ def figure(value, digits, scale=1.0):
     return "-" if value is None else f"{value * scale:.{digits}f}"
 
 
+def spread(row):
+    """How far the rounds are apart: the slowest / the fastest, or None for less than two."""
+    rounds = row.get("round_seconds") or []
+    return max(rounds) / min(rounds) if len(rounds) > 1 else None
+
+
 def lines_of(rows, all_rows):
     """One line of text by row, then the notes, numbered."""
     lines, notes = [], []
@@ -45,7 +50,7 @@ def lines_of(rows, all_rows):
         if row["note"] and row["note"] not in notes:
             notes.append(row["note"])
         mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
-        lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3),
+        lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3), figure(spread(row), 2),
                       figure(ratio(row, ours, "step_seconds"), 2), figure(row["peak_bytes"], 0, 1 / 2**20),
                       figure(ratio(row, ours, "peak_bytes"), 2)))
     return lines, notes
@@ -83,7 +88,7 @@ def to_json(rows, environment, interrupted=False):
 
 
 # Column, and whom it shows.
-COLUMNS = (("ours, all cores", "ours, all cores"), ("torchgpipe", "torchgpipe"),
+COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all cores"), ("torchgpipe", "torchgpipe"),
            ("torchgpipe, all cores", "torchgpipe, all cores"),
            ("pipelining GPipe", "torch.distributed.pipelining GPipe"),
            ("pipelining 1F1B", "torch.distributed.pipelining 1F1B"), ("plain", "LibTorch, plain"),
@@ -91,19 +96,21 @@ COLUMNS = (("ours, all cores", "ours, all cores"), ("torchgpipe", "torchgpipe"),
 
 
 def to_markdown(rows):
-    """A line for each cell: our figures, then how many times as much time, and memory, the others take."""
-    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " |",
-             "|---" * (4 + len(COLUMNS)) + "|"]
+    """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
+    take. Our faster side's own column is blank. Last, the largest spread of the cell."""
+    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " | spread |",
+             "|---" * (5 + len(COLUMNS)) + "|"]
     for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
         by_who = {row["who"]: row for row in group}
-        ours = by_who.get("ours")
-        if ours is None or not ours["step_seconds"]:
+        ours = ours_of({"network": network, "stages": stages, "mode": mode, "who": ""}, rows)
+        if ours is None:
             continue
         cells = [f"{figure(ours['step_seconds'], 0, 1e3)} ms, {figure(ours['peak_bytes'], 0, 1 / 2**20)} MiB"]
         for _, who in COLUMNS:
             times = ratio(by_who[who], ours, "step_seconds") if who in by_who else None
             peaks = ratio(by_who[who], ours, "peak_bytes") if who in by_who else None
             cells.append("" if times is None else f"{times:.2f}, {figure(peaks, 2)}")
+        cells.append(figure(max((spread(row) or 0 for row in by_who.values()), default=0) or None, 2))
         lines.append(f"| {network} | {stages} | {mode} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -13,8 +13,9 @@
 #include "absl/flags/usage.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/sequential.h"
 
-ABSL_FLAG(std::string, schedule, "1f1b", "Which schedule to make: gpipe or 1f1b.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Which schedule to make: gpipe, 1f1b or sequential.");
 ABSL_FLAG(std::string, file, "", "Read the schedule's text from this file instead.");
 ABSL_FLAG(int64_t, stages, 4, "Number of stages.");
 ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
@@ -42,7 +43,8 @@ gpipe::Schedule make() {
   const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
   if (name == "gpipe") return gpipe::Schedule::gpipe(stages, micro_batches);
   if (name == "1f1b") return gpipe::Schedule::one_f_one_b(stages, micro_batches);
-  throw std::invalid_argument("--schedule: expected gpipe or 1f1b, got '" + name + "'");
+  if (name == "sequential") return gpipe::sequential(stages, micro_batches);
+  throw std::invalid_argument("--schedule: expected gpipe, 1f1b or sequential, got '" + name + "'");
 }
 
 void print() {

@@ -35,7 +35,7 @@ refuse() {  # <part of the message> <arguments>
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
 
-refuse "expected gpipe or 1f1b, got 'zigzag'" --schedule=zigzag
+refuse "expected gpipe, 1f1b or sequential, got 'zigzag'" --schedule=zigzag
 refuse 'at least 1, got 0 stages' --stages=0
 refuse 'cannot read /nowhere/x' --file=/nowhere/x
 printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
