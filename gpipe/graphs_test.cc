@@ -1,5 +1,5 @@
-// GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits are those without. As
-// graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
+// GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits are those without.
+// As graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
 // graphs_cuda_test on CUDA's.
 
 #include <ATen/ops/mse_loss.h>
@@ -97,8 +97,7 @@ GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,
 // Steps of a training, and a forward without gradients after each.
 Trace train(Training training, bool graphs, std::vector<GraphUse>* use = nullptr) {
   GPipe pipe(training.model, training.options.graphs(graphs));
-  torch::optim::SGD optimizer(pipe->parameters(),
-                              torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   testing::manual_seed(7);
   Trace trace;
   for (int64_t k = 0; k < training.steps; ++k) {
@@ -110,7 +109,8 @@ Trace train(Training training, bool graphs, std::vector<GraphUse>* use = nullptr
       if (training.input_gradients) input.requires_grad_();
     }
     StepOptions options = training.step;
-    const StepResult result = pipe->step(inputs, targets, training.loss, options.keep_outputs(true));
+    const StepResult result =
+        pipe->step(inputs, targets, training.loss, options.keep_outputs(true));
     trace.push_back(at::scalar_tensor(result.loss, at::kDouble));
     for (const at::Tensor& output : result.outputs) trace.push_back(on_host(output));
     for (const at::Tensor& input : inputs) trace.push_back(on_host(input.grad()));
@@ -174,8 +174,10 @@ TEST_P(GraphsOfSampleModels, TrainToTheSameBits) {
   const auto balances = testing::all_balances(sample.layers, c.partitions);
   const std::vector<int64_t>& balance = balances[balances.size() / 2];
   const auto use = expect_same_training([&] {
-    Training training{sample.make(), options_for(balance, 4, c.mode), sample.inputs(8),
-                      sample.targets(8), sample.loss, StepOptions(), /*steps=*/3};
+    Training training{sample.make(),    options_for(balance, 4, c.mode),
+                      sample.inputs(8), sample.targets(8),
+                      sample.loss,      StepOptions(),
+                      /*steps=*/3};
     if (c.schedule == 1) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
     return training;
   });
@@ -209,8 +211,8 @@ nn::Sequential four_layers(int64_t width = 6) {
 
 Training four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
   testing::manual_seed(2);
-  return {four_layers(), options_for({2, 2}, 4, mode), {torch::randn({8, 6})},
-          {torch::randn({8, 3})}};
+  return {
+      four_layers(), options_for({2, 2}, 4, mode), {torch::randn({8, 6})}, {torch::randn({8, 3})}};
 }
 
 // As many graphs are alive as micro-batches whose backward is still to come.
@@ -257,7 +259,9 @@ TEST_F(Graphs, SplitBackwardsGetTheSameBits) {
 TEST_F(Graphs, StagesOnOneWorkerGetTheSameBits) {
   const auto use = expect_same_training([] {
     testing::manual_seed(2);
-    Training training{four_layers(), options_for({1, 1, 1, 1}, 2), {torch::randn({8, 6})},
+    Training training{four_layers(),
+                      options_for({1, 1, 1, 1}, 2),
+                      {torch::randn({8, 6})},
                       {torch::randn({8, 3})}};
     training.steps = 5;
     training.step.schedule(testing::interleaved());
@@ -397,11 +401,12 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
 TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
   const auto use = expect_same_training([] {
     Training training = four_layers_in_two();
-    training.model = nn::Sequential(nn::Linear(6, 8), testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
-                                      return Tensors{x.tanh(), x.sigmoid()};
-                                    }),
-                                    testing::layer<Tensors, at::Tensor>([](const Tensors& x) { return x[0].relu(); }),
-                                    nn::Linear(8, 3));
+    training.model = nn::Sequential(
+        nn::Linear(6, 8), testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
+          return Tensors{x.tanh(), x.sigmoid()};
+        }),
+        testing::layer<Tensors, at::Tensor>([](const Tensors& x) { return x[0].relu(); }),
+        nn::Linear(8, 3));
     training.loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
     return training;
   });
@@ -427,8 +432,8 @@ std::vector<GraphUse> with_layer(const std::function<nn::AnyModule()>& layer) {
 TEST_F(Graphs, ALayerThatAsksForAValueIsNamed) {
   const testing::HostWaitsAllowed waits;
   const auto use = with_layer([] {
-    return nn::AnyModule(tensor_layer(
-        [](const at::Tensor& x) { return x * (x.sum().item<float>() > 0 ? 2 : 3); }));
+    return nn::AnyModule(
+        tensor_layer([](const at::Tensor& x) { return x * (x.sum().item<float>() > 0 ? 2 : 3); }));
   });
   expect_left_alone(use[0], "layer 1 ('odd') cannot be recorded: aten::_local_scalar_dense waits");
   expect_replayed({use[1]});
@@ -439,7 +444,8 @@ TEST_F(Graphs, ATensorFromOutsideIsNoted) {
     const at::Tensor scale = testing::copy_on(device(0), torch::rand({8}));
     return nn::AnyModule(tensor_layer([scale](const at::Tensor& x) { return x * scale; }));
   });
-  expect_left_alone(use[0], "aten::mul takes a tensor that is neither an input, parameter or buffer");
+  expect_left_alone(use[0],
+                    "aten::mul takes a tensor that is neither an input, parameter or buffer");
   expect_replayed({use[1]});
 }
 
@@ -513,12 +519,12 @@ TEST_F(Graphs, ParametersOfSeveralStagesAreLeftAlone) {
   const auto use = expect_same_training([] {
     testing::manual_seed(2);
     const at::Tensor weight = torch::randn({6, 6});
-    Training training{nn::Sequential(Tied(weight), nn::Tanh(), Tied(weight), nn::Tanh(),
-                                     nn::Linear(6, 3)),
-                      // On one device, as a tied weight must be.
-                      options_for({2, 2, 1}, 4).devices({device(0), device(0), device(0)}),
-                      {torch::randn({8, 6})},
-                      {torch::randn({8, 3})}};
+    Training training{
+        nn::Sequential(Tied(weight), nn::Tanh(), Tied(weight), nn::Tanh(), nn::Linear(6, 3)),
+        // On one device, as a tied weight must be.
+        options_for({2, 2, 1}, 4).devices({device(0), device(0), device(0)}),
+        {torch::randn({8, 6})},
+        {torch::randn({8, 3})}};
     return training;
   });
   expect_left_alone(use[0], "other stages use the parameter");

@@ -60,11 +60,11 @@ struct GPipeOptions {
   // Default: 0, an equal share of the caller's.
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 
-  // Whether stages on CUDA devices record their forward and their backward as CUDA Graphs and launch
-  // each as a whole, which saves the host's work per kernel. After a few plain runs a stage records
-  // once for each shape (and once more for each micro-batch whose graph is alive at the same time),
-  // and reuses that for every micro-batch. Results are bitwise those without. A stage that cannot
-  // be recorded runs as without, and logs the reason, once: see GPipe::graph_use and
+  // Whether stages on CUDA devices record their forward and their backward as CUDA Graphs and
+  // launch each as a whole, which saves the host's work per kernel. After a few plain runs a stage
+  // records once for each shape (and once more for each micro-batch whose graph is alive at the
+  // same time), and reuses that for every micro-batch. Results are bitwise those without. A stage
+  // that cannot be recorded runs as without, and logs the reason, once: see GPipe::graph_use and
   // docs/design/graphs.md. The layers' own code runs only while recording: whatever a layer does on
   // the host (counting its calls, branching on a member) is done then, and repeated as it was.
   // Default: false.

@@ -120,7 +120,7 @@ class Allocator {
 
   Runtime& runtime_;
   mutable std::mutex mutex_;
-  std::map<const char*, std::unique_ptr<Block>> blocks_;  // by their beginning
+  std::map<const char*, std::unique_ptr<Block>> blocks_;              // by their beginning
   using Kind = std::tuple<std::optional<StreamId>, int64_t, size_t>;  // owner, pool, size
   std::map<Kind, std::vector<Block*>> free_;
   std::map<StreamId, int64_t> current_pools_;

@@ -245,9 +245,8 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
     const c10::Device of_generator = drawing_->generator.device();
     TORCH_CHECK(of_generator == device, "Expected a '", device, "' generator but found '",
                 of_generator, "'");
-    TORCH_CHECK(
-        drawing_->fake().is_recordable() || !runtime().is_recording(current_stream(device)),
-        "a graph draws from a generator that was not registered for it (", name_, ")");
+    TORCH_CHECK(drawing_->fake().is_recordable() || !runtime().is_recording(current_stream(device)),
+                "a graph draws from a generator that was not registered for it (", name_, ")");
   }
   dry_ = dry;
   if (drawing_) {
