@@ -6,89 +6,61 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "models/amoebanetd_parts.h"
+
 namespace gpipe::models {
+namespace internal {
 namespace {
 
 using torch::nn::AnyModule;
 using torch::nn::BatchNorm2d;
-using torch::nn::Conv2d;
-using torch::nn::Conv2dOptions;
 using torch::nn::ReLU;
 using torch::nn::Sequential;
 
 using Tensors = std::vector<at::Tensor>;
-using Pair = torch::ExpandingArray<2>;
-
-enum class Op {
-  kIdentity,
-  kAvgPool3x3,
-  kMaxPool3x3,
-  kMaxPool2x2,
-  kConv1x1,
-  kConv3x3,
-  kConv1x7,
-  // Before the states: what brings a cell's inputs to its width.
-  kReluConvBn,
-  kFactorizedReduce,
-};
-
-// One operation of a cell: which of the cell's states it takes, and which operation it is.
-struct Gene {
-  size_t state;
-  Op op;
-};
-
-// Five pairs of operations; each pair is summed to a new state (states 2 to 6).
-using Genotype = std::array<Gene, 10>;
 
 const Genotype& normal_genotype() {
-  static const Genotype genotype = {{{0, Op::kMaxPool3x3},
-                                     {0, Op::kConv1x1},
-                                     {2, Op::kIdentity},
-                                     {2, Op::kMaxPool3x3},
-                                     {0, Op::kIdentity},
-                                     {1, Op::kConv1x7},
-                                     {1, Op::kConv1x1},
-                                     {1, Op::kConv1x7},
-                                     {0, Op::kAvgPool3x3},
-                                     {3, Op::kConv1x1}}};
+  static const Genotype genotype = {{{{0, Op::kMaxPool3x3},
+                                      {0, Op::kConv1x1},
+                                      {2, Op::kNone},
+                                      {2, Op::kMaxPool3x3},
+                                      {0, Op::kNone},
+                                      {1, Op::kConv1x7},
+                                      {1, Op::kConv1x1},
+                                      {1, Op::kConv1x7},
+                                      {0, Op::kAvgPool3x3},
+                                      {3, Op::kConv1x1}}},
+                                    {4, 5, 6}};
   return genotype;
 }
 
 const Genotype& reduction_genotype() {
-  static const Genotype genotype = {{{1, Op::kMaxPool2x2},
-                                     {1, Op::kMaxPool3x3},
-                                     {0, Op::kConv3x3},
-                                     {2, Op::kIdentity},
-                                     {2, Op::kConv1x7},
-                                     {2, Op::kMaxPool3x3},
-                                     {2, Op::kAvgPool3x3},
-                                     {3, Op::kConv1x1},
-                                     {3, Op::kIdentity},
-                                     {0, Op::kMaxPool2x2}}};
+  static const Genotype genotype = {{{{1, Op::kMaxPool2x2},
+                                      {1, Op::kMaxPool3x3},
+                                      {0, Op::kConv3x3},
+                                      {2, Op::kNone},
+                                      {2, Op::kConv1x7},
+                                      {2, Op::kMaxPool3x3},
+                                      {2, Op::kAvgPool3x3},
+                                      {3, Op::kConv1x1},
+                                      {3, Op::kNone},
+                                      {0, Op::kMaxPool2x2}}},
+                                    {4, 5, 6}};
   return genotype;
 }
 
-// The states that are concatenated to a cell's output, of both kinds of cell.
-constexpr std::array<size_t, 3> kJoined = {4, 5, 6};
-
-Conv2d conv(int64_t in, int64_t out, Pair kernel, Pair stride = 1, Pair padding = 0) {
-  return Conv2d(Conv2dOptions(in, out, kernel)
-                    .stride(stride)
-                    .padding(Conv2dOptions::padding_t(padding))
-                    .bias(false));
+const Genotype& genotype_of(bool reduction) {
+  return reduction ? reduction_genotype() : normal_genotype();
 }
 
 // A Sequential of one tensor, which an AnyModule can hold.
@@ -97,19 +69,6 @@ class ChainImpl : public torch::nn::SequentialImpl {
   at::Tensor forward(const at::Tensor& input) { return SequentialImpl::forward(input); }
 };
 TORCH_MODULE(Chain);
-
-void push_conv_bn(torch::nn::SequentialImpl& chain, int64_t in, int64_t out) {
-  chain.push_back(conv(in, out, 1));
-  chain.push_back(BatchNorm2d(out));
-}
-
-// No ReLU here is in-place: several operations read the same state.
-void push_relu_conv_bn(torch::nn::SequentialImpl& chain, int64_t in, int64_t out, Pair kernel,
-                       Pair stride = 1, Pair padding = 0) {
-  chain.push_back(ReLU());
-  chain.push_back(conv(in, out, kernel, stride, padding));
-  chain.push_back(BatchNorm2d(out));
-}
 
 // Brings a cell's input to the cell's width.
 class ReluConvBnImpl : public torch::nn::Cloneable<ReluConvBnImpl> {
@@ -128,64 +87,31 @@ class ReluConvBnImpl : public torch::nn::Cloneable<ReluConvBnImpl> {
 };
 TORCH_MODULE(ReluConvBn);
 
-// Halves height and width: half of the channels come from the even pixels, half from the odd ones.
-class FactorizedReduceImpl : public torch::nn::Cloneable<FactorizedReduceImpl> {
- public:
-  FactorizedReduceImpl(int64_t in, int64_t out) : in_(in), out_(out) { reset(); }
-  void reset() override {
-    conv1_ = register_module("conv_1", conv(in_, out_ / 2, 1, 2));
-    conv2_ = register_module("conv_2", conv(in_, out_ / 2, 1, 2));
-    bn_ = register_module("bn", BatchNorm2d(out_));
-  }
-  at::Tensor forward(const at::Tensor& input) {
-    const at::Tensor x = at::relu(input);
-    const at::Tensor shifted = x.slice(2, 1).slice(3, 1);
-    return bn_->forward(at::cat({conv1_->forward(x), conv2_->forward(shifted)}, 1));
-  }
+at::Tensor shifted(const at::Tensor& x) { return x.slice(2, 1).slice(3, 1); }
 
- private:
-  int64_t in_, out_;
-  Conv2d conv1_{nullptr}, conv2_{nullptr};
-  BatchNorm2d bn_{nullptr};
-};
-TORCH_MODULE(FactorizedReduce);
+using MakeModule = std::function<AnyModule()>;
 
-struct Operation {
-  Op op;
-  int64_t in, out;
-  int64_t stride = 1;
-};
+// What brings a cell's input to the cell's width.
+MakeModule relu_conv_bn(int64_t in, int64_t out) {
+  return [=] { return AnyModule(ReluConvBn(in, out)); };
+}
 
-// Empty for the identity. Within a cell `in` is `out`.
-AnyModule make_module(const Operation& operation) {
-  const auto& [op, in, out, stride] = operation;
-  if (op == Op::kIdentity) return {};
-  if (op == Op::kReluConvBn) return AnyModule(ReluConvBn(in, out));
-  if (op == Op::kFactorizedReduce) return AnyModule(FactorizedReduce(in, out));
+MakeModule factorized_reduce(int64_t in, int64_t out) {
+  return [=] { return AnyModule(FactorizedReduce(in, out, "conv_", shifted)); };
+}
 
-  const int64_t inner = out / 4;
-  Chain chain;
-  if (op == Op::kAvgPool3x3 || op == Op::kMaxPool3x3) {
-    // The genotype says max of one of them, but the network that was measured averages in both.
-    chain->push_back(torch::nn::AvgPool2d(
-        torch::nn::AvgPool2dOptions(3).stride(stride).padding(1).count_include_pad(false)));
-    push_conv_bn(*chain, out, out);
-  } else if (op == Op::kMaxPool2x2) {
-    chain->push_back(torch::nn::MaxPool2d(torch::nn::MaxPool2dOptions(2).stride(stride)));
-    push_conv_bn(*chain, out, out);
-  } else if (op == Op::kConv1x1) {
-    push_relu_conv_bn(*chain, out, out, 1, stride);
-  } else if (op == Op::kConv3x3) {
-    push_relu_conv_bn(*chain, out, inner, 1);
-    push_relu_conv_bn(*chain, inner, inner, 3, stride, 1);
-    push_relu_conv_bn(*chain, inner, out, 1);
-  } else {
-    push_relu_conv_bn(*chain, out, inner, 1);
-    push_relu_conv_bn(*chain, inner, inner, Pair({1, 7}), Pair({1, stride}), Pair({0, 3}));
-    push_relu_conv_bn(*chain, inner, inner, Pair({7, 1}), Pair({stride, 1}), Pair({3, 0}));
-    push_relu_conv_bn(*chain, inner, out, 1);
-  }
-  return AnyModule(chain);
+// Makes an empty module for the identity. A pooling is followed by a convolution.
+MakeModule operation(Op op, int64_t channels, int64_t stride) {
+  return [=]() -> AnyModule {
+    if (op == Op::kNone) return {};
+    Chain chain;
+    push_op(*chain, op, channels, stride);
+    if (is_pooling(op)) {
+      chain->push_back(conv(channels, channels, 1));
+      chain->push_back(BatchNorm2d(channels));
+    }
+    return AnyModule(chain);
+  };
 }
 
 void check_count(const Tensors& inputs, size_t least) {
@@ -220,12 +146,12 @@ TORCH_MODULE(TwinLast);
 // is inserted, the place before it.
 class OperateImpl : public torch::nn::Cloneable<OperateImpl> {
  public:
-  OperateImpl(const Operation& operation, size_t from, size_t to, bool insert)
-      : operation_(operation), from_(from), to_(to), insert_(insert) {
+  OperateImpl(MakeModule make, size_t from, size_t to, bool insert)
+      : make_(std::move(make)), from_(from), to_(to), insert_(insert) {
     reset();
   }
   void reset() override {
-    module_ = make_module(operation_);
+    module_ = make_();
     if (!module_.is_empty()) register_module("module", module_.ptr());
   }
   void pretty_print(std::ostream& stream) const override {
@@ -245,7 +171,7 @@ class OperateImpl : public torch::nn::Cloneable<OperateImpl> {
   }
 
  private:
-  Operation operation_;
+  MakeModule make_;
   size_t from_, to_;
   bool insert_;
   AnyModule module_;
@@ -286,48 +212,20 @@ TORCH_MODULE(Shift);
 // Ends a cell: keeps the first tensor and concatenates some of the states, which follow it.
 class ConcatImpl : public torch::nn::Cloneable<ConcatImpl> {
  public:
+  explicit ConcatImpl(std::vector<size_t> states) : states_(std::move(states)) {}
   void reset() override {}
   void pretty_print(std::ostream& stream) const override { stream << "Concat"; }
   Tensors forward(const Tensors& tensors) {
-    check_count(tensors, kJoined.back() + 2);
+    check_count(tensors, states_.back() + 2);
     Tensors joined;
-    for (size_t state : kJoined) joined.push_back(tensors[state + 1]);
+    for (size_t state : states_) joined.push_back(tensors[state + 1]);
     return {tensors[0], at::cat(joined, 1)};
-  }
-};
-TORCH_MODULE(Concat);
-
-class ClassifierImpl : public torch::nn::Cloneable<ClassifierImpl> {
- public:
-  ClassifierImpl(int64_t channels, int64_t num_classes)
-      : channels_(channels), num_classes_(num_classes) {
-    reset();
-  }
-  void reset() override {
-    pool_ = register_module("pool", torch::nn::AvgPool2d(7));
-    classifier_ = register_module("classifier", torch::nn::Linear(channels_, num_classes_));
-  }
-  at::Tensor forward(const Tensors& inputs) {
-    TORCH_CHECK_VALUE(inputs.size() == 2, "the classifier takes a cell's two outputs, got ",
-                      inputs.size(), " tensors");
-    return classifier_->forward(pool_->forward(inputs[1]).flatten(1));
   }
 
  private:
-  int64_t channels_, num_classes_;
-  torch::nn::AvgPool2d pool_{nullptr};
-  torch::nn::Linear classifier_{nullptr};
+  std::vector<size_t> states_;
 };
-TORCH_MODULE(Classifier);
-
-struct CellOptions {
-  // Channels of the layer before the previous one, of the previous layer, and within this cell.
-  int64_t prev_prev, prev, channels;
-  bool reduction;
-  // The previous cell was a reduction, so the output of the one before it is twice as high and
-  // wide.
-  bool after_reduction;
-};
+TORCH_MODULE(Concat);
 
 // The tensors at a cell's start: the outputs of the cell before the previous one and of the
 // previous one. The first two states are made of them. The cell's own input stays the last tensor
@@ -338,45 +236,36 @@ void push_cell(Sequential& model, const std::string& prefix, const CellOptions& 
     model->push_back(prefix + std::to_string(index++), std::move(layer));
   };
   const int64_t channels = cell.channels;
-  push(Operate(Operation{cell.after_reduction ? Op::kFactorizedReduce : Op::kReluConvBn,
-                         cell.prev_prev, channels},
+  push(Operate(cell.after_reduction ? factorized_reduce(cell.prev_prev, channels)
+                                    : relu_conv_bn(cell.prev_prev, channels),
                0, 0, /*insert=*/false));
   push(TwinLast());
-  push(Operate(Operation{Op::kReluConvBn, cell.prev, channels}, 1, 1, /*insert=*/false));
-  const Genotype& genes = cell.reduction ? reduction_genotype() : normal_genotype();
-  for (size_t i = 0; i < genes.size(); ++i) {
-    const Gene& gene = genes[i];
+  push(Operate(relu_conv_bn(cell.prev, channels), 1, 1, /*insert=*/false));
+  const Genotype& genotype = genotype_of(cell.reduction);
+  for (size_t i = 0; i < genotype.genes.size(); ++i) {
+    const Gene& gene = genotype.genes[i];
     const int64_t stride = cell.reduction && gene.state < 2 ? 2 : 1;
     const size_t state = 2 + i / 2;
-    push(Operate(Operation{gene.op, channels, channels, stride}, gene.state, state + i % 2,
+    push(Operate(operation(gene.op, channels, stride), gene.state, state + i % 2,
                  /*insert=*/true));
     if (i % 2 == 1) push(Merge(state));
   }
   push(Shift());
-  push(Concat());
+  push(Concat(genotype.concat));
 }
 
 void check(const OldAmoebaNetDOptions& options) {
   // The upper limits turn a typing error into a message instead of exhausted memory.
   TORCH_CHECK_VALUE(options.num_layers() >= 0 && options.num_layers() <= 1024,
                     "num_layers must be from 0 to 1024, got ", options.num_layers());
-  TORCH_CHECK_VALUE(options.num_filters() >= 8 && options.num_filters() <= int64_t{1} << 20,
-                    "num_filters must be from 8 to 2^20, got ", options.num_filters());
-  TORCH_CHECK_VALUE(options.num_classes() > 0, "num_classes must be positive, got ",
-                    options.num_classes());
-  TORCH_CHECK_VALUE(options.num_classes() <= int64_t{1} << 24,
-                    "num_classes must be at most 2^24, got ", options.num_classes());
+  check_widths(options.num_filters(), options.num_classes());
 }
 
-}  // namespace
-
-Sequential old_amoebanetd(const OldAmoebaNetDOptions& options) {
+Sequential build(const OldAmoebaNetDOptions& options) {
   check(options);
   Sequential model;
-  int64_t channels = options.num_filters() / 4;
-  int64_t prev_prev = channels;
-  int64_t prev = channels;
-  bool after_reduction = false;
+  const int64_t channels = options.num_filters() / 4;
+  CellWidths widths(channels);
   int64_t cells = 0;
 
   model->push_back("stem_0", ReLU());
@@ -384,22 +273,24 @@ Sequential old_amoebanetd(const OldAmoebaNetDOptions& options) {
   model->push_back("stem_2", BatchNorm2d(channels));
   model->push_back("stem_3", Twin());
 
-  // A reduction cell doubles the channels.
   const auto push = [&](bool reduction) {
-    if (reduction) channels *= 2;
     push_cell(model, "cells_" + std::to_string(cells++) + "_",
-              {prev_prev, prev, channels, reduction, after_reduction});
-    prev_prev = prev;
-    prev = channels * static_cast<int64_t>(kJoined.size());
-    after_reduction = reduction;
+              widths.next(reduction, genotype_of(reduction).concat.size()));
   };
   push(true);
   for (int group = 0; group < 3; ++group) {
     push(true);
     for (int64_t i = 0; i < options.num_layers(); ++i) push(false);
   }
-  model->push_back("fin", Classifier(prev, options.num_classes()));
+  model->push_back("fin", Classifier(widths.output(), options.num_classes(), "classifier", 1));
   return model;
+}
+
+}  // namespace
+}  // namespace internal
+
+torch::nn::Sequential old_amoebanetd(const OldAmoebaNetDOptions& options) {
+  return internal::build(options);
 }
 
 }  // namespace gpipe::models

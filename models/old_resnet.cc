@@ -1,7 +1,6 @@
 #include "models/old_resnet.h"
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/init.h>
@@ -9,8 +8,6 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 #include <torch/nn/pimpl.h>
 
 #include <cmath>
@@ -18,6 +15,8 @@
 #include <ostream>
 #include <string>
 #include <utility>
+
+#include "models/resnet_parts.h"
 
 namespace gpipe::models {
 namespace {
@@ -28,9 +27,6 @@ using torch::nn::Conv2d;
 using torch::nn::Conv2dOptions;
 
 using Tensors = std::vector<at::Tensor>;
-
-// The output of a block has this many times its inner channels.
-constexpr int64_t kExpansion = 4;
 
 void check_pair(const Tensors& inputs) {
   TORCH_CHECK_VALUE(inputs.size() == 2,
@@ -110,41 +106,12 @@ class ResidualImpl : public torch::nn::Cloneable<ResidualImpl> {
 };
 TORCH_MODULE(Residual);
 
-class FlatImpl : public torch::nn::Cloneable<FlatImpl> {
- public:
-  void reset() override {}
-  void pretty_print(std::ostream& stream) const override { stream << "Flat"; }
-  at::Tensor forward(const at::Tensor& input) { return input.flatten(1); }
-};
-TORCH_MODULE(Flat);
-
-// The upper limits turn a typing error into a message instead of exhausted memory.
-void check(const OldResNetOptions& options) {
-  TORCH_CHECK_VALUE(!options.layers().empty(),
-                    "a ResNet needs at least one group of blocks, got no layers");
-  TORCH_CHECK_VALUE(options.layers().size() <= 16, "a ResNet may have at most 16 groups, got ",
-                    options.layers().size());
-  for (int64_t blocks : options.layers()) {
-    TORCH_CHECK_VALUE(blocks > 0, "every group of a ResNet needs at least one block, got layers ",
-                      c10::IntArrayRef(options.layers()));
-    TORCH_CHECK_VALUE(blocks <= 1024,
-                      "a group of a ResNet may have at most 1024 blocks, got layers ",
-                      c10::IntArrayRef(options.layers()));
-  }
-  TORCH_CHECK_VALUE(options.num_classes() > 0, "num_classes must be positive, got ",
-                    options.num_classes());
-  TORCH_CHECK_VALUE(options.num_classes() <= int64_t{1} << 24,
-                    "num_classes must be at most 2^24, got ", options.num_classes());
-  TORCH_CHECK_VALUE(options.base_planes() > 0 && options.base_planes() <= int64_t{1} << 20,
-                    "base_planes must be from 1 to 2^20, got ", options.base_planes());
-}
-
 }  // namespace
 
 OldResNetOptions::OldResNetOptions(std::vector<int64_t> layers) : layers_(std::move(layers)) {}
 
 torch::nn::Sequential old_resnet(const OldResNetOptions& options) {
-  check(options);
+  internal::check_resnet(options.layers(), options.num_classes(), options.base_planes());
   using torch::nn::ReLU;
   torch::nn::Sequential model;
 
@@ -152,16 +119,14 @@ torch::nn::Sequential old_resnet(const OldResNetOptions& options) {
   model->push_back("conv1", conv(3, channels, 7, 2, 3));
   model->push_back("bn1", BatchNorm2d(channels));
   model->push_back("relu", ReLU());
-  using torch::nn::MaxPool2d;
-  model->push_back("maxpool", MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)));
+  internal::push_max_pool(*model);
 
   int64_t planes = options.base_planes();
   for (size_t group = 0; group < options.layers().size(); ++group, planes *= 2) {
     for (int64_t block = 0; block < options.layers()[group]; ++block) {
-      const std::string prefix =
-          "layer" + std::to_string(group + 1) + "_" + std::to_string(block) + "_";
-      const int64_t stride = group > 0 && block == 0 ? 2 : 1;
-      const int64_t out = planes * kExpansion;
+      const std::string prefix = internal::block_prefix(group, block);
+      const int64_t stride = internal::block_stride(group, block);
+      const int64_t out = planes * internal::kExpansion;
       model->push_back(prefix + "twin", Twin());
       model->push_back(prefix + "conv1", conv_on_first(channels, planes, 1, 1, 0));
       model->push_back(prefix + "bn1", bn_on_first(planes));
@@ -175,9 +140,7 @@ torch::nn::Sequential old_resnet(const OldResNetOptions& options) {
     }
   }
 
-  model->push_back("avgpool", torch::nn::AdaptiveAvgPool2d(1));
-  model->push_back("flat", Flat());
-  model->push_back("fc", torch::nn::Linear(channels, options.num_classes()));
+  internal::push_tail(*model, channels, options.num_classes());
   return model;
 }
 

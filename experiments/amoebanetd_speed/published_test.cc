@@ -2,36 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <numeric>
 #include <string>
+
+#include "experiments/common/speed_table_checks.h"
 
 namespace gpipe::experiments {
 namespace {
 
 TEST(PublishedSpeed, HasARowForEveryVariant) {
-  const PublishedTable table = published_speed();
-  ASSERT_EQ(table.rows.size(), speed_variants().size());
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    const SpeedVariant& variant = speed_variants()[i];
-    EXPECT_EQ(table.rows[i].experiment, variant.name);
-    if (variant.balance.empty()) continue;
-    EXPECT_EQ(std::accumulate(variant.balance.begin(), variant.balance.end(), int64_t{0}), 24);
-  }
+  expect_rows_of(published_speed(), speed_variants(), 24);
 }
 
-// The published speed-ups are those of the published throughputs.
-TEST(PublishedSpeed, SpeedUpsAreToN2M1) {
-  const PublishedTable table = published_speed();
-  const auto throughput = [&](std::size_t i) {
-    return std::stod(table.rows[i].figures.at("throughput").at("torchgpipe"));
-  };
-  EXPECT_EQ(table.rows[0].experiment, table.reference);
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    EXPECT_NEAR(std::stod(table.rows[i].figures.at("speed_up").at("torchgpipe")),
-                throughput(i) / throughput(0), 0.0006);
-  }
-}
+TEST(PublishedSpeed, SpeedUpsAreToN2M1) { expect_speed_ups_of_throughputs(published_speed()); }
 
 TEST(PublishedSpeed, OneMicroBatchIsCheckpointed) {
   for (const SpeedVariant& variant : speed_variants()) {

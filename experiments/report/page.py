@@ -59,7 +59,7 @@ def _view(section):
             "commands": [], "command": result.command, "environment": result.environment}
     if table is None:
         return view
-    view["title"] = table.get("title", "")
+    view["title"] = subtitle(table.get("title", ""), section.heading)
     view["remarks"] = [remark for remark in table.get("remarks") or [] if remark != table.get("environment")]
     view["environment"] = {**result.environment, **environment_of(table)}
     if section.rivals:
@@ -77,6 +77,14 @@ def _view(section):
     # Several grids share their notes.
     view["notes"] = view["grids"][0].notes if view["grids"] else []
     return view
+
+
+def subtitle(title, heading):
+    """What a table's title says beyond the heading that stands above it."""
+    if not title.startswith(heading) or title[len(heading):len(heading) + 1] not in ("", ":", ","):
+        return title
+    rest = title[len(heading):].lstrip(":, ")
+    return rest[:1].upper() + rest[1:]
 
 
 def environment_of(table):

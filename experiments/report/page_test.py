@@ -69,6 +69,12 @@ class Page(unittest.TestCase):
         self.assertNotIn("</script><b>", text)
         self.assertNotIn("<img src=x>", text)
 
+    def test_a_subtitle_does_not_repeat_the_heading(self):
+        self.assertEqual(page.subtitle("U-Net memory: ours beside theirs", "U-Net memory"), "Ours beside theirs")
+        self.assertEqual(page.subtitle("U-Net memory", "U-Net memory"), "")
+        self.assertEqual(page.subtitle("U-Nets: ours", "U-Net"), "U-Nets: ours")
+        self.assertEqual(page.subtitle("U-Net (5, 64) speed: ours", "U-Net speed"), "U-Net (5, 64) speed: ours")
+
     def test_flags_do_not_break_into_lines(self):
         self.assertEqual(page.whole_flags("<at> --scale=smoke/full, now"),
                          '&lt;at&gt; <span class="whole">--scale=smoke/full</span>, now')

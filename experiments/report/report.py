@@ -45,7 +45,8 @@ def parse(arguments):
     add("--experiments", default="", metavar="NAMES", help="some only, separated by commas (default: all)")
     add("--list", action="store_true", help="lists the experiments")
     add("--reuse", action="store_true",
-        help="takes results that DIR holds of this scale instead of running; what was interrupted is run again")
+        help="takes results that DIR holds of this scale instead of running; what failed or was interrupted is run "
+        "again. With --experiments, what else DIR holds stays on the page")
     add("--minutes", type=float, metavar="N",
         help="time for all of it; what does not fit is stopped or left out (default: {} at smoke, no limit otherwise; "
         "0: nothing is run)".format(SMOKE_MINUTES))
@@ -136,17 +137,23 @@ class Runner:
         self.plotly = plotly
         self.begin = time.monotonic()
         self.environment = machine.environment(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ""))
-        self.sections = []
+        self.sections = []  # of the page
+        self.asked = []  # those of them that are run or taken over
 
     def run(self):
-        wanted = [(e.name, e.heading, e.plots) for e in self.flags.chosen]
-        total = len(wanted) + self.flags.show_rivals
         later = run.Result(run.NOT_RUN, "its turn has not come yet")
-        self.sections = [page.Section(name, heading, later, plots) for name, heading, plots in wanted]
-        if self.flags.show_rivals:
-            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, later, rivals=True))
-        for index, section in enumerate(self.sections):
-            label = "[{}/{}] {}".format(index + 1, total, section.name)
+        for experiment in catalog.EXPERIMENTS:
+            chosen = experiment in self.flags.chosen
+            result = later if chosen else self._earlier(experiment.name)
+            if result:
+                self.sections.append(page.Section(experiment.name, experiment.heading, result, experiment.plots))
+        result = later if self.flags.show_rivals else self._earlier(RIVALS)
+        if result:
+            self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, result, rivals=True))
+        # Not those that stay as they are.
+        self.asked = [section for section in self.sections if section.result is later]
+        for index, section in enumerate(self.asked):
+            label = "[{}/{}] {}".format(index + 1, len(self.asked), section.name)
             section.result = self._one(section, label)
             self.console.say("{}: {}{}".format(label, section.result.state,
                                                ": " + section.result.reason if section.result.reason else
@@ -167,6 +174,22 @@ class Runner:
         part.write_text(page.render(report))
         part.replace(target)
 
+    def _files(self, name):
+        """Where the results of an experiment are, what became of it, and its traces."""
+        results = self.flags.output / "results"
+        return results / (name + ".json"), results / (name + ".state"), self.flags.output / "traces" / name
+
+    def _earlier(self, name):
+        """What the folder holds of this scale, or None."""
+        if not self.flags.reuse:
+            return None
+        results, saved, traces = self._files(name)
+        earlier = run.load(results, saved)
+        if earlier is None or not run.scales(earlier) <= {self.flags.scale}:
+            return None
+        earlier.pictures = pictures(traces)
+        return earlier
+
     def _one(self, section, label):
         experiment = next((e for e in self.flags.chosen if e.name == section.name), None)
         if experiment:
@@ -177,29 +200,28 @@ class Runner:
             rivals = catalog.RIVALS
             program, arguments = rivals.program, catalog.rivals_flags(self.flags.scale, self.flags.rivals)
             target, limit = rivals.target, rivals.minutes
-        results = self.flags.output / "results" / (section.name + ".json")
-        saved = self.flags.output / "results" / (section.name + ".state")
+        results, saved, traces = self._files(section.name)
         log = self.flags.output / "logs" / (section.name + ".log")
-        traces = self.flags.output / "traces" / section.name
 
-        if self.flags.reuse:
-            earlier = run.load(results, saved)
-            if earlier and earlier.state != run.INTERRUPTED and run.scales(earlier) <= {self.flags.scale}:
-                earlier.pictures = pictures(traces)
-                return earlier
-        if not experiment and not self.flags.rivals:
-            return run.Result(run.NOT_RUN, "it needs --rivals=PYTHON, a Python that has torch and torchgpipe")
-        if self.interrupt.count:
-            return run.Result(run.NOT_RUN, "the report was interrupted before")
-        if not (self.root / program).exists():
-            return run.Result(run.NOT_RUN, "there is no program {}".format(program))
+        earlier = self._earlier(section.name)
+        if earlier and earlier.state not in (run.INTERRUPTED, run.FAILED):
+            return earlier
         seconds = limit * 60 if self.flags.scale == "smoke" else None
         if self.flags.minutes is not None:
             left = self.flags.minutes * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
-            if left <= 0:
-                return run.Result(run.NOT_RUN, "no time was left of the {:g} minutes (--minutes)"
-                                  .format(self.flags.minutes))
             seconds = left if seconds is None else min(seconds, left)
+        why_not = ""
+        if not experiment and not self.flags.rivals:
+            why_not = "it needs --rivals=PYTHON, a Python that has torch and torchgpipe"
+        elif self.interrupt.count:
+            why_not = "the report was interrupted before"
+        elif not (self.root / program).exists():
+            why_not = "there is no program {}".format(program)
+        elif seconds is not None and seconds <= 0:
+            why_not = "no time was left of the {:g} minutes (--minutes)".format(self.flags.minutes)
+        if why_not:
+            # What was reached before says more.
+            return earlier or run.Result(run.NOT_RUN, why_not)
 
         results.unlink(missing_ok=True)
         saved.unlink(missing_ok=True)
@@ -252,7 +274,7 @@ def main(arguments, root=None, plotly="", out=sys.stdout):
     if interrupt.count:
         return run.EXIT_INTERRUPTED
     bad = any(section.result.state in (run.FAILED, run.STOPPED) or "no time was left" in section.result.reason
-              for section in runner.sections)
+              for section in runner.asked)
     return 1 if bad else 0
 
 

@@ -147,6 +147,36 @@ class Report(unittest.TestCase):
         self.run_report("--reuse", "--experiments=good", "--scale=small")
         self.assertNotIn("Changed by hand", self.text())
 
+    def test_what_failed_is_run_again(self):
+        self.run_report("--experiments=bad")
+        (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))  # as of one that failed halfway
+        code, said = self.run_report("--reuse", "--experiments=bad", "--minutes=0")
+        self.assertEqual(code, 1)
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())  # there was no time to run it
+        code, said = self.run_report("--reuse", "--experiments=bad")
+        self.assertIn("bad: failed: exit code 1; it wrote no results\n", said)
+        program = self.root / "experiments" / "bad" / "bad"
+        program.write_text(program.read_text().replace(PROGRAMS["bad"], PROGRAMS["good"]))
+        code, said = self.run_report("--reuse", "--experiments=bad")
+        self.assertEqual(code, 0)
+        self.assertIn("bad: done in 0:0", said)
+
+    def test_what_else_was_there_stays_on_the_page(self):
+        self.use("bad", "good", "slow")
+        self.run_report("--experiments=good,bad")
+        (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))
+        code, said = self.run_report("--reuse", "--experiments=good")
+        self.assertEqual(code, 0)  # the one that failed was not asked for
+        self.assertIn("[1/1] good: done (earlier results)", said)
+        text = self.text()
+        self.assertLess(text.index("The bad one"), text.index("The good one"))
+        self.assertIn("failed: exit code 1", text)
+        self.assertNotIn("The slow one", text)  # it has no results
+        self.run_report("--reuse", "--experiments=good", "--scale=small")
+        self.assertNotIn("The bad one", self.text())
+        self.run_report("--experiments=good")
+        self.assertNotIn("The bad one", self.text())
+
     def test_results_that_came_without_a_report_are_reused(self):
         (self.output / "results").mkdir(parents=True)
         (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))

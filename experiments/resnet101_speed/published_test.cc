@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <numeric>
+#include <utility>
+
+#include "experiments/common/speed_table_checks.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -16,17 +17,10 @@ Result result(const char* name, double throughput) {
 }
 
 TEST(PublishedSpeed, HasARowForEveryVariant) {
-  for (const Edition edition : {Edition::kCurrent, Edition::kJune2019}) {
-    const PublishedTable table = published_speed(edition);
-    const std::vector<SpeedVariant>& variants = speed_variants(edition);
-    ASSERT_EQ(table.rows.size(), variants.size());
-    for (std::size_t i = 0; i < table.rows.size(); ++i) {
-      EXPECT_EQ(table.rows[i].experiment, variants[i].name);
-      const std::vector<int64_t>& balance = variants[i].balance;
-      if (balance.empty()) continue;
-      EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}),
-                edition == Edition::kCurrent ? 370 : 304);
-    }
+  using Layers = std::pair<Edition, int64_t>;
+  for (const auto& [edition, layers] :
+       {Layers(Edition::kCurrent, 370), Layers(Edition::kJune2019, 304)}) {
+    expect_rows_of(published_speed(edition), speed_variants(edition), layers);
   }
 }
 

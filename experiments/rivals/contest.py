@@ -90,6 +90,7 @@ class Entry:
         self.ready = {}
         self.check = {}
         self.seconds = []
+        self.of_rounds = []  # the median of each
         self.peak = None
 
     def start(self, timeout):
@@ -138,6 +139,7 @@ class Entry:
         return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
                 "who": self.contestant.who, "version": self.ready.get("version", ""),
                 "step_seconds": statistics.median(self.seconds) if measured else None,
+                "round_seconds": self.of_rounds if measured else [],
                 "peak_bytes": peak, "note": note}
 
 
@@ -177,6 +179,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                 answer = entry.ask(f"steps {steps}")
                 if answer:
                     entry.seconds += answer["seconds"]
+                    entry.of_rounds.append(statistics.median(answer["seconds"]))
                     entry.peak = answer["peak_bytes"]
     except KeyboardInterrupt:
         interrupted = True

@@ -54,7 +54,8 @@ class ContestTest(unittest.TestCase):
         rows, interrupted = self.hold(self.contestant("a"), self.contestant("b", loss="1.0000001"))
         self.assertFalse(interrupted)
         self.assertEqual(rows[1], {"network": "U-Net (1, 2)", "stages": 2, "mode": "never", "who": "b",
-                                   "version": "v1", "step_seconds": 0.5, "peak_bytes": 1000, "note": "as it is"})
+                                   "version": "v1", "step_seconds": 0.5, "round_seconds": [0.5, 0.5],
+                                   "peak_bytes": 1000, "note": "as it is"})
         turns = [line for line in self.log.read_text().splitlines() if line.endswith("steps 3")]
         self.assertEqual(turns, ["a steps 3", "b steps 3"] * 2)
 

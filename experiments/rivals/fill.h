@@ -1,23 +1,15 @@
-// fill_parameters, filled_input, filled_target: numbers that depend on positions alone, so that
-// programs in several languages train the same network on the same data.
+// filled_input, filled_target: a network's mini-batch, of numbers that depend on positions alone
+// (models/hash_fill.h), so that programs in several languages train on the same data.
 #ifndef GPIPE_EXPERIMENTS_RIVALS_FILL_H_
 #define GPIPE_EXPERIMENTS_RIVALS_FILL_H_
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 
 #include "models/by_name.h"
 
 namespace gpipe::experiments {
-
-// From -1 to 1, for element `i` of tensor `k`. common.py has the same function.
-double fill_value(uint32_t k, uint32_t i);
-
-// Overwrites all parameters; `k` is their place in parameters(). Matrices and kernels are uniform
-// with a variance of one over their inputs; vectors are near one ("weight") or near zero.
-void fill_parameters(torch::nn::Module& module);
 
 // Images [rows, ...] from 0 to 1.
 at::Tensor filled_input(const models::NamedModel& model, int64_t rows);

@@ -3,34 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-
-#include <cmath>
 
 namespace gpipe::experiments {
 namespace {
 
 using ::testing::ElementsAre;
-
-// sides/common.py must give the same; every contest compares the losses that follow.
-TEST(FillTest, HasTheValuesThatTheRivalsHave) {
-  EXPECT_EQ(fill_value(0, 0), -1.0);
-  EXPECT_EQ(fill_value(0, 1000), -0.1999160833656788);
-  EXPECT_EQ(fill_value(7, 1), 0.9447353640571237);
-  EXPECT_EQ(fill_value(1000625, 1000), 0.9881136734038591);
-}
-
-TEST(FillTest, FillsEachParameterByItsPlaceAndKind) {
-  torch::nn::Sequential model(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
-  fill_parameters(*model);
-  const auto parameters = model->named_parameters();
-  EXPECT_FLOAT_EQ(parameters["0.weight"][0][1].item<float>(), std::sqrt(1.5) * fill_value(0, 1));
-  EXPECT_FLOAT_EQ(parameters["0.bias"][2].item<float>(), 0.2 * fill_value(1, 2));
-  EXPECT_FLOAT_EQ(parameters["1.weight"][1].item<float>(), 1 + 0.2 * fill_value(2, 1));
-  EXPECT_FLOAT_EQ(parameters["1.bias"][0].item<float>(), 0.2 * fill_value(3, 0));
-}
 
 TEST(FillTest, MakesWhatEachNetworkTakes) {
   const auto unet = models::model_by_name("unet:1,2", 64);

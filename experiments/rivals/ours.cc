@@ -28,6 +28,7 @@
 #include "experiments/rivals/peak_memory.h"
 #include "gpipe/options.h"
 #include "models/by_name.h"
+#include "models/hash_fill.h"
 
 ABSL_FLAG(std::string, trainer, "pipeline", "pipeline, plain or data_parallel.");
 ABSL_FLAG(std::string, model, "resnet:1,1,1,1", "The network, as //balance takes it.");
@@ -175,7 +176,7 @@ class Session {
  private:
   Json check() {
     torch::nn::Module& module = trainer_->module();
-    fill_parameters(module);
+    models::hash_fill_parameters(module);
     set_dropout(module, 0);
     const double loss = trainer_->step(input_, target_);
     set_dropout(module, 0.1);

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 WIDTH = 80
-HEADINGS = ("who", "step (ms)", "/ ours", "peak (MiB)", "/ ours")
+HEADINGS = ("who", "step (ms)", "spread", "/ ours", "peak (MiB)", "/ ours")
 
 
 def cell_of(row):
@@ -36,6 +36,12 @@ def figure(value, digits, scale=1.0):
     return "-" if value is None else f"{value * scale:.{digits}f}"
 
 
+def spread(row):
+    """How far the rounds are apart: the slowest / the fastest, or None for less than two."""
+    rounds = row.get("round_seconds") or []
+    return max(rounds) / min(rounds) if len(rounds) > 1 else None
+
+
 def lines_of(rows, all_rows):
     """One line of text by row, then the notes, numbered."""
     lines, notes = [], []
@@ -44,7 +50,7 @@ def lines_of(rows, all_rows):
         if row["note"] and row["note"] not in notes:
             notes.append(row["note"])
         mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
-        lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3),
+        lines.append((row["who"] + mark, figure(row["step_seconds"], 1, 1e3), figure(spread(row), 2),
                       figure(ratio(row, ours, "step_seconds"), 2), figure(row["peak_bytes"], 0, 1 / 2**20),
                       figure(ratio(row, ours, "peak_bytes"), 2)))
     return lines, notes
@@ -91,9 +97,9 @@ COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all co
 
 def to_markdown(rows):
     """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
-    take. Our faster side's own column is blank."""
-    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " |",
-             "|---" * (4 + len(COLUMNS)) + "|"]
+    take. Our faster side's own column is blank. Last, the largest spread of the cell."""
+    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " | spread |",
+             "|---" * (5 + len(COLUMNS)) + "|"]
     for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
         by_who = {row["who"]: row for row in group}
         ours = ours_of({"network": network, "stages": stages, "mode": mode, "who": ""}, rows)
@@ -104,6 +110,7 @@ def to_markdown(rows):
             times = ratio(by_who[who], ours, "step_seconds") if who in by_who else None
             peaks = ratio(by_who[who], ours, "peak_bytes") if who in by_who else None
             cells.append("" if times is None else f"{times:.2f}, {figure(peaks, 2)}")
+        cells.append(figure(max((spread(row) or 0 for row in by_who.values()), default=0) or None, 2))
         lines.append(f"| {network} | {stages} | {mode} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -11,13 +11,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import table
 
 
-def row(who, seconds, peak, stages=2, note=""):
-    return {"network": "ResNet", "stages": stages, "mode": "never", "who": who, "version": "1",
+def row(who, seconds, peak, stages=2, note="", rounds=()):
+    return {"round_seconds": list(rounds), "network": "ResNet", "stages": stages, "mode": "never", "who": who, "version": "1",
             "step_seconds": seconds, "peak_bytes": peak, "note": note}
 
 
 ROWS = [
-    row("ours", 0.1, 100 << 20, note="1F1B"),
+    row("ours", 0.1, 100 << 20, note="1F1B", rounds=(0.1, 0.08, 0.1)),
     row("LibTorch, plain", 0.05, 50 << 20),
     row("torchgpipe", 0.15, 150 << 20, note="1 thread per stage"),
     row("torch.distributed.pipelining 1F1B", None, None, note="No module named 'torch'"),
@@ -30,11 +30,11 @@ ROWS = [
 
 TEXT = """\
 ResNet, 2 stages, checkpoint never
-  who                                    step (ms)     / ours peak (MiB)     / ours
-  ours [1]                                   100.0          -        100          -
-  LibTorch, plain                             50.0       0.50         50       0.50
-  torchgpipe [2]                             150.0       1.50        150       1.50
-  torch.distributed.pipelining 1F1B [3]          -          -          -          -
+  who                                    step (ms)     spread     / ours peak (MiB)     / ours
+  ours [1]                                   100.0       1.25          -        100          -
+  LibTorch, plain                             50.0          -       0.50         50       0.50
+  torchgpipe [2]                             150.0          -       1.50        150       1.50
+  torch.distributed.pipelining 1F1B [3]          -          -          -          -          -
   [1] 1F1B
   [2] 1 thread per stage
   [3] No module named 'torch'
@@ -61,9 +61,9 @@ class TableTest(unittest.TestCase):
     def test_markdown_has_a_line_for_each_cell_and_blanks_for_what_is_missing(self):
         lines = table.to_markdown(ROWS).splitlines()
         self.assertEqual(lines[2:], [
-            "| ResNet | 2 | never | 100 ms, 100 MiB |  |  | 1.50, 1.50 |  |  |  | 0.50, 0.50 |  |",
-            "| ResNet | 4 | never | 200 ms, - MiB | 1.50, - |  | 1.50, - |  |  |  |  |  |"])
-        self.assertEqual({line.count("|") for line in lines}, {13})
+            "| ResNet | 2 | never | 100 ms, 100 MiB |  |  | 1.50, 1.50 |  |  |  | 0.50, 0.50 |  | 1.25 |",
+            "| ResNet | 4 | never | 200 ms, - MiB | 1.50, - |  | 1.50, - |  |  |  |  |  | - |"])
+        self.assertEqual({line.count("|") for line in lines}, {14})
 
     def test_json_has_rows_and_environment(self):
         document = json.loads(json.dumps(table.to_json(ROWS, {"cores": 2})))

@@ -1,8 +1,11 @@
 #include "gpipe/timeline/step_timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -43,6 +46,38 @@ bool StepTimeline::failed() const {
   return std::any_of(workers.begin(), workers.end(), [](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(),
                        [](const TimelineAction& action) { return action.failed; });
+  });
+}
+
+bool StepTimeline::whole(int64_t stages) const {
+  if (failed() || unfinished) return false;
+  enum Half : uint8_t { kForward, kInputs, kWeights, kHalves };
+  // [stage][half] micro-batches
+  std::map<int32_t, std::array<std::set<int32_t>, kHalves>> ran;
+  for (const std::vector<TimelineAction>& actions : workers) {
+    for (const TimelineAction& timed : actions) {
+      auto& of = ran[timed.action.stage];
+      const int32_t m = timed.action.micro_batch;
+      const ActionKind kind = timed.action.kind;
+      if (kind == ActionKind::kForward) of[kForward].insert(m);
+      if (kind == ActionKind::kBackward || kind == ActionKind::kInputGradient)
+        of[kInputs].insert(m);
+      if (kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient) {
+        of[kWeights].insert(m);
+      }
+    }
+  }
+  if (ran.empty()) return false;
+  // Stages are counted from 0; one that is missing ran nothing.
+  if (static_cast<int64_t>(ran.size()) != std::max<int64_t>(stages, ran.rbegin()->first + 1)) {
+    return false;
+  }
+  const auto& first = ran.begin()->second;
+  return std::all_of(ran.begin(), ran.end(), [&](const auto& of_stage) {
+    const auto& [forward, inputs, weights] = of_stage.second;
+    // A timeline of forwards only, or of backwards only (of a call of forward()), has one half.
+    return of_stage.second == first && inputs == weights &&
+           (inputs.empty() || forward.empty() || inputs == forward);
   });
 }
 

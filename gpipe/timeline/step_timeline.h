@@ -30,11 +30,19 @@ struct TimelineAction {
 struct StepTimeline {
   std::vector<std::vector<TimelineAction>> workers;
   bool simulated = false;
+  // Something had begun and had not ended when this was recorded: the step still ran, or an
+  // observer threw.
+  bool unfinished = false;
 
   // Of the first and the last action; 0 if there are none.
   int64_t begin() const;
   int64_t end() const;
   bool failed() const;  // one of the actions did
+  // Whether it seems to have run to its end: no action failed or is unfinished, and all of `stages`
+  // stages (by default those that are seen) ran the same micro-batches forward, and all or none of
+  // them backward. A step that was stopped just between two micro-batches in all stages looks like
+  // a whole one of fewer.
+  bool whole(int64_t stages = 1) const;
 };
 
 // The timeline of a simulated run.

@@ -45,6 +45,36 @@ TEST(StepTimeline, WithoutActionsTakesNoTime) {
   EXPECT_EQ(idle.end() - idle.begin(), 0);
 }
 
+TEST(StepTimeline, IsWholeIfAllStagesRanTheSame) {
+  const auto of = [](const std::vector<std::vector<const char*>>& workers) {
+    StepTimeline step;
+    for (const auto& actions : workers) {
+      step.workers.emplace_back();
+      for (const char* text : actions) step.workers.back().push_back({Action::from_text(text)});
+    }
+    return step;
+  };
+  for (const Schedule& schedule : {Schedule::gpipe(3, 4), Schedule::one_f_one_b(3, 4)}) {
+    EXPECT_TRUE(to_timeline(simulate(schedule)).whole(3));
+  }
+  EXPECT_TRUE(of({{"F0.0"}, {"F1.0"}}).whole()) << "no backwards at all";
+  EXPECT_TRUE(of({{"F0.0", "B0.0"}, {"F1.0", "I1.0", "W1.0"}}).whole());
+  EXPECT_FALSE(of({{"F0.0", "B0.0"}, {"F1.0", "I1.0"}}).whole());
+  EXPECT_FALSE(of({{"F0.0", "F0.1"}, {"F1.0"}}).whole());
+  EXPECT_FALSE(of({{"F0.0"}, {"F1.0", "B1.0"}}).whole());
+  EXPECT_FALSE(of({{"F0.0", "F0.1", "B0.0"}, {"F1.0", "F1.1", "B1.0"}}).whole());
+  EXPECT_FALSE(of({{}, {"F1.0"}}).whole()) << "stage 0 ran nothing";
+  EXPECT_FALSE(of({{"F0.0"}}).whole(2)) << "stage 1 ran nothing";
+  EXPECT_FALSE(of({{}}).whole());
+  StepTimeline step = of({{"F0.0"}});
+  EXPECT_TRUE(step.whole());
+  step.unfinished = true;
+  EXPECT_FALSE(step.whole());
+  step.unfinished = false;
+  step.workers[0][0].failed = true;
+  EXPECT_FALSE(step.whole());
+}
+
 TEST(StepTimeline, RefusesUnitsAndRecomputesThatMakeNoSense) {
   const Simulation run = simulate(Schedule::gpipe(1, 1));
   for (const double seconds : {0.0, -1.0, 1.0 / 0.0}) {

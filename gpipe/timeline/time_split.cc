@@ -183,7 +183,7 @@ double TimeSplit::utilization() const {
 TimeSplit split_time(const std::vector<StepTimeline>& steps, const std::optional<Routes>& routes) {
   TimeSplit split;
   for (const StepTimeline& step : steps) {
-    if (step.failed()) continue;
+    if (!step.whole(routes ? routes->stages() : 1)) continue;
     if (split.steps == 0) split.workers.resize(step.workers.size());
     if (split.workers.size() != step.workers.size()) {
       throw std::invalid_argument("split_time: one step ran on " +

@@ -70,8 +70,8 @@ struct TimeSplit {
 
 // Splits the time of one step, or of several: sums. `routes`: those of the pipeline
 // (GPipeImpl::routes), so that waiting for skips is known as such; by default only the chain of
-// activations and gradients is. Failed steps are left out: what their workers would still have done
-// is not known.
+// activations and gradients is. Steps that are not whole (StepTimeline::whole) are left out, failed
+// ones for instance: what their workers would still have done is not known.
 //
 // Throws std::invalid_argument for steps of different numbers of workers, and for routes that do
 // not reach all stages.

@@ -192,6 +192,18 @@ TEST(SplitTime, AddsUpInRealRuns) {
   }
 }
 
+// An observer that throws ends a step without an action that failed.
+TEST(SplitTime, LeavesOutStepsThatWereCutShort) {
+  const StepTimeline one = run(Schedule::one_f_one_b(2, 4), uniform_cost({1.0, 2.0}));
+  StepTimeline shorter = one;
+  shorter.workers[0].pop_back();
+  EXPECT_EQ(split_time({shorter, one}).steps, 1);
+  EXPECT_EQ(split_time({shorter, one}).time, 15 * kSecond);
+  StepTimeline half = one;
+  half.workers.pop_back();
+  EXPECT_EQ(split_time({half, one}, Routes::create(2)).steps, 1);
+}
+
 TEST(SplitTime, AddsUpStepsAndLeavesOutFailedOnes) {
   const StepTimeline one = run(Schedule::gpipe(2, 2), uniform_cost({1.0, 2.0}));
   StepTimeline failed = one;

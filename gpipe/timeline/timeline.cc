@@ -67,6 +67,14 @@ class Timeline::Log {
         step.workers[worker].push_back(record.action);
       }
     }
+    // Only now are all steps there of which an action has ended.
+    for (const auto& buffer : buffers_) {
+      const std::lock_guard<std::mutex> lock(buffer->mutex);
+      for (const auto& [run, begin] : buffer->begun) {
+        const auto step = by_run.find(run);
+        if (step != by_run.end()) step->second.unfinished = true;
+      }
+    }
     std::vector<StepTimeline> steps;
     for (auto& [run, step] : by_run) steps.push_back(std::move(step));
     std::stable_sort(steps.begin(), steps.end(), [](const StepTimeline& a, const StepTimeline& b) {

@@ -134,6 +134,27 @@ TEST(Timeline, MarksTheActionThatFailed) {
   EXPECT_TRUE(steps[0].workers[1][1].failed);
 }
 
+TEST(Timeline, MarksTheStepThatAnObserverEnds) {
+  Timeline timeline;
+  const Observer recorder = timeline.observer();
+  const Observer throws = [&](const Event& event) {
+    recorder(event);
+    if (event.edge == Event::Edge::kBegin && event.action.micro_batch == 2) {
+      throw std::runtime_error("Ctrl-C");
+    }
+  };
+  run(Schedule::gpipe(1, 3), throws, 0);
+  run(Schedule::gpipe(1, 3), recorder, 1);
+  const std::vector<StepTimeline> steps = timeline.steps();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].workers.at(0).size(), 2u);
+  EXPECT_FALSE(steps[0].failed());
+  EXPECT_TRUE(steps[0].unfinished);
+  EXPECT_FALSE(steps[0].whole());
+  EXPECT_FALSE(steps[1].unfinished);
+  EXPECT_TRUE(steps[1].whole());
+}
+
 TEST(Timeline, AnObserverMayOutliveIt) {
   Observer observer;
   {

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "models/hash_fill.h"
 #include "skip/skippable.h"
 
 namespace gpipe::models::testing {
@@ -29,16 +30,6 @@ constexpr double kZeroGradient = 1e-9;
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-template <typename F>
-void overwrite(at::Tensor tensor, F value) {
-  const int64_t count = tensor.numel();
-  at::Tensor values = at::empty({count}, at::kDouble);
-  auto* data = values.data_ptr<double>();
-  for (int64_t i = 0; i < count; ++i) data[i] = value(i);
-  torch::NoGradGuard no_grad;
-  tensor.copy_(values.view(tensor.sizes()));
 }
 
 std::vector<double> elements(const at::Tensor& tensor, int64_t from, int64_t count) {
@@ -158,16 +149,6 @@ const Json& golden() {
 
 }  // namespace
 
-double hash_value(uint32_t k, uint32_t i) {
-  uint32_t h = i + k * 0x9E3779B9u;
-  h ^= h >> 16;
-  h *= 0x85EBCA6Bu;
-  h ^= h >> 13;
-  h *= 0xC2B2AE35u;
-  h ^= h >> 16;
-  return 2 * (h / 4294967296.0 - 0.5);
-}
-
 void fill(const std::string& kind, torch::nn::Module& module) {
   TORCH_CHECK_VALUE(kind == "hash" || kind == "sin", "fills are 'hash' and 'sin', got '", kind,
                     "'");
@@ -175,20 +156,8 @@ void fill(const std::string& kind, torch::nn::Module& module) {
 }
 
 void fill_hash(torch::nn::Module& module) {
-  uint32_t k = 0;
-  for (const auto& parameter : module.named_parameters()) {
-    const at::Tensor& tensor = parameter.value();
-    if (tensor.dim() >= 2) {
-      const int64_t fan_in = tensor.numel() / tensor.size(0);
-      const double bound = std::sqrt(3.0 / static_cast<double>(fan_in));
-      overwrite(tensor, [&](int64_t i) { return hash_value(k, i) * bound; });
-    } else {
-      const double base = ends_with(parameter.key(), "weight") ? 1 : 0;
-      overwrite(tensor, [&](int64_t i) { return base + 0.2 * hash_value(k, i); });
-    }
-    ++k;
-  }
-  k = 1000000;
+  hash_fill_parameters(module);
+  uint32_t k = 1000000;
   for (const auto& buffer : module.named_buffers()) {
     const at::Tensor& tensor = buffer.value();
     if (ends_with(buffer.key(), "running_mean")) {

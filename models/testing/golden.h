@@ -30,8 +30,6 @@ namespace gpipe::models::testing {
 void fill(const std::string& kind, torch::nn::Module& module);
 void fill_hash(torch::nn::Module& module);
 void fill_sin(torch::nn::Module& module);
-// Element `i` of tensor `k` in the "hash" fill, from -1 to 1.
-double hash_value(uint32_t k, uint32_t i);
 
 // Sets the probability of every Dropout2d to 0.
 void turn_dropout_off(torch::nn::Module& module);

@@ -48,12 +48,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FOLDERS = ("gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
+FOLDERS = ("balance", "diagnose", "gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
 # Headers for tests only.
 NOT_MUTATED = ("skip/testing.h",)
-TESTS = "//gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + //interception:all + //meta:all + //skip:all"
+TESTS = ("//balance:all + //diagnose:all + //gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + "
+         "//interception:all + //meta:all + //skip:all")
 # They take minutes, or are about the machine rather than the code.
-SLOW_TESTS = ("//gpipe:golden_test",)
+SLOW_TESTS = ("//gpipe:golden_test", "//diagnose:diagnose_test")
 LAST_TESTS = ("//gpipe:generated_programs_test",)
 
 # Changes there show nothing.
@@ -536,7 +537,9 @@ def mutated_files(root):
     for folder in FOLDERS:
         for path in sorted((root / folder).iterdir()):
             name = "{}/{}".format(folder, path.name)
-            if path.suffix in (".cc", ".h") and not path.stem.endswith("_test") and name not in NOT_MUTATED:
+            # Tests of single units do not run programs.
+            other = path.stem.endswith(("_test", "_main", "_benchmark")) or name in NOT_MUTATED
+            if path.suffix in (".cc", ".h") and not other:
                 result.append(name)
     return result
 

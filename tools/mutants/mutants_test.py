@@ -148,6 +148,15 @@ class Mutants(unittest.TestCase):
         self.assertEqual([mutant.name for mutant in found],
                          [mutant.name for mutant in mutants.all_mutants(mutants.ROOT)])
 
+    def test_programs_are_not_mutated(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in mutants.FOLDERS:
+                (root / name).mkdir(parents=True, exist_ok=True)
+            for name in ("cut.cc", "cut.h", "cut_test.cc", "cut_main.cc", "cut_benchmark.cc", "cut.md"):
+                (root / "balance" / name).write_text("")
+            self.assertEqual(["balance/cut.cc", "balance/cut.h"], mutants.mutated_files(root))
+
     def test_errors_of_the_compiler_are_found(self):
         log = (
             "gpipe/internal/a.cc: In function 'int f()':\n"
