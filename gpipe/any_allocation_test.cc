@@ -34,7 +34,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kStages = 3;
-constexpr int64_t kMicroBatches = 3;
+constexpr int64_t kMicroBatches = 2;  // with kExceptLast, one of each kind
 
 enum class Way { kForward, kOneFOneB, kGPipe, kAnySchedule };
 using InUse = std::array<size_t, testing::fake::kDevices>;
@@ -165,8 +165,7 @@ std::string case_name(const ::testing::TestParamInfo<AnyAllocationTest::ParamTyp
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AnyAllocationTest,
-                         ::testing::Combine(::testing::Values(Checkpoint::kAlways,
-                                                              Checkpoint::kExceptLast,
+                         ::testing::Combine(::testing::Values(Checkpoint::kExceptLast,
                                                               Checkpoint::kNever),
                                             ::testing::Values(Way::kForward, Way::kOneFOneB,
                                                               Way::kGPipe, Way::kAnySchedule),
