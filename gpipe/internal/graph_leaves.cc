@@ -25,7 +25,7 @@ GraphLeaves leaves_of(const edge_list& roots, const LocalBackwardOptions::Range&
       if (leaf != nullptr) ++result.leaves[entry->second].uses;
       return;
     }
-    if (has_hooks(node)) {
+    if (has_hooks(node) || !node.pre_hooks().empty()) {
       result.reason = leaf != nullptr ? "a parameter has a hook" : node.name() + " has a hook";
     } else if (leaf != nullptr) {
       result.leaves.push_back({edge, leaf->variable, 1});

@@ -1,6 +1,7 @@
 #include "gpipe/internal/pipeline.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -123,14 +124,17 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const DefaultThreadsScope of_the_caller;
   if (workers == 0) workers = stages;
   worker_threads_.resize(workers);
-  // A single worker has nothing to overlap with, so it runs on the caller's thread.
+  // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with
+  // another number of intra-op threads than that has: to change it in each run would also change,
+  // for as long as the run takes, with how many LibTorch lets new threads of the process begin.
+  const bool inline_single = threads_asked_for_ == 0 || threads_asked_for_ == at::get_num_threads();
   pool_ = std::make_unique<WorkerPool>(
       workers,
       [&](int64_t worker) {
         worker_threads_[worker] = at::RecordFunction::currentThreadId();
         if (cpu_stages > 0) set_threads_of_this_thread(threads);
       },
-      /*inline_single=*/true);
+      inline_single);
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
   if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);

@@ -69,11 +69,18 @@ bool has_generators(c10::Device device) {
   return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
 }
 
+// Held while an operator draws from a generator that a layer gives.
+std::mutex& given_generators_mutex() {
+  static auto* const made = new std::mutex;
+  return *made;
+}
+
 // Replaces every operator with an argument `generator`: fills it in if it is absent, and replaces
 // it in a recompute.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
+  std::unique_lock<std::mutex> of_given(given_generators_mutex(), std::defer_lock);
   if (RandomStreams* draws = RandomStreams::current()) {
     const std::vector<c10::Argument>& schema = op.schema().arguments();
     const size_t base = stack->size() - schema.size();
@@ -81,6 +88,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       c10::IValue& value = (*stack)[base + i];
       if (schema[i].name() != "generator") continue;
       if (!value.isNone()) {
+        // Until the operator has drawn: a stage that shares the generator must not come between.
+        if (!of_given.owns_lock()) of_given.lock();
         value = c10::IValue(draws->given(value.toGenerator()));
         continue;
       }

@@ -51,6 +51,11 @@ class RecordDrawsScope {
   RandomStreams& draws_;
 };
 
+// Whether the tensor holds counts rather than values of which gradients are taken.
+bool counts(const at::Tensor& tensor) {
+  return !tensor.is_floating_point() && !tensor.is_complex();
+}
+
 // An exception's message, without LibTorch's backtrace.
 std::string message_of(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
@@ -121,26 +126,29 @@ void StageGraphs::give_up(const std::string& reason) {
   if (!usable()) return;
   use_.reason = reason;
   entries_.clear();
+  scratch_.reset();
   log_without_graphs(stage_, reason);
 }
 
 void StageGraphs::begin_run(const std::vector<Layer>& layers) {
   if (!usable()) return;
   ++runs_;
-  std::vector<uintptr_t> state;
+  Key state;
   std::vector<at::Tensor> tensors;
   const auto add = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    state.push_back(reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()));
+    state.push_back(reinterpret_cast<intptr_t>(tensor.unsafeGetTensorImpl()));
     const c10::StorageImpl* storage = storage_of(tensor);
-    state.push_back(storage == nullptr ? 0 : reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
+    state.push_back(storage == nullptr ? 0 : reinterpret_cast<intptr_t>(tensor.const_data_ptr()));
     state.push_back(tensor.requires_grad() ? 1 : 0);
+    // The same memory may be seen in another way (set_data, t_).
+    add_layout(state, tensor);
     tensors.push_back(tensor);
   };
   for (const Layer& layer : layers) {
     const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
     for (const auto& part : module->modules()) {
-      state.push_back(reinterpret_cast<uintptr_t>(part.get()));
+      state.push_back(reinterpret_cast<intptr_t>(part.get()));
       state.push_back(part->is_training() ? 1 : 0);
     }
     for (const at::Tensor& tensor : module->parameters()) add(tensor);
@@ -347,6 +355,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
     // What a checkpointed forward leaves is copied at once, and nothing else is needed of it.
     slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
     slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
+    const std::vector<int64_t> before = versions_of(tensors_);
     record_graph(*slot->forward, side_stream(), [&] {
       const CaptureWatch watch(device_, of_stage);
       const RecordDrawsScope draws(layers.draws, slot->draws);
@@ -360,6 +369,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
       if (run.plan.record) layers.add_outputs(slot->recorded);
       watch.check();
     });
+    check_unchanged(*slot, before);
     slot->tensors = tensors_;
     slot->parameters = parameters_;
     slot->versions = versions_of(tensors_);
@@ -374,6 +384,23 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
   ++use_.recorded;
   entry.slots.push_back(slot);
   return slot;
+}
+
+// A replay changes what the layers change in place, but nobody sees it by a version counter.
+void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const {
+  for (size_t k = 0; k < tensors_.size(); ++k) {
+    // Counters, such as a batch norm's, are saved for no backward.
+    if (counts(tensors_[k])) continue;
+    TORCH_CHECK(version_of(tensors_[k]) == before[k], "it changes a ",
+                k < parameters_ ? "parameter" : "buffer", " in place");
+  }
+  if (stage_ != 0) return;
+  for (const Packet& packet : slot.inputs) {
+    for (const Item& item : packet.items) {
+      TORCH_CHECK(!item.tensor.defined() || version_of(item.tensor) == item.version,
+                  "it changes the caller's input in place");
+    }
+  }
 }
 
 void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot) const {
@@ -579,9 +606,9 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
 StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {
   c10::NoGradGuard no_grad;
   use_current_stream();
-  // Buffers change with each forward, and what is recorded of later ones counts, too.
+  // A forward that is not replayed counts, too.
   for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
-    slot.versions_in_forward[k] = version_of(slot.tensors[k]);
+    if (counts(slot.tensors[k])) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
   }
   // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
   const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
@@ -617,7 +644,9 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   variable_list results;
   for (size_t k = 0; k < graph->results.size(); ++k) {
     const at::Tensor& result = graph->results[k];
-    const bool lent = lend_ && k >= slot.input_gradients.size();
+    const size_t inputs = slot.input_gradients.size();
+    // A hook that was added since the forward may keep what it is given.
+    const bool lent = lend_ && k >= inputs && !has_hooks(*slot.leaves[k - inputs].function);
     results.push_back(!result.defined() || lent ? detached_alias(result) : copy_out(result));
   }
   return results;

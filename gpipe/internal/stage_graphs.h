@@ -87,7 +87,9 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
                    LayoutKey& places);
   std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, LayoutKey places,
                                const std::vector<Packet>& inputs, const Layers& layers);
-  // Throws c10::Error if a replay could not stand for what was recorded.
+  // Throw c10::Error if a replay could not stand for what was recorded. `before`: the versions of
+  // the stage's tensors.
+  void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
   void check_leaves(const RunContext& run, const Slot& slot);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
@@ -112,7 +114,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   int64_t runs_ = 0;   // that have begun
   bool lend_ = true;
 
-  std::vector<uintptr_t> state_;     // of the layers
+  LayoutKey state_;                  // of the layers
   std::vector<at::Tensor> tensors_;  // their parameters, so many...
   size_t parameters_ = 0;
   // ... and their buffers.
