@@ -191,7 +191,9 @@ TEST_F(GraphFailure, AReplayThatFailsIsToldWithItsPlace) {
         EXPECT_EQ(failure->layer, "stage " + std::to_string(failure->stage));
         EXPECT_THAT(error.what(), HasSubstr("no replay"));
         EXPECT_THAT(error.what(),
-                    HasSubstr(std::string(failure->backward ? "backward" : "forward") +
+                    HasSubstr(std::string(failure->recompute  ? "recompute"
+                                          : failure->backward ? "backward"
+                                                              : "forward") +
                               " of stage " + std::to_string(failure->stage) + ", micro-batch " +
                               std::to_string(failure->micro_batch)));
       }
