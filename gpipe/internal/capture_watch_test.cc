@@ -73,7 +73,7 @@ TEST_F(Watch, CopiesToTheHostAreRefused) {
   const testing::HostWaitsAllowed waits;
   EXPECT_THAT(said([](const at::Tensor& x) { x.cpu(); }), HasSubstr("aten::copy_ goes from"));
   const at::Tensor host = torch::ones({3});
-  EXPECT_THAT(said([&](const at::Tensor& x) { x + host.to(device()); }), HasSubstr("on cpu"));
+  EXPECT_THAT(said([&](const at::Tensor& x) { x + host.to(device()); }), HasSubstr("from cpu"));
 }
 
 TEST_F(Watch, ItIsOfItsThreadAndEndsWithItsScope) {

@@ -51,11 +51,6 @@ class RecordDrawsScope {
   RandomStreams& draws_;
 };
 
-// Whether the tensor holds counts rather than values of which gradients are taken.
-bool counts(const at::Tensor& tensor) {
-  return !tensor.is_floating_point() && !tensor.is_complex();
-}
-
 // An exception's message, without LibTorch's backtrace.
 std::string message_of(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
@@ -100,6 +95,7 @@ struct StageGraphs::Slot {
   size_t parameters = 0;                                   // (the first ones)
   std::vector<int64_t> versions;                           // ... as of the recording...
   std::vector<int64_t> versions_in_forward;                // ... and of the cell's forward
+  std::vector<bool> counters;                              // of batches, in batch norms
   bool has_backward = false;
   std::vector<std::unique_ptr<BackwardGraph>> backwards;
 };
@@ -369,6 +365,9 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
       if (run.plan.record) layers.add_outputs(slot->recorded);
       watch.check();
     });
+    for (const at::Tensor& tensor : tensors_) {
+      slot->counters.push_back(static_cast<bool>(run.tracked.counter(tensor)));
+    }
     check_unchanged(*slot, before);
     slot->tensors = tensors_;
     slot->parameters = parameters_;
@@ -389,8 +388,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
 // A replay changes what the layers change in place, but nobody sees it by a version counter.
 void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const {
   for (size_t k = 0; k < tensors_.size(); ++k) {
-    // Counters, such as a batch norm's, are saved for no backward.
-    if (counts(tensors_[k])) continue;
+    if (slot.counters[k]) continue;  // no backward needs it
     TORCH_CHECK(version_of(tensors_[k]) == before[k], "it changes a ",
                 k < parameters_ ? "parameter" : "buffer", " in place");
   }
@@ -608,7 +606,7 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   use_current_stream();
   // A forward that is not replayed counts, too.
   for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
-    if (counts(slot.tensors[k])) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
+    if (slot.counters[k]) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
   }
   // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
   const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
