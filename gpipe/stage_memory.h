@@ -39,8 +39,8 @@ struct DevicePeak {
 // segments.
 //
 // Requirements: at most one lives at a time, and no profile of sizes and no memory plan is made
-// meanwhile; otherwise std::logic_error. On the CPU a device's `allocated` counts what is taken
-// while this lives, so it must be there before the model is for that to be all of it.
+// meanwhile; otherwise std::logic_error. On the CPU a device's `allocated` is what is taken while
+// this lives: without the model.
 //
 // Thread-safety: thread-safe.
 //

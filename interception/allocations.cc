@@ -187,8 +187,8 @@ AllocationScope::AllocationScope(AllocationObserver& observer, bool cuda) {
   std::unique_lock<std::shared_mutex> lock(now.mutex);
   if (now.observer != nullptr) {
     throw std::logic_error(
-        "allocations are already being watched in this process; profile sizes and make memory "
-        "plans one after the other");
+        "allocations are already being watched in this process; profile sizes, make memory "
+        "plans and use StageMemory one after the other");
   }
   now.observer = &observer;
   ++now.scope;

@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 WIDTH = 80
+WIDTHS = (10, 7, 7, 11, 7)
 HEADINGS = ("who", "step (ms)", "spread", "/ ours", "peak (MiB)", "/ ours")
 
 
@@ -64,7 +65,8 @@ def to_text(rows):
         text.append(f"{network}, {stages} {'stage' if stages == 1 else 'stages'}, checkpoint {mode}")
         first = max(len(line[0]) for line in (HEADINGS, *lines))
         for line in (HEADINGS, *lines):
-            text.append(f"  {line[0]:<{first}}" + "".join(f"{value:>11}" for value in line[1:]))
+            text.append(f"  {line[0]:<{first}}" +
+                        "".join(f"{value:>{width}}" for value, width in zip(line[1:], WIDTHS)))
         for number, note in enumerate(notes, 1):
             text.extend(textwrap.wrap(f"[{number}] {note}", WIDTH - 2, initial_indent="  ",
                                       subsequent_indent="      "))

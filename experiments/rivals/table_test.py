@@ -30,11 +30,11 @@ ROWS = [
 
 TEXT = """\
 ResNet, 2 stages, checkpoint never
-  who                                    step (ms)     spread     / ours peak (MiB)     / ours
-  ours [1]                                   100.0       1.25          -        100          -
-  LibTorch, plain                             50.0          -       0.50         50       0.50
-  torchgpipe [2]                             150.0          -       1.50        150       1.50
-  torch.distributed.pipelining 1F1B [3]          -          -          -          -          -
+  who                                   step (ms) spread / ours peak (MiB) / ours
+  ours [1]                                  100.0   1.25      -        100      -
+  LibTorch, plain                            50.0      -   0.50         50   0.50
+  torchgpipe [2]                            150.0      -   1.50        150   1.50
+  torch.distributed.pipelining 1F1B [3]         -      -      -          -      -
   [1] 1F1B
   [2] 1 thread per stage
   [3] No module named 'torch'
