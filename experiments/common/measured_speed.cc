@@ -52,6 +52,10 @@ int64_t layers_of(const models::NamedModel& model) {
   return static_cast<int64_t>(model.make()->size());
 }
 
+std::optional<int64_t> samples_flag() {
+  return command::in_range("samples", absl::GetFlag(FLAGS_samples), 1, int64_t{1} << 40);
+}
+
 Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
                 const std::string& name) {
   const SpeedVariant& published = find_variant(experiment.variants, name);
@@ -78,8 +82,7 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
   }
   settings.batch_size = flags.batch_size.value_or(settings.batch_size);
   settings.epochs = flags.epochs.value_or(settings.epochs);
-  settings.samples = command::in_range("samples", absl::GetFlag(FLAGS_samples), 1, int64_t{1} << 40)
-                         .value_or(settings.samples);
+  settings.samples = samples_flag().value_or(settings.samples);
   if (!published.balance.empty()) {
     settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
     settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,
@@ -169,6 +172,8 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
 }
 
 }  // namespace
+
+void check_measured_speed_flags() { (void)samples_flag(); }
 
 RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
                           const std::string& variant) {

@@ -18,6 +18,9 @@ namespace gpipe::experiments {
 RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
                           const std::string& variant);
 
+// Throws std::invalid_argument for a flag of measured_speed() that no row can take.
+void check_measured_speed_flags();
+
 }  // namespace gpipe::experiments
 
 #endif  // GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_

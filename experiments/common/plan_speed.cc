@@ -13,6 +13,7 @@
 namespace gpipe::experiments {
 Plan plan_speed(const SpeedExperiment& experiment) {
   const CommonFlags flags = read_common_flags();
+  check_measured_speed_flags();
   const SimulatedRows simulated(experiment, simulation_flags());
   Plan plan;
   plan.name = experiment.name;
