@@ -28,7 +28,8 @@ import collections, json, sys
 document = json.load(open(sys.argv[1]))
 assert document["title"] and document["environment"]["cores"] > 0 and not document["interrupted"]
 rows = document["rows"]
-keys = {"network", "stages", "mode", "who", "version", "step_seconds", "peak_bytes", "note"}
+keys = {"network", "stages", "mode", "who", "version", "step_seconds", "round_seconds",
+        "peak_bytes", "note"}
 assert all(set(row) == keys for row in rows), rows
 cells = collections.Counter((row["network"], row["stages"], row["mode"]) for row in rows)
 assert list(cells) == [("U-Net (1, 2)", 2, "never"), ("AmoebaNet-D (0, 8)", 2, "never"),
