@@ -1,3 +1,9 @@
+// LibTorch is built with NDEBUG. Without it a RecordFunction looks for a member that LibTorch's has
+// not, and finds its inputs invalid.
+#ifndef NDEBUG
+#define NDEBUG
+#endif
+
 #include "gpipe/internal/capture_watch.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
