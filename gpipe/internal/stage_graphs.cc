@@ -420,6 +420,12 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
       const auto twin = std::find(known.begin(), known.end(), impl);
       slot.output_numbers.back().push_back(static_cast<int>(twin - known.begin()));
       if (twin != known.end()) continue;
+      // Whoever changes one of them in place changes the other one, but not its copy.
+      const auto overlapping = [&](const Output& output) {
+        return storage_of(output.tensor) == storage_of(tensor);
+      };
+      TORCH_CHECK(std::none_of(slot.outputs.begin(), slot.outputs.end(), overlapping),
+                  "two outputs share memory");
       known.push_back(impl);
       slot.outputs.push_back(
           {k, n, detached_alias(tensor), run.plan.record && tensor.requires_grad()});

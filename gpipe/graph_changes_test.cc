@@ -1,0 +1,624 @@
+// What changes between a recording and a replay: layouts, buffers, hooks, outputs over one memory,
+// generators. With graphs everything must be as without, an error too.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/hand_written.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/allocator.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sample_models.h"
+#include "gpipe/testing/torch_seed.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using testing::device;
+using testing::devices;
+using testing::EqualsBitwise;
+using testing::on_host;
+using testing::SampleModel;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
+  return at::mse_loss(outputs.at(0), targets.at(0));
+}
+
+std::shared_ptr<testing::FunctionImpl<at::Tensor, at::Tensor>> tensor_layer(
+    std::function<at::Tensor(at::Tensor)> f) {
+  return testing::layer<at::Tensor, at::Tensor>(std::move(f));
+}
+
+// What a training leaves, in an order of its own.
+using Trace = std::vector<at::Tensor>;
+
+void expect_same(const Trace& with, const Trace& without) {
+  ASSERT_EQ(with.size(), without.size());
+  for (size_t k = 0; k < with.size(); ++k) {
+    ASSERT_EQ(with[k].defined(), without[k].defined()) << k;
+    if (!with[k].defined()) continue;
+    ASSERT_THAT(with[k], EqualsBitwise(without[k])) << k;
+  }
+}
+
+void add_state(GPipe& pipe, Trace& trace) {
+  for (const at::Tensor& parameter : pipe->parameters()) {
+    trace.push_back(on_host(parameter.detach()));
+    trace.push_back(on_host(parameter.grad()));
+  }
+  for (const at::Tensor& buffer : pipe->buffers()) trace.push_back(on_host(buffer));
+}
+
+struct Training {
+  nn::Sequential model;
+  GPipeOptions options;
+  Tensors inputs;
+  Tensors targets;
+  LossFn loss = &square_loss;
+  StepOptions step = {};
+  int64_t steps = 4;
+  bool input_gradients = true;
+  std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
+};
+
+GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,
+                         Checkpoint mode = Checkpoint::kExceptLast) {
+  const size_t stages = balance.size();
+  return GPipeOptions(std::move(balance))
+      .devices(devices(static_cast<int64_t>(stages)))
+      .chunks(chunks)
+      .checkpoint(mode);
+}
+
+// Steps of a training, and a forward without gradients after each.
+Trace train(Training training, bool graphs, std::vector<GraphUse>* use = nullptr) {
+  GPipe pipe(training.model, training.options.graphs(graphs));
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  testing::manual_seed(7);
+  Trace trace;
+  for (int64_t k = 0; k < training.steps; ++k) {
+    if (training.before_step) training.before_step(pipe, k);
+    const Tensors targets = testing::on(pipe->devices().back(), training.targets);
+    Tensors inputs = testing::on(pipe->devices().front(), training.inputs);
+    for (at::Tensor& input : inputs) {
+      input.mul_(1 + 0.1 * static_cast<double>(k));
+      if (training.input_gradients) input.requires_grad_();
+    }
+    StepOptions options = training.step;
+    const StepResult result =
+        pipe->step(inputs, targets, training.loss, options.keep_outputs(true));
+    trace.push_back(at::scalar_tensor(result.loss, at::kDouble));
+    for (const at::Tensor& output : result.outputs) trace.push_back(on_host(output));
+    for (const at::Tensor& input : inputs) trace.push_back(on_host(input.grad()));
+    add_state(pipe, trace);
+    optimizer.step();
+    optimizer.zero_grad(/*set_to_none=*/k % 2 == 0);
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& output : pipe->forward(inputs)) trace.push_back(on_host(output));
+  }
+  if (use != nullptr) *use = pipe->graph_use();
+  return trace;
+}
+
+// Trains twice, from `make`'s model, and compares.
+std::vector<GraphUse> expect_same_training(const std::function<Training()>& make) {
+  std::vector<GraphUse> use;
+  const Trace without = train(make(), /*graphs=*/false);
+  const Trace with = train(make(), /*graphs=*/true, &use);
+  expect_same(with, without);
+  return use;
+}
+
+class GraphChanges : public testing::DeviceTest {};
+
+Training simple(nn::Sequential model, std::vector<int64_t> balance, int64_t chunks,
+                Checkpoint mode = Checkpoint::kNever, int64_t width = 6) {
+  testing::manual_seed(2);
+  return {std::move(model),
+          options_for(std::move(balance), chunks, mode),
+          {torch::randn({8, width})},
+          {torch::randn({8, width})}};
+}
+
+// A parameter's strides change, its memory does not.
+TEST_F(GraphChanges, ATransposedParameter) {
+  (expect_same_training([] {
+    testing::manual_seed(1);
+    Training t = simple(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)), {2, 1}, 4);
+    t.steps = 6;
+    t.before_step = [](GPipe& pipe, int64_t step) {
+      if (step == 3) {
+        at::Tensor weight = pipe->parameters()[0];
+        weight.set_data(weight.detach().t());
+      }
+    };
+    return t;
+  }));
+}
+
+// A buffer that is transposed in place.
+struct WithBuffer : nn::Module {
+  WithBuffer() {
+    mask = register_buffer("mask", torch::arange(36, at::kFloat).reshape({6, 6}) / 36);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(buffers()[0]); }
+  at::Tensor mask;
+};
+TEST_F(GraphChanges, ATransposedBuffer) {
+  (expect_same_training([] {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6));
+    model->push_back(WithBuffer());
+    model->push_back(nn::Linear(6, 6));
+    Training t = simple(model, {2, 1}, 4);
+    t.steps = 6;
+    t.before_step = [](GPipe& pipe, int64_t step) {
+      if (step == 3) {
+        torch::NoGradGuard no_grad;
+        pipe->buffers()[0].t_();
+      }
+    };
+    return t;
+  }));
+}
+
+// A parameter cast twice, which comes back to the same memory.
+struct Scale : nn::Module {
+  Scale() { w = register_parameter("w", torch::linspace(0.5, 1.5, 6)); }
+  at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
+  at::Tensor w;
+};
+TEST_F(GraphChanges, AParameterCastThereAndBackElsewhere) {
+  (expect_same_training([] {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6));
+    model->push_back(Scale());
+    model->push_back(nn::Linear(6, 6));
+    Training t = simple(model, {2, 1}, 4);
+    t.steps = 6;
+    t.before_step = [](GPipe& pipe, int64_t step) {
+      if (step != 3) return;
+      pipe->zero_grad(true);
+      at::Tensor w = pipe->parameters()[2];
+      const void* before = w.data_ptr();
+      w.mutable_grad() = at::Tensor();
+      w.set_data(w.detach().to(at::kDouble));
+      w.set_data(w.detach().to(at::kBFloat16));
+    };
+    return t;
+  }));
+}
+
+// A buffer that autograd has saved is changed between forward and backward.
+TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
+  const auto run = [](bool graphs) {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6), nn::BatchNorm1d(6), nn::Tanh(), nn::Linear(6, 6));
+    GPipe pipe(model, options_for({2, 2}, 2, Checkpoint::kNever).graphs(graphs));
+    pipe->eval();
+    testing::manual_seed(3);
+    std::vector<std::string> said;
+    for (int64_t k = 0; k < 6; ++k) {
+      const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+      const at::Tensor y = pipe->forward(x);
+      if (k == 5) {
+        torch::NoGradGuard no_grad;
+        for (at::Tensor& b : pipe->buffers())
+          if (b.is_floating_point()) b.mul_(2);
+      }
+      try {
+        y.sum().backward();
+        said.emplace_back("fine");
+      } catch (const c10::Error& error) {
+        said.emplace_back("error");
+      }
+    }
+    return said;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+// A layer whose state moves on: under 1F1B the last stage's backward comes before the next change,
+// under fill-drain it does not.
+struct Moving : nn::Module {
+  Moving() { register_buffer("mean", torch::ones({6})); }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor mean = buffers()[0];
+    {
+      torch::NoGradGuard no_grad;
+      mean.mul_(0.9).add_(x.detach().mean(0));
+    }
+    return x * mean;
+  }
+};
+TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
+  const auto run = [](bool graphs) {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
+    model->push_back(Moving());
+    GPipe pipe(model, options_for({2, 2}, 4, Checkpoint::kNever).graphs(graphs));
+    testing::manual_seed(3);
+    std::vector<std::string> said;
+    for (int64_t k = 0; k < 4; ++k) {
+      const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+      const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+      StepOptions options;
+      if (k >= 2) options.schedule(ScheduleGenerator(&Schedule::gpipe));
+      try {
+        pipe->step({x}, {y}, &square_loss, options);
+        said.emplace_back("fine");
+      } catch (const c10::Error& error) {
+        said.emplace_back("error");
+      }
+    }
+    return said;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+// Buffers of whole numbers are saved, too: an index between forward and backward, and one that
+// moves on in each forward.
+struct Ordered : nn::Module {
+  explicit Ordered(bool moves) : moves(moves) { register_buffer("order", torch::arange(6)); }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor order = buffers()[0];
+    if (moves) {
+      torch::NoGradGuard no_grad;
+      order.add_(1).remainder_(6);
+    }
+    return x.index_select(1, order);
+  }
+  bool moves;
+};
+TEST_F(GraphChanges, ASavedIndexThatIsChanged) {
+  for (bool moves : {false, true}) {
+    const auto run = [&](bool graphs) {
+      testing::manual_seed(1);
+      nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
+      model->push_back(Ordered(moves));
+      GPipe pipe(model, options_for({2, 2}, moves ? 1 : 2, Checkpoint::kNever).graphs(graphs));
+      testing::manual_seed(3);
+      std::vector<std::string> said;
+      Trace trace;
+      for (int64_t k = 0; k < 6; ++k) {
+        pipe->zero_grad();
+        const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+        const at::Tensor y = pipe->forward(x);
+        if (k == 5) {
+          torch::NoGradGuard no_grad;
+          if (moves) {
+            (void)pipe->forward(x);
+          } else {
+            pipe->buffers()[0].add_(1).remainder_(6);
+          }
+        }
+        try {
+          y.pow(2).sum().backward();
+          said.emplace_back("fine");
+        } catch (const c10::Error& error) {
+          said.emplace_back("error");
+        }
+      }
+      return said;
+    };
+    EXPECT_EQ(run(true), run(false)) << moves;
+  }
+}
+
+// The first layer changes the caller's input.
+TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
+  const auto run = [](bool graphs) {
+    testing::manual_seed(1);
+    nn::Sequential model;
+    model->push_back(tensor_layer([](at::Tensor x) { return x.mul_(2); }));
+    model->push_back(nn::Linear(6, 6));
+    model->push_back(nn::Linear(6, 6));
+    GPipe pipe(model, options_for({2, 1}, 4, Checkpoint::kNever).graphs(graphs));
+    testing::manual_seed(3);
+    Trace trace;
+    const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+    const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+    for (int64_t k = 0; k < 3; ++k) {
+      const double loss = pipe->step({x}, {y}, &square_loss).loss;
+      trace.push_back(on_host(x));
+    }
+    return trace;
+  };
+  expect_same(run(true), run(false));
+}
+
+// Outputs over one memory, one of which the loss changes.
+TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
+  (expect_same_training([] {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
+    model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
+      const at::Tensor y = x * 2;
+      return Tensors{y, y.narrow(1, 0, 3)};
+    }));
+    Training t = simple(model, {2, 2}, 4);
+    t.loss = [](const Tensors& outputs, const Tensors& targets) {
+      at::Tensor part = outputs.at(1);
+      part.mul_(3);
+      return at::mse_loss(outputs.at(0), targets.at(0)) + part.mean();
+    };
+    return t;
+  }));
+}
+
+// A hook on a node of the graph (Node::add_pre_hook), which a layer registers.
+struct CountingHook : torch::autograd::FunctionPreHook {
+  explicit CountingHook(std::shared_ptr<int64_t> calls) : calls(std::move(calls)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    ++*calls;
+    return grads;
+  }
+  std::shared_ptr<int64_t> calls;
+};
+TEST_F(GraphChanges, APreHookOfANode) {
+  const auto run = [](bool graphs) {
+    auto calls = std::make_shared<int64_t>(0);
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6));
+    model->push_back(tensor_layer([calls](const at::Tensor& x) {
+      at::Tensor y = x.tanh();
+      if (y.grad_fn()) y.grad_fn()->add_pre_hook(std::make_unique<CountingHook>(calls));
+      return y;
+    }));
+    model->push_back(nn::Linear(6, 6));
+    GPipe pipe(model, options_for({2, 1}, 4, Checkpoint::kNever).graphs(graphs));
+    testing::manual_seed(3);
+    for (int64_t k = 0; k < 4; ++k) {
+      const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+      const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+      pipe->step({x}, {y}, &square_loss);
+    }
+    return *calls;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+// The loss throws in the middle; then all goes on.
+TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
+  for (Checkpoint mode : kModes) {
+    for (bool fill_drain : {false, true}) {
+      const auto run = [&](bool graphs) {
+        testing::manual_seed(1);
+        nn::Sequential model(nn::Linear(6, 6), nn::BatchNorm1d(6), nn::Dropout(0.3),
+                             nn::Linear(6, 6));
+        GPipe pipe(model, options_for({2, 2}, 4, mode).graphs(graphs));
+        testing::manual_seed(3);
+        Trace trace;
+        int64_t calls = 0;
+        for (int64_t k = 0; k < 6; ++k) {
+          const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+          const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+          pipe->zero_grad(true);
+          StepOptions options;
+          if (fill_drain) options.schedule(ScheduleGenerator(&Schedule::gpipe));
+          calls = 0;
+          try {
+            pipe->step(
+                {x}, {y},
+                [&](const Tensors& o, const Tensors& t) {
+                  TORCH_CHECK(!(k == 3 && ++calls == 3), "the third");
+                  return square_loss(o, t);
+                },
+                options);
+          } catch (const c10::Error&) {
+            trace.emplace_back();
+            // What stage 0 had done by then depends on the threads.
+            pipe->buffers()[0].zero_();
+            pipe->buffers()[1].fill_(1);
+            pipe->buffers()[2].zero_();
+            continue;
+          }
+          add_state(pipe, trace);
+        }
+        if (graphs) {
+          for (auto& u : pipe->graph_use()) EXPECT_EQ(u.reason, "");
+        }
+        return trace;
+      };
+      expect_same(run(true), run(false));
+    }
+  }
+}
+
+// A layer that gives its parameter away; tied uses within a stage; a loss that uses a parameter.
+TEST_F(GraphChanges, ParametersThatLeave) {
+  (expect_same_training([] {
+    testing::manual_seed(1);
+    auto scale = std::make_shared<Scale>();
+    nn::Sequential model(nn::Linear(6, 6));
+    model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
+      return Tensors{x, x};
+    }));
+    struct Give : nn::Module {
+      Give() { register_parameter("w", torch::linspace(0.5, 1.5, 12).reshape({2, 6})); }
+      Tensors forward(const Tensors& x) { return {x[0], parameters()[0], x[1].tanh(), x[0]}; }
+    };
+    model->push_back(Give());
+    model->push_back(testing::layer<Tensors, at::Tensor>(
+        [](const Tensors& x) { return x[0] * x[1] + x[2] * x[1].sum() + x[3]; }));
+    model->push_back(nn::Linear(6, 6));
+    Training t = simple(model, {3, 2}, 4);
+    t.steps = 6;
+    return t;
+  }));
+}
+
+TEST_F(GraphChanges, ALossThatUsesAParameter) {
+  for (Checkpoint mode : kModes) {
+    (expect_same_training([&] {
+      testing::manual_seed(1);
+      nn::Linear last(6, 6), first(6, 6);
+      Training t = simple(nn::Sequential(first, nn::Tanh(), last), {2, 1}, 4, mode);
+      t.loss = [last](const Tensors& o, const Tensors& y) {
+        return at::mse_loss(o.at(0), y.at(0)) + last->weight.pow(2).sum() * 0.01;
+      };
+      t.steps = 6;
+      return t;
+    }));
+  }
+}
+
+// Fused attention with dropout: a mask of its own in each replay.
+TEST_F(GraphChanges, AttentionWithDropout) {
+  for (Checkpoint mode : kModes) {
+    (expect_same_training([&] {
+      testing::manual_seed(1);
+      nn::Sequential model(nn::Linear(6, 6));
+      model->push_back(tensor_layer([](const at::Tensor& x) {
+        const at::Tensor h = x.reshape({1, 1, x.size(0), x.size(1)});
+        return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(h, h, h, {}, 0.5))
+            .reshape(x.sizes());
+      }));
+      model->push_back(nn::Linear(6, 6));
+      Training t = simple(model, {2, 1}, 2, mode);
+      t.steps = 7;
+      return t;
+    }));
+  }
+}
+
+// A generator of the layer's own.
+TEST_F(GraphChanges, AGivenGenerator) {
+  for (Checkpoint mode : kModes) {
+    (expect_same_training([&] {
+      testing::manual_seed(1);
+      nn::Sequential model(nn::Linear(6, 6));
+      auto generator =
+          std::make_shared<at::Generator>(at::globalContext().defaultGenerator(device(0)).clone());
+      generator->set_current_seed(5);
+      model->push_back(tensor_layer([generator](const at::Tensor& x) {
+        return x * at::bernoulli(at::full_like(x, 0.5), *generator);
+      }));
+      model->push_back(nn::Linear(6, 6));
+      Training t = simple(model, {2, 1}, 2, mode);
+      t.steps = 7;
+      return t;
+    }));
+  }
+}
+
+// What graphs took is given back with the pipeline, also if a stage gave up or a step failed.
+TEST_F(GraphChanges, MemoryIsGivenBack) {
+  const auto in_use = [] {
+    size_t sum = 0;
+    for (int k = 0; k < testing::fake::kDevices; ++k) sum += testing::fake::allocator().in_use(k);
+    return sum;
+  };
+  const size_t before = in_use();
+  for (int way : {0, 1, 2}) {
+    {
+      testing::manual_seed(1);
+      nn::Sequential model(nn::Linear(6, 6), nn::BatchNorm1d(6), nn::Dropout(0.3),
+                           nn::Linear(6, 6));
+      GPipe pipe(model, options_for({2, 2}, 4, Checkpoint::kNever).graphs(true));
+      for (int64_t k = 0; k < 5; ++k) {
+        const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+        const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+        if (way == 1 && k == 3)
+          pipe->parameters()[0].register_hook([](const at::Tensor& g) { return g; });
+        if (way == 2 && k == 3) testing::fake::allocator().fail(1, 7);
+        try {
+          pipe->step({x}, {y}, &square_loss);
+        } catch (const c10::Error& error) {
+        }
+        testing::fake::allocator().fail(1, -1);
+      }
+    }
+    EXPECT_EQ(in_use(), before) << way;
+  }
+}
+
+// Each allocation of a step with graphs fails in turn: an error or none, then the right numbers.
+TEST_F(GraphChanges, EachAllocationFailsInTurn) {
+  int recorded = 0;
+  for (int device_number : {0, 1}) {
+    for (int64_t after = 0; after < 60; after += 3) {
+      Trace traces[2];
+      for (int g = 0; g < 2; ++g) {
+        testing::manual_seed(1);
+        nn::Sequential model(nn::Linear(6, 6), nn::Dropout(0.3), nn::Linear(6, 6), nn::Tanh());
+        GPipe pipe(model, options_for({2, 2}, 2, Checkpoint::kNever).graphs(g == 1));
+        for (int64_t k = 0; k < 6; ++k) {
+          const at::Tensor x = testing::copy_on(device(0), torch::randn({4, 6}));
+          const at::Tensor y = testing::copy_on(device(1), torch::randn({4, 6}));
+          testing::manual_seed(10 + k);
+          if (g == 1 && k == 2) testing::fake::allocator().fail(device_number, after);
+          try {
+            pipe->step({x}, {y}, &square_loss);
+          } catch (const c10::OutOfMemoryError& error) {
+            const auto failure = pipe->last_failure();
+            if (failure && failure->out_of_memory &&
+                failure->out_of_memory->device != device(device_number))
+              ADD_FAILURE() << "another device";
+            if (failure && failure->stage != device_number)
+              std::cout << "after " << after << " stage " << failure->stage << ": "
+                        << error.what_without_backtrace() << "\n";
+          }
+          testing::fake::allocator().fail(device_number, -1);
+          if (k == 2) pipe->zero_grad();
+          if (k > 2) add_state(pipe, traces[g]);
+        }
+        if (g == 1)
+          for (auto& u : pipe->graph_use()) recorded += u.reason.empty();
+      }
+      expect_same(traces[1], traces[0]);
+    }
+  }
+}
+
+// early recomputes, hops, copies on the computing streams
+TEST_F(GraphChanges, Ablations) {
+  for (int which : {0, 1, 2}) {
+    (expect_same_training([&] {
+      const SampleModel& sample = testing::sample_models()[2];
+      Training t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways), sample.inputs(8),
+                 sample.targets(8), sample.loss};
+      if (which == 0) t.options.early_recomputes(true);
+      if (which == 1) t.options.direct_skips(false);
+      if (which == 2) t.options.copy_streams(false);
+      t.step.schedule(ScheduleGenerator(&Schedule::gpipe));
+      t.steps = 6;
+      return t;
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
