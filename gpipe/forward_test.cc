@@ -33,7 +33,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::layer;
 using ::testing::Pair;
 using testing::PlainModel;
@@ -221,7 +220,7 @@ TEST(GPipeForward, StagesHaveTheirNumberOfIntraOpThreadsAndOthersKeepTheirs) {
                  options({2}).chunks(1).cpu_threads_per_stage(wanted));
     single->forward(torch::ones({2, 2}));
     EXPECT_THAT(seen, ElementsAre(wanted, wanted));
-    EXPECT_EQ(at::get_num_threads(), usual) << "a single stage runs on the calling thread";
+    EXPECT_EQ(at::get_num_threads(), usual) << "nor is the caller's number changed";
   }
 }
 

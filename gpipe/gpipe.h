@@ -128,6 +128,8 @@ class GPipeImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
+  friend class StageMemory;  // which knows its stages by their pipeline_
+
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   std::unique_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;

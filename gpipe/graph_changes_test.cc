@@ -1,41 +1,31 @@
 // What changes between a recording and a replay: layouts, buffers, hooks, outputs over one memory,
 // generators. With graphs everything must be as without, an error too.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/mse_loss.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule/hand_written.h"
-#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/allocator.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/graph_training.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -43,107 +33,24 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::add_state;
 using testing::device;
-using testing::devices;
-using testing::EqualsBitwise;
+using testing::expect_same;
+using testing::expect_same_training;
+using testing::GraphTraining;
 using testing::on_host;
+using testing::options_for;
 using testing::SampleModel;
+using testing::square_loss;
+using testing::tensor_layer;
+using testing::Trace;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 
-at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
-  return at::mse_loss(outputs.at(0), targets.at(0));
-}
-
-std::shared_ptr<testing::FunctionImpl<at::Tensor, at::Tensor>> tensor_layer(
-    std::function<at::Tensor(at::Tensor)> f) {
-  return testing::layer<at::Tensor, at::Tensor>(std::move(f));
-}
-
-// What a training leaves, in an order of its own.
-using Trace = std::vector<at::Tensor>;
-
-void expect_same(const Trace& with, const Trace& without) {
-  ASSERT_EQ(with.size(), without.size());
-  for (size_t k = 0; k < with.size(); ++k) {
-    ASSERT_EQ(with[k].defined(), without[k].defined()) << k;
-    if (!with[k].defined()) continue;
-    ASSERT_THAT(with[k], EqualsBitwise(without[k])) << k;
-  }
-}
-
-void add_state(GPipe& pipe, Trace& trace) {
-  for (const at::Tensor& parameter : pipe->parameters()) {
-    trace.push_back(on_host(parameter.detach()));
-    trace.push_back(on_host(parameter.grad()));
-  }
-  for (const at::Tensor& buffer : pipe->buffers()) trace.push_back(on_host(buffer));
-}
-
-struct Training {
-  nn::Sequential model;
-  GPipeOptions options;
-  Tensors inputs;
-  Tensors targets;
-  LossFn loss = &square_loss;
-  StepOptions step = {};
-  int64_t steps = 4;
-  bool input_gradients = true;
-  std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
-};
-
-GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,
-                         Checkpoint mode = Checkpoint::kExceptLast) {
-  const size_t stages = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(devices(static_cast<int64_t>(stages)))
-      .chunks(chunks)
-      .checkpoint(mode);
-}
-
-// Steps of a training, and a forward without gradients after each.
-Trace train(Training training, bool graphs, std::vector<GraphUse>* use = nullptr) {
-  GPipe pipe(training.model, training.options.graphs(graphs));
-  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  testing::manual_seed(7);
-  Trace trace;
-  for (int64_t k = 0; k < training.steps; ++k) {
-    if (training.before_step) training.before_step(pipe, k);
-    const Tensors targets = testing::on(pipe->devices().back(), training.targets);
-    Tensors inputs = testing::on(pipe->devices().front(), training.inputs);
-    for (at::Tensor& input : inputs) {
-      input.mul_(1 + 0.1 * static_cast<double>(k));
-      if (training.input_gradients) input.requires_grad_();
-    }
-    StepOptions options = training.step;
-    const StepResult result =
-        pipe->step(inputs, targets, training.loss, options.keep_outputs(true));
-    trace.push_back(at::scalar_tensor(result.loss, at::kDouble));
-    for (const at::Tensor& output : result.outputs) trace.push_back(on_host(output));
-    for (const at::Tensor& input : inputs) trace.push_back(on_host(input.grad()));
-    add_state(pipe, trace);
-    optimizer.step();
-    optimizer.zero_grad(/*set_to_none=*/k % 2 == 0);
-    const torch::NoGradGuard no_grad;
-    for (const at::Tensor& output : pipe->forward(inputs)) trace.push_back(on_host(output));
-  }
-  if (use != nullptr) *use = pipe->graph_use();
-  return trace;
-}
-
-// Trains twice, from `make`'s model, and compares.
-std::vector<GraphUse> expect_same_training(const std::function<Training()>& make) {
-  std::vector<GraphUse> use;
-  const Trace without = train(make(), /*graphs=*/false);
-  const Trace with = train(make(), /*graphs=*/true, &use);
-  expect_same(with, without);
-  return use;
-}
-
 class GraphChanges : public testing::DeviceTest {};
 
-Training simple(nn::Sequential model, std::vector<int64_t> balance, int64_t chunks,
-                Checkpoint mode = Checkpoint::kNever, int64_t width = 6) {
+GraphTraining simple(nn::Sequential model, std::vector<int64_t> balance, int64_t chunks,
+                     Checkpoint mode = Checkpoint::kNever, int64_t width = 6) {
   testing::manual_seed(2);
   return {std::move(model),
           options_for(std::move(balance), chunks, mode),
@@ -153,9 +60,10 @@ Training simple(nn::Sequential model, std::vector<int64_t> balance, int64_t chun
 
 // A parameter's strides change, its memory does not.
 TEST_F(GraphChanges, ATransposedParameter) {
-  (expect_same_training([] {
+  expect_same_training([] {
     testing::manual_seed(1);
-    Training t = simple(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)), {2, 1}, 4);
+    GraphTraining t =
+        simple(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)), {2, 1}, 4);
     t.steps = 6;
     t.before_step = [](GPipe& pipe, int64_t step) {
       if (step == 3) {
@@ -164,7 +72,7 @@ TEST_F(GraphChanges, ATransposedParameter) {
       }
     };
     return t;
-  }));
+  });
 }
 
 // A buffer that is transposed in place.
@@ -175,13 +83,14 @@ struct WithBuffer : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x.matmul(buffers()[0]); }
   at::Tensor mask;
 };
+
 TEST_F(GraphChanges, ATransposedBuffer) {
-  (expect_same_training([] {
+  expect_same_training([] {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6));
     model->push_back(WithBuffer());
     model->push_back(nn::Linear(6, 6));
-    Training t = simple(model, {2, 1}, 4);
+    GraphTraining t = simple(model, {2, 1}, 4);
     t.steps = 6;
     t.before_step = [](GPipe& pipe, int64_t step) {
       if (step == 3) {
@@ -190,7 +99,7 @@ TEST_F(GraphChanges, ATransposedBuffer) {
       }
     };
     return t;
-  }));
+  });
 }
 
 // A parameter cast twice, which comes back to the same memory.
@@ -199,13 +108,14 @@ struct Scale : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
   at::Tensor w;
 };
+
 TEST_F(GraphChanges, AParameterCastThereAndBackElsewhere) {
-  (expect_same_training([] {
+  expect_same_training([] {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6));
     model->push_back(Scale());
     model->push_back(nn::Linear(6, 6));
-    Training t = simple(model, {2, 1}, 4);
+    GraphTraining t = simple(model, {2, 1}, 4);
     t.steps = 6;
     t.before_step = [](GPipe& pipe, int64_t step) {
       if (step != 3) return;
@@ -216,7 +126,7 @@ TEST_F(GraphChanges, AParameterCastThereAndBackElsewhere) {
       w.set_data(w.detach().to(at::kBFloat16));
     };
     return t;
-  }));
+  });
 }
 
 // A buffer that autograd has saved is changed between forward and backward.
@@ -261,6 +171,7 @@ struct Moving : nn::Module {
     return x * mean;
   }
 };
+
 TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
   const auto run = [](bool graphs) {
     testing::manual_seed(1);
@@ -300,6 +211,7 @@ struct Ordered : nn::Module {
   }
   bool moves;
 };
+
 TEST_F(GraphChanges, ASavedIndexThatIsChanged) {
   for (bool moves : {false, true}) {
     const auto run = [&](bool graphs) {
@@ -359,21 +271,21 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
 
 // Outputs over one memory, one of which the loss changes.
 TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
-  (expect_same_training([] {
+  expect_same_training([] {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
     model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
       const at::Tensor y = x * 2;
       return Tensors{y, y.narrow(1, 0, 3)};
     }));
-    Training t = simple(model, {2, 2}, 4);
+    GraphTraining t = simple(model, {2, 2}, 4);
     t.loss = [](const Tensors& outputs, const Tensors& targets) {
       at::Tensor part = outputs.at(1);
       part.mul_(3);
       return at::mse_loss(outputs.at(0), targets.at(0)) + part.mean();
     };
     return t;
-  }));
+  });
 }
 
 // A hook on a node of the graph (Node::add_pre_hook), which a layer registers.
@@ -385,6 +297,7 @@ struct CountingHook : torch::autograd::FunctionPreHook {
   }
   std::shared_ptr<int64_t> calls;
 };
+
 TEST_F(GraphChanges, APreHookOfANode) {
   const auto run = [](bool graphs) {
     auto calls = std::make_shared<int64_t>(0);
@@ -457,7 +370,7 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
 
 // A layer that gives its parameter away; tied uses within a stage; a loss that uses a parameter.
 TEST_F(GraphChanges, ParametersThatLeave) {
-  (expect_same_training([] {
+  expect_same_training([] {
     testing::manual_seed(1);
     auto scale = std::make_shared<Scale>();
     nn::Sequential model(nn::Linear(6, 6));
@@ -472,31 +385,31 @@ TEST_F(GraphChanges, ParametersThatLeave) {
     model->push_back(testing::layer<Tensors, at::Tensor>(
         [](const Tensors& x) { return x[0] * x[1] + x[2] * x[1].sum() + x[3]; }));
     model->push_back(nn::Linear(6, 6));
-    Training t = simple(model, {3, 2}, 4);
+    GraphTraining t = simple(model, {3, 2}, 4);
     t.steps = 6;
     return t;
-  }));
+  });
 }
 
 TEST_F(GraphChanges, ALossThatUsesAParameter) {
   for (Checkpoint mode : kModes) {
-    (expect_same_training([&] {
+    expect_same_training([&] {
       testing::manual_seed(1);
       nn::Linear last(6, 6), first(6, 6);
-      Training t = simple(nn::Sequential(first, nn::Tanh(), last), {2, 1}, 4, mode);
+      GraphTraining t = simple(nn::Sequential(first, nn::Tanh(), last), {2, 1}, 4, mode);
       t.loss = [last](const Tensors& o, const Tensors& y) {
         return at::mse_loss(o.at(0), y.at(0)) + last->weight.pow(2).sum() * 0.01;
       };
       t.steps = 6;
       return t;
-    }));
+    });
   }
 }
 
 // Fused attention with dropout: a mask of its own in each replay.
 TEST_F(GraphChanges, AttentionWithDropout) {
   for (Checkpoint mode : kModes) {
-    (expect_same_training([&] {
+    expect_same_training([&] {
       testing::manual_seed(1);
       nn::Sequential model(nn::Linear(6, 6));
       model->push_back(tensor_layer([](const at::Tensor& x) {
@@ -505,17 +418,34 @@ TEST_F(GraphChanges, AttentionWithDropout) {
             .reshape(x.sizes());
       }));
       model->push_back(nn::Linear(6, 6));
-      Training t = simple(model, {2, 1}, 2, mode);
+      GraphTraining t = simple(model, {2, 1}, 2, mode);
       t.steps = 7;
       return t;
-    }));
+    });
   }
 }
 
 // A generator of the layer's own.
+TEST_F(GraphChanges, AParameterUsedTwice) {
+  struct Twice : nn::Module {
+    at::Tensor scale = register_parameter("scale", torch::rand({6}));
+    at::Tensor forward(const at::Tensor& x) { return x * scale + scale; }
+  };
+  for (const bool one_device : {false, true}) {
+    expect_same_training([&] {
+      testing::manual_seed(1);
+      nn::Sequential model(nn::Linear(6, 6), Twice(), nn::Linear(6, 6));
+      GraphTraining t = simple(model, {2, 1}, 4);
+      if (one_device) t.options.devices({device(), device()});
+      t.steps = 6;
+      return t;
+    });
+  }
+}
+
 TEST_F(GraphChanges, AGivenGenerator) {
   for (Checkpoint mode : kModes) {
-    (expect_same_training([&] {
+    expect_same_training([&] {
       testing::manual_seed(1);
       nn::Sequential model(nn::Linear(6, 6));
       auto generator =
@@ -525,10 +455,10 @@ TEST_F(GraphChanges, AGivenGenerator) {
         return x * at::bernoulli(at::full_like(x, 0.5), *generator);
       }));
       model->push_back(nn::Linear(6, 6));
-      Training t = simple(model, {2, 1}, 2, mode);
+      GraphTraining t = simple(model, {2, 1}, 2, mode);
       t.steps = 7;
       return t;
-    }));
+    });
   }
 }
 
@@ -600,20 +530,20 @@ TEST_F(GraphChanges, EachAllocationFailsInTurn) {
   EXPECT_GT(recorded, 0) << "nothing was left with graphs";
 }
 
-// early recomputes, hops, copies on the computing streams
+// What GPipeOptions can leave out, one at a time: late recomputes, direct skips, copy streams.
 TEST_F(GraphChanges, Ablations) {
   for (int which : {0, 1, 2}) {
-    (expect_same_training([&] {
+    expect_same_training([&] {
       const SampleModel& sample = testing::sample_models()[2];
-      Training t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways), sample.inputs(8),
-                 sample.targets(8), sample.loss};
+      GraphTraining t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways),
+                      sample.inputs(8), sample.targets(8), sample.loss};
       if (which == 0) t.options.early_recomputes(true);
       if (which == 1) t.options.direct_skips(false);
       if (which == 2) t.options.copy_streams(false);
       t.step.schedule(ScheduleGenerator(&Schedule::gpipe));
       t.steps = 6;
       return t;
-    }));
+    });
   }
 }
 

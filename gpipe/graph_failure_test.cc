@@ -1,7 +1,7 @@
 // What goes wrong with graphs loses nothing: a recording that fails leaves the stage without
 // graphs, a replay that fails is told with its place, and the next step works.
 
-#include <ATen/ops/mse_loss.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -21,7 +21,10 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/device_graph.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/log_capture.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -36,12 +39,15 @@ using testing::devices;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::on_host;
+using testing::square_loss;
+using ::testing::UnorderedElementsAre;
 
 // The device's own graphs, but one call of a kind fails: the one that brings its count to 0.
 struct Countdown {
   std::atomic<int64_t> pool{-1};
   std::atomic<int64_t> begin{-1};
   std::atomic<int64_t> end{-1};
+  std::atomic<int64_t> memory{-1};
   std::atomic<int64_t> replay{-1};
 
   static void count(std::atomic<int64_t>& left, const char* what) {
@@ -60,6 +66,9 @@ class FlakyGraph final : public DeviceGraph {
   void end() override {
     real_->end();
     Countdown::count(left_.end, "end");
+    // From 0 on each recording fails, until somebody sets it again.
+    TORCH_CHECK_WITH(OutOfMemoryError, left_.memory != 0, "no memory");
+    if (left_.memory > 0) --left_.memory;
   }
   void abort() noexcept override { real_->abort(); }
   void replay() override {
@@ -85,16 +94,19 @@ class FlakyGraphs final : public GraphDevice {
         real_.make_graph(device, std::move(pool), std::move(generators)), left);
   }
   void prepare_stream() override { real_.prepare_stream(); }
+  void release_cached_memory() override {
+    real_.release_cached_memory();
+    ++released;
+    if (helps) left.memory = -1;
+  }
 
   Countdown left;
+  std::atomic<int64_t> released{0};
+  bool helps = false;  // to release memory
 
  private:
   GraphDevice& real_;
 };
-
-at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
-  return at::mse_loss(outputs.at(0), targets.at(0));
-}
 
 struct GraphFailure : testing::DeviceTest {
   void SetUp() override {
@@ -173,6 +185,54 @@ TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
   GPipe pipe = make(true, Checkpoint::kNever);
   for (int k = 0; k < 3; ++k) expect_as_without(pipe, Checkpoint::kNever);
   EXPECT_LT(flaky->left.pool, 0);
+}
+
+// While a graph is recorded, an allocator cannot release what it keeps for later.
+TEST_F(GraphFailure, WhereMemoryIsShortAllOfItIsTriedOnce) {
+  for (const bool helps : {true, false}) {
+    for (Checkpoint mode : kModes) {
+      for (int64_t nth = 0; nth < 4; ++nth) {
+        SCOPED_TRACE(std::string(to_text(mode)) + " " + std::to_string(nth) +
+                     (helps ? ", helps" : ", does not help"));
+        flaky->left.memory = nth;
+        flaky->released = 0;
+        flaky->helps = helps;
+        GPipe pipe = make(true, mode);
+        for (int k = 0; k < 4; ++k) expect_as_without(pipe, mode);
+        int64_t without = 0;
+        for (const GraphUse& use : pipe->graph_use()) {
+          if (use.reason.empty()) continue;
+          ++without;
+          EXPECT_THAT(use.reason, HasSubstr("no memory"));
+        }
+        if (helps) {
+          EXPECT_GE(flaky->released, 1);
+          EXPECT_LE(flaky->released, 2) << "once in each stage";
+          EXPECT_EQ(without, 0);
+        } else {
+          EXPECT_EQ(flaky->released, without) << "once for each recording that failed";
+          EXPECT_GT(without, 0);
+        }
+      }
+    }
+  }
+  flaky->left.memory = -1;
+}
+
+TEST_F(GraphFailure, TheReasonIsLoggedOncePerStage) {
+  const auto asks = [] {
+    return testing::layer<at::Tensor, at::Tensor>(
+        [](const at::Tensor& x) { return x * x.abs().max().item<float>(); });
+  };
+  const testing::HostWaitsAllowed waits;
+  const testing::LogCapture log;
+  GPipe pipe(nn::Sequential(asks(), nn::Tanh(), asks()),
+             GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(4).graphs(true));
+  const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 6})).requires_grad_();
+  for (int k = 0; k < 5; ++k) pipe->forward(x).sum().backward();
+  EXPECT_THAT(log.warnings(),
+              UnorderedElementsAre(HasSubstr("stage 0 runs without graphs: layer 0"),
+                                   HasSubstr("stage 2 runs without graphs: layer 2")));
 }
 
 TEST_F(GraphFailure, AReplayThatFailsIsToldWithItsPlace) {

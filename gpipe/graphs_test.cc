@@ -2,17 +2,15 @@
 // As graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
 // graphs_cuda_test on CUDA's.
 
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cstdint>
@@ -24,10 +22,12 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/transfer.h"
 #include "gpipe/schedule/hand_written.h"
-#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/graph_training.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -35,103 +35,20 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using testing::add_state;
 using testing::device;
-using testing::devices;
-using testing::EqualsBitwise;
+using testing::expect_same;
+using testing::expect_same_training;
+using testing::GraphTraining;
 using ::testing::HasSubstr;
 using testing::on_host;
+using testing::options_for;
 using testing::SampleModel;
+using testing::square_loss;
+using testing::tensor_layer;
+using testing::Trace;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
-
-at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {
-  return at::mse_loss(outputs.at(0), targets.at(0));
-}
-
-std::shared_ptr<testing::FunctionImpl<at::Tensor, at::Tensor>> tensor_layer(
-    std::function<at::Tensor(at::Tensor)> f) {
-  return testing::layer<at::Tensor, at::Tensor>(std::move(f));
-}
-
-// What a training leaves, in an order of its own.
-using Trace = std::vector<at::Tensor>;
-
-void expect_same(const Trace& with, const Trace& without) {
-  ASSERT_EQ(with.size(), without.size());
-  for (size_t k = 0; k < with.size(); ++k) {
-    ASSERT_EQ(with[k].defined(), without[k].defined()) << k;
-    if (!with[k].defined()) continue;
-    ASSERT_THAT(with[k], EqualsBitwise(without[k])) << k;
-  }
-}
-
-void add_state(GPipe& pipe, Trace& trace) {
-  for (const at::Tensor& parameter : pipe->parameters()) {
-    trace.push_back(on_host(parameter.detach()));
-    trace.push_back(on_host(parameter.grad()));
-  }
-  for (const at::Tensor& buffer : pipe->buffers()) trace.push_back(on_host(buffer));
-}
-
-struct Training {
-  nn::Sequential model;
-  GPipeOptions options;
-  Tensors inputs;
-  Tensors targets;
-  LossFn loss = &square_loss;
-  StepOptions step = StepOptions();
-  int64_t steps = 4;
-  bool input_gradients = true;
-  std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
-};
-
-GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,
-                         Checkpoint mode = Checkpoint::kExceptLast) {
-  const size_t stages = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(devices(static_cast<int64_t>(stages)))
-      .chunks(chunks)
-      .checkpoint(mode);
-}
-
-// Steps of a training, and a forward without gradients after each.
-Trace train(Training training, bool graphs, std::vector<GraphUse>* use = nullptr) {
-  GPipe pipe(training.model, training.options.graphs(graphs));
-  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  testing::manual_seed(7);
-  Trace trace;
-  for (int64_t k = 0; k < training.steps; ++k) {
-    if (training.before_step) training.before_step(pipe, k);
-    const Tensors targets = testing::on(pipe->devices().back(), training.targets);
-    Tensors inputs = testing::on(pipe->devices().front(), training.inputs);
-    for (at::Tensor& input : inputs) {
-      input.mul_(1 + 0.1 * static_cast<double>(k));
-      if (training.input_gradients) input.requires_grad_();
-    }
-    StepOptions options = training.step;
-    const StepResult result =
-        pipe->step(inputs, targets, training.loss, options.keep_outputs(true));
-    trace.push_back(at::scalar_tensor(result.loss, at::kDouble));
-    for (const at::Tensor& output : result.outputs) trace.push_back(on_host(output));
-    for (const at::Tensor& input : inputs) trace.push_back(on_host(input.grad()));
-    add_state(pipe, trace);
-    optimizer.step();
-    optimizer.zero_grad(/*set_to_none=*/k % 2 == 0);
-    const torch::NoGradGuard no_grad;
-    for (const at::Tensor& output : pipe->forward(inputs)) trace.push_back(on_host(output));
-  }
-  if (use != nullptr) *use = pipe->graph_use();
-  return trace;
-}
-
-// Trains twice, from `make`'s model, and compares.
-std::vector<GraphUse> expect_same_training(const std::function<Training()>& make) {
-  std::vector<GraphUse> use;
-  const Trace without = train(make(), /*graphs=*/false);
-  const Trace with = train(make(), /*graphs=*/true, &use);
-  expect_same(with, without);
-  return use;
-}
 
 void expect_replayed(const std::vector<GraphUse>& use) {
   ASSERT_FALSE(use.empty());
@@ -174,10 +91,10 @@ TEST_P(GraphsOfSampleModels, TrainToTheSameBits) {
   const auto balances = testing::all_balances(sample.layers, c.partitions);
   const std::vector<int64_t>& balance = balances[balances.size() / 2];
   const auto use = expect_same_training([&] {
-    Training training{sample.make(),    options_for(balance, 4, c.mode),
-                      sample.inputs(8), sample.targets(8),
-                      sample.loss,      StepOptions(),
-                      /*steps=*/3};
+    GraphTraining training{sample.make(),    options_for(balance, 4, c.mode),
+                           sample.inputs(8), sample.targets(8),
+                           sample.loss,      StepOptions(),
+                           /*steps=*/3};
     if (c.schedule == 1) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
     return training;
   });
@@ -209,7 +126,7 @@ nn::Sequential four_layers(int64_t width = 6) {
   return nn::Sequential(nn::Linear(width, 8), nn::Tanh(), nn::Dropout(0.4), nn::Linear(8, 3));
 }
 
-Training four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
+GraphTraining four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
   testing::manual_seed(2);
   return {
       four_layers(), options_for({2, 2}, 4, mode), {torch::randn({8, 6})}, {torch::randn({8, 3})}};
@@ -219,7 +136,7 @@ Training four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
 TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
   const auto recorded = [](Checkpoint mode, bool fill_drain) {
     const auto use = expect_same_training([&] {
-      Training training = four_layers_in_two(mode);
+      GraphTraining training = four_layers_in_two(mode);
       training.options.chunks(8);
       training.model = four_layers(16);
       training.inputs = {torch::ones({8, 16})};  // each row begins with a cache line
@@ -243,10 +160,27 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
   EXPECT_EQ(always[1].recorded, 1 + 2 + 1);
 }
 
+// Not to the one on which their graphs were recorded: each backward would be ordered with that by
+// events, and .grad lie in its memory.
+TEST_F(Graphs, GradientsBelongToTheCallersStream) {
+  if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no streams";
+  for (Checkpoint mode : kModes) {
+    GPipe pipe(four_layers(), options_for({2, 2}, 4, mode).graphs(true));
+    const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 6}));
+    const at::Tensor y = testing::copy_on(device(1), torch::ones({8, 3}));
+    for (int step = 0; step < 4; ++step) pipe->step({x}, {y}, &square_loss);
+    expect_replayed(pipe->graph_use());
+    for (const at::Tensor& parameter : pipe->parameters()) {
+      const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+      EXPECT_EQ(accumulator->stream(), internal::current_stream(parameter.device()));
+    }
+  }
+}
+
 TEST_F(Graphs, SplitBackwardsGetTheSameBits) {
   for (Checkpoint mode : kModes) {
     const auto use = expect_same_training([&] {
-      Training training = four_layers_in_two(mode);
+      GraphTraining training = four_layers_in_two(mode);
       training.options.chunks(2);
       training.steps = 5;
       training.step.schedule(testing::split_backward());
@@ -259,10 +193,10 @@ TEST_F(Graphs, SplitBackwardsGetTheSameBits) {
 TEST_F(Graphs, StagesOnOneWorkerGetTheSameBits) {
   const auto use = expect_same_training([] {
     testing::manual_seed(2);
-    Training training{four_layers(),
-                      options_for({1, 1, 1, 1}, 2),
-                      {torch::randn({8, 6})},
-                      {torch::randn({8, 3})}};
+    GraphTraining training{four_layers(),
+                           options_for({1, 1, 1, 1}, 2),
+                           {torch::randn({8, 6})},
+                           {torch::randn({8, 3})}};
     training.steps = 5;
     training.step.schedule(testing::interleaved());
     return training;
@@ -329,7 +263,7 @@ TEST_F(Graphs, ForwardsMayOverlapAndBeForgotten) {
 
 TEST_F(Graphs, AShortLastMicroBatchHasGraphsOfItsOwn) {
   const auto use = expect_same_training([] {
-    Training training = four_layers_in_two();
+    GraphTraining training = four_layers_in_two();
     training.inputs = {torch::ones({7, 6})};
     training.targets = {torch::ones({7, 3})};
     training.steps = 6;
@@ -359,7 +293,7 @@ TEST_F(Graphs, ShapesThatAlwaysChangeAreLeftAlone) {
 
 TEST_F(Graphs, AChangedModelIsRecordedAnew) {
   const auto use = expect_same_training([] {
-    Training training = four_layers_in_two(Checkpoint::kAlways);
+    GraphTraining training = four_layers_in_two(Checkpoint::kAlways);
     training.steps = 9;
     training.before_step = [](GPipe& pipe, int64_t step) {
       if (step == 3) pipe->eval();
@@ -400,7 +334,7 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
 // that no loss uses.
 TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
   const auto use = expect_same_training([] {
-    Training training = four_layers_in_two();
+    GraphTraining training = four_layers_in_two();
     training.model = nn::Sequential(
         nn::Linear(6, 8), testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
           return Tensors{x.tanh(), x.sigmoid()};
@@ -418,7 +352,7 @@ TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
 // Of a pipeline of two stages with `layer` in the first.
 std::vector<GraphUse> with_layer(const std::function<nn::AnyModule()>& layer) {
   return expect_same_training([&] {
-    Training training = four_layers_in_two();
+    GraphTraining training = four_layers_in_two();
     testing::manual_seed(5);
     training.model = nn::Sequential();
     training.model->push_back(nn::Linear(6, 8));
@@ -470,7 +404,7 @@ TEST_F(Graphs, AFunctionOfTheUserIsCalledEachTime) {
 TEST_F(Graphs, HooksOfParametersAreCalledEachTime) {
   std::vector<int64_t> calls;
   const auto use = expect_same_training([&] {
-    Training training = four_layers_in_two();
+    GraphTraining training = four_layers_in_two();
     calls.push_back(0);
     const size_t place = calls.size() - 1;
     training.model->parameters()[0].register_hook([&calls, place](const at::Tensor& gradient) {
@@ -488,7 +422,7 @@ TEST_F(Graphs, HooksOfParametersAreCalledEachTime) {
 TEST_F(Graphs, AHookThatComesLaterIsCalled) {
   std::vector<int64_t> calls;
   const auto use = expect_same_training([&] {
-    Training training = four_layers_in_two();
+    GraphTraining training = four_layers_in_two();
     calls.push_back(0);
     const size_t place = calls.size() - 1;
     training.before_step = [&calls, place](GPipe& pipe, int64_t step) {
@@ -519,7 +453,7 @@ TEST_F(Graphs, ParametersOfSeveralStagesAreLeftAlone) {
   const auto use = expect_same_training([] {
     testing::manual_seed(2);
     const at::Tensor weight = torch::randn({6, 6});
-    Training training{
+    GraphTraining training{
         nn::Sequential(Tied(weight), nn::Tanh(), Tied(weight), nn::Tanh(), nn::Linear(6, 3)),
         // On one device, as a tied weight must be.
         options_for({2, 2, 1}, 4).devices({device(0), device(0), device(0)}),
@@ -535,8 +469,8 @@ TEST_F(Graphs, ParametersOfSeveralStagesAreLeftAlone) {
 TEST_F(Graphs, DeferredBatchNormsAreLeftAlone) {
   const SampleModel& sample = testing::sample_models()[2];
   const auto use = expect_same_training([&] {
-    return Training{sample.make(), options_for({3, 2}, 4).deferred_batch_norm(true),
-                    sample.inputs(8), sample.targets(8), sample.loss};
+    return GraphTraining{sample.make(), options_for({3, 2}, 4).deferred_batch_norm(true),
+                         sample.inputs(8), sample.targets(8), sample.loss};
   });
   expect_left_alone(use[0], "batch norms are deferred");
   expect_left_alone(use[1], "batch norms are deferred");

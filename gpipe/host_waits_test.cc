@@ -57,9 +57,12 @@ std::vector<std::string> waits_of(const Work& work) {
 
 class HostWaitsTest : public ::testing::TestWithParam<std::tuple<int64_t, Checkpoint, Way, bool>> {
 };
+class HostWaitsWithGraphs : public HostWaitsTest {};
 
-TEST_P(HostWaitsTest, ThereAreNone) {
-  const auto [partitions, mode, way, one_device] = GetParam();
+// With graphs the steps that are looked at are replayed.
+void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
+  const auto [partitions, mode, way, one_device] = parameters;
+  int64_t replayed = 0;
   for (const testing::SampleModel& sample : testing::sample_models()) {
     for (const bool defer : {false, true}) {
       if (defer && sample.name != "batch_norm") continue;
@@ -71,10 +74,12 @@ TEST_P(HostWaitsTest, ThereAreNone) {
       const std::vector<c10::Device> where =
           one_device ? std::vector<c10::Device>(stages, testing::device(1))
                      : testing::devices(stages);
-      GPipe pipe(
-          sample.make(),
-          GPipeOptions(balance).devices(where).chunks(kChunks).checkpoint(mode).deferred_batch_norm(
-              defer));
+      GPipe pipe(sample.make(), GPipeOptions(balance)
+                                    .devices(where)
+                                    .chunks(kChunks)
+                                    .checkpoint(mode)
+                                    .deferred_batch_norm(defer)
+                                    .graphs(graphs));
       Tensors inputs = testing::on(where.front(), sample.inputs(kRows));
       for (at::Tensor& input : inputs) {
         if (input.is_floating_point()) input.requires_grad_();
@@ -88,15 +93,18 @@ TEST_P(HostWaitsTest, ThereAreNone) {
         options.schedule(testing::random_schedule(stages, kChunks,
                                                   testing::MicroBatchOrder::kAscending, random));
       }
+      const auto train = [&, way = way] {
+        if (way == Way::kForward) {
+          sample.loss(pipe->forward(inputs), targets).backward();
+        } else {
+          pipe->step(inputs, targets, sample.loss, options);
+        }
+      };
+      // Plain runs, and then the recordings.
+      for (int step = 0; graphs && step < 4; ++step) train();
       // The second step finds its schedule compiled, its streams and its buffers made.
       for (int step = 0; step < 2; ++step) {
-        const auto waits = waits_of([&, way = way] {
-          if (way == Way::kForward) {
-            sample.loss(pipe->forward(inputs), targets).backward();
-          } else {
-            pipe->step(inputs, targets, sample.loss, options);
-          }
-        });
+        const auto waits = waits_of(train);
         if (way == Way::kForward) {
           EXPECT_THAT(waits, IsEmpty()) << "step " << step;
         } else {
@@ -105,9 +113,20 @@ TEST_P(HostWaitsTest, ThereAreNone) {
           EXPECT_THAT(waits, ElementsAre(loss)) << "step " << step;
         }
       }
+      for (const GraphUse& use : pipe->graph_use()) {
+        if (!defer) {
+          EXPECT_EQ(use.reason, "");
+        }
+        replayed += use.replayed;
+      }
     }
   }
+  EXPECT_EQ(replayed > 0, graphs);
 }
+
+TEST_P(HostWaitsTest, ThereAreNone) { expect_no_waits(GetParam(), /*graphs=*/false); }
+
+TEST_P(HostWaitsWithGraphs, ThereAreNone) { expect_no_waits(GetParam(), /*graphs=*/true); }
 
 std::string case_name(const ::testing::TestParamInfo<HostWaitsTest::ParamType>& info) {
   static const char* const kModes[] = {"always", "except_last", "never"};
@@ -128,7 +147,16 @@ INSTANTIATE_TEST_SUITE_P(All, HostWaitsTest,
                                             ::testing::Bool()),
                          case_name);
 
-// What the test above would see if there were one.
+INSTANTIATE_TEST_SUITE_P(Some, HostWaitsWithGraphs,
+                         ::testing::Combine(::testing::Values(3),
+                                            ::testing::Values(Checkpoint::kAlways,
+                                                              Checkpoint::kExceptLast,
+                                                              Checkpoint::kNever),
+                                            ::testing::Values(Way::kForward, Way::kOneFOneB),
+                                            ::testing::Bool()),
+                         case_name);
+
+// What the tests above would see if there were one.
 TEST(HostWaits, AreFoundWithTheirPlace) {
   const auto asks = testing::layer<at::Tensor, at::Tensor>(
       [](const at::Tensor& x) { return x * x.abs().max().item<double>(); });

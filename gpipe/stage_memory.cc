@@ -40,18 +40,19 @@ DevicePeak peak_of_cuda(c10::Device device) { return {device, 0, std::nullopt}; 
 class StageMemory::Counter : public internal::AllocationObserver {
  public:
   struct Stage {
-    const void* first_layer;
     c10::Device device;
     int64_t held = 0;
     int64_t peak = 0;
   };
 
-  Counter(std::vector<Stage> stages, bool cuda) : stages_(std::move(stages)), scope_(*this, cuda) {}
+  Counter(const void* pipeline, std::vector<Stage> stages, bool cuda)
+      : pipeline_(pipeline), stages_(std::move(stages)), scope_(*this, cuda) {}
 
   void on_allocate(uint64_t id, c10::Device device, int64_t bytes) override {
     const internal::StageWork* const work = internal::StageWork::current();
     const std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t stage = work == nullptr ? kNone : owner(work->first_layer(), device);
+    const bool ours = work != nullptr && work->id().pipeline == pipeline_;
+    const int64_t stage = ours ? owner(work->id().stage, device) : kNone;
     if (stage == kNone && !device.is_cpu()) return;
     blocks_[id] = {stage, device.is_cpu(), bytes};
     if (stage != kNone) {
@@ -91,20 +92,16 @@ class StageMemory::Counter : public internal::AllocationObserver {
  private:
   static constexpr int64_t kNone = -1;
 
-  // The stage that a block on `device` belongs to if the stage with this layer takes it.
-  int64_t owner(const void* first_layer, c10::Device device) const {
+  // The stage that a block on `device` belongs to if `taker` takes it.
+  int64_t owner(int64_t taker, c10::Device device) const {
+    if (stages_[taker].device == device) return taker;
     int64_t only = kNone;
-    bool several = false;
-    bool ours = false;
     for (size_t j = 0; j < stages_.size(); ++j) {
-      const bool here = stages_[j].device == device;
-      const bool takes = stages_[j].first_layer == first_layer;
-      if (here && takes) return static_cast<int64_t>(j);
-      ours = ours || takes;
-      several = several || (here && only != kNone);
-      if (here) only = static_cast<int64_t>(j);
+      if (stages_[j].device != device) continue;
+      if (only != kNone) return kNone;
+      only = static_cast<int64_t>(j);
     }
-    return ours && !several ? only : kNone;
+    return only;
   }
 
   struct Block {
@@ -112,6 +109,7 @@ class StageMemory::Counter : public internal::AllocationObserver {
     bool on_cpu;
     int64_t bytes;
   };
+  const void* const pipeline_;
   mutable std::mutex mutex_;
   std::vector<Stage> stages_;
   std::unordered_map<uint64_t, Block> blocks_;
@@ -123,20 +121,18 @@ class StageMemory::Counter : public internal::AllocationObserver {
 StageMemory::StageMemory(const GPipe& pipe) : pipe_(pipe) {
   std::vector<Counter::Stage> stages;
   bool cuda = false;
-  int64_t layer = 0;
   for (size_t j = 0; j < pipe->devices().size(); ++j) {
     const c10::Device device = pipe->devices()[j];
     TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(),
                       "memory is counted on the CPU and on CUDA devices, not on ", device,
                       " (stage ", j, ")");
     cuda = cuda || device.is_cuda();
-    stages.push_back({(*pipe)[layer].get(), device});
-    layer += pipe->balance()[j];
+    stages.push_back({device});
     if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
       devices_.push_back(device);
     }
   }
-  counter_ = std::make_unique<Counter>(std::move(stages), cuda);
+  counter_ = std::make_unique<Counter>(pipe->pipeline_.get(), std::move(stages), cuda);
   reset();
 }
 

@@ -35,6 +35,9 @@ struct DevicePeak {
 // device belongs to the stage there; where several share that device, only to the device. Work on
 // the calling thread (joined outputs, the optimizer) belongs to devices only.
 //
+// What LibTorch makes once, such as cuBLAS's work space (32 MiB on recent GPUs), belongs to the
+// stage that was first to need it; if it was made before this, it belongs to nobody.
+//
 // `reserved` cannot be told apart by stage: stages on one device share the caching allocator's
 // segments.
 //

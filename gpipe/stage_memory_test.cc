@@ -95,9 +95,14 @@ TEST_F(StageMemoryTest, AResetBeginsAnew) {
 TEST_F(StageMemoryTest, GradientsOfParametersAreTheirStagesUntilTheyAreFreed) {
   GPipe pipe(nn::Sequential(nn::Linear(nn::LinearOptions(64, 64).bias(false)), nn::Tanh()),
              GPipeOptions({1, 1}).devices({device(), device()}));
-  StageMemory memory(pipe);
   const at::Tensor x = torch::rand({1, 64}, device());
-  pipe->step({x}, {}, [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); });
+  const auto step = [&] {
+    pipe->step({x}, {}, [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); });
+  };
+  step();  // takes what is made once: cuBLAS's work space
+  pipe->zero_grad();
+  StageMemory memory(pipe);
+  step();
   constexpr int64_t kWeight = 64 * 64 * 4;
   EXPECT_EQ(memory.stages()[0].model, kWeight);
   EXPECT_EQ(memory.stages()[1].model, 0);
@@ -106,6 +111,24 @@ TEST_F(StageMemoryTest, GradientsOfParametersAreTheirStagesUntilTheyAreFreed) {
   pipe->zero_grad();
   memory.reset();
   EXPECT_EQ(memory.stages()[0].taken, 0);
+}
+
+// Two pipelines may be made of the same layers.
+TEST_F(StageMemoryTest, AnotherPipelineOfTheSameLayersIsNotCounted) {
+  const nn::Tanh first, second;
+  const auto make = [&] {
+    return GPipe(nn::Sequential(first, second), GPipeOptions({1, 1})
+                                                    .devices({device(), device()})
+                                                    .chunks(kChunks)
+                                                    .checkpoint(Checkpoint::kNever));
+  };
+  GPipe pipe = make();
+  GPipe other = make();
+  const StageMemory memory(pipe);
+  step(other);
+  for (const StagePeak& peak : memory.stages()) EXPECT_EQ(peak.taken, 0) << peak.stage;
+  step(pipe);
+  for (const StagePeak& peak : memory.stages()) EXPECT_GE(peak.taken, kChunks * kActivation);
 }
 
 TEST_F(StageMemoryTest, OnlyOneCountsAtATime) {

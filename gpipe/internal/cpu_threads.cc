@@ -18,16 +18,6 @@ void set_threads_of_this_thread(int64_t threads) {
   at::set_num_threads(static_cast<int>(threads));
 }
 
-// Setting a number empties a cache of oneDNN's, so it is not set again where it is right.
-ThreadsOfThisThreadScope::ThreadsOfThisThreadScope(int64_t threads)
-    : former_(at::get_num_threads()), changed_(former_ != threads) {
-  if (changed_) set_threads_of_this_thread(threads);
-}
-
-ThreadsOfThisThreadScope::~ThreadsOfThisThreadScope() {
-  if (changed_) set_threads_of_this_thread(former_);
-}
-
 DefaultThreadsScope::DefaultThreadsScope() { at::set_num_threads(at::get_num_threads()); }
 DefaultThreadsScope::~DefaultThreadsScope() { at::set_num_threads(at::get_num_threads()); }
 

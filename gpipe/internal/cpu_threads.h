@@ -14,19 +14,6 @@ int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
 // changes the initial number of threads started later: see DefaultThreadsScope.
 void set_threads_of_this_thread(int64_t threads);
 
-// While it lives, this thread has `threads` intra-op threads.
-class ThreadsOfThisThreadScope {
- public:
-  explicit ThreadsOfThisThreadScope(int64_t threads);
-  ~ThreadsOfThisThreadScope();
-  ThreadsOfThisThreadScope(const ThreadsOfThisThreadScope&) = delete;
-  ThreadsOfThisThreadScope& operator=(const ThreadsOfThisThreadScope&) = delete;
-
- private:
-  int64_t former_;
-  bool changed_;
-};
-
 // Open it while starting threads that call set_threads_of_this_thread(). Threads started after it
 // then begin with this thread's number.
 //

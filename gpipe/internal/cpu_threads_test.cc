@@ -70,24 +70,6 @@ TEST(CpuThreadsTest, ANumberStaysWhenAnotherThreadSetsItsOwnBeforeTheFirstOperat
   });
 }
 
-TEST(ThreadsOfThisThreadScopeTest, TheFormerNumberReturns) {
-  const DefaultThreadsScope of_this_test;
-  on_new_thread([] {
-    set_threads_of_this_thread(2);
-    {
-      const ThreadsOfThisThreadScope three(3);
-      EXPECT_EQ(number_at_operator(), 3);
-      {
-        const ThreadsOfThisThreadScope same(3);
-        EXPECT_EQ(number_at_operator(), 3);
-      }
-      EXPECT_EQ(number_at_operator(), 3);
-    }
-    EXPECT_EQ(number_at_operator(), 2);
-    EXPECT_EQ(number_of_new_thread(), 2) << "nor do later threads begin with the scope's";
-  });
-}
-
 TEST(DefaultThreadsScopeTest, ThreadsStartedAfterItBeginWithThisThreadsNumber) {
   const DefaultThreadsScope of_this_test;
   on_new_thread([] {

@@ -3,8 +3,8 @@
 namespace gpipe::internal {
 
 // Never destroyed: threads may use it while the process ends.
-std::mutex& default_generators_mutex() {
-  static auto* const made = new std::mutex;
+std::recursive_mutex& default_generators_mutex() {
+  static auto* const made = new std::recursive_mutex;
   return *made;
 }
 

@@ -6,9 +6,11 @@
 
 namespace gpipe::internal {
 
-// Held by whoever records a graph, because LibTorch's default generators know of one recording only
-// and refuse to draw meanwhile, and by whoever has put a default generator into another state.
-std::mutex& default_generators_mutex();
+// Held by whoever records or destroys a graph, because LibTorch's default generators know of one
+// recording only, refuse to draw meanwhile, and keep a list of graphs without a lock of their own;
+// and by whoever has put a default generator into another state. Recursive: what is recorded may
+// drop the last reference to an older graph.
+std::recursive_mutex& default_generators_mutex();
 
 }  // namespace gpipe::internal
 

@@ -1,5 +1,7 @@
 #include "gpipe/internal/device_graph.h"
 
+#include <c10/util/Exception.h>
+
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -24,7 +26,7 @@ void register_graph_device(c10::DeviceType type, GraphDevice* graphs) { entry_of
 GraphDevice* graph_device(c10::DeviceType type) { return entry_of(type); }
 
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body) {
-  const std::lock_guard<std::mutex> lock(default_generators_mutex());
+  const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
   const c10::Stream here = current_stream(side.device());
   follow(side, here);
   {
@@ -39,6 +41,19 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
     graph.end();
   }
   follow(here, side);
+}
+
+void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record) {
+  try {
+    return record();
+  } catch (const c10::OutOfMemoryError&) {  // what the attempt took is free now
+  }
+  {
+    // Other recordings would keep the allocator from it.
+    const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+    graphs.release_cached_memory();
+  }
+  record();
 }
 
 }  // namespace gpipe::internal

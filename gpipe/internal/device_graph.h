@@ -19,15 +19,16 @@ namespace gpipe::internal {
 // Device memory that belongs to graphs. What is allocated while a graph of the pool is recorded
 // comes from it. What is freed goes back to it, and may be given to what is recorded later, but to
 // nobody else: graphs of one pool must be replayed in an order in which none needs what another one
-// has overwritten.
+// has overwritten. Graphs may be recorded in it as long as it lives, also when those before are
+// gone.
 class GraphPool {
  public:
   virtual ~GraphPool() = default;
 };
 
 // begin() and end() are called once, with the same stream current; in between, the thread must not
-// wait for the device. Where end() cannot be called, abort() is. replay() any number of times, on
-// any stream of the device.
+// wait for the device. Where end() cannot be called, abort() is; if begin() throws, neither is.
+// replay() any number of times, on any stream of the device.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -52,8 +53,11 @@ class GraphDevice {
   virtual std::unique_ptr<DeviceGraph> make_graph(c10::Device device,
                                                   std::shared_ptr<GraphPool> pool,
                                                   std::vector<at::Generator> generators) = 0;
-  // Makes on the current stream, outside of any pool, what LibTorch makes once for a stream.
+  // Makes on the current stream, outside of any pool, what LibTorch makes once for a stream and a
+  // thread.
   virtual void prepare_stream() {}
+  // Gives memory that is free, but kept for later, back to the devices. May wait for them.
+  virtual void release_cached_memory() {}
 };
 
 // For static initializers. `graphs` lives until the process ends.
@@ -65,6 +69,11 @@ GraphDevice* graph_device(c10::DeviceType type);
 // current stream comes before and after it. One thread of a process records at a time. Throws what
 // `body` or the graph throws.
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body);
+
+// Calls `record`, which makes a graph and records it, and once more if it throws
+// c10::OutOfMemoryError: while something is recorded, an allocator cannot release what it keeps, so
+// memory may be short that is free. In between that is released, and the thread may wait.
+void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record);
 
 }  // namespace gpipe::internal
 

@@ -3,13 +3,19 @@
 #include "gpipe/internal/device_graph.h"
 
 #include <ATen/Context.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gpipe/internal/default_generators.h"
 #include "gpipe/internal/transfer.h"
@@ -47,6 +53,25 @@ struct DeviceGraphs : testing::DeviceTest {
   std::optional<c10::Stream> side;
   std::shared_ptr<GraphPool> pool;
   at::Tensor x;
+};
+
+at::Tensor drawn_with(uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  {
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  at::Tensor drawn = torch::empty({100}, torch::device(device()));
+  return on_host(drawn.uniform_(0, 1, generator));
+}
+
+struct RecordedDraw {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  at::Tensor drawn;
+  void operator()() {
+    drawn = torch::empty({100}, torch::device(device()));
+    drawn.uniform_(0, 1, generator);
+  }
 };
 
 TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
@@ -95,6 +120,42 @@ TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
   }
 }
 
+// LibTorch's pools do not.
+TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
+  for (int round = 0; round < 3; ++round) {
+    at::Tensor y;
+    const auto graph = record([&] { y = x * 2; });
+    graph->replay();
+    EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 2.f));
+  }
+}
+
+// As a layer may, which keeps an output of an earlier step until it runs again.
+TEST_F(DeviceGraphs, AGraphMayGoWhileAnotherOneIsRecorded) {
+  auto former = record([&] { x.add_(1); });
+  const auto graph = record([&] {
+    x.add_(1);
+    former.reset();
+  });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+TEST_F(DeviceGraphs, GraphsOfInferenceModeDoNotSpoilThoseAfter) {
+  RecordedDraw draw;
+  std::unique_ptr<DeviceGraph> first;
+  {
+    const c10::InferenceMode inference;
+    first = record([&] { x * 2; });
+    RecordedDraw inferred;
+    const auto second = record(std::ref(inferred), {inferred.generator});
+    second->replay();
+  }
+  const auto graph = record(std::ref(draw), {draw.generator});
+  graph->replay();
+  EXPECT_EQ(on_host(draw.drawn).numel(), 100);
+}
+
 TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
   at::Tensor y;
   const auto graph = record([&] { y = x * 2; });
@@ -105,49 +166,27 @@ TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
   EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
 }
 
-at::Tensor drawn_with(uint64_t seed) {
-  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
-  {
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(seed);
-  }
-  at::Tensor drawn = torch::empty({100}, torch::device(device()));
-  return on_host(drawn.uniform_(0, 1, generator));
-}
-
 // As StageGraphs uses it: a generator for each draw, seeded before each replay.
 TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
-  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
-  at::Tensor drawn;
-  const auto graph = record(
-      [&] {
-        drawn = torch::empty({100}, torch::device(device()));
-        drawn.uniform_(0, 1, generator);
-      },
-      {generator});
+  RecordedDraw draw;
+  const auto graph = record(std::ref(draw), {draw.generator});
   for (const uint64_t seed : {5, 6, 5}) {
     {
-      std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.set_current_seed(seed);
+      std::lock_guard<std::mutex> lock(draw.generator.mutex());
+      draw.generator.set_current_seed(seed);
     }
     graph->replay();
-    EXPECT_THAT(on_host(drawn), EqualsBitwise(drawn_with(seed)));
+    EXPECT_THAT(on_host(draw.drawn), EqualsBitwise(drawn_with(seed)));
   }
 }
 
 TEST_F(DeviceGraphs, WithoutASeedADrawGoesOn) {
-  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
-  at::Tensor drawn;
-  const auto graph = record(
-      [&] {
-        drawn = torch::empty({100}, torch::device(device()));
-        drawn.uniform_(0, 1, generator);
-      },
-      {generator});
+  RecordedDraw draw;
+  const auto graph = record(std::ref(draw), {draw.generator});
   graph->replay();
-  const at::Tensor first = on_host(drawn);
+  const at::Tensor first = on_host(draw.drawn);
   graph->replay();
-  EXPECT_FALSE(torch::equal(first, on_host(drawn)));
+  EXPECT_FALSE(torch::equal(first, on_host(draw.drawn)));
 }
 
 TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {

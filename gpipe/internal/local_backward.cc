@@ -553,7 +553,8 @@ class LocalBackward {
   // Adds up as a node's input buffer does.
   static void add_to(at::Tensor& sum, at::Tensor term, Node* node) {
     InputBuffer buffer(1);
-    buffer.buffer[0] = std::move(sum);
+    add(buffer, 0, std::move(sum),
+        node);  // not put there: the buffer notes the stream of the first
     add(buffer, 0, std::move(term), node);
     sum = std::move(buffer.buffer[0]);
   }

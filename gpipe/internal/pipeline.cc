@@ -1,7 +1,6 @@
 #include "gpipe/internal/pipeline.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -107,9 +106,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
                                devices_.begin());
     actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
-    const std::vector<Layer>& layers = stages_[j].layers();
-    const void* const first = layers.empty() ? nullptr : layers.front().module.ptr().get();
-    works_.emplace_back(first, [this, j] {
+    works_.emplace_back(StageId{this, j}, [this, j] {
       const Stage& stage = stages_[j];
       return place_of(actions_[j], stage.recomputing(), stage.current_layer());
     });
@@ -117,17 +114,14 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   const int64_t cpu_stages =
       std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  if (cpu_stages > 0) {
-    threads_asked_for_ = cpu_threads_per_stage;
-    workers_have_teams_ = threads > 1;
-  }
+  workers_have_teams_ = cpu_stages > 0 && threads > 1;
   const DefaultThreadsScope of_the_caller;
   if (workers == 0) workers = stages;
   worker_threads_.resize(workers);
-  // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with
-  // another number of intra-op threads than that has: to change it in each run would also change,
-  // for as long as the run takes, with how many LibTorch lets new threads of the process begin.
-  const bool inline_single = threads_asked_for_ == 0 || threads_asked_for_ == at::get_num_threads();
+  // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with a
+  // number of intra-op threads of its own: to set it in each run would also set, for as long as the
+  // run takes, with how many LibTorch lets new threads of the process begin.
+  const bool inline_single = cpu_threads_per_stage == 0;
   pool_ = std::make_unique<WorkerPool>(
       workers,
       [&](int64_t worker) {
@@ -327,14 +321,9 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const bool release_teams = !on_caller && workers_have_teams_ && last_run_ >= kRunWorthATeam;
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
-    std::optional<ThreadsOfThisThreadScope> threads;
+    if (!on_caller) state.emplace(caller_state);
     std::optional<OpenMpTeamRelease> team;
-    if (!on_caller) {
-      state.emplace(caller_state);
-      if (release_teams) team.emplace();
-    } else if (threads_asked_for_ > 0) {
-      threads.emplace(threads_asked_for_);
-    }
+    if (release_teams) team.emplace();
     AutocastCacheOff no_cache;
     InterceptionScope interception;
     StreamScope streams(pass.streams,

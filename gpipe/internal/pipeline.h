@@ -157,7 +157,6 @@ class Pipeline {
   std::vector<int64_t> first_on_device_;  // [stage]
   Transfers transfers_;
   LateChecks late_checks_;
-  int64_t threads_asked_for_ = 0;         // on the CPU; 0: as many as the calling thread has
   bool workers_have_teams_ = false;       // of OpenMP threads
   std::vector<uint64_t> worker_threads_;  // [worker] as graph nodes know it
   std::unique_ptr<WorkerPool> pool_;

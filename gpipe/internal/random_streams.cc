@@ -150,7 +150,7 @@ class DefaultGeneratorScope {
   DefaultGeneratorScope& operator=(const DefaultGeneratorScope&) = delete;
 
  private:
-  const std::lock_guard<std::mutex> lock_;
+  const std::lock_guard<std::recursive_mutex> lock_;
   at::Generator generator_;
   at::Tensor former_;
 };

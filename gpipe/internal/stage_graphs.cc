@@ -247,7 +247,7 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   }
   if (slot != nullptr) check_leaves(run, *slot);
   if (!usable()) return run_plainly();
-  if (slot == nullptr) slot = record(run, *entry, std::move(places), inputs, layers);
+  if (slot == nullptr) slot = record(run, *entry, places, inputs, layers);
   if (slot == nullptr) return run_plainly();
   return replay(run, micro_batch, inputs, keep_inputs, slot, layers);
 }
@@ -292,9 +292,9 @@ const c10::Stream& StageGraphs::side_stream() {
   while (!side_stream_ || *side_stream_ == current_stream(device_)) {
     side_stream_ = c10::impl::VirtualGuardImpl(device_.type())
                        .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-    const StreamScope scope(*side_stream_);
-    graphs_->prepare_stream();
   }
+  const StreamScope scope(*side_stream_);
+  graphs_->prepare_stream();
   return *side_stream_;
 }
 
@@ -304,75 +304,14 @@ const std::shared_ptr<GraphPool>& StageGraphs::scratch() {
 }
 
 std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, Entry& entry,
-                                                       Key places,
+                                                       const Key& places,
                                                        const std::vector<Packet>& inputs,
                                                        const Layers& layers) {
-  auto slot = std::make_shared<Slot>();
-  slot->places = std::move(places);
-  slot->has_backward = run.plan.record && !is_checkpointing();
-  std::string place = "it";
+  std::shared_ptr<Slot> slot;
+  std::string place;
   try {
-    // What the log of updates takes must be known after each micro-batch.
-    TORCH_CHECK(!run.plan.defer_batch_norm ||
-                    std::none_of(tensors_.begin(), tensors_.end(),
-                                 [&](const at::Tensor& t) { return run.tracked.counter(t); }),
-                "batch norms are deferred");
-    for (const at::Tensor& tensor : tensors_) {
-      TORCH_CHECK(!run.tracked.is_shared(tensor), "several stages share running statistics");
-      TORCH_CHECK(tensor.device() == device_, "a parameter or buffer is on ", tensor.device());
-    }
-    use_current_stream();
-    c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
-    std::vector<at::Tensor> of_stage = tensors_;
-    slot->inputs = inputs;
-    for (Packet& packet : slot->inputs) {
-      packet.ready.clear();
-      slot->fill.emplace_back();
-      for (Item& item : packet.items) {
-        slot->fill.back().emplace_back();
-        if (!item.tensor.defined()) continue;
-        const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
-        const auto twin = std::find_if(known.begin(), known.end(),
-                                       [&](const auto& entry) { return entry.first == impl; });
-        if (twin != known.end()) {
-          item.tensor = twin->second;
-        } else {
-          item.tensor = memory_like(item.tensor);
-          known.emplace_back(impl, item.tensor);
-          slot->fill.back().back() = alias_to_fill(item.tensor);
-        }
-        item.version = version_of(item.tensor);
-        of_stage.push_back(item.tensor);
-      }
-    }
-    for (int64_t k = 0; k < entry.draws; ++k) {
-      slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
-    }
-    // What a checkpointed forward leaves is copied at once, and nothing else is needed of it.
-    slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
-    slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
-    const std::vector<int64_t> before = versions_of(tensors_);
-    record_graph(*slot->forward, side_stream(), [&] {
-      const CaptureWatch watch(device_, of_stage);
-      const RecordDrawsScope draws(layers.draws, slot->draws);
-      std::vector<Packet> packets = slot->inputs;
-      try {
-        slot->recorded = layers.run(packets, /*keep_inputs=*/false);
-      } catch (...) {
-        place = layers.current();
-        throw;
-      }
-      if (run.plan.record) layers.add_outputs(slot->recorded);
-      watch.check();
-    });
-    for (const at::Tensor& tensor : tensors_) {
-      slot->counters.push_back(static_cast<bool>(run.tracked.counter(tensor)));
-    }
-    check_unchanged(*slot, before);
-    slot->tensors = tensors_;
-    slot->parameters = parameters_;
-    slot->versions = versions_of(tensors_);
-    examine(run, entry, *slot);
+    record_with_all_memory(
+        *graphs_, [&] { slot = record_forward(run, entry, places, inputs, layers, place); });
   } catch (const std::exception& error) {
     give_up(place + " cannot be recorded: " + message_of(error));
     return nullptr;
@@ -382,6 +321,89 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
   }
   ++use_.recorded;
   entry.slots.push_back(slot);
+  return slot;
+}
+
+std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext& run,
+                                                               const Entry& entry, Key places,
+                                                               const std::vector<Packet>& inputs,
+                                                               const Layers& layers,
+                                                               std::string& place) {
+  auto slot = std::make_shared<Slot>();
+  slot->places = std::move(places);
+  slot->has_backward = run.plan.record && !is_checkpointing();
+  place = "it";
+  // What the log of updates takes must be known after each micro-batch.
+  TORCH_CHECK(!run.plan.defer_batch_norm ||
+                  std::none_of(tensors_.begin(), tensors_.end(),
+                               [&](const at::Tensor& t) { return run.tracked.counter(t); }),
+              "batch norms are deferred");
+  for (const at::Tensor& tensor : tensors_) {
+    TORCH_CHECK(!run.tracked.is_shared(tensor), "several stages share running statistics");
+    TORCH_CHECK(tensor.device() == device_, "a parameter or buffer is on ", tensor.device());
+  }
+  use_current_stream();
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
+  std::vector<at::Tensor> of_stage = tensors_;
+  // The accumulators of the parameters belong to the stream on which they are made, and live as
+  // long as a graph of autograd leads to them. Of a stream of their own, each backward would be
+  // ordered with it by events, and .grad would lie in its memory.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  for (size_t k = 0; run.plan.record && k < parameters_; ++k) {
+    const at::Tensor& parameter = tensors_[k];
+    if (parameter.requires_grad() && parameter.is_leaf()) {
+      accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter));
+    }
+  }
+  slot->inputs = inputs;
+  for (Packet& packet : slot->inputs) {
+    packet.ready.clear();
+    slot->fill.emplace_back();
+    for (Item& item : packet.items) {
+      slot->fill.back().emplace_back();
+      if (!item.tensor.defined()) continue;
+      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
+      const auto twin = std::find_if(known.begin(), known.end(),
+                                     [&](const auto& entry) { return entry.first == impl; });
+      if (twin != known.end()) {
+        item.tensor = twin->second;
+      } else {
+        item.tensor = memory_like(item.tensor);
+        known.emplace_back(impl, item.tensor);
+        slot->fill.back().back() = alias_to_fill(item.tensor);
+      }
+      item.version = version_of(item.tensor);
+      of_stage.push_back(item.tensor);
+    }
+  }
+  for (int64_t k = 0; k < entry.draws; ++k) {
+    slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
+  }
+  // What a checkpointed forward leaves is copied at once, and nothing else is needed of it.
+  slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
+  slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
+  const std::vector<int64_t> before = versions_of(tensors_);
+  record_graph(*slot->forward, side_stream(), [&] {
+    const CaptureWatch watch(device_, of_stage);
+    const RecordDrawsScope draws(layers.draws, slot->draws);
+    std::vector<Packet> packets = slot->inputs;
+    try {
+      slot->recorded = layers.run(packets, /*keep_inputs=*/false);
+    } catch (...) {
+      place = layers.current();
+      throw;
+    }
+    if (run.plan.record) layers.add_outputs(slot->recorded);
+    watch.check();
+  });
+  for (const at::Tensor& tensor : tensors_) {
+    slot->counters.push_back(static_cast<bool>(run.tracked.counter(tensor)));
+  }
+  check_unchanged(*slot, before);
+  slot->tensors = tensors_;
+  slot->parameters = parameters_;
+  slot->versions = versions_of(tensors_);
+  examine(run, entry, *slot);
   return slot;
 }
 
@@ -578,26 +600,9 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
 
 StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
                                                          const variable_list& gradients) {
-  auto made = std::make_unique<BackwardGraph>();
+  std::unique_ptr<BackwardGraph> made;
   try {
-    for (const at::Tensor& gradient : gradients) {
-      add_layout(made->layout, gradient);
-      add_place(made->layout, gradient);
-      made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
-    }
-    made->graph = graphs_->make_graph(device_, scratch(), {});
-    // They are freed after the recording, so that nothing in it may take their memory.
-    variable_list results;
-    record_graph(*made->graph, side_stream(), [&] {
-      const CaptureWatch watch;
-      results = run_backward(slot, made->gradients);
-    });
-    for (const at::Tensor& result : results) {
-      TORCH_CHECK(
-          !result.defined() || (result.layout() == c10::kStrided && result.device() == device_),
-          "a gradient is not a dense tensor on ", device_);
-      made->results.push_back(unowned_alias(result));
-    }
+    record_with_all_memory(*graphs_, [&] { made = recorded_backward(slot, gradients); });
   } catch (const std::exception& error) {
     give_up("its backward cannot be recorded: " + message_of(error));
     return nullptr;
@@ -605,6 +610,30 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
   ++use_.recorded;
   slot.backwards.push_back(std::move(made));
   return slot.backwards.back().get();
+}
+
+std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
+    Slot& slot, const variable_list& gradients) {
+  auto made = std::make_unique<BackwardGraph>();
+  for (const at::Tensor& gradient : gradients) {
+    add_layout(made->layout, gradient);
+    add_place(made->layout, gradient);
+    made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
+  }
+  made->graph = graphs_->make_graph(device_, scratch(), {});
+  // They are freed after the recording, so that nothing in it may take their memory.
+  variable_list results;
+  record_graph(*made->graph, side_stream(), [&] {
+    const CaptureWatch watch;
+    results = run_backward(slot, made->gradients);
+  });
+  for (const at::Tensor& result : results) {
+    TORCH_CHECK(
+        !result.defined() || (result.layout() == c10::kStrided && result.device() == device_),
+        "a gradient is not a dense tensor on ", device_);
+    made->results.push_back(unowned_alias(result));
+  }
+  return made;
 }
 
 StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {

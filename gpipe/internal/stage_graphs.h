@@ -85,8 +85,12 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // Of the cell's kind; adds to `places` those of the inputs. Null: none.
   Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss,
                    LayoutKey& places);
-  std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, LayoutKey places,
+  std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, const LayoutKey& places,
                                const std::vector<Packet>& inputs, const Layers& layers);
+  // Throws what stands in the way. `place`: what it is at.
+  std::shared_ptr<Slot> record_forward(const RunContext& run, const Entry& entry, LayoutKey places,
+                                       const std::vector<Packet>& inputs, const Layers& layers,
+                                       std::string& place);
   // Throw c10::Error if a replay could not stand for what was recorded. `before`: the versions of
   // the stage's tensors.
   void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
@@ -97,6 +101,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   variable_list backward(Slot& slot, variable_list gradients);
   BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);
+  std::unique_ptr<BackwardGraph> recorded_backward(Slot& slot, const variable_list& gradients);
   // The backward of what was recorded, launched or recorded kernel by kernel.
   variable_list run_backward(Slot& slot, const variable_list& gradients) const;
 

@@ -8,6 +8,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -18,21 +19,26 @@
 
 namespace gpipe::internal {
 
+// Not by its layers: several pipelines may be made of them.
+struct StageId {
+  const void* pipeline = nullptr;  // the address of a Pipeline
+  int64_t stage = 0;
+};
+
 // One for each stage of a pipeline, as long as that lives.
 //
 // Thread-safety: thread-safe.
 class StageWork {
  public:
   // `place` tells what the stage is doing; it is called on the threads that work for it.
-  explicit StageWork(const void* first_layer, std::function<std::string()> place = nullptr)
-      : first_layer_(first_layer), place_(std::move(place)) {}
+  explicit StageWork(StageId id, std::function<std::string()> place = nullptr)
+      : id_(id), place_(std::move(place)) {}
 
   // The one of the calling thread, or of the thread on whose behalf autograd uses this one; null
   // outside of the actions of stages.
   static StageWork* current();
 
-  // The address of the stage's first layer, a torch::nn::Module, which names the stage.
-  const void* first_layer() const { return first_layer_; }
+  StageId id() const { return id_; }
   // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
   std::string place() const { return place_ ? place_() : ""; }
 
@@ -41,7 +47,7 @@ class StageWork {
   void set_out_of_memory(std::optional<OutOfMemory> what);
 
  private:
-  const void* const first_layer_;
+  const StageId id_;
   const std::function<std::string()> place_;
   mutable std::mutex mutex_;
   std::optional<OutOfMemory> out_of_memory_;  // guarded by mutex_

@@ -26,7 +26,7 @@ StageWork* on_a_thread_of_autograd() {
 }
 
 TEST(StageWork, AThreadWorksForTheStageWhoseActionItBeganLast) {
-  StageWork first(nullptr), second(nullptr);
+  StageWork first(StageId{}), second(StageId{});
   EXPECT_EQ(StageWork::current(), nullptr);
   {
     const StageWorkScope scope(/*on_autograd_threads=*/true);
@@ -49,7 +49,7 @@ TEST(StageWork, AThreadWorksForTheStageWhoseActionItBeganLast) {
 }
 
 TEST(StageWork, OtherThreadsWorkForNobody) {
-  StageWork work(nullptr);
+  StageWork work(StageId{});
   const StageWorkScope scope(/*on_autograd_threads=*/true);
   StageWorkScope::begin_action(work);
   StageWork* seen = &work;
@@ -60,7 +60,7 @@ TEST(StageWork, OtherThreadsWorkForNobody) {
 TEST(StageWork, KeepsTheLastShortageOfItsAction) {
   const OutOfMemory first{c10::kCPU, 1, 2, 3};
   const OutOfMemory second{c10::kCPU, 4, 5, 6};
-  StageWork work(nullptr);
+  StageWork work(StageId{});
   report_out_of_memory(first);  // nobody's
   {
     const StageWorkScope scope(/*on_autograd_threads=*/false);
@@ -82,7 +82,7 @@ TEST_F(CudaMemory, TheAllocatorTellsWhatItLacks) {
   if (!testing::for_gpus()) return;
   watch_cuda_memory();
   watch_cuda_memory();
-  StageWork work(nullptr);
+  StageWork work(StageId{});
   const StageWorkScope scope(/*on_autograd_threads=*/false);
   StageWorkScope::begin_action(work);
   constexpr int64_t kTooMuch = int64_t{1} << 46;  // 64 TiB

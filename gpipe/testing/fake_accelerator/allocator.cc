@@ -174,7 +174,8 @@ void Allocator::collect() {
 }
 
 void Allocator::keep(Block& block) {
-  if (released_pools_.count(block.pool) > 0) return discard(block);
+  const auto users = pool_users_.find(block.pool);
+  if (users != pool_users_.end() && users->second == 0) return discard(block);
   // What a graph freed only after its recording may be read by a replay that is under way.
   if (block.pool == 0 || runtime_.is_recording(*block.owner)) poison(block, "free");
   free_[{block.owner, block.pool, block.size}].push_back(&block);
@@ -185,8 +186,22 @@ int64_t Allocator::make_pool() {
   return ++last_pool_;
 }
 
+void Allocator::add_user(int64_t pool) {
+  const auto [users, first] = pool_users_.try_emplace(pool, 0);
+  if (!first && users->second == 0) {
+    throw std::logic_error("the pool has died with the last graph that was recorded in it");
+  }
+  ++users->second;
+}
+
+void Allocator::use_pool(int64_t pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  add_user(pool);
+}
+
 void Allocator::begin_pool(StreamId owner, int64_t pool) {
   std::lock_guard<std::mutex> lock(mutex_);
+  add_user(pool);
   current_pools_[owner] = pool;
 }
 
@@ -197,7 +212,11 @@ void Allocator::end_pool(StreamId owner) {
 
 void Allocator::release_pool(int64_t pool) {
   std::lock_guard<std::mutex> lock(mutex_);
-  released_pools_.insert(pool);
+  const auto users = pool_users_.find(pool);
+  if (users == pool_users_.end() || users->second == 0) {
+    throw std::logic_error("nobody uses the pool");
+  }
+  if (--users->second > 0) return;
   for (auto& [kind, blocks] : free_) {
     if (std::get<1>(kind) != pool) continue;
     for (Block* block : std::exchange(blocks, {})) discard(*block);

@@ -74,10 +74,16 @@ class Allocator {
   // Pools, for graphs. From begin_pool() to end_pool() what is allocated for the stream, while that
   // is being recorded, comes from the pool, and goes back to it whenever it is freed. So recorded
   // tasks find it unused by others, each time. Its bytes are set to 0xFF by recorded tasks, too.
+  //
+  // As LibTorch's, a pool has users: each begin_pool() adds one, for the graph, use_pool() adds
+  // another one, and release_pool() is called once for each. The pool dies with the last of them,
+  // and begin_pool() and use_pool() then throw std::logic_error.
   int64_t make_pool();
+  void use_pool(int64_t pool);
   void begin_pool(StreamId owner, int64_t pool);
   void end_pool(StreamId owner);
-  // Nothing recorded in the pool will be replayed. Waits for the devices, as freeing memory does.
+  // Of the last user: nothing recorded in the pool will be replayed. Waits for the devices, as
+  // freeing memory does.
   void release_pool(int64_t pool);
 
   // From now on the device has that many bytes; what is allocated stays.
@@ -117,6 +123,7 @@ class Allocator {
   void keep(Block& block);
   void poison(Block& block, const char* why);
   void discard(Block& block);
+  void add_user(int64_t pool);
 
   Runtime& runtime_;
   mutable std::mutex mutex_;
@@ -124,7 +131,7 @@ class Allocator {
   using Kind = std::tuple<std::optional<StreamId>, int64_t, size_t>;  // owner, pool, size
   std::map<Kind, std::vector<Block*>> free_;
   std::map<StreamId, int64_t> current_pools_;
-  std::set<int64_t> released_pools_;
+  std::map<int64_t, int64_t> pool_users_;  // 0: it has died
   int64_t last_pool_ = 0;
   std::vector<Block*> pending_;
   Counts counts_;

@@ -264,7 +264,26 @@ TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
   allocator_.end_pool(kB);
   runtime_.end_recording(kB);
   allocator_.free(block);
+  for (int user = 0; user < 2; ++user) allocator_.release_pool(pool);
+}
+
+TEST_F(AllocatorTest, APoolDiesWithItsLastUser) {
+  const int64_t pool = allocator_.make_pool();
+  const auto record = [&] {
+    allocator_.begin_pool(kB, pool);
+    allocator_.end_pool(kB);
+  };
+  record();
+  record();
   allocator_.release_pool(pool);
+  EXPECT_NO_THROW(record());
+  allocator_.use_pool(pool);
+  for (int graph = 0; graph < 2; ++graph) allocator_.release_pool(pool);
+  EXPECT_NO_THROW(record());
+  for (int user = 0; user < 2; ++user) allocator_.release_pool(pool);
+  EXPECT_THROW(record(), std::logic_error);
+  EXPECT_THROW(allocator_.use_pool(pool), std::logic_error);
+  EXPECT_THROW(allocator_.release_pool(pool), std::logic_error);
 }
 
 TEST_F(AllocatorTest, AReplayPoisonsWhatItsRecordingTookAndFreed) {

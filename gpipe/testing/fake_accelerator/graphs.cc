@@ -12,8 +12,9 @@
 namespace gpipe::testing::fake {
 namespace {
 
+// It is a user of its pool, which would otherwise die with its last graph.
 struct FakePool final : internal::GraphPool {
-  FakePool() : number(allocator().make_pool()) {}
+  FakePool() : number(allocator().make_pool()) { allocator().use_pool(number); }
   ~FakePool() override { allocator().release_pool(number); }
   FakePool(const FakePool&) = delete;
   FakePool& operator=(const FakePool&) = delete;
@@ -26,11 +27,17 @@ class FakeGraph final : public internal::DeviceGraph {
   FakeGraph(c10::Device device, std::shared_ptr<internal::GraphPool> pool,
             std::vector<at::Generator> generators)
       : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {}
+  ~FakeGraph() override {
+    if (uses_pool_) allocator().release_pool(pool());
+  }
+  FakeGraph(const FakeGraph&) = delete;
+  FakeGraph& operator=(const FakeGraph&) = delete;
 
   void begin() override {
     stream_ = current_stream(device_);
+    allocator().begin_pool(stream_, pool());
+    uses_pool_ = true;
     runtime().begin_recording(stream_);
-    allocator().begin_pool(stream_, static_cast<const FakePool&>(*pool_).number);
     set_recordable(true);
   }
   void end() override {
@@ -47,6 +54,7 @@ class FakeGraph final : public internal::DeviceGraph {
   void replay() override { runtime().replay(current_stream(device_), tasks_); }
 
  private:
+  int64_t pool() const { return static_cast<const FakePool&>(*pool_).number; }
   void leave() {
     set_recordable(false);
     allocator().end_pool(stream_);
@@ -61,6 +69,7 @@ class FakeGraph final : public internal::DeviceGraph {
   const std::shared_ptr<internal::GraphPool> pool_;
   const std::vector<at::Generator> generators_;
   StreamId stream_;
+  bool uses_pool_ = false;
   std::vector<Task> tasks_;
 };
 

@@ -37,8 +37,9 @@ TEST(SpinKernel, WithoutAGpuItCannotBeLaunched) {
 // At least as long as asked for, whatever the GPU's frequency; the upper bound is wide, for others
 // may use the GPU.
 TEST_F(SpinKernelTest, TakesTheTimeThatItIsTold) {
-  if (!for_gpus()) return;  // the CPU's program runs the case above only
-  ASSERT_TRUE(has_spin_kernel()) << "built without a CUDA Toolkit";
+  // For the CPU, and where it was built without a CUDA Toolkit, the case above is all there is.
+  // Tests that need a busy stream use LibTorch's own kernel then.
+  if (!for_gpus() || !has_spin_kernel()) return;
   milliseconds_of(1'000'000);  // loads the kernel
   for (const int64_t milliseconds : {5, 50, 200}) {
     const double took = milliseconds_of(milliseconds * 1'000'000);
