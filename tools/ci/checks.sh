@@ -10,7 +10,7 @@ exec </dev/null
 export CI=true
 
 passed=0 failed=0
-failures=()
+failures=() notes=()
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
 : "${GPIPE_CI_START:=$(date +%s)}"
@@ -64,6 +64,30 @@ tools/ci/count_tests.py failed}")
   echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
 }
 
+# note TEXT: what is neither passed nor failed, but should be seen; also before the last line.
+note() {
+  echo "$*"
+  notes+=("$*")
+}
+
+# Notes how many GPU tests the last `tests` has compiled, and could not run.
+note_gpu_tests() {
+  local count
+  count="$(python3 "${ci_root}/tools/ci/count_tests.py" --compiled=requires-gpu-nvidia "${scratch}/events")"
+  note "${count:-0} GPU tests compiled, not run: no GPU"
+}
+
+# Notes whether CUDA kernels (.cu) are compiled here, or stubs stand for them (third_party/cuda).
+note_kernels() {
+  local toolkit
+  toolkit="$(sed -n 's/^CUDA_TOOLKIT = "\(.*\)"$/\1/p' "$("${bazel}" info output_base 2>/dev/null)/external/local_cuda/cuda.bzl" 2>/dev/null)"
+  if [[ -n ${toolkit} ]]; then
+    note "CUDA kernels: compiled by nvcc $("${toolkit}/bin/nvcc" --version | sed -n 's/.*release .*, V\([0-9.]*\).*/\1/p') of ${toolkit}"
+  else
+    note "CUDA kernels: not compiled, stubs stand for them: no nvcc"
+  fi
+}
+
 # part NAME SCRIPT...: another script that ends with such a line; its counts are added. One that ends without a
 # line has failed.
 part() {
@@ -85,11 +109,13 @@ part() {
   fi
   passed=$((passed + good)) failed=$((failed + bad))
   while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(grep '^FAILED: ' "${scratch}/part")
+  while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(grep '^NOTE: ' "${scratch}/part")
 }
 
 # The exit code is 0 if nothing failed and something passed.
 finish() {
   say "done"
+  [[ ${#notes[@]} -eq 0 ]] || printf 'NOTE: %s\n' "${notes[@]}"
   [[ ${#failures[@]} -eq 0 ]] || printf 'FAILED: %s\n' "${failures[@]}"
   echo "${passed} passed, ${failed} failed"
   [[ ${failed} -eq 0 && ${passed} -gt 0 ]]

@@ -17,9 +17,12 @@ cat >"${root}/report.xml" <<'END'
 END
 cat >"${root}/clone/tools/bazel" <<END
 #!/usr/bin/env bash
+[[ \$1 != info ]] || echo "${root}/base"
 [[ \$1 == test ]] || exit 0
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
 printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' >"\${events}"
+printf '{"id": {"targetConfigured": {"label": "//g"}}, "configured": {"targetKind": "cc_test rule", "tag": ["requires-gpu-nvidia"]}}\n' >>"\${events}"
+printf '{"id": {"targetCompleted": {"label": "//g"}}, "completed": {"success": true}}\n' >>"\${events}"
 exit "\${BAZEL_CODE:-0}"
 END
 chmod +x "${root}/clone/tools/bazel"
@@ -46,11 +49,22 @@ try "one fails, the next still runs" 1 "1 passed, 1 failed" "FAILED: a" <<<'chec
 BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended with 3" <<<'tests "t" . //...'
 try "nothing was done" 1 "0 passed, 0 failed" </dev/null
 
+try "GPU tests are seen, and count for nothing" 0 "2 passed, 0 failed" "NOTE: 1 GPU tests compiled, not run: no GPU" \
+  <<<'tests "t" . //...; note_gpu_tests'
+try "no nvcc" 0 "1 passed, 0 failed" "NOTE: CUDA kernels: not compiled" <<<'check "a" true; note_kernels'
+mkdir -p "${root}/base/external/local_cuda" "${root}/cuda/bin"
+printf 'CUDA_TOOLKIT = "%s"\nCUDA_ARCHITECTURES = ["80"]\n' "${root}/cuda" >"${root}/base/external/local_cuda/cuda.bzl"
+printf '#!/usr/bin/env bash\necho "Cuda compilation tools, release 13.0, V13.0.88"\n' >"${root}/cuda/bin/nvcc"
+chmod +x "${root}/cuda/bin/nvcc"
+try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
+
 script good 'echo "7 passed, 0 failed"'
 script bad 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
+script noted 'echo "NOTE: no GPU"' 'echo "1 passed, 0 failed"'
 script died 'echo "halfway"' 'exit 137'
 script liar 'echo "4 passed, 0 failed"' 'exit 1'
 try "parts add up" 1 "12 passed, 2 failed" "FAILED: two: a test" <<<"part one ${root}/good; part two ${root}/bad"
+try "a part's notes" 0 "1 passed, 0 failed" "NOTE: three: no GPU" <<<"part three ${root}/noted"
 try "a part without a count" 1 "7 passed, 1 failed" "two: it ended without a count (exit code 137)" \
   <<<"part one ${root}/good; part two ${root}/died"
 try "a part whose exit code contradicts its count" 1 "4 passed, 1 failed" "exit code 1" <<<"part one ${root}/liar"

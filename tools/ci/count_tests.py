@@ -1,11 +1,15 @@
 """Counts the test cases of one `bazel test` truthfully.
 
 usage: count_tests.py BUILD_EVENTS_JSON BAZEL_EXIT_CODE
+       count_tests.py --compiled=TAG BUILD_EVENTS_JSON
 
 Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
 apart). A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
 so does a test that could not be built, and so does an exit code that nothing else explains. Exit codes 124 and
 137, of `timeout`, mean that Bazel was stopped: tests that had not ended by then are not counted.
+
+With --compiled it prints how many test targets with that tag were built and not run, because --test_tag_filters
+leaves them out.
 """
 
 import json
@@ -76,12 +80,35 @@ def count(lines, exit_code):
     return passed, failures, skipped
 
 
+def compiled(lines, tag):
+    tagged, built, ran = set(), set(), set()
+    for line in lines:
+        event = json.loads(line)
+        name = event.get("id", {})
+        if "targetConfigured" in name:
+            target = event.get("configured", {})
+            if target.get("targetKind", "").endswith("_test rule") and tag in target.get("tag", []):
+                tagged.add(name["targetConfigured"]["label"])
+        elif "targetCompleted" in name and event.get("completed", {}).get("success"):
+            built.add(name["targetCompleted"]["label"])
+        elif "testResult" in name:
+            ran.add(name["testResult"]["label"])
+    return len((tagged & built) - ran)
+
+
+def read(events):
+    if not os.path.exists(events):
+        return []
+    with open(events, encoding="utf-8") as file:
+        return [line for line in file if line.strip()]
+
+
 def main():
-    events, exit_code = sys.argv[1], int(sys.argv[2])
-    lines = []
-    if os.path.exists(events):
-        with open(events, encoding="utf-8") as file:
-            lines = [line for line in file if line.strip()]
+    if sys.argv[1].startswith("--compiled="):
+        print(compiled(read(sys.argv[2]), sys.argv[1].split("=", 1)[1]))
+        return
+    exit_code = int(sys.argv[2])
+    lines = read(sys.argv[1])
     passed, failures, skipped = count(lines, exit_code)
     print(passed, len(failures), skipped)
     for failure in failures:

@@ -50,6 +50,20 @@ EOF
 } | check "stopped for lack of time" "2 0 1" 124
 { result //a FAILED "${root}/bad.xml"; } | check "a failure before it was stopped" $'1 1 0\n//a S.b' 124
 check "nothing ran" "0 1 0" 0 </dev/null
+{
+  for label in a b c d; do
+    printf '{"id": {"targetConfigured": {"label": "//%s"}}, "configured": {"targetKind": "cc_test rule", "tag": ["gpu", "x"]}}\n' "${label}"
+  done
+  echo '{"id": {"targetConfigured": {"label": "//library"}}, "configured": {"targetKind": "cc_library rule", "tag": ["gpu"]}}'
+  echo '{"id": {"targetConfigured": {"label": "//untagged"}}, "configured": {"targetKind": "cc_test rule"}}'
+  for label in a b c library untagged; do
+    printf '{"id": {"targetCompleted": {"label": "//%s"}}, "completed": {"success": true}}\n' "${label}"
+  done
+  echo '{"id": {"targetCompleted": {"label": "//d"}}, "completed": {}}'
+  result //c PASSED "${root}/good.xml"
+} >"${root}/events"
+output="$(python3 "${script}" --compiled=gpu "${root}/events")"
+[[ ${output} == 2 ]] || { echo "FAILED: compiled, not run: ${output}, not a and b" >&2 && failures=$((failures + 1)); }
 rm "${root}/events"
 [[ "$(python3 "${script}" "${root}/events" 1)" == "0 1 0"* ]] || failures=$((failures + 1))
 

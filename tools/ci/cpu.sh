@@ -14,6 +14,8 @@ check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/br
 
 # The README's command.
 tests "tests" . //...
+note_gpu_tests
+note_kernels
 
 # Data races in the code that runs threads and needs no LibTorch.
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch

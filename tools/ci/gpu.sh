@@ -17,6 +17,7 @@ if [[ $(nvidia-smi -L 2>/dev/null | grep -c '^GPU') -lt 2 ]]; then
   filters+=,-multi_gpu
 fi
 tests "GPU tests" . --config=gpu --test_tag_filters="${filters}" //...
+note_kernels
 for experiment in resnet101_speed unet_speed amoebanetd_speed; do
   # On one GPU several partitions share it: the first device as often as the deepest pipeline wants it.
   check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \

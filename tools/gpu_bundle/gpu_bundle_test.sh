@@ -39,6 +39,8 @@ expect 2 "--device=gpu: give cuda or cpu" "${run}" --device=gpu
 expect 2 "has no lib/libtorch.so" env LIBTORCH_ROOT="${work}" "${run}" --device=cpu
 mkdir -p "${work}/old/lib" && touch "${work}/old/lib/libtorch.so" && echo 2.5.1+cpu >"${work}/old/build-version"
 expect 2 "is LibTorch 2.5.1+cpu; 2.11 is needed" env LIBTORCH_ROOT="${work}/old" "${run}" --device=cpu
+echo 2.11.0+cpu >"${work}/old/build-version"
+expect 2 "LibTorch 2.11.0+cpu in ${work}/old/lib has no libtorch_cuda.so" env LIBTORCH_ROOT="${work}/old" "${run}"
 expect 2 "set LIBTORCH_ROOT" env -u LIBTORCH_ROOT PATH="${work}/nothing:/bin" /bin/bash -c "hash -r; mkdir -p '${work}/bin'
   for tool in bash dirname cat sed grep; do ln -sf /bin/\${tool} '${work}/bin/'; done; PATH='${work}/bin' '${run}' --device=cpu"
 

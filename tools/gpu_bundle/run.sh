@@ -69,6 +69,12 @@ find_torch() {
   fail "no LibTorch ${version} here (${seen[*]:-no python3}): set LIBTORCH_ROOT"
 }
 
+# A LibTorch for the CPU has the same version, and each test would fail one by one.
+need_cuda() {
+  [[ -e ${torch}/libtorch_cuda.so ]] ||
+    fail "LibTorch ${found} in ${torch} has no libtorch_cuda.so, it is for the CPU only: set LIBTORCH_ROOT to one for CUDA, or give --device=cpu"
+}
+
 list=0 device=cuda only='*' benchmarks=0 output="${here}/results" timeout=600 name=""
 while [[ $# -gt 0 ]]; do
   case "$1" in
@@ -113,6 +119,7 @@ if [[ -n ${name} ]]; then
   fail "there is no program ${name}: $(printf '%s ' test/* multi_gpu/* benchmark/* program/*)"
 fi
 
+[[ ${device} != cuda ]] || need_cuda
 mkdir -p "${output}" || fail "--output=${output} cannot be written"
 output="$(cd "${output}" && pwd)"
 export GPIPE_TEST_DEVICE="${device}"
@@ -178,6 +185,8 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | awk '{$1 = $1 " x"; print}' | paste -sd ',')"
   printf '{"summary": true, "device": "%s", "gpus": %s, "libtorch": "%s", "programs": %d, "passed": %d, "failed": %d, "skipped": %d}\n' \
     "${device}" "$(quoted "${gpus}")" "${found}" "${ran}" "${passed}" "${failed}" "${skipped}"
+  [[ ${device} == cpu || -n ${gpus} ]] ||
+    echo "error: nvidia-smi lists no GPU, and on cuda a skipped test is a failure; --device=cpu shows that the bundle is whole" >&2
   [[ ${failed} -eq 0 ]]
 } > >(tee "${output}/summary.json")
 code=$?
