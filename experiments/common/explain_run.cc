@@ -1,12 +1,17 @@
 #include "experiments/common/explain_run.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "command/progress.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
+#include "experiments/common/memory_limit.h"
 #include "gpipe/gpipe.h"
 
 namespace gpipe::experiments {
@@ -14,11 +19,30 @@ namespace {
 
 struct Interrupted {};
 
+// What a partition may take: its share of what is left of the CPU's memory, or of most of a GPU's,
+// where libraries have workspaces that no prediction knows. The least of all; 0: not known.
+int64_t memory_of_partition(const std::vector<c10::Device>& devices) {
+  constexpr double kOfGpu = 0.9;
+  int64_t least = 0;
+  for (const c10::Device device : devices) {
+    const auto partitions = std::count(devices.begin(), devices.end(), device);
+    const double bytes =
+        device.is_cpu()
+            ? static_cast<double>(available_memory())
+            : kOfGpu *
+                  static_cast<double>(
+                      c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+    const auto share = static_cast<int64_t>(bytes / static_cast<double>(partitions));
+    if (share > 0) least = least == 0 ? share : std::min(least, share);
+  }
+  return least;
+}
+
 }  // namespace
 
 Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& target,
                  const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>& loss,
-                 const ScheduleGenerator& schedule, const std::string& title,
+                 const ScheduleGenerator& schedule, double param_scale, const std::string& title,
                  const RunContext& context) {
   const auto pipe = std::dynamic_pointer_cast<GPipeImpl>(trainer.module().shared_from_this());
   if (pipe == nullptr) {
@@ -41,10 +65,14 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
   };
   Diagnosis diagnosis;
   try {
-    diagnosis = diagnose(
-        GPipe(pipe), {input.to(trainer.input_device())}, {target.to(trainer.target_device())},
-        of_step,
-        DiagnoseOptions().step(StepOptions().schedule(schedule)).progress(progress).check(check));
+    diagnosis = diagnose(GPipe(pipe), {input.to(trainer.input_device())},
+                         {target.to(trainer.target_device())}, of_step,
+                         DiagnoseOptions()
+                             .step(StepOptions().schedule(schedule))
+                             .memory_limit(memory_of_partition(pipe->devices()))
+                             .param_scale(param_scale)
+                             .progress(progress)
+                             .check(check));
   } catch (const Interrupted&) {
     return nullptr;
   }

@@ -31,7 +31,7 @@ std::unique_ptr<Trainer> pipeline() {
 
 Json explain(Trainer& trainer, const RunContext& context) {
   return explain_run(trainer, at::rand({4, 4}), at::rand({4, 4}), task().loss, Schedule::gpipe,
-                     "pipeline-2", context);
+                     /*param_scale=*/2, "pipeline-2", context);
 }
 
 TEST(ExplainRun, TellsPeopleAndPrograms) {

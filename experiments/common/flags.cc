@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
@@ -20,9 +21,10 @@ ABSL_FLAG(
     "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
     "several times. Default: every CUDA device; without one, the CPU as often as needed.");
 ABSL_FLAG(std::optional<int64_t>, epochs, std::nullopt,
-          "Epochs of training. Default: the scale's.");
+          "Epochs of training (not of memory tables). Default: the scale's.");
 ABSL_FLAG(int64_t, skip_epochs, 1,
-          "Epochs at the beginning that averages leave out, if others remain.");
+          "Epochs at the beginning that averages leave out, if others remain (not of memory "
+          "tables).");
 ABSL_FLAG(std::optional<int64_t>, batch_size, std::nullopt,
           "Samples of a mini-batch. Default: the experiment's, at the scale.");
 ABSL_FLAG(std::optional<int64_t>, chunks, std::nullopt,
@@ -45,7 +47,8 @@ ABSL_FLAG(std::string, json, "", "Write the table as JSON to this file too.");
 ABSL_FLAG(std::string, trace, "",
           "Write the timeline of the last whole step that is measured to this file, and say where "
           "its time went (pipelines): a Chrome trace for ui.perfetto.dev, or a picture if the file "
-          "ends in .svg. If several variants run, their names stand before the ending.");
+          "ends in .svg, with a simulation of the same actions. If several variants run, their "
+          "names stand before the ending.");
 ABSL_FLAG(bool, explain, false,
           "Say where the time of a step goes, and what would make it faster (pipelines).");
 
@@ -78,6 +81,14 @@ CommonFlags read_common_flags(const std::string& schedule) {
   return flags;
 }
 
+std::string first_given(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    if (flag != nullptr && flag->CurrentValue() != flag->DefaultValue()) return "--" + name;
+  }
+  return "";
+}
+
 std::string CommonFlags::changes_what_runs() const {
   if (batch_size) return "--batch_size";
   if (chunks) return "--chunks";
@@ -85,8 +96,7 @@ std::string CommonFlags::changes_what_runs() const {
   if (checkpoint_given) return "--checkpoint";
   if (schedule_given) return "--schedule";
   if (epochs) return "--epochs";
-  if (explain) return "--explain";
-  return "";
+  return for_measured;
 }
 
 std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::string& variant,
@@ -138,7 +148,7 @@ void add_common(const CommonFlags& flags, const std::vector<c10::Device>& device
   settings["scale"] = to_text(flags.scale);
   settings["devices"] = to_text(devices);
   settings["seed"] = flags.seed;
-  settings["skip_epochs"] = flags.skip_epochs;
+  if (const std::string flag = flags.changes_what_runs(); !flag.empty()) settings["changed"] = flag;
 }
 
 }  // namespace gpipe::experiments

@@ -36,6 +36,10 @@ struct CommonFlags {
   std::string json;      // a path, made absolute; so is the next
   std::string trace;     // where the timeline goes; empty: nowhere
   bool explain = false;  // whether to say where the time goes
+  // The first of the experiment's own flags that was given and that only measured rows, or only
+  // simulated ones, have. Left to the experiment.
+  std::string for_measured;
+  std::string for_simulated;
 
   // The first flag that was given and changes what a measured row runs: "--chunks". Rows at full
   // size are as published. Empty: none was.
@@ -49,6 +53,9 @@ struct CommonFlags {
 //
 // `schedule`: what --schedule is if it is not given.
 CommonFlags read_common_flags(const std::string& schedule = "1f1b");
+
+// The first of these flags whose value is not its default: "--samples". Empty: none.
+std::string first_given(const std::vector<std::string>& names);
 
 // The devices of a variant that needs `needed`: the first of --devices, or of the CUDA devices; the
 // CPU as often as needed if there are none. With `any_number`, all devices that were given by hand,
@@ -70,7 +77,8 @@ std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
 void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
                   Json& settings);
 
-// Adds the settings of any variant: scale, devices, seed, skip_epochs.
+// Adds the settings of any measured row: scale, devices, seed, and "changed", a flag for which it
+// is not as published, if there is one.
 void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings);
 
 }  // namespace gpipe::experiments

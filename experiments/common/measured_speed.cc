@@ -16,6 +16,7 @@
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/explain_run.h"
+#include "experiments/common/memory_limit.h"
 #include "experiments/common/speed_run.h"
 #include "experiments/common/trainer.h"
 #include "meta/meta_scope.h"
@@ -30,6 +31,8 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr double kLearningRate = 0.1;
+// SGD without momentum keeps a parameter and its gradient.
+constexpr double kParamScale = 2;
 
 // What is run.
 struct Settings {
@@ -99,7 +102,9 @@ std::string describe(const Settings& settings) {
                                      absl::StrJoin(settings.network.model.row, " x "));
   if (!settings.balance.empty()) {
     text += describe_pipeline(settings.flags, settings.chunks, settings.balance);
-    if (settings.graphs) text += ", graphs";
+    if (settings.graphs) {
+      text += settings.devices.front().is_cpu() ? ", graphs (the CPU has none)" : ", graphs";
+    }
   }
   text += absl::StrFormat(", %d epochs of %d samples, ", settings.epochs, settings.samples) +
           count_devices(settings.devices);
@@ -114,6 +119,7 @@ Json settings_of(const Settings& settings) {
                {"samples", settings.samples},
                {"epochs", settings.epochs}};
   add_common(settings.flags, settings.devices, json);
+  json["skip_epochs"] = settings.flags.skip_epochs;
   if (!settings.balance.empty()) {
     add_pipeline(settings.flags, settings.chunks, settings.balance, json);
     if (settings.graphs) json["graphs"] = true;
@@ -150,6 +156,7 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   outcome.note = describe(settings);
   outcome.settings = settings_of(settings);
   *context.out << "\n" << settings.name << ": " << outcome.note << std::endl;
+  const MemoryLimit limit(limit_of_run(settings.devices));
   const std::unique_ptr<Trainer> trainer = make_trainer(settings);
   const int64_t rows = std::min(settings.batch_size, settings.samples);
   const at::Tensor input =
@@ -165,9 +172,9 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   options.trace = settings.flags.trace;
   run_speed(*trainer, optimizer, input, target, options, context, outcome);
   if (settings.flags.explain && outcome.origin == Origin::kMeasured) {
-    outcome.settings["diagnosis"] =
-        explain_run(*trainer, input, target, task_of(settings).loss,
-                    balance::parse_schedule(settings.flags.schedule), settings.name, context);
+    outcome.settings["diagnosis"] = explain_run(*trainer, input, target, task_of(settings).loss,
+                                                balance::parse_schedule(settings.flags.schedule),
+                                                kParamScale, settings.name, context);
   }
 }
 

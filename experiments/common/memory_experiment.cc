@@ -1,7 +1,10 @@
 #include "experiments/common/memory_experiment.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -14,9 +17,14 @@
 #include "command/interrupt.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
+#include "experiments/common/explain_run.h"
 #include "experiments/common/flags.h"
+#include "experiments/common/memory_limit.h"
 #include "experiments/common/memory_run.h"
+#include "experiments/common/trace.h"
+#include "experiments/common/trainer.h"
 #include "experiments/common/variants.h"
+#include "gpipe/timeline/timeline.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::experiments {
@@ -100,7 +108,7 @@ std::string describe(const Settings& settings) {
   return settings.note.empty() ? text : text + "; " + settings.note;
 }
 
-Json settings_of(const Settings& settings) {
+Json settings_of(const Settings& settings, const CommonFlags& flags, Origin way) {
   const MemoryRun& run = settings.run;
   Json json = {{"network", run.network.name},
                {"batch_size", run.batch},
@@ -110,6 +118,11 @@ Json settings_of(const Settings& settings) {
     json["balance"] = run.balance;
     json["checkpoint"] = settings.checkpoint;
     json["schedule"] = settings.schedule;
+  }
+  if (way == Origin::kMeasured) {
+    add_common(flags, run.devices, json);
+  } else {
+    json["scale"] = to_text(Scale::kFull);
   }
   return json;
 }
@@ -154,22 +167,51 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
   outcome.origin = Origin::kPlanned;
 }
 
-void measure(const Settings& settings, Outcome& outcome, const RunContext& context) {
-  fill(settings, run_memory(settings.run, checking(context)), /*out_of_memory=*/false, outcome);
-  outcome.origin = Origin::kMeasured;
+// A pipeline of its own, for the one that was measured is gone, and its memory with it.
+Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
+  const MemoryRun& run = settings.run;
+  const Task task = {[&run] {
+                       at::manual_seed(run.seed);
+                       return run.network.make();
+                     },
+                     [&run](const at::Tensor& output, const at::Tensor& target) {
+                       return models::loss_of(run.network.loss, output, target);
+                     }};
+  const MemoryLimit limit(limit_of_run(run.devices));
+  const std::unique_ptr<Trainer> trainer =
+      run.balance.empty() ? make_naive_trainer(task, run.devices.front())
+                          : make_pipeline_trainer(task,
+                                                  GPipeOptions(run.balance)
+                                                      .devices(run.devices)
+                                                      .chunks(run.chunks)
+                                                      .checkpoint(run.checkpoint),
+                                                  run.schedule);
+  return explain_run(*trainer, models::random_input(run.network, run.batch, run.devices.front()),
+                     models::random_target(run.network, run.batch, run.devices.back()), task.loss,
+                     run.schedule, static_cast<double>(settings.copies), name, context);
 }
 
-RunVariant runner(Settings settings, Origin way) {
-  return [settings = std::move(settings), way](Outcome& outcome, const RunContext& context) {
+void measure(Settings settings, const CommonFlags& flags, const std::string& name, Outcome& outcome,
+             const RunContext& context) {
+  Timeline timeline;
+  if (!flags.trace.empty()) settings.run.observer = timeline.observer();
+  const MemoryFigures figures = run_memory(settings.run, checking(context));
+  fill(settings, figures, /*out_of_memory=*/false, outcome);
+  outcome.origin = Origin::kMeasured;
+  if (!flags.trace.empty()) {
+    write_trace(flags.trace, name, timeline, figures.routes, context.out);
+  }
+  if (flags.explain) outcome.settings["diagnosis"] = explain(settings, name, context);
+}
+
+RunVariant runner(const std::string& name, Settings settings, const CommonFlags& flags,
+                  Origin way) {
+  return [name, settings = std::move(settings), flags, way](Outcome& outcome,
+                                                            const RunContext& context) {
     outcome.note = describe(settings);
-    outcome.settings = settings_of(settings);
-    try {
-      way == Origin::kPlanned ? plan(settings, outcome, context)
-                              : measure(settings, outcome, context);
-    } catch (const command::Interrupted&) {
-      // Nothing but a whole run has a peak.
-      outcome.note = "stopped before it was done; " + outcome.note;
-    }
+    outcome.settings = settings_of(settings, flags, way);
+    way == Origin::kPlanned ? plan(settings, outcome, context)
+                            : measure(settings, flags, name, outcome, context);
   };
 }
 
@@ -177,10 +219,6 @@ RunVariant runner(Settings settings, Origin way) {
 void check(const CommonFlags& flags) {
   if (flags.epochs) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
-  }
-  if (!flags.trace.empty() || flags.explain) {
-    throw std::invalid_argument(std::string(flags.explain ? "--explain" : "--trace") +
-                                ": a memory experiment takes no times");
   }
 }
 
@@ -238,7 +276,7 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         settings.run.optimizer = balance::parse_optimizer(experiment.optimizer);
         settings.copies = experiment.copies;
         settings.note = variant.note;
-        return runner(std::move(settings), way);
+        return runner(name, std::move(settings), own, way);
       });
   if (has_way(plan.variants, Origin::kPlanned)) {
     plan.remarks.push_back(absl::StrFormat(

@@ -52,6 +52,12 @@ int64_t available_memory() {
   return least.value_or(0);
 }
 
+int64_t limit_of_run(const std::vector<c10::Device>& devices) {
+  const bool only_cpu = std::all_of(devices.begin(), devices.end(),
+                                    [](c10::Device device) { return device.is_cpu(); });
+  return only_cpu ? available_memory() : 0;
+}
+
 MemoryLimit::MemoryLimit(int64_t bytes) {
   const std::optional<int64_t> now = field("/proc/self/status", "VmData:");
   if (bytes <= 0 || !now || getrlimit(RLIMIT_DATA, &before_) != 0) return;

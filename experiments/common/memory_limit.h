@@ -5,15 +5,21 @@
 #ifndef GPIPE_EXPERIMENTS_COMMON_MEMORY_LIMIT_H_
 #define GPIPE_EXPERIMENTS_COMMON_MEMORY_LIMIT_H_
 
+#include <c10/core/Device.h>
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace gpipe::experiments {
 
 // What this process can still use, in bytes: what the machine has available, or the rest of what a
 // container (cgroup) may use if that is less. 0: not known.
 int64_t available_memory();
+
+// The limit of a run on these devices: available_memory() if the CPU is the only one. With a GPU
+// there is none, for its driver's mappings are no memory that is used.
+int64_t limit_of_run(const std::vector<c10::Device>& devices);
 
 // While it lives, the process can have at most `bytes` more than now: beyond that LibTorch and
 // `new` throw. 0: no limit. A limit set from outside (ulimit -d) stays if it is lower.

@@ -5,9 +5,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "balance/caching_allocator.h"
 #include "experiments/common/memory_limit.h"
@@ -32,22 +30,29 @@ void count_parameters(const torch::nn::Sequential& network, MemoryFigures& figur
   }
 }
 
-// One training step, without the optimizer's.
-std::function<void()> step_of(const MemoryRun& run, torch::nn::Sequential& network,
-                              const at::Tensor& input, const at::Tensor& target,
-                              const std::function<void()>& check) {
+// One training step, without the optimizer's. Whether it is the last one is told.
+std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& network,
+                                  const at::Tensor& input, const at::Tensor& target,
+                                  const std::function<void()>& check, MemoryFigures& figures) {
   const LossFn loss = loss_of(run.network);
   if (run.balance.empty()) {
     network->to(run.devices.front());
-    return [=]() mutable { loss({network->forward(input)}, {target}).backward(); };
+    return [=](bool /*last*/) mutable { loss({network->forward(input)}, {target}).backward(); };
   }
   GPipe pipe(
       network,
       GPipeOptions(run.balance).devices(run.devices).chunks(run.chunks).checkpoint(run.checkpoint));
+  figures.routes = pipe->routes();
   StepOptions options;
   if (run.schedule) options.schedule(run.schedule);
-  options.on_event([check](const Event& /*event*/) { check(); });
-  return [=]() mutable { pipe->step({input}, {target}, loss, options); };
+  return [=, observer = run.observer](bool last) mutable {
+    StepOptions watched = options;
+    watched.on_event([&](const Event& event) {
+      check();
+      if (last && observer) observer(event);
+    });
+    pipe->step({input}, {target}, loss, watched);
+  };
 }
 
 }  // namespace
@@ -60,10 +65,7 @@ int64_t MemoryFigures::total() const {
 
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check) {
   MemoryFigures figures;
-  const bool only_cpu = std::all_of(run.devices.begin(), run.devices.end(),
-                                    [](c10::Device device) { return device.is_cpu(); });
-  std::optional<MemoryLimit> limit;
-  if (only_cpu) limit.emplace(available_memory());
+  const MemoryLimit limit(limit_of_run(run.devices));
   PeakMemory memory(run.devices);
   at::manual_seed(run.seed);
   torch::nn::Sequential network = run.network.make();
@@ -71,12 +73,12 @@ MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& chec
   check();
   const at::Tensor input = models::random_input(run.network, run.batch, run.devices.front());
   const at::Tensor target = models::random_target(run.network, run.batch, run.devices.back());
-  const std::function<void()> step = step_of(run, network, input, target, check);
+  const std::function<void(bool)> step = step_of(run, network, input, target, check, figures);
   const std::unique_ptr<torch::optim::Optimizer> optimizer = run.optimizer(network->parameters());
   memory.reset();
   for (int k = 0; k < kSteps; ++k) {
     check();
-    step();
+    step(k + 1 == kSteps);
     optimizer->step();
   }
   figures.peaks = memory.peaks();

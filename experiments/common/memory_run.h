@@ -7,11 +7,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "balance/memory_plan.h"
 #include "experiments/common/peak_memory.h"
 #include "gpipe/checkpoint.h"
+#include "gpipe/runtime/observer.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 #include "models/by_name.h"
 
@@ -29,12 +32,14 @@ struct MemoryRun {
   ScheduleGenerator schedule;
   balance::MakeOptimizer optimizer;
   uint64_t seed = 0;
+  Observer observer;  // is told about the last step's actions, if there is one
 };
 
 struct MemoryFigures {
   int64_t parameters = 0;  // their number
   int64_t parameter_bytes = 0;
   std::vector<DevicePeak> peaks;  // of each device once
+  std::optional<Routes> routes;   // of a pipeline that was run
 
   int64_t total() const;  // of the peaks
 };

@@ -8,11 +8,14 @@
 #include "experiments/common/measured_speed.h"
 #include "experiments/common/scale.h"
 #include "experiments/common/simulated_rows.h"
+#include "experiments/common/simulation_flags.h"
 #include "experiments/common/variants.h"
 
 namespace gpipe::experiments {
 Plan plan_speed(const SpeedExperiment& experiment) {
-  const CommonFlags flags = read_common_flags();
+  CommonFlags flags = read_common_flags();
+  flags.for_measured = first_given({"samples", "graphs"});
+  flags.for_simulated = given_simulation_flag();
   check_measured_speed_flags();
   const SimulatedRows simulated(experiment, simulation_flags());
   Plan plan;

@@ -4,17 +4,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "command/command_line.h"
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/run.h"
+#include "gpipe/internal/usable_cores.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -34,6 +35,8 @@ void run_variant(const Variant& variant, const RunContext& context, Outcome& out
                  bool& failed) {
   try {
     variant.run(outcome, context);
+  } catch (const command::Interrupted&) {  // of what has no figure until it is whole
+    outcome.note = "stopped before it was done; " + outcome.note;
   } catch (const std::exception& error) {
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
@@ -50,7 +53,7 @@ void run_variant(const Variant& variant, const RunContext& context, Outcome& out
 }
 
 std::string describe_machine() {
-  const unsigned cores = std::thread::hardware_concurrency();
+  const int64_t cores = internal::usable_cores();
   return command::describe_build() + "; " + std::to_string(cores) +
          (cores == 1 ? " core" : " cores");
 }

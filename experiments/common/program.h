@@ -20,7 +20,8 @@ struct RunContext {
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
 };
 
-// Fills the outcome as results come. If it throws, what is there is shown, labeled failed.
+// Fills the outcome as results come. If it throws, what is there is shown, labeled failed. What has
+// no figure until it is whole throws command::Interrupted after Ctrl-C: it is labeled not run.
 using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
 
 // One row of the table.

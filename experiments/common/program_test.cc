@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "command/interrupt.h"
 
 ABSL_FLAG(int64_t, test_rows, 0, "Rows.");
 
@@ -163,6 +164,18 @@ TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
               AllOf(HasSubstr("first       interrupted   1.00"),
                     HasSubstr("second: stopped before it began"), HasSubstr("--resume goes on")));
   EXPECT_EQ(json()["rows"][0]["origin"], "interrupted");
+}
+
+TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNoFailure) {
+  plan_.variants.push_back(
+      {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext& context) {
+         outcome.note = "tiny";
+         std::raise(SIGINT);
+         if (context.interrupted()) throw command::Interrupted();
+       }});
+  EXPECT_EQ(run(), 130);
+  EXPECT_EQ(json()["rows"][0]["origin"], "not run");
+  EXPECT_EQ(json()["rows"][0]["note"], "stopped before it was done; tiny");
 }
 
 TEST_F(ProgramTest, TheTableIsPrintedAlsoWhereTheJsonCannotBeWritten) {

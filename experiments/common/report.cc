@@ -85,9 +85,10 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
   }
 }
 
-// The number of "1.539", "4.294×" or "20.3 GiB"; none for a text that is none.
+// The number of "1.539", "4.294×", "20.3 GiB" or "3.8GB"; none for a text that is none. Their GB
+// are as they are: whether they are GiB is not known.
 std::optional<double> number(std::string text) {
-  absl::StrReplaceAll({{"×", ""}, {" GiB", ""}}, &text);
+  absl::StrReplaceAll({{"×", ""}, {" GiB", ""}, {"GB", ""}}, &text);
   double value = 0;
   if (absl::SimpleAtod(text, &value)) return value;
   return std::nullopt;
@@ -126,7 +127,10 @@ std::string published_of(const PublishedRow& row, const Column& column, const st
 // Our figure as a multiple of the published one.
 std::optional<double> compare(const PublishedRow& row, const Outcome& outcome,
                               const Column& column) {
-  if (column.compared_with.empty() || outcome.way == Origin::kMeasured) return std::nullopt;
+  const Json& settings = outcome.settings;
+  const bool another = outcome.way == Origin::kMeasured &&
+                       (settings.value("scale", "") != "full" || settings.contains("changed"));
+  if (column.compared_with.empty() || another) return std::nullopt;
   const std::optional<double> ours = figure_of(outcome, column);
   const std::optional<double> theirs = number(published_of(row, column, column.compared_with));
   if (!ours || !theirs || *theirs == 0) return std::nullopt;

@@ -36,8 +36,9 @@ struct Column {
   std::string key;                   // of the JSON, e.g. "top1_error_percent"
   std::string heading;               // of the table, with the unit, e.g. "top-1 error (%)"
   std::vector<std::string> sources;  // whose published figures are shown beside ours
-  // The source that planned and simulated figures are divided by, in a column of its own. Measured
-  // ones, of other machines, are not compared. Empty: no such column.
+  // The source that ours are divided by, in a column of its own. Measured ones are compared where
+  // they are of the published size: setting "scale" is full and "changed" not there. Empty: no such
+  // column.
   std::string compared_with = {};
 };
 

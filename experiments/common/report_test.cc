@@ -120,6 +120,24 @@ TEST(Report, JsonHasTheSameAsNumbers) {
   EXPECT_EQ(json["rows"][4]["note"], "not asked for (--experiment)");
 }
 
+TEST(Report, OnlyWhatWasMeasuredAtFullScaleIsCompared) {
+  PublishedTable compared = table();
+  compared.columns[1].compared_with = "them";
+  bool changed = false;
+  const auto ratio = [&](const char* scale) {
+    Outcome outcome = measured(1, 3);
+    outcome.settings["scale"] = scale;
+    if (changed) outcome.settings["changed"] = "--batch_size";
+    const Json json = Json::parse(Report(compared, {{"plain", outcome}}).to_json());
+    return json["rows"][1]["figures"]["rate"]["compared"];
+  };
+  EXPECT_EQ(ratio("full"), 1.5);
+  changed = true;
+  EXPECT_TRUE(ratio("full").is_null());
+  changed = false;
+  EXPECT_TRUE(ratio("smoke").is_null());
+}
+
 TEST(Report, NoRatioWithoutItsReference) {
   Report report(table(), {{"pipeline", measured(1, 2)}});
   EXPECT_TRUE(Json::parse(report.to_json())["rows"][2]["figures"]["speed_up"]["ours"].is_null());

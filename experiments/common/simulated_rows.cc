@@ -1,67 +1,19 @@
 #include "experiments/common/simulated_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <ostream>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "balance/profile_file.h"
-#include "command/files.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/layer_costs.h"
-#include "meta/meta_scope.h"
-
-ABSL_FLAG(
-    std::string, profile, "",
-    "Simulate with the layers' times of this file, which "
-    "tools/bazel run -c opt //balance -- --save_profile=FILE writes. Default: FLOPs and bytes "
-    "of each layer, at the speed that gives the table's reference its published throughput.");
-ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwidth,
-          "Simulate with links of so many bytes per second between devices; 0: transfers take only "
-          "their latency. (About PCIe 3 x16 if not given.)");
-ABSL_FLAG(double, link_latency, gpipe::experiments::SimulatedMachine().latency,
-          "Simulate with so many seconds that a transfer takes beside its bytes.");
-ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhead,
-          "Simulate with so many seconds that a partition's forward or backward takes beside its "
-          "layers.");
 
 namespace gpipe::experiments {
 namespace {
-
-double seconds_flag(const char* flag, double value) {
-  if (std::isfinite(value) && value >= 0) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
-}
-
-balance::SavedProfile load(const std::string& file, const SpeedNetwork& network) {
-  balance::SavedProfile saved = balance::load_profile(file);
-  const std::string& name = network.model.name;
-  const std::string advice =
-      "; write one with tools/bazel run -c opt //balance -- --model=" + name +
-      " --save_profile=" + file;
-  if (!saved.model.empty() && saved.model != name) {
-    throw std::invalid_argument("--profile=" + file + " is of " + saved.model +
-                                ", but this table's network is " + name + advice);
-  }
-  const auto layers = [&] {
-    const MetaScope meta;
-    return network.model.make()->size();
-  }();
-  if (saved.profile.layers.size() != layers) {
-    throw std::invalid_argument("--profile=" + file + " has " +
-                                std::to_string(saved.profile.layers.size()) + " layers, but " +
-                                network.title + " has " + std::to_string(layers) + advice);
-  }
-  return saved;
-}
 
 std::string text(const SimulatedMachine& machine) {
   const std::string bandwidth =
@@ -71,15 +23,6 @@ std::string text(const SimulatedMachine& machine) {
 }
 
 }  // namespace
-
-SimulationSettings simulation_flags() {
-  SimulationSettings settings;
-  settings.profile = command::user_path(absl::GetFlag(FLAGS_profile));
-  settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
-  settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
-  settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));
-  return settings;
-}
 
 struct SimulatedRows::State {
   SpeedExperiment experiment;
@@ -122,6 +65,7 @@ struct SimulatedRows::State {
 
   Json settings_of(const SpeedVariant& variant, const SimulatedSpeed& speed) const {
     Json json = {{"network", network.title},
+                 {"scale", to_text(Scale::kFull)},
                  {"batch_size", variant.batch_size},
                  {"samples", experiment.samples},
                  {"costs", device.empty() ? Json("nominal") : Json(device)},
@@ -177,9 +121,10 @@ SimulatedRows::SimulatedRows(const SpeedExperiment& experiment, const Simulation
         nominal_costs(state_->network.model.make, state_->network.model.row, tesla_p40());
     return;
   }
-  const balance::SavedProfile saved = load(settings.profile, state_->network);
+  const balance::SavedProfile saved =
+      load_profile_of(settings.profile, state_->network.model, state_->network.title);
   state_->costs = measured_costs(saved.profile);
-  state_->device = saved.profile.device.empty() ? "a device without a name" : saved.profile.device;
+  state_->device = device_of(saved);
   state_->profiled_rows = saved.profile.batch_rows;
 }
 

@@ -6,20 +6,10 @@
 #include <string>
 
 #include "experiments/common/program.h"
-#include "experiments/common/simulated_speed.h"
+#include "experiments/common/simulation_flags.h"
 #include "experiments/common/speed_experiment.h"
 
 namespace gpipe::experiments {
-
-// What is simulated with.
-struct SimulationSettings {
-  std::string profile;  // a file of //balance --save_profile; empty: none
-  SimulatedMachine machine;
-};
-
-// --profile, --link_bandwidth, --link_latency, --action_overhead. Throws std::invalid_argument for
-// values out of range.
-SimulationSettings simulation_flags();
 
 // The published settings of each variant, fill-drain among them, whatever the other flags say.
 //

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "balance/profile_file.h"
+#include "experiments/common/simulation_flags.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -131,10 +132,11 @@ TEST_F(ProfiledTest, TimesAreThoseOfTheProfile) {
 TEST_F(ProfiledTest, OneOfAnotherNetworkIsRefused) {
   saved_.model = "tiny:5";
   balance::save_profile(settings_.profile, saved_);
-  EXPECT_THAT([&] { SimulatedRows(tiny(), settings_); },
-              ThrowsMessage<std::invalid_argument>(
-                  AllOf(HasSubstr("is of tiny:5, but this table's network is tiny:4"),
-                        HasSubstr("--model=tiny:4 --save_profile="))));
+  EXPECT_THAT(
+      [&] { SimulatedRows(tiny(), settings_); },
+      ThrowsMessage<std::invalid_argument>(AllOf(
+          HasSubstr("is of tiny:5, but this table's network is tiny:4"),
+          HasSubstr("--model=tiny:4 --partitions=1 --chunks=1 --batch=ROWS --save_profile="))));
   saved_.model.clear();
   saved_.profile.layers.pop_back();
   balance::save_profile(settings_.profile, saved_);

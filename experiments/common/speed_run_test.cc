@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace gpipe::experiments {
@@ -43,7 +42,7 @@ class Recorder : public Trainer {
     return 0;
   }
   at::Tensor predict(const at::Tensor& input) override { return input; }
-  void observe(Observer observer) override { observer_ = std::move(observer); }
+  void observe(const Observer& observer) override { observer_ = observer; }
   torch::nn::Module& module() override { return *model_; }
   c10::Device input_device() const override { return c10::kCPU; }
   c10::Device target_device() const override { return c10::kCPU; }

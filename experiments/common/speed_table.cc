@@ -7,6 +7,7 @@ namespace {
 
 constexpr char kTorchgpipe[] = "torchgpipe";
 constexpr char kHuang[] = "Huang et al.";
+constexpr char kScript[] = "its script";
 
 }  // namespace
 
@@ -27,7 +28,9 @@ PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>
   for (const SpeedRow& of : rows) {
     PublishedRow row = {of.experiment, {}, ""};
     add(row, throughput, kTorchgpipe, of.throughput);
+    add(row, throughput, kScript, of.script_throughput);
     add(row, speed_up, kTorchgpipe, of.torchgpipe);
+    add(row, speed_up, kScript, of.script);
     add(row, speed_up, kHuang, of.huang);
     table.rows.push_back(row);
   }

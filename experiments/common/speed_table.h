@@ -15,6 +15,9 @@ struct SpeedRow {
   std::string throughput;  // torchgpipe's, images per second
   std::string torchgpipe;  // its speed-up
   std::string huang = {};  // that of Huang et al.
+  // Another run of torchgpipe's, by a script in its repository.
+  std::string script_throughput = {};
+  std::string script = {};  // its speed-up
 };
 
 // Columns: "throughput" and its ratio to the first row's, "speed_up", which is compared with

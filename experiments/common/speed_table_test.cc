@@ -25,6 +25,10 @@ TEST(SpeedTable, HasTheSourcesThatHaveFigures) {
   EXPECT_EQ(table.of, "throughput");
   EXPECT_EQ(table.reference, "plain");
   EXPECT_NO_THROW(Report(table, {}));
+  const PublishedTable both = speed_table("June", {{"plain", "", "1", "1", "100.506", "1.000"}});
+  EXPECT_THAT(both.columns[0].sources, ElementsAre("its script"));
+  EXPECT_THAT(both.columns[1].sources, ElementsAre("torchgpipe", "its script", "Huang et al."));
+  EXPECT_EQ(both.rows[0].figures.at("throughput").at("its script"), "100.506");
   EXPECT_THAT(speed_table("June", {{"plain", "", "1"}}).columns[0].sources, IsEmpty());
 }
 

@@ -2,10 +2,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "command/files.h"
 #include "gpipe/timeline/chrome_trace.h"
+#include "gpipe/timeline/simulate_again.h"
 #include "gpipe/timeline/time_split_text.h"
 #include "gpipe/timeline/timeline_svg.h"
 
@@ -20,20 +23,30 @@ std::string trace_file(const std::string& path, const std::string& variant) {
 void write_trace(const std::string& path, const std::string& title, const Timeline& timeline,
                  const std::optional<Routes>& routes, std::ostream* out) {
   const std::vector<StepTimeline> steps = timeline.steps();
-  if (steps.empty()) return;
+  if (steps.empty()) {
+    throw std::runtime_error("no step was run, so --trace=" + path + " is not written");
+  }
+  const std::optional<StepTimeline> again = simulate_again(steps.back(), routes);
   if (out != nullptr) {
     *out << title << ", the last whole step; " << to_text(split_time(steps.back(), routes))
          << std::flush;
   }
   if (std::filesystem::path(path).extension() == ".svg") {
-    command::write_result(path, to_svg({{"measured", steps.back()}}, title));
+    std::vector<TimelinePanel> panels = {{"measured", steps.back()}};
+    if (again) panels.push_back({"simulated: medians of the same actions, nothing else", *again});
+    command::write_result(path, to_svg(panels, title));
     return;
   }
-  TraceProcess process;
-  process.name = title;
-  process.steps = {steps.back()};
-  process.routes = routes;
-  command::write_result(path, to_chrome_trace({process}));
+  std::vector<TraceProcess> processes(again ? 2 : 1);
+  processes[0].name = title;
+  processes[0].steps = {steps.back()};
+  processes[0].routes = routes;
+  if (again) {
+    processes[1].name = title + ", simulated";
+    processes[1].steps = {*again};
+    processes[1].routes = routes;
+  }
+  command::write_result(path, to_chrome_trace(processes));
 }
 
 }  // namespace gpipe::experiments

@@ -3,19 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
 namespace gpipe::experiments {
 namespace {
 
+using Json = nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 TEST(TraceFile, HasTheVariantBeforeItsEnding) {
   EXPECT_EQ(trace_file("/a.b/trace.json", "pipeline-2"), "/a.b/trace.pipeline-2.json");
@@ -37,19 +40,31 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
   const Observer observer = timeline.observer();
   const Event::Time now = std::chrono::steady_clock::now();
   for (int64_t run = 0; run < 2; ++run) {
-    const Action action{ActionKind::kForward, 0, static_cast<int32_t>(run)};
+    const Action action{ActionKind::kForward, 0, 0};
     observer({Event::Edge::kBegin, action, 0, now, false, {}, {}, run});
-    observer(
-        {Event::Edge::kEnd, action, 0, now + std::chrono::milliseconds(2), false, {}, {}, run});
+    observer({Event::Edge::kEnd,
+              action,
+              0,
+              now + std::chrono::milliseconds(run + 1),
+              false,
+              {},
+              {},
+              run});
   }
   std::ostringstream out;
   const std::string trace = written("trace.json", timeline, &out);
-  EXPECT_THAT(trace, HasSubstr("F0.1"));
-  EXPECT_THAT(trace, Not(HasSubstr("F0.0")));
+  // Its one action, and the simulated one.
+  const Json events = Json::parse(trace).at("traceEvents");
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const Json& event) { return event.at("name") == "F0.0"; }),
+            2);
   EXPECT_THAT(out.str(), StartsWith("pipeline-1, the last whole step; a step: 2 ms on 1 worker"));
   EXPECT_THAT(out.str(), HasSubstr("compute"));
   EXPECT_THAT(written("trace.svg", timeline, nullptr), StartsWith("<svg"));
-  EXPECT_EQ(written("none.json", Timeline(), nullptr), "");
+  EXPECT_THAT(written("trace.svg", timeline, nullptr), HasSubstr("simulated"));
+  EXPECT_THAT(trace, HasSubstr("pipeline-1, simulated"));
+  EXPECT_THAT([] { written("none.json", Timeline(), nullptr); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("no step was run")));
   EXPECT_THROW(write_trace("/dev/null/t.json", "t", timeline, std::nullopt, nullptr),
                std::runtime_error);
 }

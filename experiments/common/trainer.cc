@@ -87,7 +87,7 @@ class PipelineTrainer : public Trainer {
     return pipe_->forward(input.to(input_device(), true));
   }
 
-  void observe(Observer observer) override { step_options_.on_event(std::move(observer)); }
+  void observe(const Observer& observer) override { step_options_.on_event(observer); }
   std::optional<Routes> routes() const override { return pipe_->routes(); }
 
   torch::nn::Module& module() override { return *pipe_; }

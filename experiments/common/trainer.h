@@ -44,7 +44,7 @@ class Trainer {
 
   // Who is told about the actions of the next steps (gpipe/runtime/observer.h); empty: nobody. Only
   // pipelines have any.
-  virtual void observe(Observer /*observer*/) {}
+  virtual void observe(const Observer& /*observer*/) {}
   // The routes of a pipeline; none for others.
   virtual std::optional<Routes> routes() const { return std::nullopt; }
 

@@ -46,11 +46,17 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     return measured && variant.pipeline &&
            std::find(asked.begin(), asked.end(), variant.name) != asked.end();
   });
-  if (const std::string flag = flags.changes_what_runs(); !measured && !flag.empty()) {
+  std::string flag = flags.changes_what_runs();
+  if (flag.empty() && flags.explain) flag = "--explain";
+  if (!measured && !flag.empty()) {
     throw std::invalid_argument(flag + " is for measured rows; rows at full size (" +
                                 to_text(asked_ways.front()) +
                                 ") are as published. //balance and //balance:memory_plan predict "
                                 "any other setting");
+  }
+  if (!flags.for_simulated.empty() &&
+      std::find(asked_ways.begin(), asked_ways.end(), Origin::kSimulated) == asked_ways.end()) {
+    throw std::invalid_argument(flags.for_simulated + " is for simulated rows, and none is made");
   }
   if (!flags.trace.empty() && traced == 0) {
     throw std::invalid_argument("--trace=" + flags.trace +
@@ -60,7 +66,13 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
   std::string refusals;
   bool fits = false;
   for (const auto& [name, pipeline] : known) {
-    if (std::find(asked.begin(), asked.end(), name) == asked.end()) continue;
+    if (std::find(asked.begin(), asked.end(), name) == asked.end()) {
+      if (!named) {
+        variants.push_back({name, asked_ways.front(),
+                            "not among the defaults; --experiment=" + name + " runs it", nullptr});
+      }
+      continue;
+    }
     if (named && !pipeline && flags.for_pipelines()) {
       throw std::invalid_argument(given(flags) + " is for pipelines, not for " + name);
     }

@@ -21,11 +21,13 @@ struct VariantName {
 // kSimulated). Each is made by `make` with the flags that apply to it: --trace has the file of each
 // measured pipeline, with its name in it if there are several.
 //
+// Variants that `defaults` leave out are shown as well, with the way to run them.
+//
 // `make` throws std::invalid_argument if flags do not fit its variant. A variant that was named
 // must fit. A default variant that does not fit is shown in the table with the reason, and default
 // variants that are not pipelines do not see --chunks and --balance. Throws std::invalid_argument
 // for unknown names, for a named variant that does not fit, and if a flag (--trace as well) fits
-// none of the variants that it is for.
+// none of the variants that it is for, or is for another way than those that are asked for.
 using MakeVariant =
     std::function<RunVariant(const CommonFlags& flags, const std::string& name, Origin way)>;
 std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& defaults,

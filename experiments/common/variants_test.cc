@@ -42,12 +42,33 @@ std::vector<std::string> names(const std::vector<Variant>& variants) {
 TEST(MakeVariants, NamedOrDefault) {
   CommonFlags flags;
   EXPECT_THAT(names(made(flags)), ElementsAre("plain", "pipeline-2", "deep"));
-  EXPECT_THAT(names(made(flags, "plain,deep")), ElementsAre("plain", "deep"));
+  const std::vector<Variant> variants = made(flags, "plain,deep");
+  EXPECT_THAT(names(variants), ElementsAre("plain", "pipeline-2", "deep"));
+  EXPECT_EQ(variants[0].refusal, "");
+  EXPECT_THAT(variants[1].refusal, HasSubstr("--experiment=pipeline-2 runs it"));
   flags.experiment = "deep,plain,deep";
   EXPECT_THAT(names(made(flags)), ElementsAre("plain", "deep"));
   flags.experiment = "depp";
   EXPECT_THAT([&] { made(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
+}
+
+TEST(MakeVariants, FlagsOfAWayThatIsNotAskedForAreRefused) {
+  const auto of = [](const std::string& ways, const std::string& measured,
+                     const std::string& simulated) {
+    CommonFlags flags;
+    flags.ways = ways;
+    flags.for_measured = measured;
+    flags.for_simulated = simulated;
+    return make_variants(flags, "all", kKnown, {Origin::kMeasured, Origin::kSimulated}, make);
+  };
+  EXPECT_EQ(of("", "--samples", "--profile").size(), 6u);
+  EXPECT_EQ(of("measured", "--samples", "").size(), 3u);
+  EXPECT_EQ(of("simulated", "", "--profile").size(), 3u);
+  EXPECT_THAT([&] { of("simulated", "--samples", ""); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--samples is for measured rows")));
+  EXPECT_THAT([&] { of("measured", "", "--profile"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--profile is for simulated rows")));
 }
 
 TEST(MakeVariants, ATraceIsOfMeasuredPipelines) {
@@ -80,14 +101,19 @@ TEST(MakeVariants, ATraceIsOfMeasuredPipelines) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
 }
 
+// Those that run.
+std::vector<std::string> labels(const std::vector<Variant>& variants) {
+  std::vector<std::string> labels;
+  for (const Variant& variant : variants) {
+    if (variant.refusal.empty()) labels.push_back(variant.name + " " + to_text(variant.way));
+  }
+  return labels;
+}
+
 TEST(MakeVariants, EachOnceForEveryWay) {
   const auto labels = [](const CommonFlags& flags) {
-    std::vector<std::string> labels;
-    for (const Variant& variant : make_variants(flags, "plain,deep", kKnown,
-                                                {Origin::kMeasured, Origin::kSimulated}, make)) {
-      labels.push_back(variant.name + " " + to_text(variant.way));
-    }
-    return labels;
+    return gpipe::experiments::labels(
+        make_variants(flags, "plain,deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make));
   };
   CommonFlags flags;
   EXPECT_THAT(labels(flags),
@@ -108,7 +134,8 @@ TEST(MakeVariants, TellsWhichWaysThereAre) {
 
 TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
   const auto made = [](const CommonFlags& flags) {
-    return make_variants(flags, "deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make);
+    return labels(
+        make_variants(flags, "deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make));
   };
   CommonFlags flags;
   flags.ways = "simulated,simulated";

@@ -33,6 +33,11 @@ class Catalog(unittest.TestCase):
                          ["--scale=small", "--edition=2019-06", "--devices=cpu", "--data=fake"])
         self.assertEqual(catalog.Experiment("x", "X", (), 1).flags("small", data="fake"), ["--scale=small"])
 
+    def test_flags_of_the_rivals(self):
+        self.assertEqual(catalog.rivals_flags("full"), [])
+        self.assertEqual(catalog.rivals_flags("small", "python3"), ["--rivals=python3"])
+        self.assertIn("--stages=2", catalog.rivals_flags("smoke"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -27,6 +27,10 @@ grep -q 'id="plotly"' "${work}/page/index.html" || { echo "FAILED: no library in
 check "a folder relative to the user's" 1 "written: ${work}/here/index.html" \
   env BUILD_WORKING_DIRECTORY="${work}" experiments/report/report --output=here --minutes=0
 
+# With the programs that it needs.
+check "rivals" 2 "--json: /no/such/folder/file cannot be written" \
+  experiments/rivals/rivals --json=/no/such/folder/file
+
 # Started by its path in bazel-bin, where the runfiles lie beside it.
 mkdir -p "${work}/bin"
 cp experiments/report/report "${work}/bin/report"

@@ -15,7 +15,8 @@ rect { fill: #1763c6 } @media (prefers-color-scheme: dark) { rect { fill: #6fb1f
 
 def _section(folder, name, heading, kinds, state=run.DONE, reason="", rivals=False, **others):
     table = json.loads((folder / (name + ".json")).read_text())
-    command = "tools/bazel run -c opt //experiments/{} -- --scale=smoke".format(name)
+    command = "tools/bazel run -c opt //experiments/" + \
+        ("rivals -- --rivals=python3 --stages=1,2,4 --rounds=5" if rivals else name + " -- --scale=smoke")
     result = run.Result(state, reason, command, 65, "2026-11-22 18:00 UTC", "smoke", ENVIRONMENT, json=table, **others)
     return page.Section(name, heading, result, kinds, rivals)
 
@@ -32,6 +33,6 @@ def report(folder, plotly=""):
          _section(folder, "made_rivals", "Rivals", (), rivals=True),
          page.Section("made_failure", "Made-up failure",
                       run.Result(run.FAILED, "exit code 1; it wrote no results", log_end="error: <no> memory & more")),
-         page.Section("made_later", "Made-up left out",
-                      run.Result(run.NOT_RUN, "there is no program experiments/whose_name/is_too_long/for_a_phone/by_some"))],
+         page.Section("made_later", "Made-up left out", run.Result(
+             run.NOT_RUN, "there is no program experiments/whose_name/is_too_long/for_a_phone/by_some"))],
         "Interrupted: what was reached by then is here, marked so. The rest was not run.", plotly)

@@ -54,8 +54,9 @@ def _view(section):
     """What the template needs of a section."""
     result = section.result
     table = result.json
-    view = {"name": section.name, "heading": section.heading, "result": result, "title": "", "counts": "", "grids": [], "notes": [],
-            "remarks": [], "plots": [], "pictures": [_picture(table, *picture) for picture in result.pictures],
+    view = {"name": section.name, "heading": section.heading, "rivals": section.rivals, "result": result, "title": "",
+            "counts": "", "grids": [], "notes": [], "remarks": [], "plots": [],
+            "pictures": [_picture(table, *picture) for picture in result.pictures],
             "commands": [], "command": result.command, "environment": result.environment}
     if table is None:
         return view
@@ -64,10 +65,12 @@ def _view(section):
     view["environment"] = {**result.environment, **environment_of(table)}
     if section.rivals:
         view["grids"] = rivals.grids(table)
-        view["remarks"] = view["remarks"] + rivals.remarks(table)
+        view["remarks"] = view["remarks"] + rivals.remarks(table, result.command)
+        view["commands"] = rivals.commands(table, result.command)
         view["plots"] = plots.of_rivals(table)
-        view["counts"] = "{} runs".format(len(table["rows"]))
+        view["counts"] = rivals.count(table)
     else:
+        view["environment"].update(tables.measured_with(table))
         view["command"] = result.command or tables.without_files(table.get("command") or "")
         view["grids"] = [tables.grid(table)]
         view["commands"] = tables.row_commands(table, table.get("command") or result.command)
@@ -128,11 +131,16 @@ def render(report):
     views = [_view(section) for section in report.sections]
     used = {row["origin"] for section in report.sections if section.result.json and not section.rivals
             for row in section.result.json["rows"]}
+    measured = [row for section in report.sections if section.result.json and not section.rivals
+                for row in section.result.json["rows"] if row["origin"] == "measured"]
     return environment.get_template("page.html.j2").render(
         report=report,
         sections=views,
         origins=[(origin, meaning) for origin, meaning in ORIGINS if origin in used],
         missing=tables.MISSING,
+        measured_full=any(map(tables.full_size, measured)),
+        measured_smaller=sorted({tables.scale_of(row) or report.scale for row in measured
+                                 if not tables.full_size(row)}),
         css=(HERE / "page.css").read_text(),
         js=(HERE / "page.js").read_text(),
         plots_json=script_safe([plot for view in views for plot in view["plots"]]),

@@ -44,6 +44,7 @@ class Page(unittest.TestCase):
         self.assertEqual(len(links.names), len(set(links.names)))
         inside = [target[1:] for target in links.targets if target.startswith("#")]
         self.assertGreater(len(inside), 20)
+        self.assertIn("which", inside)
         self.assertEqual([name for name in inside if name not in links.names], [])
 
     def test_needs_nothing_from_outside(self):
@@ -68,6 +69,29 @@ class Page(unittest.TestCase):
         self.assertNotIn("<script>alert", text)
         self.assertNotIn("</script><b>", text)
         self.assertNotIn("<img src=x>", text)
+
+    def test_what_is_measured_at_the_published_size_is_not_said_to_be_of_another(self):
+        def said(*scales):
+            report = golden_page.report(DATA)
+            report.sections = [section for section in report.sections if section.name == "made_speed"]
+            measured = [row for row in report.sections[0].result.json["rows"] if row["origin"] == "measured"]
+            for row, scale in zip(measured, scales):
+                row["settings"]["scale"] = scale
+            text = page_text.of(page.render(report))
+            self.assertEqual(len(measured), len(scales))
+            return ("is of another size" in text, "at --scale=full has that size" in text)
+
+        self.assertEqual(said("smoke", "smoke", "small"), (True, False))
+        self.assertEqual(said("full", "full", "full"), (False, True))
+        self.assertEqual(said("full", "smoke", "full"), (True, True))
+
+    def test_measured_rows_of_the_published_size_have_the_ratio_that_the_program_gives(self):
+        report = golden_page.report(DATA)
+        section = next(section for section in report.sections if section.name == "made_speed")
+        row = section.result.json["rows"][0]
+        row["settings"]["scale"] = "full"
+        row["figures"]["throughput"].update(ours=90.5, compared=0.944)
+        self.assertIn("measured^1 | 90.5 | 95.862 | 0.944 |", page_text.of(page.render(report)))
 
     def test_a_subtitle_does_not_repeat_the_heading(self):
         self.assertEqual(page.subtitle("U-Net memory: ours beside theirs", "U-Net memory"), "Ours beside theirs")

@@ -8,7 +8,8 @@ Where it is not there because memory ran out, the series' "marks" (a text or Non
 import re
 
 import rivals
-from tables import columns_of, figure_of, full_size, groups, is_number, partitions, published_value, ratio_key, series
+from tables import (columns_of, figure_of, full_size, groups, is_number, partitions, published_value, ratio_key,
+                    scale_of, series)
 
 # Whose figures are in which color: names of page.css's variables.
 _SOURCES = ("published", "published-2", "published-3")
@@ -46,7 +47,7 @@ def _parts(column, picks):
     """
     same = [[row for row in rows if full_size(row)] for rows in picks]
     other = [[row for row in rows if not full_size(row)] for rows in picks]
-    scales = {(row.get("settings") or {}).get("scale") for rows in other for row in rows} - {None}
+    scales = {scale_of(row) for rows in other for row in rows} - {""}
     yield "", same, picks
     if any(is_number(figure_of(row, column["key"])[0]) for rows in other for row in rows):
         yield ", measured at --scale=" + "/".join(sorted(scales)) if scales else ", measured", other, []

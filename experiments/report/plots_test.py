@@ -30,6 +30,17 @@ class Plots(unittest.TestCase):
             "torchgpipe, published": [1, 0.853, 1.414, 2.774, 4.294],
             "Huang et al., published": [1, 0.8, 1.42, 2.18, 2.89]})
 
+    def test_what_is_measured_at_the_published_size_is_drawn_beside_the_published(self):
+        table = read("made_speed")
+        table["rows"][0]["settings"]["scale"] = "full"
+        table["rows"][2]["settings"]["scale"] = "full"
+        plot, measured = plots.of_table(("partitions",), table, "x")
+        self.assertEqual(lines(plot)["ours, measured"], [1, 0.948, None, None, None])
+        self.assertEqual(lines(plot)["ours, simulated"], [1, 0.8251, 1.4596, 2.8176, 4.4986])
+        self.assertEqual((measured["title"], lines(measured)), (
+            "Speed-up against partitions, measured at --scale=smoke",
+            {"ours, measured": [None, None, 1.697, None, None]}))
+
     def test_a_plot_for_each_number_of_micro_batches(self):
         table = read("made_speed")
         table["rows"] = [dict(row, experiment=name, settings={}) for row, name in

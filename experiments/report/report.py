@@ -14,11 +14,12 @@ import time
 import catalog
 import machine
 import page
+import rivals
 import run
 
 USAGE = """\
-Runs every experiment at a scale and writes DIR/index.html: each published table with ours beside it, plots,
-environment and commands, in one file that needs no network.
+Runs every experiment at a scale and writes DIR/index.html: published tables with ours beside them, plots, environment
+and commands, in one file that needs no network. The page and the README say which tables there are.
 
   tools/bazel run -c opt //experiments/report -- --output=DIR
   tools/bazel run -c opt //experiments/report -- --output=DIR --reuse --experiments=resnet101_speed
@@ -26,14 +27,16 @@ environment and commands, in one file that needs no network.
 
 EPILOG = """\
 Ctrl-C stops the experiment that runs after its current step and writes the page with what was reached, marked; the
-second Ctrl-C does not wait. Exit codes: 0; 1 if an experiment failed or was stopped by a limit; 2 for wrong usage;
-130 after Ctrl-C."""
+second Ctrl-C does not wait. Exit codes: 0; 1 if an experiment failed, was stopped by a limit, or was interrupted in an
+earlier run and not run again; 2 for wrong usage; 130 after Ctrl-C."""
 
 COMMAND = "tools/bazel run -c opt //experiments/report --"
 RIVALS = catalog.RIVALS.name
 SMOKE_MINUTES = 15
-# Kept free for the last experiment to stop and for the page.
+# Kept free for the page.
 RESERVE_SECONDS = 10
+# States that more time, or a mended program, may turn into a whole table.
+INCOMPLETE = (run.FAILED, run.INTERRUPTED, run.STOPPED)
 
 
 def parse(arguments):
@@ -45,15 +48,16 @@ def parse(arguments):
     add("--experiments", default="", metavar="NAMES", help="some only, separated by commas (default: all)")
     add("--list", action="store_true", help="lists the experiments")
     add("--reuse", action="store_true",
-        help="takes results that DIR holds of this scale instead of running; what failed or was interrupted is run "
-        "again. With --experiments, what else DIR holds stays on the page")
+        help="takes results that DIR holds of this scale instead of running; what failed, was interrupted or was "
+        "stopped by a time limit is run again. With --experiments, what else DIR holds stays on the page")
     add("--minutes", type=float, metavar="N",
-        help="time for all of it; what does not fit is stopped or left out (default: {} at smoke, no limit otherwise; "
-        "0: nothing is run)".format(SMOKE_MINUTES))
+        help="time for all of it; what does not fit is stopped or left out (default: {0} at smoke, where more than {0} "
+        "also give each experiment more; no limit otherwise; 0: nothing is run)".format(SMOKE_MINUTES))
     add("--devices", default="", metavar="LIST", help="given to every experiment, such as cuda:0,cuda:1")
     add("--data", default="", metavar="DATA", help="images of the accuracy experiment, such as imagenet:FOLDER")
     add("--rivals", default="", metavar="PYTHON",
-        help="also measures torchgpipe and torch.distributed.pipelining with this Python, which has them")
+        help="also measures torchgpipe and torch.distributed.pipelining, with this Python, which has torch and "
+        "torchgpipe (pip install torch==2.11.0 torchgpipe==0.0.7)")
     flags = parser.parse_args(arguments)
     if flags.list:
         return flags
@@ -150,6 +154,8 @@ class Runner:
         result = later if self.flags.show_rivals else self._earlier(RIVALS)
         if result:
             self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, result, rivals=True))
+        if others := self._of_other_scales():
+            self.console.say("not taken, for this page is at --scale={}: {}".format(self.flags.scale, others))
         # Not those that stay as they are.
         self.asked = [section for section in self.sections if section.result is later]
         for index, section in enumerate(self.asked):
@@ -190,6 +196,34 @@ class Runner:
         earlier.pictures = pictures(traces)
         return earlier
 
+    def _of_other_scales(self):
+        """Names and scales of the results that --reuse leaves out, or an empty text."""
+        found = []
+        for name in [experiment.name for experiment in catalog.EXPERIMENTS] + [RIVALS]:
+            earlier = run.load(*self._files(name)[:2]) if self.flags.reuse else None
+            scales = run.scales(earlier) - {self.flags.scale} if earlier else set()
+            if scales:
+                found.append("{} ({})".format(name, ", ".join(sorted(scales))))
+        return ", ".join(found)
+
+    def _limits(self, minutes):
+        """The seconds after which the next experiment is asked to stop (None: never), and those it then has to do so.
+
+        `minutes`: what is enough for it at smoke.
+        """
+        total = self.flags.minutes
+        seconds = None
+        if self.flags.scale == "smoke":
+            # Who gives all of them more time than the default has a slower machine.
+            seconds = minutes * 60 * max(total / SMOKE_MINUTES, 1)
+        if total is None:
+            return seconds, run.GRACE_SECONDS
+        left = total * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
+        # To stop takes time, too: else the last experiment could exceed the time for all.
+        until_asked = left - min(run.GRACE_SECONDS, left / 2)
+        seconds = until_asked if seconds is None else min(seconds, until_asked)
+        return seconds, min(run.GRACE_SECONDS, left - seconds)
+
     def _one(self, section, label):
         experiment = next((e for e in self.flags.chosen if e.name == section.name), None)
         if experiment:
@@ -197,23 +231,18 @@ class Runner:
             arguments = experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
             target, limit = experiment.target, experiment.minutes
         else:
-            rivals = catalog.RIVALS
-            program, arguments = rivals.program, catalog.rivals_flags(self.flags.scale, self.flags.rivals)
-            target, limit = rivals.target, rivals.minutes
+            arguments = catalog.rivals_flags(self.flags.scale, self.flags.rivals)
+            program, target, limit = catalog.RIVALS.program, catalog.RIVALS.target, catalog.RIVALS.minutes
         results, saved, traces = self._files(section.name)
         log = self.flags.output / "logs" / (section.name + ".log")
 
         earlier = self._earlier(section.name)
-        if earlier and earlier.state not in (run.INTERRUPTED, run.FAILED):
+        without_rivals = not experiment and self.flags.rivals and earlier and rivals.lack_python(earlier.json)
+        if earlier and earlier.state not in INCOMPLETE and not without_rivals:
             return earlier
-        seconds = limit * 60 if self.flags.scale == "smoke" else None
-        if self.flags.minutes is not None:
-            left = self.flags.minutes * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
-            seconds = left if seconds is None else min(seconds, left)
+        seconds, grace = self._limits(limit)
         why_not = ""
-        if not experiment and not self.flags.rivals:
-            why_not = "it needs --rivals=PYTHON, a Python that has torch and torchgpipe"
-        elif self.interrupt.count:
+        if self.interrupt.count:
             why_not = "the report was interrupted before"
         elif not (self.root / program).exists():
             why_not = "there is no program {}".format(program)
@@ -235,7 +264,7 @@ class Runner:
         environment = dict(os.environ, BUILD_WORKING_DIRECTORY=os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()))
         try:
             ended = run.run_process(
-                argv, log, seconds, self.interrupt, environment=environment, folder=self.root,
+                argv, log, seconds, self.interrupt, environment=environment, folder=self.root, grace=grace,
                 tick=lambda past: self.console.progress("{} {} {}".format(label, run.minutes(past), run.last_line(log))))
         except OSError as error:
             return run.Result(run.FAILED, "it cannot be started: {}".format(error.strerror))
@@ -259,7 +288,7 @@ def main(arguments, root=None, plotly="", out=sys.stdout):
     flags = parse(arguments)
     if flags.list:
         lines = [(experiment.name, experiment.heading) for experiment in catalog.EXPERIMENTS]
-        lines.append((RIVALS, "Rivals (with --rivals=PYTHON)"))
+        lines.append((RIVALS, "Rivals: whole steps of ours and of LibTorch; of other pipelines with --rivals=PYTHON"))
         width = max(len(name) for name, _ in lines)
         for name, heading in lines:
             print("{:<{}}  {}".format(name, width, heading), file=out)
@@ -273,7 +302,7 @@ def main(arguments, root=None, plotly="", out=sys.stdout):
     console.say("written: {}".format(flags.output / "index.html"))
     if interrupt.count:
         return run.EXIT_INTERRUPTED
-    bad = any(section.result.state in (run.FAILED, run.STOPPED) or "no time was left" in section.result.reason
+    bad = any(section.result.state in INCOMPLETE or "no time was left" in section.result.reason
               for section in runner.asked)
     return 1 if bad else 0
 

@@ -15,6 +15,7 @@ from unittest import mock
 import catalog
 import page_text
 import report
+import run
 
 ROW = {"experiment": "a", "origin": "measured", "way": "measured", "note": "a note", "settings": {"scale": "smoke"},
        "epochs": [], "figures": {"speed": {"ours": 2.5, "published": {}, "compared": None}}}
@@ -115,7 +116,7 @@ class Report(unittest.TestCase):
         text = self.text()
         self.assertIn("failed: exit code 1; it wrote no results.\ncannot: <reason>\n", text)
         self.assertIn("| a | measured^1 | 2.50\n", text)
-        self.assertIn("not run: it needs --rivals=PYTHON", text)
+        self.assertIn("not run: there is no program experiments/rivals/rivals.", text)
         self.assertIn("tools/bazel run -c opt //experiments/good -- --scale=smoke\n", text)
         self.assertNotIn("still running", text)
 
@@ -144,7 +145,8 @@ class Report(unittest.TestCase):
         self.assertIn("Changed by hand", self.text())
         self.assertIn("Taken over from an earlier run of", self.text())
         # Of another scale: run again. Without --reuse, too.
-        self.run_report("--reuse", "--experiments=good", "--scale=small")
+        code, said = self.run_report("--reuse", "--experiments=good", "--scale=small")
+        self.assertIn("not taken, for this page is at --scale=small: good (smoke)\n", said)
         self.assertNotIn("Changed by hand", self.text())
 
     def test_what_failed_is_run_again(self):
@@ -160,6 +162,88 @@ class Report(unittest.TestCase):
         code, said = self.run_report("--reuse", "--experiments=bad")
         self.assertEqual(code, 0)
         self.assertIn("bad: done in 0:0", said)
+
+    def test_what_a_limit_stopped_is_run_again(self):
+        self.use("slow", minutes=0.01)
+        code, said = self.run_report("--experiments=slow")
+        self.assertIn("slow: stopped", said)
+        # There is no time now: what was reached stays.
+        code, said = self.run_report("--reuse", "--experiments=slow", "--minutes=0")
+        self.assertEqual(code, 1)
+        self.assertIn("slow: stopped", said)
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())
+        program = self.root / "experiments" / "slow" / "slow"
+        program.write_text(program.read_text().replace(PROGRAMS["slow"], PROGRAMS["good"]))
+        code, said = self.run_report("--reuse", "--experiments=slow", "--minutes=60")
+        self.assertEqual(code, 0)
+        self.assertIn("slow: done in 0:0", said)
+
+    def test_what_was_interrupted_and_not_run_again_is_not_complete(self):
+        (self.output / "results").mkdir(parents=True)
+        (self.output / "results" / "good.json").write_text(json.dumps(TABLE))
+        (self.output / "results" / "good.state").write_text(json.dumps({"state": "interrupted", "scale": "smoke"}))
+        code, said = self.run_report("--reuse", "--experiments=good", "--minutes=0")
+        self.assertEqual(code, 1)
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())
+
+    def limits(self, *arguments):
+        """(seconds until it is asked to stop, seconds that it then has) of the one experiment."""
+        with mock.patch.object(run, "run_process", return_value=run.Ended(1, 0)) as called:
+            self.run_report("--experiments=good", *arguments)
+        return called.call_args[0][2], called.call_args[1]["grace"]
+
+    def test_to_stop_is_part_of_the_time(self):
+        self.use("good", minutes=100)
+        seconds, grace = self.limits("--minutes=2")
+        self.assertEqual(grace, run.GRACE_SECONDS)
+        self.assertLessEqual(seconds + grace, 2 * 60 - report.RESERVE_SECONDS)
+        self.assertGreater(seconds, 60)
+        # Little time is shared.
+        seconds, grace = self.limits("--minutes=0.5", "--scale=small")
+        self.assertLessEqual(seconds + grace, 30 - report.RESERVE_SECONDS)
+        self.assertAlmostEqual(seconds, grace, delta=0.1)
+        self.assertEqual(self.limits("--scale=small"), (None, run.GRACE_SECONDS))
+
+    def test_more_time_for_all_is_more_for_each(self):
+        self.use("good", minutes=2)
+        self.assertEqual(self.limits()[0], 2 * 60)
+        self.assertEqual(self.limits("--minutes=5")[0], 2 * 60)
+        self.assertEqual(self.limits("--minutes=60")[0], 8 * 60)
+
+    def test_without_a_python_the_rivals_are_left_out_and_come_later(self):
+        program = self.root / "experiments" / "rivals" / "rivals"
+        program.parent.mkdir()
+
+        def answers(seconds, note):
+            table = {"title": "Rivals", "rows": [
+                {"network": "N", "stages": 2, "mode": "never", "who": who, "version": "", "step_seconds": time,
+                 "peak_bytes": None, "note": said} for who, time, said in
+                [("ours", 0.1, ""), ("torchgpipe", seconds, note)]]}
+            (self.root / "rivals").write_text(json.dumps(table))
+            program.write_text('#!/bin/bash\nfor each; do case $each in --json=*) json=${each#--json=};; esac; done\n'
+                               'echo called "$@"; cp %s "$json"\n' % (self.root / "rivals"))
+            program.chmod(0o755)
+
+        answers(None, "no Python was given (--rivals=PYTHON)")
+        code, said = self.run_report("--experiments=rivals")
+        self.assertEqual(code, 0)
+        self.assertIn("rivals: done in 0:0", said)
+        log = (self.output / "logs" / "rivals.log").read_text()
+        self.assertNotIn("--rivals", log)
+        self.assertIn("--stages=2", log)
+        text = self.text()
+        self.assertIn("| N | 2 | never | 100 | –^1\n", text)
+        self.assertIn("no Python was given (--rivals=PYTHON)", text)
+        self.assertIn("Not the whole table: --stages=2", text)
+        self.assertIn("tools/bazel run -c opt //experiments/rivals -- --rivals=PYTHON\n", text)
+        answers(0.2, "")
+        _, said = self.run_report("--experiments=rivals", "--reuse")
+        self.assertIn("rivals: done (earlier results)", said)
+        _, said = self.run_report("--experiments=rivals", "--reuse", "--rivals=python3")
+        self.assertIn("rivals: done in 0:0", said)
+        self.assertIn("| N | 2 | never | 100 | 200 × 2.00\n", self.text())
+        _, said = self.run_report("--experiments=rivals", "--reuse", "--rivals=python3")
+        self.assertIn("rivals: done (earlier results)", said)
 
     def test_what_else_was_there_stays_on_the_page(self):
         self.use("bad", "good", "slow")

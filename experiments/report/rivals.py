@@ -1,7 +1,12 @@
 """rivals: the JSON of //experiments/rivals as cells: step times and memory of ours and of others, one by one."""
 
-from tables import Cell, Grid, MISSING, is_number, three_digits
+import re
+import shlex
 
+from tables import Cell, Grid, MISSING, is_number, three_digits, without_files
+
+COMMAND = "tools/bazel run -c opt //experiments/rivals --"
+WITH_PYTHON = "--rivals=PYTHON"
 OURS = "ours"
 OWN_CUT = ", own cut"
 
@@ -31,6 +36,45 @@ def cases(table):
     for row in table["rows"]:
         found.setdefault((row["network"], row["stages"], row["mode"]), {})[row["who"]] = row
     return found
+
+
+def count(table):
+    """How many of its rows are measured."""
+    measured = sum(is_number(row.get("step_seconds")) for row in table["rows"])
+    return "{} measured".format(measured)
+
+
+def lack_python(table):
+    """Whether rows are without figures because there was no Python that has the rivals: their notes name the flag."""
+    return any(WITH_PYTHON in (row.get("note") or "") for row in table["rows"])
+
+
+def only_some(command):
+    """A remark on a command that chooses some of the cells; "" if it does not."""
+    chosen = [word for word in shlex.split(command)
+              if word.startswith(("--networks=", "--stages=", "--modes=", "--rounds=", "--steps="))]
+    return "Not the whole table: {}. The command of all of it is below.".format(" ".join(chosen)) if chosen else ""
+
+
+def commands(table, command):
+    """(label, command) of the whole table and of each line, with the Python that `command` names, if it names one."""
+    cells = ("networks", "stages", "modes")
+
+    def without(*flags):
+        text = without_files(command or COMMAND, flags)
+        text += "" if " -- " in text + " " else " --"
+        return text + ("" if " --rivals" in text else " " + WITH_PYTHON)
+
+    found = [("all cells, which take half an hour on two cores", without(*cells, "rounds", "steps"))]
+    for network, stages, mode in cases(table):
+        found.append(("{}, {}, {}".format(network, stages, mode), "{} --networks={} --stages={} --modes={}".format(
+            without(*cells), _flag_of(network), stages, mode)))
+    return found
+
+
+def _flag_of(network):
+    """What --networks calls it: the letters of the first word, as of "U-Net (2, 16)"."""
+    return re.sub("[^a-z]", "", network.split()[0].lower())
 
 
 def factor(rows, who, key):
@@ -84,9 +128,11 @@ def _stopped(note):
     return next((part for part in note.split("; ") if part.startswith("interrupted")), "")
 
 
-def remarks(table):
-    """How each of them ran, and its version."""
+def remarks(table, command=""):
+    """What is not there, how each of them ran, and its version. The table's own remarks say where it was measured, and
+    who could not be."""
     found = ["Interrupted: not everything was measured."] if table.get("interrupted") else []
+    found += [text for text in [only_some(command)] if text]
     for who in whos(table):
         rows = [row for row in table["rows"] if row["who"] == who and is_number(row.get("step_seconds"))]
         said = _unique(row.get("version") for row in rows)

@@ -155,21 +155,21 @@ def minutes(seconds):
 def result_of(ended, json_path, log, limit):
     """What an ended process and the file it left mean."""
     table, why_no_table = read_json(json_path)
-    if ended.why == INTERRUPTED:
+    if ended.exit_code == 0 and table is not None:
+        state, reason = DONE, ""  # Also if it was asked to stop, for it was through by then.
+    elif ended.why == INTERRUPTED:
         state, reason = INTERRUPTED, "by the user, after {}".format(minutes(ended.seconds))
     elif ended.why == STOPPED:
         state, reason = STOPPED, "its time limit of {} was over".format(minutes(limit))
     elif ended.exit_code == EXIT_INTERRUPTED:
         state, reason = INTERRUPTED, "from outside"
-    elif ended.exit_code == 0 and table is not None:
-        state, reason = DONE, ""
     elif ended.exit_code == 0:
         state, reason = FAILED, why_no_table
     elif ended.exit_code < 0:
         state, reason = FAILED, "ended by {}".format(signal.Signals(-ended.exit_code).name)
     else:
         state, reason = FAILED, "exit code {}".format(ended.exit_code)
-    if ended.killed:
+    if ended.killed and state != DONE:
         reason += " (killed: it did not stop by itself)"
     if table is None and state != DONE and why_no_table not in reason:
         reason += "; " + why_no_table

@@ -76,6 +76,10 @@ class Run(unittest.TestCase):
         self.assertEqual((result.state, result.reason, result.json),
                          (run.STOPPED, "its time limit of 0:00 was over", TABLE))
 
+    def test_who_was_through_when_asked_to_stop_is_done(self):
+        _, result = self.run_script("trap '' INT; sleep 0.5; " + self.writes(TABLE), limit=0.1)
+        self.assertEqual((result.state, result.reason, result.json), (run.DONE, "", TABLE))
+
     def test_who_does_not_stop_is_killed_with_all_it_started(self):
         ended, result = self.run_script("trap '' INT; sleep 1000 & echo $! >{}/pid; while :; do sleep 0.02; done"
                                         .format(self.folder), limit=0.3, grace=0.3)
@@ -129,7 +133,8 @@ class Run(unittest.TestCase):
         def row(way, scale):
             return {"way": way, "settings": {"scale": scale}}
 
-        table = {"rows": [row("measured", "small"), row("simulated", "full"), {"way": "measured", "settings": {}}]}
+        table = {"rows": [row("measured", "small"), row("simulated", "full"), row("planned", "full"),
+                          {"way": "measured", "settings": {}}]}
         self.assertEqual(run.scales(run.Result(run.DONE, json=table)), {"small"})
         self.assertEqual(run.scales(run.Result(run.DONE, json=table, scale="smoke")), {"smoke"})
         self.assertEqual(run.scales(run.Result(run.DONE, json={"rows": []})), set())

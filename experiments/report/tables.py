@@ -72,9 +72,15 @@ def series(row):
     return "{} micro-batch{}".format(found.group(1), "" if found.group(1) == "1" else "es") if found else ""
 
 
+def scale_of(row):
+    """At which --scale it was made; "" if it does not say."""
+    return (row.get("settings") or {}).get("scale") or ""
+
+
 def full_size(row):
     """Whether its figures are those of the published configuration, so that they can be compared one by one."""
-    return row.get("origin") in ("planned", "simulated") or (row.get("settings") or {}).get("scale") == "full"
+    changed = (row.get("settings") or {}).get("changed")  # a flag for which it is not as published
+    return row.get("origin") in ("planned", "simulated") or (scale_of(row) == "full" and not changed)
 
 
 def way_not_gone(row):
@@ -107,16 +113,21 @@ def groups(table):
 
 
 def without_files(command, others=()):
-    """A command without the flags that say where results go, nor those that begin with one of `others`."""
-    words = [word for word in shlex.split(command) if not word.startswith(("--json=", "--trace=", *others))]
-    return " ".join(map(shlex.quote, words))
+    """A command without the flags that say where results go, nor those of the names `others`."""
+    dropped = ["--" + name for name in ("json", "trace", *others)]
+    kept, value = [], False  # whether the word is the value of a flag that is dropped: "--json FILE"
+    for word in shlex.split(command):
+        if not value and word.partition("=")[0] not in dropped:
+            kept.append(word)
+        value = not value and word in dropped
+    return " ".join(map(shlex.quote, kept))
 
 
 def row_command(table, row, command):
     """The command that makes this row alone; "" if there is nothing to run for it."""
     if not command or row["origin"] == "published":
         return ""
-    command = without_files(command, ("--experiment=", "--ways="))
+    command = without_files(command, ("experiment", "ways"))
     command += (" " if " -- " in command else " -- ") + shlex.quote("--experiment=" + row["experiment"])
     if len({each.get("way") for each in table["rows"]}) > 1:
         command += " --ways=" + row["way"]
@@ -222,6 +233,18 @@ def crowded(table):
 
 def way_of(row):
     return row.get("way") or row["origin"]
+
+
+def measured_with(table):
+    """How its measured rows were made: {"scale", "devices", "seed"}, as far as they say it; several values where they
+    differ."""
+    found = {}
+    for row in table["rows"]:
+        settings = (row.get("settings") or {}) if way_of(row) == "measured" else {}
+        for key in ("scale", "devices", "seed"):
+            if settings.get(key) not in (None, "") and str(settings[key]) not in found.setdefault(key, []):
+                found[key].append(str(settings[key]))
+    return {key: "; ".join(values) for key, values in found.items() if values}
 
 
 def _cpus(row):

@@ -55,6 +55,11 @@ class Rows(unittest.TestCase):
         self.assertEqual(tables.row_command(table, table["rows"][1], command),
                          "tools/bazel run -c opt //experiments/x -- --scale=small --devices=cpu --experiment=baseline "
                          "--ways=simulated")
+        spaces = ("tools/bazel run -c opt //experiments/x -- --scale small --json file --experiment a,b "
+                  "--trace=x --ways measured")
+        self.assertEqual(tables.row_command(table, table["rows"][1], spaces),
+                         "tools/bazel run -c opt //experiments/x -- --scale small --experiment=baseline "
+                         "--ways=simulated")
         one_way = read("made_accuracy")
         self.assertEqual(tables.row_command(one_way, one_way["rows"][1], "run //x"), "run //x -- --experiment=naive-128")
         self.assertEqual(tables.row_command(one_way, one_way["rows"][0], "run //x"), "")
@@ -107,6 +112,22 @@ class Grid(unittest.TestCase):
         self.assertIn("(baseline; cores: 2)", tables.crowded(table))
         table["remarks"].append("Fewer cores than partitions: no speed-up.")
         self.assertEqual(tables.crowded(table), "")
+
+    def test_how_measured_rows_were_made(self):
+        table = read("made_speed")
+        self.assertEqual(tables.measured_with(table), {"scale": "smoke"})  # those at full size are simulated
+        for row, devices in zip(table["rows"][0::2], ["cpu", "cpu,cpu", "cpu,cpu", "cpu"]):
+            row["settings"].update(devices=devices, seed=0)
+        table["rows"][1]["settings"].update(devices="cuda:0", seed=1)
+        self.assertEqual(tables.measured_with(table), {"scale": "smoke", "devices": "cpu; cpu,cpu", "seed": "0"})
+        self.assertEqual(tables.measured_with(read("made_memory")), {})
+
+    def test_measured_rows_of_the_published_size_stand_beside_the_published_figures(self):
+        table = read("made_speed")
+        table["rows"][0]["settings"]["scale"] = "full"
+        body = tables.grid(table).body
+        self.assertEqual([line[-6].text for line in body[:2]], ["95.862", "95.862"])
+        self.assertEqual([line[-6].text for line in body[2:4]], ["", "81.796"])  # measured at smoke
 
     def test_lines_are_as_wide_as_the_head(self):
         for name in ("made_speed", "made_memory", "made_accuracy"):
@@ -191,6 +212,38 @@ class Rivals(unittest.TestCase):
         table = read("made_rivals")
         table["interrupted"] = True
         self.assertIn("Interrupted: not everything was measured.", rivals.remarks(table))
+
+    def test_commands_of_the_whole_table_and_of_each_line(self):
+        base = "tools/bazel run -c opt //experiments/rivals --"
+        found = rivals.commands(read("made_rivals"), base + " --rivals=python3 --stages=2 --rounds=2 --json=FILE")
+        self.assertEqual(found[0][1], base + " --rivals=python3")
+        self.assertIn("all cells", found[0][0])
+        self.assertEqual(found[1], ("ResNet [1, 1], 1, never",
+                                    base + " --rivals=python3 --rounds=2 --networks=resnet --stages=1 --modes=never"))
+        self.assertEqual(len(found), 1 + len(rivals.cases(read("made_rivals"))))
+        # Whoever ran it without a Python, or is not known to have run it, needs to be told.
+        for command in ("", base + " --stages=2", "tools/bazel run -c opt //experiments/rivals"):
+            self.assertEqual(rivals.commands(read("made_rivals"), command)[0][1], base + " --rivals=PYTHON")
+
+    def test_networks_as_the_flag_has_them(self):
+        table = {"rows": [{"network": name, "stages": 1, "mode": "never", "who": "ours"}
+                          for name in ("U-Net (2, 16)", "AmoebaNet-D (3, 32)", "ResNet [1, 1, 1, 1]")]}
+        self.assertEqual([command.partition("--networks=")[2].split()[0]
+                          for _, command in rivals.commands(table, "")[1:]], ["unet", "amoebanetd", "resnet"])
+
+    def test_a_table_of_some_cells_says_so(self):
+        command = "tools/bazel run //experiments/rivals -- --rivals=python3 --stages=2 --modes=never --rounds=2"
+        self.assertIn("Not the whole table: --stages=2 --modes=never --rounds=2. The command of all of it is below.",
+                      rivals.remarks(read("made_rivals"), command))
+        self.assertFalse(any("whole" in text for text in
+                             rivals.remarks(read("made_rivals"), "tools/bazel run //x -- --rivals=python3")))
+
+    def test_who_lacks_a_python(self):
+        table = read("made_rivals")
+        self.assertFalse(rivals.lack_python(table))
+        table["rows"][2].update(step_seconds=None, note="no Python was given (--rivals=PYTHON)")
+        self.assertTrue(rivals.lack_python(table))
+        self.assertEqual(rivals.count(table), "23 measured")
 
     def test_without_ours_nothing_is_compared(self):
         table = read("made_rivals")

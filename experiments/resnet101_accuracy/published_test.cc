@@ -31,6 +31,8 @@ TEST(PublishedAccuracy, MakesAReport) {
   EXPECT_EQ(row["figures"]["top1_error_percent"]["published"]["torchgpipe"]["value"], 22.24);
   EXPECT_EQ(row["figures"]["throughput"]["published"]["torchgpipe"], 294.739);
   EXPECT_EQ(json["rows"][0]["origin"], "published");
+  EXPECT_EQ(json["rows"][0]["figures"]["top1_error_percent"]["published_text"],
+            Json({{"Goyal et al.", "22.08±0.06"}}));
   EXPECT_EQ(json["rows"][5]["origin"], "published");
 }
 

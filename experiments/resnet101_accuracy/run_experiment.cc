@@ -31,6 +31,8 @@ namespace {
 // Affects only memory and speed.
 constexpr int64_t kValidationBatch = 250;
 constexpr double kPercent = 100;
+// SGD with momentum keeps a parameter, its gradient and its momentum.
+constexpr double kParamScale = 3;
 
 // An experiment with everything that is known before it runs.
 struct Ready {
@@ -115,6 +117,7 @@ Json settings_of(const Ready& ready) {
                {"batch_size", settings.batch_size},
                {"epochs", settings.epochs}};
   add_common(ready.flags.common, ready.devices, json);
+  json["skip_epochs"] = ready.flags.common.skip_epochs;
   if (ready.way() == Way::kPipeline) {
     add_pipeline(ready.flags.common, settings.chunks, settings.balance, json);
   }
@@ -246,9 +249,9 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   train.start(0);
   const std::optional<Batch> batch = train.next();
   if (!batch) return;
-  outcome.settings["diagnosis"] =
-      explain_run(*trainer, batch->images, batch->labels, loss_of,
-                  balance::parse_schedule(ready.flags.common.schedule), ready.name(), context);
+  outcome.settings["diagnosis"] = explain_run(*trainer, batch->images, batch->labels, loss_of,
+                                              balance::parse_schedule(ready.flags.common.schedule),
+                                              kParamScale, ready.name(), context);
 }
 
 }  // namespace

@@ -42,16 +42,17 @@ PublishedTable current_table() {
                      });
 }
 
-// torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column of GPipe's
-// authors is read off their figure 3(b).
+// torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column "GPipe
+// (original)" is read off figure 3(b) of Huang et al. The script's figures are those of
+// examples/resnet101_performance_benchmark/README.md at fa3bff0, 2019-06-24.
 PublishedTable june_table() {
   return speed_table("ResNet-101 speed, torchgpipe's table of June 2019: ours beside it",
                      {
-                         {"naive-1", "", "1", "1"},
-                         {"pipeline-1", "", "0.74", "0.8"},
-                         {"pipeline-2", "", "1.352", "1.418"},
-                         {"pipeline-4", "", "2.181", "2.182"},
-                         {"pipeline-8", "", "2.808", "2.891"},
+                         {"naive-1", "", "1", "1", "100.506", "1.000"},
+                         {"pipeline-1", "", "0.74", "0.8", "73.925", "0.736"},
+                         {"pipeline-2", "", "1.352", "1.418", "135.691", "1.350"},
+                         {"pipeline-4", "", "2.181", "2.182", "230.216", "2.291"},
+                         {"pipeline-8", "", "2.808", "2.891", "312.945", "3.114"},
                      });
 }
 

@@ -75,9 +75,9 @@ SpeedExperiment experiment(Edition edition) {
   }
   of.remarks = {
       "Published: torchgpipe's README of 2019-06-20, speed-ups only. Its history does not show the "
-      "batch sizes, balances and devices of that run, and its own script of four days later, whose "
-      "settings are assumed here, has other results: 1, 0.736, 1.350, 2.291, 3.114. That script "
-      "makes images while it runs; here they are made once."};
+      "batch sizes, balances and devices of that run. Its own script of four days later, whose "
+      "settings are assumed here, has other results. That script makes images while it runs; here "
+      "they are made once."};
   of.assumed = "settings assumed: those of torchgpipe's script of 2019-06-24";
   of.network = old_network;
   of.reference = "naive-1";

@@ -46,6 +46,10 @@ END
 python3 - "$work/trace.pipeline-2.json" <<'END' || fail "the trace"
 import json, sys
 events = json.load(open(sys.argv[1]))["traceEvents"]
+# The measured step is the first process, its simulation the second one.
+processes = sorted({event["pid"] for event in events})
+assert len(processes) == 2, processes
+events = [event for event in events if event["pid"] == processes[0]]
 names = sorted(event["name"] for event in events if event["ph"] == "X" and event["tid"] == 0)
 assert names[:2] == ["B0.0", "B0.1"] and "F0.7" in names and "recompute" in names, names
 assert any(event["ph"] == "s" for event in events)

@@ -118,12 +118,15 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
   const std::vector<c10::Device> devices(static_cast<std::size_t>(settings.stages), c10::kCPU);
   if (settings.trainer == "plain") return make_naive_trainer(task, c10::kCPU);
   if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
+  // Not given where it is all of the cores: a single stage then runs on the calling thread.
+  const int64_t threads =
+      settings.threads == at::get_num_threads() && settings.stages == 1 ? 0 : settings.threads;
   return make_pipeline_trainer(task,
                                GPipeOptions(settings.balance)
                                    .devices(devices)
                                    .chunks(settings.chunks)
                                    .checkpoint(settings.checkpoint)
-                                   .cpu_threads_per_stage(settings.threads),
+                                   .cpu_threads_per_stage(threads),
                                settings.schedule);
 }
 

@@ -15,10 +15,12 @@ import platform
 import signal
 import sys
 import tempfile
+import textwrap
 
 sys.dont_write_bytecode = True
 import cells
 import contest
+import rows as table_rows
 import table
 
 EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
@@ -91,24 +93,33 @@ def our_program():
 
 
 def processor():
+    """Its name, and what tells it from others that a virtual machine gives the same name."""
     try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return platform.machine()
+        return platform.machine()
+    first = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        first.setdefault(name.strip(), value.strip())
+    if "model name" not in first:
+        return platform.machine()
+    known = [f"{name} {first[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in first]
+    flags = first.get("flags", "").split()
+    known += [text for text, flag in (("AVX-512", "avx512f"), ("AVX2", "avx2")) if flag in flags][:1]
+    return f"{first['model name']} ({', '.join(known)})" if known else first["model name"]
 
 
 def read_rows(path):
     """The rows of an earlier run."""
     try:
-        return json.loads(path.read_text())["rows"]
+        return table_rows.of_document(json.loads(path.read_text()))
     except FileNotFoundError:
         return []
-    except (ValueError, KeyError, TypeError):
+    except json.JSONDecodeError:
         fail(f"--json: {path} is there, but it is no table of rivals; remove it")
+    except ValueError as error:
+        fail(f"--json: {path} is there, but {error}; remove it, or name another file")
 
 
 def write_json(path, document):
@@ -118,19 +129,6 @@ def write_json(path, document):
         file.write("\n")
     os.chmod(file.name, 0o644)
     os.replace(file.name, path)
-
-
-def merged(old, new):
-    """`new` in the place of the old rows of the same cells and contestants."""
-    def key(row):
-        return (*table.cell_of(row), row["who"])
-    replaced = {key(row) for row in new}
-    rows = [row for row in old if key(row) not in replaced] + new
-    order = {mode: place for place, mode in enumerate(cells.MODES)}
-    names = [network.name for networks in cells.NETWORKS.values() for network in networks]
-    place = {name: k for k, name in enumerate(names)}
-    return sorted(rows, key=lambda row: (place.get(row["network"], len(names)), row["stages"],
-                                         order.get(row["mode"], len(order))))
 
 
 def main():
@@ -154,16 +152,16 @@ def main():
             cell, contestants, flags.rounds, flags.steps, flags.timeout,
             lambda text: progress(f"[{number}/{len(asked)}] {cell.network.name}, {cell.stages}, {cell.mode}: {text}"))
         progress("")
-        rows = merged(rows, new)
+        new = [{**row, "environment": environment} for row in new]
+        rows = table_rows.merged(rows, new)
         if flags.json:
-            write_json(flags.json, table.to_json(rows, environment, interrupted))
+            write_json(flags.json, table.to_json(rows, interrupted))
         print(table.to_text([row for row in rows if row in new]), flush=True)
         if interrupted:
             print(f"interrupted: {len(asked) - number} cells were not measured", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
-    behind = table.behind(rows)
-    for row, times in behind:
-        print(f"faster than ours: {row['who']}, {row['network']}, {row['stages']} stages, {row['mode']}: {times:.2f}")
+    for remark in table.remarks(rows):
+        print(textwrap.fill(remark, table.WIDTH, subsequent_indent="  "))
     if any(row["who"].startswith("ours") and row["step_seconds"] is None for row in rows):
         sys.exit(1)
 

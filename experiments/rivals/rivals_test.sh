@@ -29,7 +29,7 @@ document = json.load(open(sys.argv[1]))
 assert document["title"] and document["environment"]["cores"] > 0 and not document["interrupted"]
 rows = document["rows"]
 keys = {"network", "stages", "mode", "who", "version", "step_seconds", "round_seconds",
-        "peak_bytes", "note"}
+        "peak_bytes", "note", "environment"}
 assert all(set(row) == keys for row in rows), rows
 cells = collections.Counter((row["network"], row["stages"], row["mode"]) for row in rows)
 assert list(cells) == [("U-Net (1, 2)", 2, "never"), ("AmoebaNet-D (0, 8)", 2, "never"),
@@ -42,6 +42,21 @@ for row in rows:
 notes = {row["note"] for row in rows if row["who"] == "torchgpipe" and row["network"].startswith("ResNet")}
 assert notes == {"ended with exit code 0"}, notes
 END
+
+# Each cell says where and how it was measured, also beside others.
+"$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=always --rounds=2 >"$work/again.log" 2>&1 ||
+  fail "a cell that is measured again"
+python3 - "$work/table.json" <<'END' || fail "the environments in the JSON"
+import json, sys
+document = json.load(open(sys.argv[1]))
+rounds = {(row["network"], row["mode"]): row["environment"]["rounds"] for row in document["rows"]}
+assert rounds == {("U-Net (1, 2)", "never"): 1, ("AmoebaNet-D (0, 8)", "never"): 1, ("ResNet [1, 1]", "never"): 1,
+                  ("ResNet [1, 1]", "always"): 2}, rounds
+assert document["environment"]["rounds"] == [1, 2], document["environment"]
+END
+grep -q "2 rounds of 1 step: ResNet" "$work/again.log" || fail "no line on the other environment"
+sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
+expect_mistake "do not say in which environment" --json="$work/old.json"
 
 # Each side cuts by its own tool.
 "$program" --scale=tiny --rounds=1 --steps=1 --networks=unet --stages=2 --modes=never --own_cuts \

@@ -9,20 +9,19 @@ import json
 import sys
 import textwrap
 
+sys.dont_write_bytecode = True
+from rows import OWN_CUT, cell_of, contest_of, environment_of, of_document, unique
+
 WIDTH = 80
+DOCUMENT_WIDTH = 100
 WIDTHS = (10, 7, 7, 11, 7)
 HEADINGS = ("who", "step (ms)", "spread", "/ ours", "peak (MiB)", "/ ours")
 
 
-def cell_of(row):
-    return row["network"], row["stages"], row["mode"]
-
-
 def ours_of(row, rows):
     """Our row that `row` is compared with: the fastest of the same cell, and with an own cut if it has one."""
-    own_cut = "own cut" in row["who"]
     ours = [other for other in rows if other["who"].startswith("ours") and other["step_seconds"] and
-            cell_of(other) == cell_of(row) and ("own cut" in other["who"]) == own_cut]
+            contest_of(other) == contest_of(row)]
     return min(ours, key=lambda other: other["step_seconds"], default=None)
 
 
@@ -74,19 +73,76 @@ def to_text(rows):
     return "\n".join(text)
 
 
-def behind(rows, least=1.0):
-    """(row, ratio) for the pipeline rivals that are less than `least` times as slow as ours."""
+def behind(rows, least=1.0, key="step_seconds"):
+    """(row, ratio) for the pipeline rivals that take less than `least` times as much of `key` as ours."""
     found = []
     for row in rows:
-        times = ratio(row, ours_of(row, rows), "step_seconds")
+        times = ratio(row, ours_of(row, rows), key)
         if times is not None and times < least and not row["who"].startswith(("LibTorch", "ours")):
             found.append((row, times))
     return found
 
 
-def to_json(rows, environment, interrupted=False):
-    return {"title": "Rivals: whole training steps, measured in turns", "rows": rows,
-            "environment": environment, "interrupted": interrupted}
+def count(number, what):
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def words(contest):
+    network, stages, mode, own_cut = contest
+    return f"{network}, {count(stages, 'stage')}, {mode}{OWN_CUT if own_cut else ''}"
+
+
+def where_measured(rows):
+    """A sentence for each environment: which cells were measured in it."""
+    found = {}  # environment -> contests
+    for row in (row for row in rows if row["step_seconds"]):
+        own = row["environment"]
+        text = (f"{own['processor']}, {count(own['cores'], 'core')}, {count(own['rounds'], 'round')} of "
+                f"{count(own['steps'], 'step')}")
+        contests = found.setdefault(text, [])
+        if contest_of(row) not in contests:
+            contests.append(contest_of(row))
+    most = max(found, key=lambda text: len(found[text]), default=None)
+    lines = []
+    for text, contests in found.items():
+        cells = "; ".join(map(words, contests))
+        if text == most and len(contests) > 1:
+            cells = f"{'all' if len(found) == 1 else 'the other'} {len(contests)} cells"
+        lines.append(f"{text}: {cells}.")
+    return lines
+
+
+def where_behind(rows, key, some, none):
+    """A sentence for each rival that takes less than ours, and where; `none` if there is no such rival."""
+    found = {}
+    for row, times in behind(rows, key=key):
+        found.setdefault(row["who"], []).append(f"{words(contest_of(row))} ({times:.2f})")
+    return [f"{some}: {who}, {'; '.join(where)}." for who, where in found.items()] or [none]
+
+
+def remarks(rows):
+    """What the table does not say by itself, or not at a glance: sentences for people."""
+    if not rows:
+        return []
+    lines = where_measured(rows)
+    reasons = {}  # those of whom there is no figure, by why
+    for who in unique(row["who"] for row in rows):
+        own = [row for row in rows if row["who"] == who]
+        if not any(row["step_seconds"] for row in own):
+            reasons.setdefault("; ".join(unique(row["note"] for row in own)), []).append(who)
+    lines += [f"Not measured: {'; '.join(whos)}: {reason}." for reason, whos in reasons.items()]
+    if not any(ratio(row, ours_of(row, rows), "step_seconds") and not row["who"].startswith(("LibTorch", "ours"))
+               for row in rows):
+        return lines  # Nobody to compare with.
+    lines += where_behind(rows, "step_seconds", "Faster than ours", "No pipeline is faster than ours in any cell.")
+    lines += where_behind(rows, "peak_bytes", "Less peak memory than our faster side",
+                          "No pipeline has a lower peak of memory than our faster side in any cell.")
+    return lines
+
+
+def to_json(rows, interrupted=False):
+    return {"title": "Rivals: whole training steps, measured in turns", "rows": rows, "remarks": remarks(rows),
+            "environment": environment_of(rows), "interrupted": interrupted}
 
 
 # Column, and whom it shows.
@@ -99,7 +155,7 @@ COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all co
 
 def to_markdown(rows):
     """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
-    take. Our faster side's own column is blank. Last, the largest spread of the cell."""
+    take. Our faster side's own column is blank. Last, the largest spread of the cell. Below the table the remarks."""
     lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " | spread |",
              "|---" * (5 + len(COLUMNS)) + "|"]
     for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
@@ -114,9 +170,13 @@ def to_markdown(rows):
             cells.append("" if times is None else f"{times:.2f}, {figure(peaks, 2)}")
         cells.append(figure(max((spread(row) or 0 for row in by_who.values()), default=0) or None, 2))
         lines.append(f"| {network} | {stages} | {mode} | " + " | ".join(cells) + " |")
+    lines.append("")
+    for remark in remarks(rows):
+        lines += textwrap.wrap(remark, DOCUMENT_WIDTH, initial_indent="- ", subsequent_indent="  ",
+                               break_on_hyphens=False)
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1]) as document:
-        print(to_markdown(json.load(document)["rows"]))
+    with open(sys.argv[1]) as file:
+        print(to_markdown(of_document(json.load(file))))

@@ -10,10 +10,14 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import table
 
+HERE = pathlib.Path(__file__).resolve().parent
+HOME = {"processor": "P", "cores": 2, "rounds": 3, "steps": 2}
 
-def row(who, seconds, peak, stages=2, note="", rounds=()):
-    return {"round_seconds": list(rounds), "network": "ResNet", "stages": stages, "mode": "never", "who": who, "version": "1",
-            "step_seconds": seconds, "peak_bytes": peak, "note": note}
+
+def row(who, seconds, peak, stages=2, note="", rounds=(), environment=None):
+    return {"network": "ResNet", "stages": stages, "mode": "never", "who": who, "version": "1",
+            "step_seconds": seconds, "round_seconds": list(rounds), "peak_bytes": peak, "note": note,
+            "environment": environment or HOME}
 
 
 ROWS = [
@@ -58,17 +62,71 @@ class TableTest(unittest.TestCase):
         self.assertEqual([(each["who"], times) for each, times in table.behind(ROWS)], [("torchgpipe, own cut", 0.5)])
         self.assertEqual([each["stages"] for each, _ in table.behind(ROWS, 1.6)], [2, 2, 4])
 
+    def test_behind_in_memory_is_told_apart_from_behind_in_time(self):
+        rows = [row("ours", 0.1, 100), row("LibTorch, plain", 0.2, 50), row("torchgpipe", 0.15, 90)]
+        self.assertEqual(table.behind(rows), [])
+        self.assertEqual([(each["who"], less) for each, less in table.behind(rows, key="peak_bytes")],
+                         [("torchgpipe", 0.9)])
+
+    def test_remarks_name_where_rivals_are_ahead(self):
+        rows = [row("ours", 0.1, 100), row("torchgpipe", 0.15, 90),
+                row("ours", 0.1, 100, stages=1), row("torchgpipe", 0.08, 80, stages=1)]
+        self.assertEqual(table.remarks(rows), [
+            "P, 2 cores, 3 rounds of 2 steps: all 2 cells.",
+            "Faster than ours: torchgpipe, ResNet, 1 stage, never (0.80).",
+            "Less peak memory than our faster side: torchgpipe, ResNet, 2 stages, never (0.90); "
+            "ResNet, 1 stage, never (0.80)."])
+        ahead = [row("ours", 0.1, 100), row("torchgpipe", 0.15, 200)]
+        self.assertEqual(table.remarks(ahead), [
+            "P, 2 cores, 3 rounds of 2 steps: ResNet, 2 stages, never.",
+            "No pipeline is faster than ours in any cell.",
+            "No pipeline has a lower peak of memory than our faster side in any cell."])
+
+    def test_remarks_name_where_each_cell_was_measured(self):
+        elsewhere = dict(HOME, processor="Q", cores=1, rounds=7, steps=1)
+        rows = [row("ours", 0.1, 100), row("ours", 0.1, 100, stages=1), row("ours", 0.1, 100, stages=4,
+                                                                            environment=elsewhere)]
+        self.assertEqual(table.remarks(rows), ["P, 2 cores, 3 rounds of 2 steps: the other 2 cells.",
+                                               "Q, 1 core, 7 rounds of 1 step: ResNet, 4 stages, never."])
+        self.assertEqual(table.to_json(rows)["environment"],
+                         {"processor": ["P", "Q"], "cores": [2, 1], "rounds": [3, 7], "steps": [2, 1]})
+
+    def test_remarks_name_who_was_measured_nowhere_and_why(self):
+        rows = [row("ours", 0.1, 100), row("torchgpipe", None, None, note="no Python"),
+                row("torchgpipe, all cores", None, None, note="no Python"), row("another", None, None, note="broken")]
+        self.assertEqual(table.remarks(rows)[1:], ["Not measured: torchgpipe; torchgpipe, all cores: no Python.",
+                                                   "Not measured: another: broken."])
+        self.assertEqual(table.remarks([]), [])
+
     def test_markdown_has_a_line_for_each_cell_and_blanks_for_what_is_missing(self):
         lines = table.to_markdown(ROWS).splitlines()
-        self.assertEqual(lines[2:], [
+        self.assertEqual(lines[2:4], [
             "| ResNet | 2 | never | 100 ms, 100 MiB |  |  | 1.50, 1.50 |  |  |  | 0.50, 0.50 |  | 1.25 |",
             "| ResNet | 4 | never | 200 ms, - MiB | 1.50, - |  | 1.50, - |  |  |  |  |  | - |"])
-        self.assertEqual({line.count("|") for line in lines}, {14})
+        self.assertEqual({line.count("|") for line in lines[:4]}, {14})
+        self.assertEqual(lines[4:6], ["", "- " + table.remarks(ROWS)[0]])
+        self.assertLessEqual(max(map(len, lines[4:])), 100)
 
-    def test_json_has_rows_and_environment(self):
-        document = json.loads(json.dumps(table.to_json(ROWS, {"cores": 2})))
-        self.assertEqual(set(document), {"title", "rows", "environment", "interrupted"})
-        self.assertEqual(document["rows"], ROWS)
+    def test_json_has_rows_remarks_and_environment(self):
+        document = json.loads(json.dumps(table.to_json(ROWS)))
+        self.assertEqual(set(document), {"title", "rows", "remarks", "environment", "interrupted"})
+        self.assertEqual((document["rows"], document["remarks"]), (ROWS, table.remarks(ROWS)))
+        self.assertEqual(document["environment"], HOME)
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_its_table_is_that_of_the_measured_rows(self):
+        measured = table.of_document(json.loads((HERE / "measured.json").read_text()))
+        readme = (HERE / "README.md").read_text().splitlines()
+        self.assertEqual([line for line in table.to_markdown(measured).splitlines() if line not in readme], [],
+                         "python3 experiments/rivals/table.py experiments/rivals/measured.json prints it")
+
+    def test_the_measured_rows_say_as_many_rounds_as_they_have(self):
+        document = json.loads((HERE / "measured.json").read_text())
+        for row in document["rows"]:
+            if row["step_seconds"]:
+                self.assertEqual(len(row["round_seconds"]), row["environment"]["rounds"], row)
+        self.assertEqual(document, table.to_json(document["rows"]))
 
 
 if __name__ == "__main__":

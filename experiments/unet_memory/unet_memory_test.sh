@@ -12,8 +12,7 @@ expect_mistake "is for measured rows" --ways=planned --experiment=pipeline-2 --c
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "trains two steps" --epochs=3
-expect_mistake "takes no times" --trace="$work/trace.json"
-expect_mistake "takes no times" --explain
+expect_mistake "is for measured pipelines" --ways=planned --trace="$work/trace.json"
 
 # At full size the baseline takes 21 GiB, which only a plan can have here.
 "$program" --ways=planned --experiment=baseline --json="$work/planned.json" >"$work/planned.log" 2>&1 ||
@@ -23,6 +22,10 @@ grep -q "^baseline  *planned " "$work/planned.log" || fail "no planned row"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
   grep -q "^$row  *measured " "$work/measured.log" || fail "no measured row $row"
 done
+"$program" --ways=measured --experiment=pipeline-2 --explain --trace="$work/trace.json" >"$work/why.log" 2>&1 ||
+  fail "a run with a trace"
+grep -q "pipeline-2, why it is slow" "$work/why.log" || fail "no explanation"
+[ -s "$work/trace.json" ] || fail "no trace"
 # Remarks are of the ways that were gone.
 grep -q "Planned: the published" "$work/planned.log" || fail "no remark on plans"
 grep -q "Measured: --scale" "$work/planned.log" && fail "a remark on measurements, of which there are none"
@@ -48,5 +51,9 @@ for name, partitions in [("baseline", 1), ("pipeline-4", 4), ("pipeline-8", 8)]:
     assert row["figures"]["memory"]["compared"] is None  # another network on another machine
     assert len(row["settings"].get("balance", [1])) == partitions
 assert measured["pipeline-8"]["settings"]["checkpoint"] == "always"
+assert planned["baseline"]["settings"]["scale"] == "full"
+for name, devices in [("baseline", "cpu"), ("pipeline-2", "cpu,cpu")]:
+    settings = measured[name]["settings"]
+    assert [settings[key] for key in ("scale", "devices", "seed")] == ["smoke", devices, 0], settings
 END
 echo PASSED

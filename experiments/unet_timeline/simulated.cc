@@ -123,7 +123,8 @@ class Costs {
   }
 
   double copy(RouteId route) const {
-    return machine_.latency + bytes_[static_cast<std::size_t>(route)] / machine_.bandwidth;
+    const double bytes = bytes_[static_cast<std::size_t>(route)];
+    return machine_.latency + (machine_.bandwidth > 0 ? bytes / machine_.bandwidth : 0);
   }
 
   const AblationVariant& variant_;

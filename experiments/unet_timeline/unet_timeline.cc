@@ -22,13 +22,17 @@
 #include "balance/memory_plan.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
+#include "command/interrupt.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/explain_run.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/layer_costs.h"
+#include "experiments/common/memory_limit.h"
+#include "experiments/common/peak_memory.h"
 #include "experiments/common/program.h"
 #include "experiments/common/simulated_speed.h"
+#include "experiments/common/simulation_flags.h"
 #include "experiments/common/speed_run.h"
 #include "experiments/common/speed_variant.h"
 #include "experiments/common/trainer.h"
@@ -37,6 +41,7 @@
 #include "experiments/unet_timeline/simulated.h"
 #include "gpipe/timeline/time_split.h"
 #include "meta/meta_scope.h"
+#include "models/by_name.h"
 #include "models/unet.h"
 
 ABSL_FLAG(std::optional<int64_t>, steps, std::nullopt,
@@ -57,6 +62,8 @@ constexpr char kUsage[] =
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
 constexpr double kLearningRate = 0.1;
+// SGD without momentum keeps a parameter and its gradient.
+constexpr double kParamScale = 2;
 constexpr double kGiB = 1 << 30;
 // Of the plain network on one of the same GPUs, images per second (torchgpipe, U-Net speed).
 constexpr double kPublishedOneDevice = 28.5;
@@ -89,6 +96,22 @@ struct Settings {
   int64_t epochs = 10;
   std::vector<c10::Device> devices;  // of a measured run
 };
+
+// What simulated rows are simulated with.
+struct Simulated {
+  SimulatedMachine machine;
+  std::optional<balance::SavedProfile> profile;
+};
+
+Simulated simulated_flags() {
+  const SimulationSettings flags = simulation_flags();
+  Simulated simulated = {flags.machine, std::nullopt};
+  if (!flags.profile.empty()) {
+    simulated.profile =
+        load_profile_of(flags.profile, models::model_by_name("unet:5,64"), Network().name());
+  }
+  return simulated;
+}
 
 // What there is no counterpart for, and so what a row cannot show.
 std::string note_of(const AblationVariant& variant, Origin way) {
@@ -176,6 +199,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   outcome.settings = settings_of(flags, settings);
   outcome.settings["samples"] = settings.batch_size * settings.steps;
   outcome.settings["epochs"] = settings.epochs;
+  outcome.settings["skip_epochs"] = flags.skip_epochs;
   add_common(flags, settings.devices, outcome.settings);
   *context.out << "\n" << settings.variant.name << ": " << outcome.note << std::endl;
 
@@ -184,6 +208,8 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
                        return settings.network.make();
                      },
                      loss_of};
+  const MemoryLimit limit(limit_of_run(settings.devices));
+  std::optional<PeakMemory> memory(settings.devices);
   const std::unique_ptr<Trainer> trainer =
       make_pipeline_trainer(task,
                             GPipeOptions(settings.balance)
@@ -207,11 +233,18 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   options.skip_epochs = flags.skip_epochs;
   options.utilization = on_cpu;
   options.trace = flags.trace;
+  memory->reset();
   run_speed(*trainer, optimizer, images, targets, options, context, outcome);
+  if (outcome.origin == Origin::kMeasured) {
+    int64_t bytes = 0;
+    for (const DevicePeak& peak : memory->peaks()) bytes += peak.bytes;
+    outcome.figures["memory"] = static_cast<double>(bytes) / kGiB;
+  }
+  memory.reset();  // explain_run() counts memory itself
   if (flags.explain && outcome.origin == Origin::kMeasured) {
     outcome.settings["diagnosis"] =
         explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
-                    settings.variant.name, context);
+                    kParamScale, settings.variant.name, context);
   }
 }
 
@@ -219,6 +252,7 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
           const RunContext& context) {
   outcome.note = describe(flags, settings) + note_of(settings.variant, Origin::kPlanned);
   outcome.settings = settings_of(flags, settings);
+  outcome.settings["scale"] = to_text(Scale::kFull);
   *context.out << "\n" << settings.variant.name << " (planned): " << outcome.note << std::endl;
   torch::nn::Sequential model = [&] {
     const MetaScope meta;
@@ -244,6 +278,7 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
           .direct_skips(settings.variant.direct_skips)
           .early_recomputes(settings.variant.early_recomputes)
           .progress([&](int64_t done, int64_t total) {
+            if (context.interrupted && context.interrupted()) throw command::Interrupted();
             if (!bar && context.progress != nullptr) {
               bar.emplace(*context.progress, settings.variant.name + ", planned", total,
                           context.progress_options);
@@ -258,6 +293,10 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
   outcome.origin = Origin::kPlanned;
 }
 
+int64_t rows_of(const Settings& settings) {
+  return (settings.batch_size + settings.chunks - 1) / settings.chunks;
+}
+
 // The published network's layers on the published device, on which the plain network is as fast as
 // published.
 balance::Profile published_device(const Settings& settings, const SimulatedMachine& machine) {
@@ -268,27 +307,39 @@ balance::Profile published_device(const Settings& settings, const SimulatedMachi
   plain.name = "baseline";
   plain.batch_size = 40;
   const double factor = factor_for(plain, /*samples=*/10000, kPublishedOneDevice, costs, machine);
-  return scaled(costs, factor)((settings.batch_size + settings.chunks - 1) / settings.chunks);
+  return scaled(costs, factor)(rows_of(settings));
 }
 
-void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
-              const RunContext& context) {
+void simulate(const CommonFlags& flags, const Simulated& simulated, const Settings& settings,
+              Outcome& outcome, const RunContext& context) {
   AblationSettings ablation;
   ablation.balance = settings.balance;
   ablation.chunks = settings.chunks;
   ablation.checkpoint = flags.checkpoint;
   ablation.schedule = balance::parse_schedule(flags.schedule);
-  outcome.note = describe(flags, settings) +
-                 absl::StrFormat(
-                     ", times from FLOPs and bytes, such that the plain network runs the published "
-                     "%g images/s "
-                     "on one device; links of %g GB/s; the optimizer left out",
-                     kPublishedOneDevice, ablation.machine.bandwidth / 1e9) +
-                 note_of(settings.variant, Origin::kSimulated);
+  ablation.machine = simulated.machine;
+  const std::string times =
+      simulated.profile
+          ? absl::StrFormat(", times of %s with a micro-batch of %d", device_of(*simulated.profile),
+                            simulated.profile->profile.batch_rows)
+          : absl::StrFormat(
+                ", times from FLOPs and bytes, such that the plain network runs the "
+                "published %g images/s on one device",
+                kPublishedOneDevice);
+  outcome.note = describe(flags, settings) + times +
+                 (ablation.machine.bandwidth > 0
+                      ? absl::StrFormat("; links of %g GB/s", ablation.machine.bandwidth / 1e9)
+                      : "; links without a limit") +
+                 "; the optimizer left out" + note_of(settings.variant, Origin::kSimulated);
   outcome.settings = settings_of(flags, settings);
+  outcome.settings["scale"] = to_text(Scale::kFull);
+  outcome.settings["costs"] = simulated.profile ? device_of(*simulated.profile) : "nominal";
   *context.out << "\n" << settings.variant.name << " (simulated): " << outcome.note << std::endl;
-  const SimulatedStep step =
-      simulate_ablation(settings.variant, published_device(settings, ablation.machine), ablation);
+  const SimulatedStep step = simulate_ablation(
+      settings.variant,
+      simulated.profile ? measured_costs(simulated.profile->profile)(rows_of(settings))
+                        : published_device(settings, ablation.machine),
+      ablation);
   const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
   outcome.figures["throughput"] = static_cast<double>(settings.batch_size) / seconds;
   outcome.figures["utilization"] = 100 * split_time(step.timeline, step.routes).utilization();
@@ -296,7 +347,9 @@ void simulate(const CommonFlags& flags, const Settings& settings, Outcome& outco
 }
 
 Plan prepare() {
-  const CommonFlags flags = read_common_flags("gpipe");
+  CommonFlags flags = read_common_flags("gpipe");
+  flags.for_measured = first_given({"steps"});
+  flags.for_simulated = given_simulation_flag();
   Plan made;
   made.name = "unet_timeline";
   made.table = published_timeline();
@@ -306,16 +359,17 @@ Plan prepare() {
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
   made.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
-      [](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
+      [simulated = simulated_flags()](const CommonFlags& given, const std::string& name,
+                                      Origin way) -> RunVariant {
         const CommonFlags own = way == Origin::kMeasured ? given : published(given);
-        return [own, way, settings = settle(own, name, way)](Outcome& outcome,
-                                                             const RunContext& context) {
+        return [own, way, simulated, settings = settle(own, name, way)](Outcome& outcome,
+                                                                        const RunContext& context) {
           if (way == Origin::kMeasured) {
             measure(own, settings, outcome, context);
           } else if (way == Origin::kPlanned) {
             plan(own, settings, outcome, context);
           } else {
-            simulate(own, settings, outcome, context);
+            simulate(own, simulated, settings, outcome, context);
           }
         };
       });
@@ -323,7 +377,8 @@ Plan prepare() {
     made.remarks.push_back(
         "Measured: --scale=" + to_text(flags.scale) +
         "; whole training steps on random images. Utilization: the share of a step in which the "
-        "workers are in actions; published: of the GPUs, by nvidia-smi.");
+        "workers are in actions; published: of the GPUs, by nvidia-smi. Memory: at most, over all "
+        "devices; on CUDA devices reserved bytes, on the CPU bytes of tensors.");
   }
   if (has_way(made.variants, Origin::kPlanned)) {
     made.remarks.push_back(

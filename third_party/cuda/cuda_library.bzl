@@ -1,9 +1,14 @@
 """cuda_library: CUDA kernels, compiled by the toolkit's nvcc where there is one."""
 
-load("@local_cuda//:cuda.bzl", "CUDA_TOOLKIT")
+load("@local_cuda//:cuda.bzl", "CUDA_ARCHITECTURES", "CUDA_TOOLKIT")
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
 ArchitecturesInfo = provider("The GPU architectures to compile for.", fields = ["numbers"])
+
+def default_architectures(wanted):
+    """Those of `wanted` (such as "80,90") that the toolkit's nvcc can compile for; all, where none is known."""
+    known = [number for number in wanted.split(",") if number in CUDA_ARCHITECTURES]
+    return ",".join(known) or wanted
 
 def _architectures_impl(ctx):
     numbers = [number.strip() for number in ctx.build_setting_value.split(",")]

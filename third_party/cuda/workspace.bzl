@@ -13,6 +13,13 @@ def _toolkit(repository_ctx):
             return candidate
     return None
 
+def _architectures(repository_ctx, toolkit):
+    """What nvcc can compile for, such as ["75", "80"]; empty if it does not tell."""
+    result = repository_ctx.execute([toolkit + "/bin/nvcc", "--list-gpu-arch"])
+    if result.return_code != 0:
+        return []
+    return [line.strip()[len("compute_"):] for line in result.stdout.split("\n") if line.startswith("compute_")]
+
 def _cuda_impl(repository_ctx):
     toolkit = _toolkit(repository_ctx)
     repository_ctx.file("WORKSPACE", "workspace(name = \"local_cuda\")\n")
@@ -26,7 +33,10 @@ def _cuda_impl(repository_ctx):
         )
     else:
         repository_ctx.symlink(Label("//third_party/cuda:stub.BUILD.bazel"), "BUILD.bazel")
-    repository_ctx.file("cuda.bzl", "CUDA_TOOLKIT = %s\n" % repr(toolkit or ""))
+    repository_ctx.file("cuda.bzl", "CUDA_TOOLKIT = %s\nCUDA_ARCHITECTURES = %s\n" % (
+        repr(toolkit or ""),
+        repr(_architectures(repository_ctx, toolkit) if toolkit else []),
+    ))
 
 _cuda = repository_rule(
     implementation = _cuda_impl,

@@ -1,0 +1,77 @@
+#include "experiments/common/simulation_flags.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "command/files.h"
+#include "experiments/common/flags.h"
+#include "meta/meta_scope.h"
+
+ABSL_FLAG(
+    std::string, profile, "",
+    "Simulate with the layers' times of this file, which "
+    "tools/bazel run -c opt //balance -- --save_profile=FILE writes. Default: FLOPs and bytes "
+    "of each layer, at the speed that gives the table's reference its published throughput.");
+ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwidth,
+          "Simulate with links of so many bytes per second between devices; 0: transfers take only "
+          "their latency. (About PCIe 3 x16 if not given.)");
+ABSL_FLAG(double, link_latency, gpipe::experiments::SimulatedMachine().latency,
+          "Simulate with so many seconds that a transfer takes beside its bytes.");
+ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhead,
+          "Simulate with so many seconds that a partition's forward or backward takes beside its "
+          "layers.");
+
+namespace gpipe::experiments {
+namespace {
+
+double seconds_flag(const char* flag, double value) {
+  if (std::isfinite(value) && value >= 0) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
+}
+
+}  // namespace
+
+SimulationSettings simulation_flags() {
+  SimulationSettings settings;
+  settings.profile = command::user_path(absl::GetFlag(FLAGS_profile));
+  settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
+  settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
+  settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));
+  return settings;
+}
+
+std::string given_simulation_flag() {
+  return first_given({"profile", "link_bandwidth", "link_latency", "action_overhead"});
+}
+
+balance::SavedProfile load_profile_of(const std::string& file, const models::NamedModel& model,
+                                      const std::string& title) {
+  balance::SavedProfile saved = balance::load_profile(file);
+  const std::string advice =
+      "; write one with tools/bazel run -c opt //balance -- --model=" + model.name +
+      " --partitions=1 --chunks=1 --batch=ROWS --save_profile=" + file +
+      ", where ROWS are those of a micro-batch";
+  if (!saved.model.empty() && saved.model != model.name) {
+    throw std::invalid_argument("--profile=" + file + " is of " + saved.model +
+                                ", but this table's network is " + model.name + advice);
+  }
+  const auto layers = [&] {
+    const MetaScope meta;
+    return model.make()->size();
+  }();
+  if (saved.profile.layers.size() != layers) {
+    throw std::invalid_argument("--profile=" + file + " has " +
+                                std::to_string(saved.profile.layers.size()) + " layers, but " +
+                                title + " has " + std::to_string(layers) + advice);
+  }
+  return saved;
+}
+
+std::string device_of(const balance::SavedProfile& saved) {
+  return saved.profile.device.empty() ? "a device without a name" : saved.profile.device;
+}
+
+}  // namespace gpipe::experiments
