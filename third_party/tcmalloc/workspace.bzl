@@ -1,0 +1,10 @@
+load("//third_party:system.bzl", "maybe", "system_library")
+
+def repo():
+    maybe(
+        system_library,
+        name = "tcmalloc",
+        build_file = Label("//third_party/tcmalloc:system.BUILD.bazel"),
+        package = "libgoogle-perftools-dev",
+        probe = "include/gperftools/tcmalloc.h",
+    )
