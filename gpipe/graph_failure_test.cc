@@ -49,6 +49,7 @@ struct Countdown {
   std::atomic<int64_t> end{-1};
   std::atomic<int64_t> memory{-1};
   std::atomic<int64_t> replay{-1};
+  std::atomic<int64_t> odd{-1};  // a begin that throws what is no exception
 
   static void count(std::atomic<int64_t>& left, const char* what) {
     if (left >= 0 && left-- == 0) throw std::runtime_error(std::string("no ") + what);
@@ -61,6 +62,7 @@ class FlakyGraph final : public DeviceGraph {
       : real_(std::move(real)), left_(left) {}
   void begin() override {
     Countdown::count(left_.begin, "begin");
+    if (left_.odd >= 0 && left_.odd-- == 0) throw 7;
     real_->begin();
   }
   void end() override {
@@ -159,7 +161,7 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, C
 TEST_F(GraphFailure, ARecordingThatFailsLeavesTheStageWithout) {
   for (Checkpoint mode : kModes) {
     for (int64_t nth = 0; nth < 4; ++nth) {
-      for (auto* left : {&flaky->left.begin, &flaky->left.end}) {
+      for (auto* left : {&flaky->left.begin, &flaky->left.end, &flaky->left.odd}) {
         SCOPED_TRACE(std::string(to_text(mode)) + " " + std::to_string(nth));
         *left = nth;
         GPipe pipe = make(true, mode);
@@ -172,7 +174,9 @@ TEST_F(GraphFailure, ARecordingThatFailsLeavesTheStageWithout) {
             continue;
           }
           ++without;
-          EXPECT_THAT(use.reason, HasSubstr(left == &flaky->left.begin ? "no begin" : "no end"));
+          EXPECT_THAT(use.reason, HasSubstr(left == &flaky->left.begin ? "no begin"
+                                            : left == &flaky->left.end ? "no end"
+                                                                       : "something else"));
         }
         EXPECT_EQ(without, 1);
       }

@@ -1,5 +1,8 @@
 #include "experiments/rivals/peak_memory.h"
 
+#include <dlfcn.h>
+#include <malloc.h>
+
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -24,6 +27,17 @@ ResidentMemory resident_memory() {
   return parse_resident_memory(status.str());
 }
 
+// What the start of the program has freed would hide what comes. By name, for either malloc may be
+// the program's.
+void release_free_memory() {
+  void* const of_tcmalloc = dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
+  if (of_tcmalloc != nullptr) {
+    reinterpret_cast<void (*)()>(of_tcmalloc)();
+  } else {
+    malloc_trim(0);
+  }
+}
+
 }  // namespace
 
 ResidentMemory parse_resident_memory(const std::string& status) {
@@ -35,6 +49,7 @@ ResidentMemory parse_resident_memory(const std::string& status) {
 }
 
 PeakMemory::PeakMemory() {
+  release_free_memory();
   // Sets the peak to what is held now. Where that is forbidden, an earlier peak may be reported.
   std::ofstream("/proc/self/clear_refs") << "5";
   before_ = resident_memory().anonymous;

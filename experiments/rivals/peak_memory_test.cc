@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <vector>
 
 namespace gpipe::experiments {
 namespace {
@@ -34,6 +35,22 @@ TEST(PeakMemoryTest, SeesWhatIsHeldAndRemembersIt) {
   }
   EXPECT_GE(peak.bytes(), kBytes - kSlack);
   EXPECT_LT(peak.bytes(), kBytes + kSlack);
+}
+
+TEST(PeakMemoryTest, WhatWasFreedBeforeHidesNothing) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (int k = 0; k < 64; ++k) {
+    blocks.push_back(std::make_unique<char[]>(kBytes / 64));
+    std::memset(blocks.back().get(), 1, kBytes / 64);
+  }
+  blocks.clear();
+  const PeakMemory peak;
+  for (int k = 0; k < 64; ++k) {
+    blocks.push_back(std::make_unique<char[]>(kBytes / 64));
+    std::memset(blocks.back().get(), 1, kBytes / 64);
+  }
+  EXPECT_GE(peak.bytes(), kBytes * 7 / 8);
 }
 
 }  // namespace

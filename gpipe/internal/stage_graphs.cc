@@ -606,6 +606,9 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
   } catch (const std::exception& error) {
     give_up("its backward cannot be recorded: " + message_of(error));
     return nullptr;
+  } catch (...) {
+    give_up("its backward cannot be recorded: it threw something else than an exception");
+    return nullptr;
   }
   ++use_.recorded;
   slot.backwards.push_back(std::move(made));
