@@ -20,6 +20,10 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
 }
 
 std::string output_file(const std::string& flag, const std::string& path) {
+  if (path.rfind("--", 0) == 0) {
+    throw std::invalid_argument("--" + flag + "=" + path + ": its file is missing, and " + path +
+                                " was taken for it");
+  }
   std::string full = user_path(path);
   if (!full.empty()) check_writable_file("--" + flag, full);
   return full;

@@ -44,6 +44,8 @@ TEST(OutputFile, IsAPathThatCanBeWritten) {
   EXPECT_FALSE(std::filesystem::exists(path)) << "nothing is written yet";
   EXPECT_THAT([&] { output_file("json", folder); },
               ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("--json"), HasSubstr(folder))));
+  EXPECT_THAT([] { output_file("json", "--explain"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("its file is missing")));
 }
 
 }  // namespace

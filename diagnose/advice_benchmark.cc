@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/rand.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -109,7 +108,17 @@ void compare_all(int only, double seconds) {
 }  // namespace gpipe
 
 int main(int argc, char** argv) {
-  gpipe::compare_all(argc > 1 ? std::atoi(argv[1]) : -1,
-                     argc > 2 ? std::max(std::atof(argv[2]), 0.01) : 1.0);
+  const std::string network = argc > 1 ? argv[1] : "";
+  const double seconds = argc > 2 ? std::atof(argv[2]) : 1.0;
+  if (argc > 3 || !(seconds > 0) ||
+      (!network.empty() && network != "0" && network != "1" && network != "2")) {
+    std::fputs(
+        "usage: advice_benchmark [NETWORK [SECONDS]]\n"
+        "NETWORK is 0, 1 or 2 (all, if not given), SECONDS for each measurement (1). Each "
+        "network takes some minutes.\n",
+        stderr);
+    return 2;
+  }
+  gpipe::compare_all(network.empty() ? -1 : std::stoi(network), seconds);
   return 0;
 }

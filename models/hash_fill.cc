@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -21,23 +20,11 @@ double hash_value(uint32_t k, uint32_t i) {
 }
 
 void overwrite(const at::Tensor& tensor, const std::function<double(int64_t i)>& value) {
+  const at::Tensor values = at::empty(tensor.sizes(), at::kDouble);
+  double* const data = values.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) data[i] = value(i);
   const torch::NoGradGuard no_grad;
-  if (!tensor.is_contiguous()) {
-    const at::Tensor values = at::empty(tensor.sizes(), tensor.options());
-    overwrite(values, value);
-    tensor.copy_(values);
-    return;
-  }
-  // In pieces: no copy of a large parameter is held beside it.
-  constexpr int64_t kPiece = 1 << 14;
-  const at::Tensor flat = tensor.view({-1});
-  const at::Tensor piece = at::empty({std::min(kPiece, flat.numel())}, at::kDouble);
-  double* const data = piece.mutable_data_ptr<double>();
-  for (int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
-    const int64_t count = std::min(kPiece, flat.numel() - begin);
-    for (int64_t i = 0; i < count; ++i) data[i] = value(begin + i);
-    flat.narrow(0, begin, count).copy_(piece.narrow(0, 0, count));
-  }
+  tensor.copy_(values);
 }
 
 void hash_fill_parameters(const torch::nn::Module& module) {
@@ -45,8 +32,8 @@ void hash_fill_parameters(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
     if (tensor.dim() > 1) {
-      const auto inputs = static_cast<double>(tensor.numel() / tensor.size(0));
-      const double bound = std::sqrt(3 / inputs);
+      const int64_t inputs = tensor.numel() / tensor.size(0);
+      const double bound = std::sqrt(3 / static_cast<double>(inputs));
       overwrite(tensor, [&](int64_t i) { return bound * hash_value(k, static_cast<uint32_t>(i)); });
     } else {
       const std::string& name = parameter.key();

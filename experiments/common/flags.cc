@@ -77,6 +77,10 @@ CommonFlags read_common_flags(const std::string& schedule) {
   flags.ways = absl::GetFlag(FLAGS_ways);
   flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
+  if (!flags.trace.empty() && flags.trace == flags.json) {
+    throw std::invalid_argument("--json and --trace=" + flags.trace +
+                                " name the same file: give each its own");
+  }
   flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
 }

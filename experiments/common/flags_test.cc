@@ -39,6 +39,12 @@ class FlagsTest : public ::testing::Test {
   absl::FlagSaver saver_;
 };
 
+TEST_F(FlagsTest, TraceAndTableAreDifferentFiles) {
+  const std::string file = ::testing::TempDir() + "/one.json";
+  set("json", file);
+  expect_refused("trace", file, "same file");
+}
+
 TEST_F(FlagsTest, AreReadIntoValues) {
   set("scale", "small");
   set("devices", "cpu,cpu");

@@ -1,6 +1,7 @@
 #include "experiments/common/trace.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
@@ -13,6 +14,23 @@
 #include "gpipe/timeline/timeline_svg.h"
 
 namespace gpipe::experiments {
+namespace {
+
+// Every step begins at 0: the real one and the simulated one stand one below the other.
+StepTimeline from_zero(StepTimeline step) {
+  const int64_t begin = step.begin();
+  for (std::vector<TimelineAction>& worker : step.workers) {
+    for (TimelineAction& action : worker) {
+      for (int64_t* time :
+           {&action.begin, &action.end, &action.recompute_begin, &action.recompute_end}) {
+        *time -= begin;
+      }
+    }
+  }
+  return step;
+}
+
+}  // namespace
 
 std::string trace_file(const std::string& path, const std::string& variant) {
   std::filesystem::path file(path);
@@ -39,11 +57,11 @@ void write_trace(const std::string& path, const std::string& title, const Timeli
   }
   std::vector<TraceProcess> processes(again ? 2 : 1);
   processes[0].name = title;
-  processes[0].steps = {steps.back()};
+  processes[0].steps = {from_zero(steps.back())};
   processes[0].routes = routes;
   if (again) {
     processes[1].name = title + ", simulated";
-    processes[1].steps = {*again};
+    processes[1].steps = {from_zero(*again)};
     processes[1].routes = routes;
   }
   command::write_result(path, to_chrome_trace(processes));

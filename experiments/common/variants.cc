@@ -49,10 +49,11 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
   std::string flag = flags.changes_what_runs();
   if (flag.empty() && flags.explain) flag = "--explain";
   if (!measured && !flag.empty()) {
-    throw std::invalid_argument(flag + " is for measured rows; rows at full size (" +
+    throw std::invalid_argument(flag +
+                                " is for measured rows (--ways=measured); rows at full size (" +
                                 to_text(asked_ways.front()) +
                                 ") are as published. //balance and //balance:memory_plan predict "
-                                "any other setting");
+                                "other settings of a pipeline");
   }
   if (!flags.for_simulated.empty() &&
       std::find(asked_ways.begin(), asked_ways.end(), Origin::kSimulated) == asked_ways.end()) {

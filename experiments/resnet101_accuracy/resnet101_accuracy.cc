@@ -63,7 +63,7 @@ constexpr int64_t kPublishedWorkers = 32;
 constexpr int64_t kMostWorkers = 1024;
 
 std::string read_data(Scale scale) {
-  const std::string data = absl::GetFlag(FLAGS_data);
+  std::string data = absl::GetFlag(FLAGS_data);
   if (!data.empty()) return data;
   if (scale != Scale::kFull) return "fashion-mnist";
   throw std::invalid_argument("--scale=full needs --data=imagenet:FOLDER (or --data=fake)");

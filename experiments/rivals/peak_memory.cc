@@ -27,15 +27,12 @@ ResidentMemory resident_memory() {
   return parse_resident_memory(status.str());
 }
 
-// What the start of the program has freed would hide what comes. By name, for either malloc may be
-// the program's.
+// What the start of the program has freed would hide what comes. Both, and tcmalloc's by name:
+// either may be the program's malloc.
 void release_free_memory() {
+  malloc_trim(0);
   void* const of_tcmalloc = dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
-  if (of_tcmalloc != nullptr) {
-    reinterpret_cast<void (*)()>(of_tcmalloc)();
-  } else {
-    malloc_trim(0);
-  }
+  if (of_tcmalloc != nullptr) reinterpret_cast<void (*)()>(of_tcmalloc)();
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda
 
   --list            the programs in here
   --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole
-  --only=PATTERN    of them only those whose names match, such as 'device*'
+  --only=PATTERN    of them only those whose names match, such as '*device*'
   --output=DIR      logs and the tests' reports go here; default: results beside this script
   --timeout=SECONDS of each program; default 600
 
@@ -109,7 +109,7 @@ find_torch
 export LD_LIBRARY_PATH="${torch}:${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"
 
 if [[ -n ${name} ]]; then
-  for program in {program,benchmark,test,multi_gpu}/"${name}"; do
+  for program in {program,benchmark,test,multi_gpu}/"${name##*/}"; do
     [[ -x ${program} ]] && break
   done
   if [[ -x ${program} ]]; then
@@ -161,14 +161,14 @@ run_one() { # KIND PROGRAM ARGUMENTS...
 {
   for program in test/*; do
     # shellcheck disable=SC2053 # a pattern
-    [[ $(basename "${program}") == ${only} ]] || continue
+    [[ ${program} == ${only} || ${program#*/} == ${only} ]] || continue
     run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
   done
   # A test of two GPUs has nothing to show on one, which is said and no failure.
   gpu_count="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
   for program in multi_gpu/*; do
     # shellcheck disable=SC2053 # a pattern
-    [[ $(basename "${program}") == ${only} ]] || continue
+    [[ ${program} == ${only} || ${program#*/} == ${only} ]] || continue
     if [[ ${device} == cuda && ${gpu_count} -lt 2 ]]; then
       echo "${program} is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
       ran=$((ran + 1)) skipped=$((skipped + 1))
@@ -178,7 +178,7 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   done
   for program in benchmark/*; do
     # shellcheck disable=SC2053 # a pattern
-    [[ ${benchmarks} -eq 1 && $(basename "${program}") == ${only} ]] || continue
+    [[ ${benchmarks} -eq 1 && (${program} == ${only} || ${program#*/} == ${only}) ]] || continue
     run_one benchmark "./${program}" --benchmark_format=json
   done
   [[ ${ran} -gt 0 ]] || { echo "error: no program matches --only=${only}; --list shows them" >&2 && failed=1; }

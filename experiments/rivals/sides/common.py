@@ -81,7 +81,10 @@ class PeakMemory:
 
     def __init__(self):
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # What importing torch has freed would hide what comes.
+        process = ctypes.CDLL(None)
+        process.malloc_trim(0)  # What importing torch has freed would hide what comes.
+        if hasattr(process, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc, by LD_PRELOAD
+            process.MallocExtension_ReleaseFreeMemory()
         try:
             with open("/proc/self/clear_refs", "w") as clear:
                 clear.write("5")
