@@ -59,7 +59,8 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
                           [](const Json& event) { return event.at("name") == "F0.0"; }),
             2);
   for (const Json& event : events) {
-    if (event.at("name") == "F0.0") EXPECT_EQ(event.at("ts"), 0) << "one below the other";
+    if (event.at("name") != "F0.0") continue;
+    EXPECT_EQ(event.at("ts"), 0) << "one below the other";
   }
   EXPECT_THAT(out.str(), StartsWith("pipeline-1, the last whole step; a step: 2 ms on 1 worker"));
   EXPECT_THAT(out.str(), HasSubstr("compute"));

@@ -56,7 +56,7 @@ expect 0 "measured" "${run}" resnet101_speed --experiment=pipeline-2 --devices=c
 expect 2 "there is no program quux" "${run}" quux
 # As --list names it.
 expect 0 "Google Test" "${run}" test/gpipe_testing_bitwise_cuda_test --help
-expect 0 '"passed": [1-9]' "${run}" --device=cpu --only='test/*bitwise*' --output="${work}/results"
+expect 0 '"program": "gpipe_testing_bitwise_cuda_test"' "${run}" --device=cpu --only='test/*bitwise*' --output="${work}/results"
 if ! nvidia-smi >/dev/null 2>&1; then
   # A test that finds no GPU has shown nothing.
   expect 1 '"failed": 1' "${run}" --only='*bitwise*' --output="${work}/results"
