@@ -108,7 +108,7 @@ part() {
     failures+=("${name}: exit code ${code}")
   fi
   passed=$((passed + good)) failed=$((failed + bad))
-  while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(grep '^FAILED: ' "${scratch}/part")
+  while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(sed -n '/^=== .* done$/,$p' "${scratch}/part" | grep '^FAILED: ') # Bazel has such lines, too.
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(grep '^NOTE: ' "${scratch}/part")
 }
 

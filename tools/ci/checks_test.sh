@@ -59,11 +59,13 @@ chmod +x "${root}/cuda/bin/nvcc"
 try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
 
 script good 'echo "7 passed, 0 failed"'
-script bad 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
+script bad 'echo "FAILED: Build did NOT complete"' 'echo "=== [1m02s] done"' 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
 script noted 'echo "NOTE: no GPU"' 'echo "1 passed, 0 failed"'
 script died 'echo "halfway"' 'exit 137'
 script liar 'echo "4 passed, 0 failed"' 'exit 1'
 try "parts add up" 1 "12 passed, 2 failed" "FAILED: two: a test" <<<"part one ${root}/good; part two ${root}/bad"
+try "a part's own failures are those of its end" 1 "12 passed, 2 failed" "0 lines of Bazel's" \
+  <<<"part one ${root}/good; part two ${root}/bad; echo \"\$(printf '%s\n' \"\${failures[@]}\" | grep -c Build) lines of Bazel's\""
 try "a part's notes" 0 "1 passed, 0 failed" "NOTE: three: no GPU" <<<"part three ${root}/noted"
 try "a part without a count" 1 "7 passed, 1 failed" "two: it ended without a count (exit code 137)" \
   <<<"part one ${root}/good; part two ${root}/died"
