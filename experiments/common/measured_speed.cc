@@ -12,6 +12,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/profiler.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
@@ -31,8 +32,6 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr double kLearningRate = 0.1;
-// SGD without momentum keeps a parameter and its gradient.
-constexpr double kParamScale = 2;
 
 // What is run.
 struct Settings {
@@ -174,7 +173,7 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   if (settings.flags.explain && outcome.origin == Origin::kMeasured) {
     outcome.settings["diagnosis"] = explain_run(*trainer, input, target, task_of(settings).loss,
                                                 balance::parse_schedule(settings.flags.schedule),
-                                                kParamScale, settings.name, context);
+                                                balance::ParamScale::kSgd, settings.name, context);
   }
 }
 

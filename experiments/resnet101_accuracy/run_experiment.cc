@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "balance/profiler.h"
 #include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
@@ -31,8 +32,6 @@ namespace {
 // Affects only memory and speed.
 constexpr int64_t kValidationBatch = 250;
 constexpr double kPercent = 100;
-// SGD with momentum keeps a parameter, its gradient and its momentum.
-constexpr double kParamScale = 3;
 
 // An experiment with everything that is known before it runs.
 struct Ready {
@@ -249,9 +248,10 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   train.start(0);
   const std::optional<Batch> batch = train.next();
   if (!batch) return;
-  outcome.settings["diagnosis"] = explain_run(*trainer, batch->images, batch->labels, loss_of,
-                                              balance::parse_schedule(ready.flags.common.schedule),
-                                              kParamScale, ready.name(), context);
+  outcome.settings["diagnosis"] =
+      explain_run(*trainer, batch->images, batch->labels, loss_of,
+                  balance::parse_schedule(ready.flags.common.schedule),
+                  balance::ParamScale::kSgdMomentum, ready.name(), context);
 }
 
 }  // namespace

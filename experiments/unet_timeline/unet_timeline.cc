@@ -20,6 +20,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "balance/memory_plan.h"
+#include "balance/profiler.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "command/interrupt.h"
@@ -62,8 +63,6 @@ constexpr char kUsage[] =
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
 constexpr double kLearningRate = 0.1;
-// SGD without momentum keeps a parameter and its gradient.
-constexpr double kParamScale = 2;
 constexpr double kGiB = 1 << 30;
 // Of the plain network on one of the same GPUs, images per second (torchgpipe, U-Net speed).
 constexpr double kPublishedOneDevice = 28.5;
@@ -244,7 +243,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   if (flags.explain && outcome.origin == Origin::kMeasured) {
     outcome.settings["diagnosis"] =
         explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
-                    kParamScale, settings.variant.name, context);
+                    balance::ParamScale::kSgd, settings.variant.name, context);
   }
 }
 

@@ -132,6 +132,10 @@ quoted() {
   printf '"%s"' "${text//\"/\\\"}"
 }
 
+# Whether --only matches KIND/NAME, or NAME.
+# shellcheck disable=SC2053 # a pattern
+chosen() { [[ $1 == ${only} || ${1#*/} == ${only} ]]; }
+
 passed=0 failed=0 skipped=0 ran=0
 run_one() { # KIND PROGRAM ARGUMENTS...
   local kind="$1" program="$2" label report log code begin good bad left
@@ -160,15 +164,13 @@ run_one() { # KIND PROGRAM ARGUMENTS...
 
 {
   for program in test/*; do
-    # shellcheck disable=SC2053 # a pattern
-    [[ ${program} == ${only} || ${program#*/} == ${only} ]] || continue
+    chosen "${program}" || continue
     run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
   done
   # A test of two GPUs has nothing to show on one, which is said and no failure.
   gpu_count="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
   for program in multi_gpu/*; do
-    # shellcheck disable=SC2053 # a pattern
-    [[ ${program} == ${only} || ${program#*/} == ${only} ]] || continue
+    chosen "${program}" || continue
     if [[ ${device} == cuda && ${gpu_count} -lt 2 ]]; then
       echo "${program} is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
       ran=$((ran + 1)) skipped=$((skipped + 1))
@@ -177,9 +179,9 @@ run_one() { # KIND PROGRAM ARGUMENTS...
     run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
   done
   for program in benchmark/*; do
-    # shellcheck disable=SC2053 # a pattern
-    [[ ${benchmarks} -eq 1 && (${program} == ${only} || ${program#*/} == ${only}) ]] || continue
-    run_one benchmark "./${program}" --benchmark_format=json
+    if [[ ${benchmarks} -eq 1 ]] && chosen "${program}"; then
+      run_one benchmark "./${program}" --benchmark_format=json
+    fi
   done
   [[ ${ran} -gt 0 ]] || { echo "error: no program matches --only=${only}; --list shows them" >&2 && failed=1; }
   gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | awk '{$1 = $1 " x"; print}' | paste -sd ',')"
