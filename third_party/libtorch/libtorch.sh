@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Finds or fetches the pinned LibTorch, and the headers of CUDA that its own headers include.
 #
-#   libtorch.sh find    prints four lines, or exits 3 when something has to be fetched first, or
+#   libtorch.sh find    prints five lines, or exits 3 when something has to be fetched first, or
 #                       exits 1 when what was asked for cannot be used:
 #                         torch=DIR   has include/ and lib/
 #                         cuda=DIR    has cuda_runtime_api.h, empty if this LibTorch knows no CUDA
 #                         crt=DIR     has host_defines.h, empty likewise
+#                         cccl=DIR    has nv/target and thrust/, empty likewise
 #                         nccl=DIR    has nccl.h, empty if there is none
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
 #
@@ -16,10 +17,11 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 requirements="${here}/requirements.txt"
 requirements_cuda="${here}/requirements-cuda.txt"
 version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "${requirements}")"
-crt_version="$(sed -n 's/^nvidia-cuda-crt==\([0-9.]*\).*/\1/p' "${requirements_cuda}")"
+# Names of the pinned files, such as cuda-cccl-13.0.85-cuda-crt-13.0.88: another pin is another download.
+cuda_pins="$(sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' "${requirements_cuda}" | sort | paste -sd-)"
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpipe}"
 cached="${cache}/libtorch-${version}"
-cached_crt="${cache}/cuda-crt-${crt_version}"
+cached_cuda="${cache}/${cuda_pins}"
 
 die() {
   printf 'GPipe: %s\n' "$@" >&2
@@ -92,17 +94,21 @@ first_with() {
   return 0
 }
 
-# find_cuda: sets `cuda`, `crt`, `nccl`. The wheels that LibTorch comes with have the headers of the
-# CUDA runtime except crt/, so code that uses c10/cuda compiles where there is no CUDA Toolkit.
+# find_cuda: sets `cuda`, `crt`, `cccl`, `nccl`. The wheels that LibTorch comes with have the headers of the CUDA
+# runtime except crt/ and CCCL's, so code that uses c10/cuda and ATen/cuda compiles where there is no CUDA Toolkit.
+# Those two come from the pinned wheels, on a machine with a toolkit as on one without: headers that only some
+# machines have break the build of the others unseen. A toolkit serves a LibTorch that has no wheels beside it.
 find_cuda() {
-  local toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}"
-  cuda="" crt="" nccl=""
+  local toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}" pinned="${cached_cuda}/nvidia/cu13/include"
+  cuda="" crt="" cccl="" nccl=""
   [[ -e ${torch}/lib/libtorch_cuda.so ]] || return 0
   cuda="$(first_with cuda_runtime_api.h "${site}/nvidia/cu13/include" "${site}/nvidia/cuda_runtime/include" \
     "${toolkit}/include")"
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
-  crt="$(first_with host_defines.h "${cuda}/crt" "${cached_crt}/nvidia/cu13/include/crt" "${toolkit}/include/crt")"
+  crt="$(first_with host_defines.h "${cuda}/crt" "${pinned}/crt")"
+  # Toolkits before 13 have these headers among the others, those of 13 and the wheels in a folder of their own.
+  cccl="$(first_with thrust/tuple.h "${cuda}/cccl" "${cuda}" "${pinned}/cccl")"
   nccl="$(first_with nccl.h "${site}/nvidia/nccl/include")"
 }
 
@@ -110,8 +116,8 @@ find_all() {
   find_torch
   [[ -n ${torch} ]] || return 3
   find_cuda
-  [[ -z ${cuda} || -n ${crt} ]] || return 3
-  printf '%s\n' "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "nccl=${nccl}"
+  [[ -z ${cuda} || (-n ${crt} && -n ${cccl}) ]] || return 3
+  printf '%s\n' "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
 # download REQUIREMENTS PROOF INTO WHAT GIGABYTES: unpacks the wheels, completely or not at all.
@@ -164,9 +170,12 @@ fetch_all() {
     find_torch
   fi
   find_cuda
-  if [[ -n ${cuda} && -z ${crt} ]]; then
-    download "${requirements_cuda}" nvidia/cu13/include/crt/host_defines.h "${cached_crt}" \
-      "the CUDA headers that LibTorch's wheels lack (0.1 MB)" 0
+  if [[ -n ${cuda} && (-z ${crt} || -z ${cccl}) ]]; then
+    download "${requirements_cuda}" nvidia/cu13/include/crt/host_defines.h "${cached_cuda}" \
+      "the CUDA headers that LibTorch's wheels lack (3 MB)" 1
+    find_cuda
+    [[ -n ${crt} && -n ${cccl} ]] || die "${requirements_cuda} lacks a package: crt/ or CCCL is not in ${cached_cuda}." \
+      "This is a mistake in the repository; a CUDA Toolkit (CUDA_HOME) does not help here."
   fi
 }
 

@@ -16,7 +16,7 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
-# LibTorch has 9,400 headers. Listed one by one, each of them is linked into the sandbox of each
+# LibTorch has 9,400 headers, CUDA and CCCL 2,000 more. Listed one by one, each of them is linked into the sandbox of each
 # compile action, which takes longer than compiling the file (30 s for 5 s). As folders they cost
 # nothing, and the pinned version does not change under Bazel's feet. Bazel 4 accepts headers in a
 # folder as declared; later versions may not, so the official Bazels get the list.
@@ -25,6 +25,9 @@ def _header_folders(folders):
 
 def _header_globs(folders):
     patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
+    if "cccl" in folders:
+        # CCCL's headers are named as the standard library's: nv/target, nv/detail/*, cuda/std/*.
+        patterns.append("cccl/**")
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
 # Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left
@@ -55,7 +58,7 @@ def _libtorch_impl(repository_ctx):
     folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
     for folder in folders:
         repository_ctx.symlink(torch + "/" + folder, folder)
-    for key, link in [("cuda", "cuda"), ("crt", "cuda_crt/crt"), ("nccl", "nccl")]:
+    for key, link in [("cccl", "cccl"), ("cuda", "cuda"), ("crt", "cuda_crt/crt"), ("nccl", "nccl")]:
         if answer[key]:
             repository_ctx.symlink(answer[key], link)
             folders.append(link)

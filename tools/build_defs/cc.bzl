@@ -1,8 +1,83 @@
-"""Macros for C++ tests."""
+"""C++ rules of this repository: sources that use LibTorch are compiled with its headers precompiled; tests."""
 
-load("@rules_cc//cc:defs.bzl", "cc_library", "cc_test")
+load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
+
+# As text: select() wants it so. From any workspace.
+_PRECOMPILED = str(Label("//third_party/precompiled:on"))
+
+def _with_torch(rule, deps = [], copts = [], **kwargs):
+    """A rule whose sources are compiled with LibTorch's headers precompiled, if they need LibTorch."""
+    if type(deps) == "list" and "//third_party:torch" in deps:
+        deps = deps + select({
+            _PRECOMPILED: [Label("//third_party/precompiled:torch")],
+            "//conditions:default": [],
+        })
+        copts = copts + select({
+            _PRECOMPILED: ["-include", "$(BINDIR)/third_party/precompiled/torch.h"],
+            "//conditions:default": [],
+        })
+    rule(deps = deps, copts = copts, **kwargs)
+
+def cc_library(srcs = [], **kwargs):
+    """rules_cc's cc_library; what lists `//third_party:torch` gets the precompiled headers."""
+    if srcs:
+        _with_torch(_cc_library, srcs = srcs, **kwargs)
+    else:
+        _cc_library(**kwargs)
+
+def cc_binary(**kwargs):
+    """rules_cc's cc_binary, as cc_library."""
+    _with_torch(_cc_binary, **kwargs)
+
+def cc_test(**kwargs):
+    """rules_cc's cc_test, as cc_library."""
+    _with_torch(_cc_test, **kwargs)
 
 _GPU_TAGS = ["gpu", "requires-gpu-nvidia"]
+
+def _own(deps):
+    """The dependencies of a test's sources, with the main and the seeds that every test here has."""
+    deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
+        Label("//third_party:gtest"),
+        Label("//tools/build_defs:test_main"),
+    ]
+    if "//third_party:torch" in deps:
+        seed = "//gpipe/testing:torch_seed"
+        deps = [dep for dep in deps if dep != seed] + [Label(seed)]
+    deps = {str(dep): dep for dep in deps}
+    return [dep for key, dep in deps.items() if key != "//third_party:gtest"]
+
+def _tests(name, library, tags, env, cuda, fake, cpu, multi_gpu, visibility, **common):
+    """`x_test`, `x_fake_test` and `x_cuda_test`, as far as they are wanted, of sources that are compiled already."""
+    if cpu:
+        cc_test(
+            name = name,
+            env = dict(env, GPIPE_TEST_DEVICE = "cpu"),
+            tags = tags,
+            deps = library,
+            visibility = visibility,
+            **common
+        )
+    stem = name[:-len("_test")]
+    if fake:
+        cc_test(
+            name = stem + "_fake_test",
+            env = dict(env, GPIPE_TEST_DEVICE = "fake"),
+            tags = tags,
+            deps = library + [Label("//gpipe/testing/fake_accelerator:test_support")],
+            visibility = visibility,
+            **common
+        )
+    if cuda:
+        cc_test(
+            name = stem + "_cuda_test",
+            env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
+            # exclusive: one GPU, and another test's memory on it would look like ours.
+            tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
+            deps = library,
+            visibility = (visibility or []) + [str(Label("//tools/gpu_bundle:__pkg__"))],
+            **common
+        )
 
 def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu = False, cpu = True, tags = [], env = {}, data = [], args = [], copts = [], size = "medium", timeout = None, flaky = None, visibility = None):
     """A GoogleTest, once for the CPU and, if asked, for CUDA and the fake accelerator, from one source.
@@ -38,18 +113,9 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
     """
     if not name.endswith("_test"):
         fail("gpipe_cc_test: the name must end in _test, not: " + name)
-    deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
-        Label("//third_party:gtest"),
-        Label("//tools/build_defs:test_main"),
-    ]
-    if "//third_party:torch" in deps:
-        seed = "//gpipe/testing:torch_seed"
-        deps = [dep for dep in deps if dep != seed] + [Label(seed)]
-    deps = {str(dep): dep for dep in deps}
-    deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"]
-    common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout, visibility = visibility)
+    common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout)
     if not (cuda or fake):
-        cc_test(name = name, srcs = srcs, copts = copts, deps = deps, env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, **common)
+        cc_test(name = name, srcs = srcs, copts = copts, deps = _own(deps), env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, visibility = visibility, **common)
         return
     library = name + "_lib"
     cc_library(
@@ -58,32 +124,64 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
         srcs = srcs,
         copts = copts,
         tags = tags,
-        deps = deps,
+        deps = _own(deps),
         alwayslink = True,  # Nothing but its own constructors refers to a GoogleTest test.
     )
-    if cpu:
-        cc_test(
-            name = name,
-            env = dict(env, GPIPE_TEST_DEVICE = "cpu"),
-            tags = tags,
-            deps = [":" + library],
-            **common
+    _tests(name, [":" + library], tags, env, cuda, fake, cpu, multi_gpu, visibility, **common)
+
+def gpipe_cc_tests(name, srcs, deps = [], each = {}, size = "small", **kwargs):
+    """Several GoogleTests whose sources are compiled as one, for reading LibTorch's headers is most of what each costs.
+
+    `x_test.cc` becomes the test `x_test`, a program and a process of its own that runs the tests of its own file
+    only, with all that gpipe_cc_test says of one. Names in the files' anonymous namespaces do not meet
+    (test_unit.sh); their `#define`s and what they declare outside do.
+
+    Take files that need about the same headers, up to some 1,500 lines together: whoever changes one compiles all.
+
+    Args:
+      name: of the unit; ends in `_tests`.
+      srcs: the tests' sources, each named `..._test.cc`.
+      deps: what any of them includes.
+      each: arguments of gpipe_cc_test that some of them have of their own: {"x_test": {"fake": True}}.
+      size: of all tests.
+      **kwargs: arguments of gpipe_cc_test for all of them.
+    """
+    if not name.endswith("_tests"):
+        fail("gpipe_cc_tests: the name must end in _tests, not: " + name)
+    native.genrule(
+        name = name + "_source",
+        testonly = True,
+        srcs = srcs,
+        outs = [name + ".cc"],
+        cmd = "$(location %s) $(SRCS) >$@" % Label("//tools/build_defs:test_unit.sh"),
+        tools = [Label("//tools/build_defs:test_unit.sh")],
+    )
+    cc_library(
+        name = name,
+        testonly = True,
+        srcs = [name + ".cc"],
+        deps = _own(deps),
+        alwayslink = True,
+    )
+    names = [src[:-len(".cc")] for src in srcs]
+    for unknown in each:
+        if unknown not in names:
+            fail("gpipe_cc_tests: no source of %s is %s.cc" % (name, unknown))
+    for test in names:
+        if not test.endswith("_test"):
+            fail("gpipe_cc_tests: a source's name must end in _test.cc, not: " + test + ".cc")
+        native.genrule(
+            name = test + "_choice",
+            testonly = True,
+            outs = [test + "_choice.cc"],
+            cmd = "echo 'extern const char* const gpipe_tests_of; const char* const gpipe_tests_of = \"%s\";' >$@" % ("/" + test + ".cc"),
         )
-    stem = name[:-len("_test")]
-    if fake:
-        cc_test(
-            name = stem + "_fake_test",
-            env = dict(env, GPIPE_TEST_DEVICE = "fake"),
-            tags = tags,
-            deps = [":" + library, Label("//gpipe/testing/fake_accelerator:test_support")],
-            **common
+        cc_library(
+            name = test + "_chosen",
+            testonly = True,
+            srcs = [test + "_choice.cc"],
+            alwayslink = True,
         )
-    if cuda:
-        cc_test(
-            name = stem + "_cuda_test",
-            env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
-            # exclusive: one GPU, and another test's memory on it would look like ours.
-            tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
-            deps = [":" + library],
-            **dict(common, visibility = (visibility or []) + [str(Label("//tools/gpu_bundle:__pkg__"))])
-        )
+        own = dict(dict(tags = [], env = {}, cuda = False, fake = False, cpu = True, multi_gpu = False, visibility = None, size = size), **kwargs)
+        own.update(each.get(test, {}))
+        _tests(test, [":" + name, ":" + test + "_chosen"], **own)

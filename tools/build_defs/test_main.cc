@@ -7,11 +7,55 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <set>
+#include <string>
 
 #include "gpipe/testing/seed.h"
 
+// The end of the path of the file whose tests are to run, where several are compiled as one
+// (gpipe_cc_tests); elsewhere nobody defines it.
+extern const char* const gpipe_tests_of __attribute__((weak));
+
+namespace {
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Leaves out the tests of all other files, whatever --gtest_filter chooses among those that stay.
+// Returns false, and says why, if that leaves nothing, which would pass without having shown
+// anything, or if a test of another file has the same name as one of these.
+bool keep_tests_of(const std::string& file) {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  std::set<std::string> ours;
+  std::set<std::string> others;
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const testing::TestInfo& test = *suite.GetTestInfo(t);
+      const bool is_ours = ends_with("/" + std::string(test.file()), file);
+      (is_ours ? ours : others).insert(std::string(suite.name()) + "." + test.name());
+    }
+  }
+  if (ours.empty()) std::cerr << "no test is of " << file << "\n";
+  std::string& filter = testing::GTEST_FLAG(filter);
+  bool excludes = filter.find('-') != std::string::npos;
+  for (const std::string& name : others) {
+    if (ours.count(name) != 0) {
+      std::cerr << "two files of one unit have a test " << name << ": rename one\n";
+      return false;
+    }
+    filter += (excludes ? ":" : "-") + name;
+    excludes = true;
+  }
+  return !ours.empty();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
+  if (&gpipe_tests_of != nullptr && !keep_tests_of(gpipe_tests_of)) return 1;
   testing::UnitTest::GetInstance()->listeners().Append(
       gpipe::testing::make_seed_listener(std::cout).release());  // GoogleTest owns it
   const int result = RUN_ALL_TESTS();

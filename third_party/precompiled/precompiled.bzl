@@ -1,0 +1,62 @@
+"""A precompiled header: what most sources include is read once for each configuration, not once for each source."""
+
+load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    headers = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
+    output = ctx.actions.declare_file(ctx.file.header.basename + ".gch")
+    variables = cc_common.create_compile_variables(
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        source_file = ctx.file.header.path,
+        output_file = output.path,
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ["-x", "c++-header"],
+        include_directories = headers.includes,
+        quote_include_directories = headers.quote_includes,
+        system_include_directories = headers.system_includes,
+        preprocessor_defines = headers.defines,
+        use_pic = True,  # .bazelrc: --force_pic
+    )
+    ctx.actions.run(
+        mnemonic = "CppPrecompile",
+        progress_message = "Precompiling " + ctx.file.header.short_path,
+        executable = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME),
+        arguments = cc_common.get_memory_inefficient_command_line(
+            feature_configuration = features,
+            action_name = CPP_COMPILE_ACTION_NAME,
+            variables = variables,
+        ),
+        env = cc_common.get_environment_variables(
+            feature_configuration = features,
+            action_name = CPP_COMPILE_ACTION_NAME,
+            variables = variables,
+        ),
+        inputs = depset([ctx.file.header], transitive = [headers.headers, toolchain.all_files]),
+        outputs = [output],
+    )
+    return [
+        DefaultInfo(files = depset([output])),
+        CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([output]))),
+    ]
+
+# A library that lists it among its `deps` may be compiled with `-include` and the header's path below $(BINDIR), where
+# only the compiled form lies: should the compiler not accept that one, it finds nothing else, and says so.
+precompiled_header = rule(
+    implementation = _impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo], doc = "What the header includes."),
+        "header": attr.label(mandatory = True, allow_single_file = [".h"]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    provides = [CcInfo],
+)
