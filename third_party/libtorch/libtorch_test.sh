@@ -35,10 +35,15 @@ version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' third_party/libtorch/requiremen
 mkdir -p "${root}/bin" "${root}/home" "${root}/empty"
 make_torch "${root}/plain" "${version}"
 make_torch "${root}/site/torch" "${version}"
-mkdir -p "${root}"/site/nvidia/{cu13,nccl}/include "${root}/crt/nvidia/cu13/include/crt" "${root}/toolkit/include/crt"
+mkdir -p "${root}"/site/nvidia/{cu13,nccl}/include "${root}"/{pinned,half}/nvidia/cu13/include/crt \
+  "${root}"/pinned/nvidia/cu13/include/cccl/thrust "${root}"/toolkit/include/{crt,cccl/thrust} "${root}"/old-toolkit/include/{crt,thrust}
 touch "${root}/site/torch/lib/libtorch_cuda.so" "${root}/site/nvidia/cu13/include/cuda_runtime_api.h" \
-  "${root}/site/nvidia/nccl/include/nccl.h" "${root}/crt/nvidia/cu13/include/crt/host_defines.h" \
-  "${root}"/toolkit/include/{cuda_runtime_api.h,crt/host_defines.h}
+  "${root}/site/nvidia/nccl/include/nccl.h" "${root}"/{pinned,half}/nvidia/cu13/include/crt/host_defines.h \
+  "${root}/pinned/nvidia/cu13/include/cccl/thrust/tuple.h" \
+  "${root}"/toolkit/include/{cuda_runtime_api.h,crt/host_defines.h,cccl/thrust/tuple.h} \
+  "${root}"/old-toolkit/include/{cuda_runtime_api.h,crt/host_defines.h,thrust/tuple.h}
+make_torch "${root}/zip" "${version}" # as unpacked from a zip: for CUDA, with no wheels beside it
+touch "${root}/zip/lib/libtorch_cuda.so"
 make_torch "${root}/old" 2.9.1
 make_torch "${root}/broken" "${version}"
 rm "${root}/broken/lib/libc10.so"
@@ -54,7 +59,7 @@ fi
 while [[ $# -gt 0 && $1 != --target ]]; do shift; done
 echo "no such host" >&2
 makes="${PIP_MAKES:-}"
-[[ ${!#} == *-cuda.txt ]] && makes="${PIP_MAKES_CRT:-}"
+[[ ${!#} == *-cuda.txt ]] && makes="${PIP_MAKES_CUDA:-}"
 [[ -n ${makes} ]] || exit 1
 mkdir -p "$2" && cp -r "${makes}/." "$2"
 EOF
@@ -62,20 +67,24 @@ chmod +x "${root}/bin/python3"
 
 check "LIBTORCH_ROOT, a LibTorch" 0 "torch=${root}/plain" LIBTORCH_ROOT="${root}/plain" find
 check "a LibTorch without CUDA needs no headers of it" 0 $'cuda=\n' LIBTORCH_ROOT="${root}/plain" find
-check "LIBTORCH_ROOT, a site-packages" 0 "torch=${root}/site/torch" LIBTORCH_ROOT="${root}/site/" \
-  CUDA_HOME="${root}/toolkit" find
 check "LIBTORCH_ROOT beats Python" 0 "torch=${root}/plain" LIBTORCH_ROOT="${root}/plain" \
   PYTHON_TORCH="${root}/site/torch" find
-check "the wheels' headers beat the toolkit's" 0 "cuda=${root}/site/nvidia/cu13/include" LIBTORCH_ROOT="${root}/site" \
+check "wheels take crt/ and CCCL from the pinned files, never from a toolkit" 3 "" LIBTORCH_ROOT="${root}/site" \
   CUDA_HOME="${root}/toolkit" find
-check "crt/ from the toolkit" 0 "crt=${root}/toolkit/include/crt" LIBTORCH_ROOT="${root}/site" \
+check "no wheels: the toolkit's headers" 0 "cuda=${root}/toolkit/include" LIBTORCH_ROOT="${root}/zip" \
   CUDA_HOME="${root}/toolkit" find
-check "NCCL" 0 "nccl=${root}/site/nvidia/nccl/include" LIBTORCH_ROOT="${root}/site" CUDA_HOME="${root}/toolkit" find
+check "no wheels: the toolkit's crt/" 0 "crt=${root}/toolkit/include/crt" LIBTORCH_ROOT="${root}/zip" \
+  CUDA_HOME="${root}/toolkit" find
+check "no wheels: the toolkit's CCCL" 0 "cccl=${root}/toolkit/include/cccl" LIBTORCH_ROOT="${root}/zip" \
+  CUDA_HOME="${root}/toolkit" find
+check "no wheels: CCCL of a toolkit before 13" 0 "cccl=${root}/old-toolkit/include" LIBTORCH_ROOT="${root}/zip" \
+  CUDA_HOME="${root}/old-toolkit" find
+check "no wheels and no toolkit" 1 "no cuda_runtime_api.h was found" LIBTORCH_ROOT="${root}/zip" find
 check "no such folder" 1 "is not a folder" LIBTORCH_ROOT="${root}/nowhere" find
 check "no LibTorch" 1 "holds no LibTorch" LIBTORCH_ROOT="${root}/empty" find
 check "wrong version" 1 "is LibTorch 2.9.1, but GPipe needs ${version}" LIBTORCH_ROOT="${root}/old" find
 check "missing file" 1 "lib/libc10.so is missing" LIBTORCH_ROOT="${root}/broken" find
-check "Python has it" 0 "torch=${root}/site/torch" CUDA_HOME="${root}/toolkit" PYTHON_TORCH="${root}/site/torch" find
+check "Python has it, but the CUDA headers are to be fetched" 3 "" PYTHON_TORCH="${root}/site/torch" find
 check "Python has another version" 3 "" PYTHON_TORCH="${root}/old" find
 check "nothing yet" 3 "" find
 check "no pip" 1 "apt-get install python3-pip" NO_PIP=1 fetch
@@ -83,11 +92,18 @@ check "cache not writable" 1 "cannot write to /proc/nowhere" GPIPE_CACHE=/proc/n
 check "no network" 1 "no such host" fetch
 check "no network, what to do" 1 "LIBTORCH_ROOT" fetch
 check "an interrupted download is no LibTorch" 3 "" find
-check "fetched" 0 "downloading LibTorch ${version}" PIP_MAKES="${root}/site" PIP_MAKES_CRT="${root}/crt" fetch
+check "a list that lacks CCCL" 1 "crt/ or CCCL is not in" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/half" fetch
+rm -r "${root}"/cache/{libtorch,cuda-cccl}-*
+check "fetched" 0 "downloading LibTorch ${version}" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch
 check "found after fetching" 0 "torch=${root}/cache/libtorch-${version}/torch" find
-check "crt/ found after fetching" 0 "crt=${root}/cache/cuda-crt-" find
+check "crt/ found after fetching" 0 "crt=${root}/cache/cuda-cccl-" find
+check "CCCL found after fetching" 0 "/nvidia/cu13/include/cccl" find
+check "the wheels' headers beat the toolkit's" 0 "cuda=${root}/cache/libtorch-${version}/nvidia/cu13/include" \
+  CUDA_HOME="${root}/toolkit" find
+check "NCCL" 0 "nccl=${root}/site/nvidia/nccl/include" LIBTORCH_ROOT="${root}/site/" find
+check "LIBTORCH_ROOT, a site-packages" 0 "torch=${root}/site/torch" LIBTORCH_ROOT="${root}/site/" find
 check "a second clone downloads nothing" 0 "" fetch
-check "Python's torch, crt/ of the cache" 0 "crt=${root}/cache/cuda-crt-" PYTHON_TORCH="${root}/site/torch" find
+check "Python's torch, CCCL of the cache" 0 "cccl=${root}/cache/cuda-cccl-" PYTHON_TORCH="${root}/site/torch" find
 rm "${root}/cache/libtorch-${version}/torch/lib/libtorch.so"
 check "damaged cache" 1 "Remove the folder" find
 

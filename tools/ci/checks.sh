@@ -23,9 +23,10 @@ say() {
   printf '\n=== [%dm%02ds] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
 }
 
-# A Bazel cache that outlives the clone. Bazel renews the date of what it uses.
+# Bazel's cache of object files, which outlives the clone. Bazel renews the date of what it uses. CI has one of its own:
+# that of a person may hold what only a toolkit's headers let compile.
 flags=(--config=ci)
-cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}/bazel-disk"
+cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}/ci-objects"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
   find "${cache}" -type f -mtime +30 -delete
@@ -43,11 +44,22 @@ check() {
   fi
 }
 
+# count_events NAME CODE: each test case of the `bazel test` counts that has just ended with that exit code.
+count_events() {
+  local name="$1" code="$2" counts good bad skipped
+  counts="$(python3 "${ci_root}/tools/ci/count_tests.py" "${scratch}/events" "${code}")" || counts=""
+  read -r good bad skipped <<<"${counts:-0 1 0}"
+  passed=$((passed + good)) failed=$((failed + bad))
+  while read -r line; do [[ -z ${line} ]] || failures+=("${name}: ${line}"); done < <(tail -n +2 <<<"${counts:-
+tools/ci/count_tests.py failed}")
+  echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
+}
+
 # tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
 # is stopped: what has not been run by then is neither passed nor failed.
 seconds=100000
 tests() {
-  local name="$1" folder="$2" code counts good bad skipped
+  local name="$1" folder="$2" code
   shift 2
   say "${name}: bazel test $*"
   rm -f "${scratch}/events"
@@ -56,12 +68,7 @@ tests() {
     --nocache_test_results --build_event_json_file="${scratch}/events" "$@")
   code=$?
   [[ ${code} -ne 124 && ${code} -ne 137 ]] || echo "${name}: stopped for lack of time: what is not named above was not run"
-  counts="$(python3 "${ci_root}/tools/ci/count_tests.py" "${scratch}/events" "${code}")" || counts=""
-  read -r good bad skipped <<<"${counts:-0 1 0}"
-  passed=$((passed + good)) failed=$((failed + bad))
-  while read -r line; do [[ -z ${line} ]] || failures+=("${name}: ${line}"); done < <(tail -n +2 <<<"${counts:-
-tools/ci/count_tests.py failed}")
-  echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
+  count_events "${name}" "${code}"
 }
 
 # note TEXT: what is neither passed nor failed, but should be seen; also before the last line.

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by luck: a header that a CUDA
+# Toolkit lends, a package that somebody installed. The last line says how many tests and other checks passed and failed.
+#
+# Downloads and object files are kept between runs, in a cache of its own. The root itself is made anew, and deleted.
+# Where that cannot be done, for want of root's rights, the commands are typed on this machine, and a NOTE says so;
+# GPIPE_CI_BARE=1 says that this machine is a bare one.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+
+in_place() {
+  [[ -z $1 ]] || note "the README's commands were not typed in a bare machine: $1"
+  part "README" tools/ci/readme.sh
+  finish
+  exit
+}
+
+[[ -z ${GPIPE_CI_BARE:-} ]] || in_place ""
+tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
+bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
+
+root="${cache%/*}/bare-root"
+kept="${cache%/*}/bare"
+mkdir -p "${kept}" || exit 1
+# One run at a time; the lock goes with the last process that holds it. What a killed run has left is only files.
+exec 8>"${root}.lock"
+flock --nonblock 8 || { say "waiting for another run that uses ${root}"; flock 8; }
+end_root() { tools/ci/bare_root.sh remove "${root}" 8>&-; }
+trap 'end_root; rm -rf "${scratch}"' EXIT
+check "an old root is gone" end_root
+check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
+[[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
+check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
+[[ ${failed} -gt 0 ]] || part "bare machine" tools/ci/bare_root.sh run "${root}" "${kept}" \
+  env GPIPE_CI_START="${GPIPE_CI_START}" bash gpipe/tools/ci/readme.sh 8>&-
+finish

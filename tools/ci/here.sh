@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The part of CI that a bare machine cannot do, with what is on this one. Called by tools/ci/cpu.sh through
+# tools/ci/masked.sh. The last line says how many tests and other checks passed and failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+# LibTorch's wheels are the same files for all; the bare machine may have fetched them already.
+[[ ! -d ${cache%/*}/bare ]] || export GPIPE_CACHE="${cache%/*}/bare"
+
+# A Bazel server that was started elsewhere would see what is hidden here.
+"${bazel}" shutdown
+check "set-up" "${bazel}" info release
+check "LibTorch" "${bazel}" fetch //third_party:torch
+check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/browser-packages.txt"
+
+# Skipped where there is no browser; compiled by nvcc where there is one.
+tests "browser" . //experiments/report:browser_test
+check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
+note_kernels
+
+# Data races in the code that runs threads and needs no LibTorch.
+tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
+# Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
+# minutes: at minute 80 it is stopped, so that a slow machine still ends with a count.
+seconds=$((80 * 60 - $(elapsed)))
+if [[ ${seconds} -lt 60 ]]; then
+  note "asan and ubsan: no time was left"
+else
+  tests "asan and ubsan" . --config=asan --config=ubsan //...
+fi
+
+finish

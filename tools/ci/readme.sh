@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The README's two commands, cut out of it and typed as they stand there, then what another team does with this
+# project. For a machine that has nothing but a clone (tools/ci/bare.sh; the container of .github/workflows/ci.yml).
+# The last line says how many tests and other checks passed and failed.
+#
+# Bazel's settings for CI go into the clone's .bazelrc.user, so that the commands need no word more; one that exists is
+# put back at the end.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+
+settings=.bazelrc.user
+[[ ! -e ${settings} ]] || mv "${settings}" "${scratch}/settings"
+restore() {
+  rm -f "${settings}"
+  [[ ! -e ${scratch}/settings ]] || mv "${scratch}/settings" "${settings}"
+  rm -rf "${scratch}"
+}
+trap restore EXIT
+{
+  printf 'build %s\n' "${flags[@]}"
+  # Results of an earlier run prove nothing about this machine.
+  echo "test --nocache_test_results --build_event_json_file=${scratch}/events"
+} >"${settings}"
+
+# command_under HEADING: the one command that stands in a block of its own under a heading of the README.
+command_under() {
+  local found
+  found="$(awk -v heading="## $1" '
+    /^## / { inside = $0 == heading; next }
+    inside && /^```$/ { block = !block; if (!block) exit; next }
+    inside && block' README.md)"
+  if [[ ${found} != tools/bazel\ * || ${found} == *$'\n'* ]]; then
+    echo "README.md: no single tools/bazel command stands under \"$1\"" >&2
+    echo false
+  else
+    echo "${found}"
+  fi
+}
+
+# Both are words that a newcomer's shell splits.
+main_job="$(command_under "The main job")"
+test_command="$(command_under "Tests")"
+
+check "the README's main job" bash -c "${main_job}"
+
+say "the README's tests: ${test_command}"
+bash -c "${test_command}"
+count_events "the README's tests" $?
+note_gpu_tests
+
+# Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
+rm "${settings}"
+flags=("${flags[@]/--config=ci/--curses=no}")
+tests "downstream" examples/downstream //...
+check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
+(cd examples/downstream && "${bazel}" shutdown)
+tests "downstream override" examples/downstream_override //...
+(cd examples/downstream_override && "${bazel}" shutdown)
+"${bazel}" shutdown
+
+finish
