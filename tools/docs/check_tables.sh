@@ -21,7 +21,7 @@ index_of() {
   for target in "$@"; do
     package="${target#//}"
     package="${folder}/${package%%:*}"
-    # The .cc files of the rule of that name.
+    # The .cc files of the rule of that name, or the one of that name in a unit of several tests.
     mapfile -t sources < <(awk -v name="\"${target#*:}\"" '
       /^[a-z_]+\($/ { rule = "" }
       { rule = rule $0 "\n" }
@@ -31,6 +31,13 @@ index_of() {
           rule = substr(rule, RSTART + RLENGTH)
         }
       }' "${package}/BUILD.bazel" 2>/dev/null)
+    if [[ ${#sources[@]} -eq 0 ]] && awk -v source="\"${target#*:}.cc\"," '
+      /^gpipe_cc_tests\($/ { unit = 1 }
+      unit && index($0, source) { found = 1 }
+      /^\)/ { unit = 0 }
+      END { exit !found }' "${package}/BUILD.bazel" 2>/dev/null; then
+      sources=("${target#*:}.cc")
+    fi
     [[ ${#sources[@]} -gt 0 ]] || fail "no such test: ${target}"
     for source in "${sources[@]}"; do
       # A long name may stand on the macro's second line.
@@ -101,7 +108,16 @@ cat >"${scratch}/a/some_more_test.cc" <<'END'
 TEST_P(Suite,
        Two) {}
 END
-index_of "${scratch}" //a:some_test >"${scratch}/index"
+cat >>"${scratch}/a/BUILD.bazel" <<'END'
+gpipe_cc_tests(
+    name = "unit_tests",
+    srcs = [
+        "first_test.cc",
+    ],
+)
+END
+echo 'TEST(First, Five) {}' >"${scratch}/a/first_test.cc"
+index_of "${scratch}" //a:some_test //a:first_test >"${scratch}/index"
 echo 'TEST(Suite, Four) {}' >"${scratch}/a/orphan_test.cc"
 for target in //a:orphan_test //b:some_test; do
   before="${failures}"
@@ -123,6 +139,7 @@ try() { # EXPECTED ROW...
   fi
 }
 try "  2 shown" '| 1 | a | //a:some_test Suite.One, Suite.Two | |' '| 2 | b | //a:some_test Suite.Two | note |'
+try "  2 shown" '| 1 | a | //a:first_test First.Five | |' '| 2 | b | //a:some_test Suite.Two | |'
 try "  1 not yet" '| 1 | a | //a:some_test Suite.One | |' '| 2 | b | — | not yet: later |'
 try "no such test: //a:some_test Suite.Three" '| 1 | a | //a:some_test Suite.Three | |' '| 2 | b | — | not yet: x |'
 try "no such test: //b:some_test Suite.One" '| 1 | a | //b:some_test Suite.One | |' '| 2 | b | — | not yet: x |'
