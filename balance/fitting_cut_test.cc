@@ -48,7 +48,7 @@ FittingCutOptions limits(std::vector<int64_t> limits, Checkpoint mode = Checkpoi
 TEST(FittingCut, IsEvenWhereThereIsRoom) {
   EXPECT_THAT(fastest_fitting_cut(layers(8), limits({1000, 1000})), Optional(ElementsAre(4, 4)));
   EXPECT_THAT(fastest_fitting_cut(layers(7), limits({1000, 1000, 1000})),
-              Optional(testing::UnorderedElementsAre(2, 2, 3)));
+              Optional(::testing::UnorderedElementsAre(2, 2, 3)));
 }
 
 TEST(FittingCut, KeepsTheLimitOfEachPartition) {

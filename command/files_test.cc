@@ -33,7 +33,7 @@ TEST(UserPath, UnchangedOutsideBazelRun) {
 }
 
 TEST(WriteFileAtomically, ReplacesAndCreatesFolders) {
-  const std::string path = testing::TempDir() + "/new/folder/file.txt";
+  const std::string path = ::testing::TempDir() + "/new/folder/file.txt";
   write_file_atomically(path, "first");
   write_file_atomically(path, "second");
   EXPECT_EQ(read(path), "second");
@@ -41,7 +41,7 @@ TEST(WriteFileAtomically, ReplacesAndCreatesFolders) {
 }
 
 TEST(WriteFileAtomically, SaysWhatCannotBeWritten) {
-  const std::string file = testing::TempDir() + "/plain_file";
+  const std::string file = ::testing::TempDir() + "/plain_file";
   write_file_atomically(file, "x");
   try {
     write_file_atomically(file + "/below", "y");
@@ -52,7 +52,7 @@ TEST(WriteFileAtomically, SaysWhatCannotBeWritten) {
 }
 
 TEST(WriteFileAtomically, LinksStayAndWhatIsNoFileIsWrittenTo) {
-  const std::string folder = testing::TempDir() + "/links";
+  const std::string folder = ::testing::TempDir() + "/links";
   write_file_atomically(folder + "/real.txt", "old");
   std::filesystem::create_symlink("real.txt", folder + "/link.txt");
   write_file_atomically(folder + "/link.txt", "new");
@@ -76,7 +76,7 @@ TEST(WriteFileAtomically, LinksStayAndWhatIsNoFileIsWrittenTo) {
 
 // /dev/full fails when the file is closed, as a full disk may.
 TEST(WriteFileAtomically, AFullDiskLeavesTheOldFileAndNothingElse) {
-  const std::string path = testing::TempDir() + "/kept.txt";
+  const std::string path = ::testing::TempDir() + "/kept.txt";
   write_file_atomically(path, "old");
   std::filesystem::create_symlink("/dev/full", path + ".part");
   EXPECT_THROW(write_file_atomically(path, "new"), std::runtime_error);
@@ -85,11 +85,11 @@ TEST(WriteFileAtomically, AFullDiskLeavesTheOldFileAndNothingElse) {
 }
 
 TEST(CheckWritable, SaysWhatWillFailAndLeavesNothing) {
-  const std::string folder = testing::TempDir() + "/writable/below";
+  const std::string folder = ::testing::TempDir() + "/writable/below";
   check_writable_file("--json", folder + "/table.json");
   check_writable_folder("--checkpoint_dir", folder);
   EXPECT_TRUE(std::filesystem::is_empty(folder));
-  const std::string file = testing::TempDir() + "/no_folder";
+  const std::string file = ::testing::TempDir() + "/no_folder";
   write_file_atomically(file, "x");
   try {
     check_writable_folder("--checkpoint_dir", file);

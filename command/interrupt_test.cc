@@ -57,7 +57,7 @@ TEST(InterruptDeathTest, SecondSignalEndsTheProcess) {
         std::raise(SIGINT);
         std::raise(SIGINT);
       },
-      testing::KilledBySignal(SIGINT), "");
+      ::testing::KilledBySignal(SIGINT), "");
 }
 
 }  // namespace

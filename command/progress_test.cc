@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class ProgressTest : public testing::Test {
+class ProgressTest : public ::testing::Test {
  protected:
   ProgressOptions options(bool terminal) {
     ProgressOptions options;

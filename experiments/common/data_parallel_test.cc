@@ -34,7 +34,7 @@ at::Tensor waves(int64_t rows, int64_t columns) {
   return at::arange(rows * columns, at::kFloat).sin().reshape({rows, columns});
 }
 
-class DataParallelTest : public testing::TestWithParam<std::pair<int64_t, int64_t>> {};
+class DataParallelTest : public ::testing::TestWithParam<std::pair<int64_t, int64_t>> {};
 
 TEST_P(DataParallelTest, IsOneBigBatch) {
   const auto [replicas, rows] = GetParam();
@@ -68,8 +68,8 @@ TEST_P(DataParallelTest, IsOneBigBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ReplicasAndRows, DataParallelTest,
-                         testing::Values(std::pair{1, 6}, std::pair{2, 6}, std::pair{3, 7},
-                                         std::pair{4, 2}));
+                         ::testing::Values(std::pair{1, 6}, std::pair{2, 6}, std::pair{3, 7},
+                                           std::pair{4, 2}));
 
 TEST(DataParallel, RunningStatisticsAreTheFirstReplicas) {
   const auto make = [] { return torch::nn::Sequential(torch::nn::BatchNorm1d(2)); };
@@ -102,7 +102,7 @@ TEST(DataParallel, AnExceptionReachesTheCallerAndTheNextStepWorks) {
   at::Tensor input = at::ones({4, 2});
   input[3].fill_(-1);
   EXPECT_THAT([&] { parallel.step(input, input); },
-              testing::ThrowsMessage<std::runtime_error>(testing::HasSubstr("negative")));
+              ::testing::ThrowsMessage<std::runtime_error>(::testing::HasSubstr("negative")));
   input.abs_();
   EXPECT_NEAR(parallel.step(input, input), 0, 1e-12);
 }

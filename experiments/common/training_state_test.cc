@@ -56,11 +56,11 @@ void expect_same(Training& a, Training& b) {
   }
 }
 
-class TrainingStateTest : public testing::Test {
+class TrainingStateTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = testing::TempDir() + "/" +
-            testing::UnitTest::GetInstance()->current_test_info()->name() + "/checkpoint";
+    path_ = ::testing::TempDir() + "/" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name() + "/checkpoint";
     run_.train(0, 3);
   }
 

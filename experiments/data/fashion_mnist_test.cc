@@ -37,11 +37,11 @@ std::string gzip(const std::string& text, const std::string& path) {
 }
 
 // A data set of three images of 2x2.
-class FashionMnistTest : public testing::Test {
+class FashionMnistTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = ::testing::TempDir() + "/" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_);
     images_ = folder_ + "/train-images-idx3-ubyte.gz";
     labels_ = folder_ + "/train-labels-idx1-ubyte.gz";

@@ -18,11 +18,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-class ImageFolderTest : public testing::Test {
+class ImageFolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = ::testing::TempDir() + "/" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_ + "/dog");
     std::filesystem::create_directories(folder_ + "/cat");
     write_bytes(folder_ + "/dog/b.JPEG", plain_jpeg(40, 30, 200, 0, 0));

@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 // JPEG is lossy.
 constexpr int kLoss = 6;
 
-std::string path(const std::string& name) { return testing::TempDir() + "/" + name; }
+std::string path(const std::string& name) { return ::testing::TempDir() + "/" + name; }
 
 TEST(ReadJpeg, GivesTheColors) {
   std::vector<uint8_t> pixels;

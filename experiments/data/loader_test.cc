@@ -121,7 +121,7 @@ TEST(Loader, ShufflesAnewInEachEpoch) {
   EXPECT_EQ(first, range(100));
 }
 
-class LoaderWorkersTest : public testing::TestWithParam<int64_t> {};
+class LoaderWorkersTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(LoaderWorkersTest, NothingDependsOnTheNumberOfThreads) {
   LoaderOptions options = with_batch(33);
@@ -141,7 +141,7 @@ TEST_P(LoaderWorkersTest, NothingDependsOnTheNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Workers, LoaderWorkersTest, testing::Values(1, 2, 5));
+INSTANTIATE_TEST_SUITE_P(Workers, LoaderWorkersTest, ::testing::Values(1, 2, 5));
 
 TEST(Loader, ReadsInSeveralThreadsAndLeavesATensPoolAlone) {
   LoaderOptions options = with_batch(64);

@@ -52,7 +52,7 @@ struct Case {
   Box window;
 };
 
-class ResampleTest : public testing::TestWithParam<Case> {};
+class ResampleTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ResampleTest, AgreesWithLibTorch) {
   const Case& c = GetParam();
@@ -70,13 +70,13 @@ TEST_P(ResampleTest, AgreesWithLibTorch) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, ResampleTest,
-    testing::Values(Case{50, 40, {0, 0, 50, 40}, 25, 20, {0, 0, 25, 20}},   // a half
-                    Case{50, 40, {0, 0, 50, 40}, 17, 31, {0, 0, 17, 31}},   // odd factors
-                    Case{10, 8, {0, 0, 10, 8}, 33, 40, {0, 0, 33, 40}},     // enlarged
-                    Case{64, 48, {5, 7, 41, 30}, 24, 24, {0, 0, 24, 24}},   // a part of it
-                    Case{64, 48, {0, 0, 64, 48}, 34, 26, {5, 1, 24, 24}},   // a window
-                    Case{7, 5, {3, 2, 1, 1}, 4, 4, {0, 0, 4, 4}},           // a single pixel
-                    Case{24, 24, {0, 0, 24, 24}, 24, 24, {0, 0, 24, 24}}),  // unchanged
+    ::testing::Values(Case{50, 40, {0, 0, 50, 40}, 25, 20, {0, 0, 25, 20}},   // a half
+                      Case{50, 40, {0, 0, 50, 40}, 17, 31, {0, 0, 17, 31}},   // odd factors
+                      Case{10, 8, {0, 0, 10, 8}, 33, 40, {0, 0, 33, 40}},     // enlarged
+                      Case{64, 48, {5, 7, 41, 30}, 24, 24, {0, 0, 24, 24}},   // a part of it
+                      Case{64, 48, {0, 0, 64, 48}, 34, 26, {5, 1, 24, 24}},   // a window
+                      Case{7, 5, {3, 2, 1, 1}, 4, 4, {0, 0, 4, 4}},           // a single pixel
+                      Case{24, 24, {0, 0, 24, 24}, 24, 24, {0, 0, 24, 24}}),  // unchanged
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST(Resample, Normalises) {

@@ -20,7 +20,7 @@ struct Golden {
   double second;  // at step 1
 };
 
-class LrScheduleTest : public testing::TestWithParam<Golden> {};
+class LrScheduleTest : public ::testing::TestWithParam<Golden> {};
 
 TEST_P(LrScheduleTest, FollowsThePublishedRuns) {
   const Golden& golden = GetParam();
@@ -43,9 +43,10 @@ TEST_P(LrScheduleTest, FollowsThePublishedRuns) {
 
 INSTANTIATE_TEST_SUITE_P(
     BatchSizes, LrScheduleTest,
-    testing::Values(Golden{128, 10009, 0.1, 5004, 0.1, 0.1}, Golden{256, 5004, 0.1, 2502, 0.1, 0.1},
-                    Golden{1024, 1251, 0.4, 625, 0.13747002398081537, 0.10005995203836932},
-                    Golden{4096, 312, 1.6, 156, 0.28750000000000003, 0.10120192307692309}),
+    ::testing::Values(Golden{128, 10009, 0.1, 5004, 0.1, 0.1},
+                      Golden{256, 5004, 0.1, 2502, 0.1, 0.1},
+                      Golden{1024, 1251, 0.4, 625, 0.13747002398081537, 0.10005995203836932},
+                      Golden{4096, 312, 1.6, 156, 0.28750000000000003, 0.10120192307692309}),
     [](const auto& info) { return "Batch" + std::to_string(info.param.batch_size); });
 
 TEST(LrSchedule, LastStepsOfTheWarmUp) {

@@ -22,11 +22,11 @@ Settings smoke() {
   return settings;
 }
 
-class SourceTest : public testing::Test {
+class SourceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = ::testing::TempDir() + "/" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
     for (const char* part : {"/train/a", "/train/b", "/val/a", "/val/b"}) {
       std::filesystem::create_directories(folder_ + part);
       for (int i = 0; i < 3; ++i) {
