@@ -12,13 +12,13 @@ def _impl(ctx):
         unsupported_features = ctx.disabled_features,
     )
     headers = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
-    output = ctx.actions.declare_file(ctx.file.header.basename + ".gch")
+    output = ctx.actions.declare_file(ctx.label.name + ".h.gch")
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
         source_file = ctx.file.header.path,
         output_file = output.path,
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ["-x", "c++-header"],
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
         include_directories = headers.includes,
         quote_include_directories = headers.quote_includes,
         system_include_directories = headers.system_includes,
@@ -27,7 +27,7 @@ def _impl(ctx):
     )
     ctx.actions.run(
         mnemonic = "CppPrecompile",
-        progress_message = "Precompiling " + ctx.file.header.short_path,
+        progress_message = "Precompiling %s for %s" % (ctx.file.header.short_path, ctx.label),
         executable = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME),
         arguments = cc_common.get_memory_inefficient_command_line(
             feature_configuration = features,
@@ -47,11 +47,12 @@ def _impl(ctx):
         CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([output]))),
     ]
 
-# A library that lists it among its `deps` may be compiled with `-include` and the header's path below $(BINDIR), where
-# only the compiled form lies: should the compiler not accept that one, it finds nothing else, and says so.
+# A library that lists the rule NAME among its `deps` may be compiled with `-include $(BINDIR)/PACKAGE/NAME.h`. Only the
+# compiled form lies there: should the compiler not accept it, it finds nothing else, and says so.
 precompiled_header = rule(
     implementation = _impl,
     attrs = {
+        "copts": attr.string_list(doc = "Options that those who use it have, too."),
         "deps": attr.label_list(providers = [CcInfo], doc = "What the header includes."),
         "header": attr.label(mandatory = True, allow_single_file = [".h"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),

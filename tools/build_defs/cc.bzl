@@ -4,19 +4,24 @@ load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_libra
 
 # As text: select() wants it so. From any workspace.
 _PRECOMPILED = str(Label("//third_party/precompiled:on"))
+_PRECOMPILED_WITH_SANITIZER = str(Label("//third_party/precompiled:on_with_sanitizer"))
 
-def _with_torch(rule, deps = [], copts = [], **kwargs):
+def _precompiled(name):
+    """(deps, copts) with which a source is compiled on top of a header of //third_party/precompiled."""
+    return ([Label("//third_party/precompiled:" + name)], ["-include", "$(BINDIR)/third_party/precompiled/%s.h" % name])
+
+def _with_torch(rule, srcs = [], deps = [], copts = [], **kwargs):
     """A rule whose sources are compiled with LibTorch's headers precompiled, if they need LibTorch."""
     if type(deps) == "list" and "//third_party:torch" in deps:
-        deps = deps + select({
-            _PRECOMPILED: [Label("//third_party/precompiled:torch")],
-            "//conditions:default": [],
-        })
-        copts = copts + select({
-            _PRECOMPILED: ["-include", "$(BINDIR)/third_party/precompiled/torch.h"],
-            "//conditions:default": [],
-        })
-    rule(deps = deps, copts = copts, **kwargs)
+        plain = _precompiled("torch")
+        choices = {_PRECOMPILED: plain, "//conditions:default": ([], [])}
+
+        # .bazelrc knows tests by the names of their files, and leaves their code without instrumentation.
+        tests = [src for src in srcs if src.endswith("_test.cc") or src.endswith("_tests.cc")] if type(srcs) == "list" else []
+        choices[_PRECOMPILED_WITH_SANITIZER] = _precompiled("torch_not_sanitized") if tests else plain
+        deps = deps + select({key: choice[0] for key, choice in choices.items()})
+        copts = copts + select({key: choice[1] for key, choice in choices.items()})
+    rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
 
 def cc_library(srcs = [], **kwargs):
     """rules_cc's cc_library; what lists `//third_party:torch` gets the precompiled headers."""

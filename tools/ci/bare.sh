@@ -21,8 +21,8 @@ in_place() {
 tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
 bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
 
-root="${cache%/*}/bare-root"
-kept="${cache%/*}/bare"
+root="${GPIPE_CI_CACHE}/bare-root"
+kept="${GPIPE_CI_CACHE}/bare"
 mkdir -p "${kept}" || exit 1
 # One run at a time; the lock goes with the last process that holds it. What a killed run has left is only files.
 exec 8>"${root}.lock"

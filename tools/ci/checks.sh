@@ -2,7 +2,8 @@
 # What the scripts of CI share: steps that pass or fail, and an honest count. To be sourced from the root of the
 # clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
 #
-# GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it.
+# GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it; GPIPE_CI_CACHE: the folder for
+# what outlives a run, GPIPE_CACHE if that is set.
 
 bazel="${PWD}/tools/bazel"
 ci_root="${PWD}"
@@ -26,7 +27,11 @@ say() {
 # Bazel's cache of object files, which outlives the clone. Bazel renews the date of what it uses. CI has one of its own:
 # that of a person may hold what only a toolkit's headers let compile.
 flags=(--config=ci)
-cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}/ci-objects"
+: "${GPIPE_CI_CACHE:=${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}}"
+export GPIPE_CI_CACHE
+cache="${GPIPE_CI_CACHE}/ci-objects"
+# What the bare machine (tools/ci/bare.sh) has fetched serves this one, too: wheels are the same files for all.
+[[ ! -d ${GPIPE_CI_CACHE}/bare ]] || export GPIPE_CACHE="${GPIPE_CI_CACHE}/bare"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
   find "${cache}" -type f -mtime +30 -delete

@@ -7,6 +7,7 @@ count="${PWD}/tools/ci/count_tests.py"
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 export GPIPE_CACHE="${root}/cache"
+unset GPIPE_CI_CACHE
 failures=0
 
 # A clone whose Bazel passes one test.

@@ -5,8 +5,6 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
 source tools/ci/checks.sh
-# LibTorch's wheels are the same files for all; the bare machine may have fetched them already.
-[[ ! -d ${cache%/*}/bare ]] || export GPIPE_CACHE="${cache%/*}/bare"
 
 # A Bazel server that was started elsewhere would see what is hidden here.
 "${bazel}" shutdown
