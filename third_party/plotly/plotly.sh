@@ -5,7 +5,9 @@ set -euo pipefail
 
 requirements="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/requirements.txt"
 version="$(sed -n 's/^plotly==\([0-9.]*\).*/\1/p' "${requirements}")"
-cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpipe}"
+# Without HOME, ~ is what the list of users says.
+[[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
+cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 cached="${cache}/plotly-${version}"
 member="plotly/package_data/plotly.min.js"
 
@@ -13,6 +15,8 @@ die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
+[[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
+  "Set it to the whole path, such as ${HOME}/my-cache."
 
 # download: makes the folder ${cached}, completely or not at all.
 download() {
