@@ -92,7 +92,7 @@ by_hand() {
   elif [[ -n "$(type -P sudo)" ]]; then
     echo "  sudo sh -c '${command}'"
   else
-    echo "  su -c '${command}'     (or let whoever administers this machine type what stands in '')"
+    echo "  su - -c '${command}'     (or let whoever administers this machine type what stands in '')"
   fi
 }
 
@@ -174,6 +174,7 @@ ensure_packages() {
   if ! run_apt "$1" >>"${log}" 2>&1 </dev/null; then
     tail -n 20 "${log}" >&2
     {
+      [[ -s ${log} ]] || echo "GPipe: nothing could be written to ${log}: is that disk full?"
       echo "GPipe: apt-get failed (its whole output: ${log}). Once it is repaired, call this again, or type:"
       by_hand
     } >&2
