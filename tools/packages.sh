@@ -30,6 +30,7 @@ find_bazel() {
 # choose_options ARGUMENTS...: sets `options` to what `bazel` must be given besides. Debian's Bazel 4 fails in paths that
 # have spaces: what it keeps for itself can lie elsewhere, the sources cannot.
 without_spaces="/var/tmp/bazel-${EUID}"
+# shellcheck disable=SC2034 # tools/bazel reads `options`
 choose_options() {
   local folder clone
   options=()

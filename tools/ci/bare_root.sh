@@ -89,8 +89,9 @@ copy_settings() {
   for file in /etc/apt/apt.conf.d/99*; do
     [[ ! -f ${file} ]] || cp "${file}" "${root}/etc/apt/apt.conf.d/"
   done
-  for file in /etc/ssl/certs/ca-certificates.crt /etc/resolv.conf /etc/hosts; do
-    [[ ! -f ${file} ]] || cp "${file}" "${root}${file}"
+  for file in /etc/ssl/certs/ca-certificates.crt /etc/resolv.conf /etc/hosts \
+    "${SSL_CERT_FILE:-}" "${PIP_CERT:-}" "${REQUESTS_CA_BUNDLE:-}"; do
+    [[ ! -f ${file} ]] || install -D -m 644 "$(realpath "${file}")" "${root}$(realpath -ms "${file}")"
   done
   for file in /etc/pip.conf "${HOME:-/root}/.config/pip/pip.conf" "${HOME:-/root}/.pip/pip.conf"; do
     [[ ! -f ${file} ]] || { cat "${file}"; echo; } >>"${root}/etc/pip.conf"
@@ -157,7 +158,7 @@ remove() {
     [[ -d ${folder} ]] || continue
     # debootstrap leaves that log. Not any folder, and not this machine.
     if [[ ${folder} -ef / || (${folder} != *.making && ! -f ${folder}/var/log/bootstrap.log) ]]; then
-      die "${folder} was not made by bare_root.sh: not deleted."
+      die "${folder} was not made by bare_root.sh, or a command in it has deleted its log: not deleted."
     fi
     one_at_a_time --exclusive "${folder}"
     nothing_mounted "${folder}"
