@@ -80,7 +80,7 @@ find_missing() {
 
 # Exists from before the first package is unpacked until the last one is set up, so that neither an interrupted set-up
 # nor one that another clone is at is taken for a finished one: files are there before they work.
-unfinished="${GPIPE_UNFINISHED:-/var/tmp/gpipe-packages-unfinished}"
+unfinished=/var/tmp/gpipe-packages-unfinished
 
 # by_hand: the one line to type.
 by_hand() {
