@@ -27,6 +27,30 @@ find_bazel() {
   bazel=""
 }
 
+# choose_options ARGUMENTS...: sets `options` to what `bazel` must be given besides. Debian's Bazel 4 fails in paths that
+# have spaces: what it keeps for itself can lie elsewhere, the sources cannot.
+without_spaces="/var/tmp/bazel-${EUID}"
+# shellcheck disable=SC2034 # tools/bazel reads `options`
+choose_options() {
+  local folder clone
+  options=()
+  [[ ${bazel} == /usr/bin/bazel-[0-9]* ]] || return 0
+  # The usual case runs no program.
+  if [[ ${PWD} == *" "* && "$(pwd -P)" == *" "* ]]; then
+    folder="$(pwd -P)" clone="$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)"
+    [[ ${folder}/ != "${clone}"/* ]] || folder="${clone}"
+    {
+      echo "GPipe: Debian's Bazel cannot build in a folder whose path has spaces. Move it and call again there, such as:"
+      echo "  mv '${folder}' /var/tmp/gpipe && cd /var/tmp/gpipe"
+    } >&2
+    return 1
+  fi
+  if [[ ${XDG_CACHE_HOME:-${HOME:-}} == *" "* && " $*" != *" --output_user_root"* && " $*" != *" --output_base"* ]]; then
+    mkdir -m 700 "${without_spaces}" 2>/dev/null || true
+    if [[ -d ${without_spaces} && -O ${without_spaces} ]]; then options=("--output_user_root=${without_spaces}"); fi
+  fi
+}
+
 # has PROOF
 has() {
   case "$1" in
@@ -54,14 +78,69 @@ find_missing() {
   done <"$1"
 }
 
-# ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1.
-ensure_packages() {
-  local -a as_root=()
+# Exists from before the first package is unpacked until the last one is set up, so that neither an interrupted set-up
+# nor one that another clone is at is taken for a finished one: files are there before they work.
+unfinished=/var/tmp/gpipe-packages-unfinished
+
+# by_hand: the one line to type.
+by_hand() {
+  local command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  # What an interrupted one has left must be set up first.
+  [[ ! -e ${unfinished} ]] ||
+    command="dpkg --configure -a && apt-get update && apt-get install -f -y --no-install-recommends ${missing[*]:+${missing[*]} }&& rm -f ${unfinished}"
+  if [[ ${EUID} -eq 0 ]]; then
+    echo "  ${command}"
+  elif [[ -n "$(type -P sudo)" ]]; then
+    echo "  sudo sh -c '${command}'"
+  else
+    echo "  su - -c '${command}'     (or let whoever administers this machine type what stands in '')"
+  fi
+}
+
+# run_apt LIST: with all output on stderr or nowhere, for stdout belongs to Bazel (`bazel query`), and not with our stdin.
+run_apt() {
+  local -a as_root=() repair=()
+  local tries before
+  [[ ${EUID} -eq 0 ]] || as_root=(sudo -n)
+  as_root+=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8)
+  if [[ -e ${unfinished} ]]; then
+    # Fails while another set-up is at work, for which the rest waits.
+    "${as_root[@]}" dpkg --configure -a
+    repair=(-f)
+  else
+    "${as_root[@]}" touch "${unfinished}"
+  fi
+  # Debian updates itself in the background, and there may be another clone: lists have a lock that apt-get does not
+  # wait for. What else fails here (a source of somebody else's that is gone) may not matter.
+  for ((tries = 0; tries < 150; ++tries)); do
+    : >"${log}"
+    "${as_root[@]}" apt-get update && break
+    [[ "$(<"${log}")" == *"Could not get lock"* ]] || break
+    sleep 2
+  done
+  if "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${repair[@]}" "${missing[@]}"; then
+    "${as_root[@]}" rm -f "${unfinished}"
+    return 0
+  fi
+  # Failed before it has unpacked anything: no set-up was begun.
+  before="${missing[*]}"
   find_missing "$1"
-  [[ ${#missing[@]} -eq 0 ]] && return 0
+  [[ ${#repair[@]} -gt 0 || ${before} != "${missing[*]}" ]] || "${as_root[@]}" rm -f "${unfinished}"
+  return 1
+}
+
+# ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1. Data alone is worth a
+# word, but no failure: whoever reads it will miss it.
+ensure_packages() {
+  local log
+  find_missing "$1"
+  if [[ -e ${unfinished} && -n "$(type -P apt-get)" ]]; then
+    [[ ${#missing_build[@]} -gt 0 ]] || missing_build=("an interrupted set-up")
+  fi
+  [[ ${#missing[@]} -eq 0 && ${#missing_build[@]} -eq 0 ]] && return 0
 
   if [[ -z "$(type -P apt-get)" ]]; then
-    [[ ${#missing_build[@]} -eq 0 ]] && return 0  # Whoever needs the data will say so.
+    [[ ${#missing_build[@]} -eq 0 ]] && return 0
     {
       echo "GPipe needs, under the names that these have in Debian: ${missing_build[*]}"
       echo "There is no apt-get here: install them with your package manager (found when headers lie"
@@ -69,31 +148,39 @@ ensure_packages() {
     } >&2
     return 1
   fi
-  [[ ${EUID} -eq 0 ]] || as_root=(sudo)
   if [[ -n ${GPIPE_NO_INSTALL:-} ]] || { [[ ${EUID} -ne 0 ]] && ! sudo -n true 2>/dev/null; }; then
     {
-      echo "GPipe needs packages that are missing here. Type this and call again:"
-      echo "  ${as_root[*]:+${as_root[*]} }apt-get install -y --no-install-recommends ${missing[*]}"
+      if [[ ${#missing_build[@]} -eq 0 ]]; then
+        echo "GPipe: some programs will not find their data without these packages:"
+      elif [[ -e ${unfinished} ]]; then
+        echo "GPipe: the packages of this machine are being set up, or that was interrupted. Call again, or type this:"
+      else
+        echo "GPipe needs packages that are missing here. Type this and call again:"
+      fi
+      by_hand
     } >&2
-    return 1
+    [[ ${#missing_build[@]} -eq 0 ]]
+    return
   fi
 
-  echo "GPipe: installing ${missing[*]}" >&2
-  local log
-  log="$(mktemp)"
-  # All output goes to stderr or nowhere: stdout belongs to Bazel (`bazel query`). stdin is not
-  # ours.
-  if ! {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update &&
-      "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${missing[@]}"
-  } >"${log}" 2>&1 </dev/null; then
+  if [[ -e ${unfinished} ]]; then
+    echo "GPipe: finishing an interrupted set-up, or waiting for one that is at work" >&2
+  else
+    echo "GPipe: installing ${missing[*]}" >&2
+  fi
+  if ! log="$(mktemp)"; then
+    echo "GPipe: nothing can be written to ${TMPDIR:-/tmp}. Make room there, or set TMPDIR to another folder." >&2
+    return 1
+  fi
+  if ! run_apt "$1" >>"${log}" 2>&1 </dev/null; then
     tail -n 20 "${log}" >&2
     {
+      [[ -s ${log} ]] || echo "GPipe: nothing could be written to ${log}: is that disk full?"
       echo "GPipe: apt-get failed (its whole output: ${log}). Once it is repaired, call this again, or type:"
-      echo "  ${as_root[*]:+${as_root[*]} }apt-get install -y --no-install-recommends ${missing[*]}"
+      by_hand
     } >&2
-    return 1
+    [[ ${#missing_build[@]} -eq 0 ]]
+    return
   fi
   rm -f "${log}"
   hash -r

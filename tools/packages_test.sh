@@ -2,8 +2,10 @@
 # What tools/bazel does about missing packages, with a made-up apt-get.
 set -uo pipefail
 
+packages="${PWD}/tools/packages.sh"
 # shellcheck source=tools/packages.sh
-source tools/packages.sh
+source "${packages}"
+unset XDG_CACHE_HOME
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
@@ -19,7 +21,7 @@ for list in tools/packages.txt tools/lint-packages.txt tools/ci/browser-packages
 done
 
 mkdir "${root}/bin"
-for tool in bash cat env mktemp rm tail touch chmod; do ln -s "$(type -P "${tool}")" "${root}/bin/${tool}"; done
+for tool in bash cat env mktemp rm sleep tail touch chmod; do ln -s "$(type -P "${tool}")" "${root}/bin/${tool}"; done
 cat >"${root}/list" <<'EOF'
 # a comment
 there      build  cmd:cat
@@ -27,7 +29,9 @@ not-there  build  cmd:gpipe-not-there
 
 some-data  data   share/gpipe/not/there
 EOF
+path="${PATH}"
 PATH="${root}/bin"
+unfinished="${root}/unfinished"
 
 find_missing "${root}/list"
 expect "missing" "not-there some-data" "${missing[*]}"
@@ -40,9 +44,16 @@ expect "no apt-get: says what" "install them with your package manager" "${outpu
 cat >"${root}/bin/apt-get" <<EOF
 #!${root}/bin/bash
 echo "\$*" >>"${root}/apt.log"
-[[ \$1 == update ]] && exit 0
+if [[ \$1 == update && -e "${root}/locked" ]]; then
+  rm "${root}/locked"
+  echo "E: Could not get lock /var/lib/apt/lists/lock"
+  exit 100
+fi
+[[ \$1 == update ]] && exit "\${UPDATE_CODE:-0}"
 [[ -e "${root}/broken" ]] && { echo "E: no such mirror"; exit 100; }
-touch "${root}/bin/gpipe-not-there" && chmod +x "${root}/bin/gpipe-not-there"
+touch "${root}/bin/gpipe-not-there"
+[[ -z \${DIES:-} ]] || kill -KILL "\${PPID}" \$\$
+chmod +x "${root}/bin/gpipe-not-there"
 EOF
 cat >"${root}/bin/sudo" <<EOF
 #!${root}/bin/bash
@@ -54,13 +65,52 @@ chmod +x "${root}/bin/apt-get" "${root}/bin/sudo"
 output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
 expect "told not to install: fails" 1 "$?"
 expect "told not to install: the one command" "apt-get install -y --no-install-recommends not-there some-data" "${output}"
+expect "told not to install: a fresh system has no lists" "apt-get update && apt-get install" "${output}"
 [[ ! -e ${root}/apt.log ]] || expect "told not to install" "no call of apt-get" "$(cat "${root}/apt.log")"
 
 touch "${root}/broken"
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "apt-get fails: fails" 1 "$?"
 expect "apt-get fails: its reason" "E: no such mirror" "${output}"
+expect "apt-get fails before it begins: no set-up to finish" "gone" "$([[ -e ${unfinished} ]] || echo gone)"
 rm "${root}/broken"
+
+TMPDIR=/proc/nowhere
+export TMPDIR
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "full disk: fails" 1 "$?"
+expect "full disk: says where" "nothing can be written to /proc/nowhere" "${output}"
+unset TMPDIR
+
+# Killed between unpacking and setting up.
+output="$(DIES=1 bash -c 'source "$1"; unfinished="$2"; ensure_packages "$3"' bash "${packages}" "${unfinished}" "${root}/list" 2>&1)"
+rm -f "${root}/bin/dpkg"
+printf '#!%s/bin/bash\necho "dpkg $*" >>"%s/apt.log"\n' "${root}" "${root}" >"${root}/bin/dpkg"
+chmod +x "${root}/bin/dpkg" "${root}/bin/gpipe-not-there"
+output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
+expect "interrupted, told not to install: fails" 1 "$?"
+expect "interrupted, told not to install: says what to type" "dpkg --configure -a && apt-get" "${output}"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "interrupted: finished" 0 "$?"
+expect "interrupted: says so" "finishing an interrupted set-up" "${output}"
+expect "interrupted: sets up what is unpacked" "dpkg --configure -a" "$(cat "${root}/apt.log")"
+expect "interrupted: finished once" "gone" "$([[ -e ${unfinished} ]] || echo gone)"
+
+# Only data is missing.
+output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
+expect "only data missing, told not to install: goes on" 0 "$?"
+expect "only data missing, told not to install: says so" "will not find their data" "${output}"
+touch "${root}/broken"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "only data missing, apt-get fails: goes on" 0 "$?"
+rm "${root}/broken" "${root}/bin/gpipe-not-there"
+
+# Something else is at work; a source of somebody else's is gone.
+touch "${root}/locked"
+output="$(UPDATE_CODE=100 ensure_packages "${root}/list" 2>&1)"
+expect "locked lists, and a source that is gone: succeeds" 0 "$?"
+expect "locked lists: waits" "gone" "$([[ -e ${root}/locked ]] || echo gone)"
+rm "${root}/bin/gpipe-not-there"
 
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "installs: succeeds" 0 "$?"
@@ -75,6 +125,24 @@ touch "${root}/bazel-real" && chmod +x "${root}/bazel-real"
 BAZEL_REAL="${root}/bazel-real" find_bazel
 # shellcheck disable=SC2154
 expect "the launcher's Bazel" "${root}/bazel-real" "${bazel}"
+
+# Paths with spaces. shellcheck does not see that these are used.
+# shellcheck disable=SC2034
+choose() { # FOLDER BAZEL ARGUMENTS...
+  bazel="$2"
+  (cd "$1" && choose_options "${@:3}" && echo "options: ${options[*]}") 2>&1
+}
+PATH="${path}"
+without_spaces="${root}/bazel"
+mkdir "${root}/my project"
+expect "sources in a path with spaces: says what to do" "mv '${root}/my project' /var/tmp/gpipe" \
+  "$(choose "${root}/my project" /usr/bin/bazel-4 build //...)"
+expect "sources in a path with spaces, another Bazel" "options: " "$(choose "${root}/my project" /usr/local/bin/bazel test)"
+expect "a home with spaces" "options: --output_user_root=${root}/bazel" \
+  "$(HOME="${root}/my home" choose "${root}" /usr/bin/bazel-4 build)"
+expect "a home with spaces, where the user has chosen" "none" \
+  "$(HOME="${root}/my home" choose "${root}" /usr/bin/bazel-4 --output_base=/x build | sed 's/^options: $/none/')"
+expect "no spaces" "none" "$(HOME=/root choose "${root}" /usr/bin/bazel-4 build | sed 's/^options: $/none/')"
 
 [[ ${failures} -eq 0 ]] && echo "all good"
 exit "${failures}"

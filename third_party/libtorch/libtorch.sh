@@ -19,7 +19,9 @@ requirements_cuda="${here}/requirements-cuda.txt"
 version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "${requirements}")"
 # Names of the pinned files, such as cuda-cccl-13.0.85-cuda-crt-13.0.88: another pin is another download.
 cuda_pins="$(sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' "${requirements_cuda}" | sort | paste -sd-)"
-cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpipe}"
+# Without HOME, ~ is what the list of users says.
+[[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
+cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 cached="${cache}/libtorch-${version}"
 cached_cuda="${cache}/${cuda_pins}"
 
@@ -27,6 +29,8 @@ die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
+[[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
+  "Set it to the whole path, such as ${HOME}/my-cache."
 
 # version_of DIR: the version of the LibTorch whose include/ is in DIR; nothing if it is unknown.
 version_of() {
@@ -51,6 +55,8 @@ find_torch() {
   local root found absent
   if [[ -n ${LIBTORCH_ROOT:-} ]]; then
     root="${LIBTORCH_ROOT%/}"
+    [[ ${root} == /* || -z ${root} ]] || die "LIBTORCH_ROOT=${LIBTORCH_ROOT} does not begin with a /: Bazel calls this in another folder." \
+      "Set it to the whole path, or unset it."
     [[ -d ${root} ]] || die "LIBTORCH_ROOT=${root} is not a folder." \
       "Set it to a LibTorch ${version} (has include/ and lib/) or to a site-packages (has torch/), or unset it."
     torch="${root}" site="$(dirname "${root}")"
@@ -129,30 +135,43 @@ download() {
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
     "Debian, Ubuntu: apt-get install python3-pip. Or set LIBTORCH_ROOT to a LibTorch ${version}."
   mkdir -p "${cache}" 2>/dev/null || true
-  [[ -w ${cache} ]] || die "cannot write to ${cache}." \
+  # The lock may be another user's.
+  { : >>"${into}.lock"; } 2>/dev/null || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 
-  exec 9>"${into}.lock"
-  flock 9 # Two builds at once: the second waits and then finds the first one's.
+  # Two builds at once: the second waits and then finds the first one's.
+  exec 9>>"${into}.lock"
+  flock --nonblock 9 || {
+    echo "GPipe: another build is downloading ${what} into ${into}: waiting for it" >&2
+    flock 9
+  }
   [[ ! -d ${into} ]] || return 0
 
+  rm -rf "${into}.tmp" # What an interrupted download has left takes room.
   free="$(df -Pk "${cache}" | awk 'NR == 2 { print int($4 / 1048576) }')"
   [[ ${free} -ge ${need} ]] || die "${what} needs ${need} GB while it is unpacked, ${cache} has ${free} GB." \
     "Make room, or set GPIPE_CACHE to a folder on a larger disk."
 
   echo "GPipe: downloading ${what}, once, into ${into}" >&2
-  rm -rf "${into}.tmp"
   mkdir -p "${into}.tmp/tmp"
   # With --platform, pip takes the tags literally: every one up to that of torch itself.
   for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
   platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
+  # Where this script is killed, as Bazel does at Ctrl-C, pip is to end, too: it holds the lock.
+  local -a dying=(setpriv --pdeathsig KILL)
+  "${dying[@]}" true 2>/dev/null || dying=()
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
   # Python version is that of the pinned files and need not be the one that runs pip.
-  if ! TMPDIR="${into}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check \
+  if ! TMPDIR="${into}.tmp/tmp" "${dying[@]}" python3 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
     "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${list}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${into}.tmp"
+    # On a full disk the log may be cut short.
+    if [[ ! -s ${log} ]] || grep -qiE 'no space left|disk quota exceeded' "${log}"; then
+      die "${what}: the disk of ${cache} was full before all was unpacked; ${need} GB are needed." \
+        "Make room, or set GPIPE_CACHE to a folder on a larger disk, and build again."
+    fi
     die "${what} could not be downloaded (the whole log: ${log})." \
       "Check the network and pip's settings (PIP_INDEX_URL, proxy, certificates) and build again," \
       "or set LIBTORCH_ROOT to a LibTorch ${version} that is already on this machine."

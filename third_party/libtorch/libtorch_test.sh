@@ -57,7 +57,9 @@ if [[ $1 == -c ]]; then
 fi
 [[ $3 == --version ]] && exit "${NO_PIP:-0}"
 while [[ $# -gt 0 && $1 != --target ]]; do shift; done
-echo "no such host" >&2
+[[ -z ${HANGS:-} ]] || { touch "${HANGS}" && exec sleep 60; }
+[[ -z ${SLOW:-} || -e ${SLOW} ]] || { touch "${SLOW}" && sleep 3; }
+echo "${PIP_SAYS-no such host}" >&2
 makes="${PIP_MAKES:-}"
 [[ ${!#} == *-cuda.txt ]] && makes="${PIP_MAKES_CUDA:-}"
 [[ -n ${makes} ]] || exit 1
@@ -92,6 +94,37 @@ check "cache not writable" 1 "cannot write to /proc/nowhere" GPIPE_CACHE=/proc/n
 check "no network" 1 "no such host" fetch
 check "no network, what to do" 1 "LIBTORCH_ROOT" fetch
 check "an interrupted download is no LibTorch" 3 "" find
+check "a disk that fills" 1 "the disk of ${root}/cache was full" PIP_SAYS="OSError: [Errno 28] No space left on device" fetch
+# shellcheck disable=SC2016 # expanded by that script
+printf '#!/usr/bin/env bash\n[[ -e %q ]] && free=0\nprintf "a b c d\\n1 2 3 %%s\\n" "${free:-99999999}"\n' \
+  "${root}/cache/libtorch-${version}.tmp" >"${root}/bin/df"
+chmod +x "${root}/bin/df"
+mkdir "${root}/cache/libtorch-${version}.tmp"
+check "what is left of an interrupted download takes no room" 1 "no such host" fetch
+rm "${root}/bin/df"
+check "a cache that depends on the folder" 1 "does not begin with a /" GPIPE_CACHE=cache fetch
+check "a LIBTORCH_ROOT that depends on the folder" 1 "does not begin with a /" LIBTORCH_ROOT=torch find
+check "no HOME" 1 "once into $(unset HOME && echo ~)/.cache/gpipe/libtorch" \
+  env -u HOME -u GPIPE_CACHE -u XDG_CACHE_HOME LIBTORCH_ROOT="${root}/old" find
+
+# start VARIABLE=VALUE...: `fetch` in the background, until its pip has begun.
+start() {
+  env PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" CUDA_HOME="${root}/no-toolkit" "$@" "${script}" fetch >/dev/null 2>&1 &
+  until [[ -e ${root}/begun ]]; do sleep 0.05; done
+}
+# A build that is killed while it downloads: pip, which has the lock, ends with it.
+start HANGS="${root}/begun" GPIPE_CACHE="${root}/cache"
+kill -KILL $!
+wait $! 2>/dev/null
+begin="${SECONDS}"
+check "killed, and again" 1 "no such host" fetch
+[[ $((SECONDS - begin)) -lt 45 ]] || check "killed, and again: does not wait for the killed one" 0 "no waiting" find
+rm "${root}/begun"
+# Two at once.
+start SLOW="${root}/begun" GPIPE_CACHE="${root}/two" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned"
+check "two at once: the second says that it waits, and has no need of pip" 0 "waiting for it" GPIPE_CACHE="${root}/two" \
+  PIP_MAKES_CUDA="${root}/pinned" fetch
+wait
 check "a list that lacks CCCL" 1 "crt/ or CCCL is not in" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/half" fetch
 rm -r "${root}"/cache/{libtorch,cuda-cccl}-*
 check "fetched" 0 "downloading LibTorch ${version}" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch

@@ -62,6 +62,11 @@ def _libtorch_impl(repository_ctx):
         if answer[key]:
             repository_ctx.symlink(answer[key], link)
             folders.append(link)
+    lib = torch + "/lib"
+    if " " in lib:
+        # Bazel splits options of the linker at spaces.
+        repository_ctx.symlink(lib, "lib")
+        lib = str(repository_ctx.path("lib"))
     has_cuda = bool(answer["cuda"])
     repository_ctx.template(
         "BUILD.bazel",
@@ -70,7 +75,7 @@ def _libtorch_impl(repository_ctx):
             "%{cuda_libs}": "\"-ltorch_cuda\", \"-lc10_cuda\"," if has_cuda else "",
             "%{hdrs}": _header_folders(folders) if repository_ctx.attr.headers_as_folders else _header_globs(folders),
             "%{has_cuda}": "1" if has_cuda else "0",
-            "%{lib}": torch + "/lib",
+            "%{lib}": lib,
         },
     )
     repository_ctx.file("WORKSPACE", "workspace(name = \"libtorch\")\n")

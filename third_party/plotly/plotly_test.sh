@@ -15,7 +15,7 @@ cat >"${root}/bin/python3" <<'EOF'
 [[ $3 == --version ]] && exit "${NO_PIP:-0}"
 echo called >>"${ROOT}/calls"
 while [[ $# -gt 0 && $1 != --dest ]]; do shift; done
-[[ -n ${PIP_MAKES:-} ]] || { echo "no such host"; exit 1; }
+[[ -n ${PIP_MAKES:-} ]] || { echo "${PIP_SAYS:-no such host}"; exit 1; }
 exec /usr/bin/env -i PATH=/usr/bin:/bin python3 -c 'import sys, zipfile
 with zipfile.ZipFile(sys.argv[1] + "/plotly-1-py3-none-any.whl", "w") as wheel:
     wheel.writestr(sys.argv[2], "draw()")' "$2" "${PIP_MAKES}"
@@ -37,6 +37,8 @@ file="${root}/cache/plotly-${version}/plotly.min.js"
 check "no pip" 1 "apt-get install python3-pip" NO_PIP=1
 check "no network" 1 "no such host"
 check "no network: what to do" 1 "Check the network"
+check "a disk that fills" 1 "the disk of ${root}/cache is full" PIP_SAYS="OSError: [Errno 28] No space left on device"
+check "a cache that depends on the folder" 1 "does not begin with a /" GPIPE_CACHE=cache
 check "a cache that cannot be" 1 "Set GPIPE_CACHE" GPIPE_CACHE=/proc/none
 check "a wheel without it" 1 "requirements.txt is wrong" PIP_MAKES=plotly/other.js
 check "downloaded" 0 "${file}" PIP_MAKES=plotly/package_data/plotly.min.js

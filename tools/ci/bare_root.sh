@@ -9,7 +9,8 @@
 #
 # `run` mounts everything in a mount namespace of its own and starts the command in a process namespace of its own:
 # with the command, however it ends, its last process and its last mount are gone. No mount is ever seen outside, so
-# that nothing of this machine can be deleted through one.
+# that nothing of this machine can be deleted through one. `make` does the same for debootstrap. Against accidents, not
+# against malice: who is root in there is root.
 set -euo pipefail
 
 die() {
@@ -22,17 +23,65 @@ passed_variables() {
   env | grep -E '^(PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT|CERT)|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY)=' || true
 }
 
+# in_namespaces VERB ARGUMENTS...: calls this script again, in new namespaces. Whatever ends this process ends that, too;
+# unshare alone ignores INT and TERM.
+in_namespaces() {
+  local child
+  # A shell that is not interactive lets what it starts in the background ignore INT.
+  env --default-signal=INT,QUIT setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child -- "${self}" "$@" <&0 &
+  child=$!
+  trap 'kill -KILL "${child}" 2>/dev/null; exit 143' TERM HUP
+  trap 'kill -KILL "${child}" 2>/dev/null; exit 130' INT
+  wait "${child}"
+}
+
+# one_at_a_time LOCK FOLDER: until this script and all that it has started have ended.
+one_at_a_time() {
+  exec 7<"$2"
+  flock --nonblock "$1" 7 || die "$2 is in use: another make or run of bare_root.sh is at work in it."
+}
+
+# nothing_mounted FOLDER: also where a name has spaces, which the kernel writes as \040.
+nothing_mounted() {
+  local point
+  while read -r _ _ _ _ point _; do
+    printf -v point '%b' "${point//\\/\\0}"
+    [[ ${point} != "$1" && ${point} != "$1"/* ]] || die "${point} is mounted: $1 is not deleted."
+  done </proc/self/mountinfo
+}
+
+# A root is made under another name, so that a half-made one is never taken for one.
 make_root() {
-  local root="$1" cache="$2" mirror file
-  [[ ! -e ${root} ]] || die "${root} exists. Give a folder that does not, or remove it: bare_root.sh remove ${root}"
-  mirror="$(grep -hE '^URIs:' /etc/apt/sources.list.d/debian.sources 2>/dev/null | awk 'NR == 1 { print $2 }')"
-  mkdir -p "${root}" "${cache}/apt"
-  if ! debootstrap --variant=minbase --include=ca-certificates --cache-dir="$(realpath "${cache}")/apt" \
-    bookworm "${root}" ${mirror:+"${mirror}"} >"${root}.log" 2>&1; then
+  local root cache="$2" making
+  [[ ${EUID} -eq 0 ]] || die "this needs root's rights."
+  [[ -n "$(type -P debootstrap)" ]] || die "there is no debootstrap: apt-get install debootstrap"
+  root="$(realpath -m "$1")"
+  making="${root}.making"
+  [[ ! -e ${root} ]] || die "${root} exists. Give a folder that does not, or remove it: bare_root.sh remove '${root}'"
+  mkdir -p "${making}" "${cache}/apt"
+  chmod 755 "${making}"
+  one_at_a_time --exclusive "${making}"
+  nothing_mounted "${making}"
+  find "${making}" -xdev -mindepth 1 -delete
+  # It mounts /proc and /sys there.
+  if ! in_namespaces bootstrap "${making}" "$(realpath "${cache}")/apt" >"${root}.log" 2>&1; then
     tail -n 5 "${root}.log" >&2
     die "debootstrap failed (its whole output: ${root}.log)."
   fi
   rm "${root}.log"
+  copy_settings "${making}"
+  mv -T "${making}" "${root}"
+}
+
+# Runs in the new namespaces: FOLDER PACKAGES
+bootstrap() {
+  local mirror
+  mirror="$(awk '/^URIs:/ { print $2; exit }' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)"
+  debootstrap --variant=minbase --include=ca-certificates --cache-dir="$2" bookworm "$1" ${mirror:+"${mirror}"}
+}
+
+copy_settings() {
+  local root="$1" file
   if [[ -f /etc/apt/sources.list.d/debian.sources ]]; then
     rm -f "${root}/etc/apt/sources.list"
     cp /etc/apt/sources.list.d/debian.sources "${root}/etc/apt/sources.list.d/"
@@ -40,8 +89,10 @@ make_root() {
   for file in /etc/apt/apt.conf.d/99*; do
     [[ ! -f ${file} ]] || cp "${file}" "${root}/etc/apt/apt.conf.d/"
   done
-  cp /etc/ssl/certs/ca-certificates.crt "${root}/etc/ssl/certs/"
-  cp /etc/resolv.conf /etc/hosts "${root}/etc/"
+  for file in /etc/ssl/certs/ca-certificates.crt /etc/resolv.conf /etc/hosts \
+    "${SSL_CERT_FILE:-}" "${PIP_CERT:-}" "${REQUESTS_CA_BUNDLE:-}"; do
+    [[ ! -f ${file} ]] || install -D -m 644 "$(realpath "${file}")" "${root}$(realpath -ms "${file}")"
+  done
   for file in /etc/pip.conf "${HOME:-/root}/.config/pip/pip.conf" "${HOME:-/root}/.pip/pip.conf"; do
     [[ ! -f ${file} ]] || { cat "${file}"; echo; } >>"${root}/etc/pip.conf"
   done
@@ -49,20 +100,29 @@ make_root() {
 
 # Runs in the new namespaces: ROOT CACHE COMMAND...
 enter() {
-  local root="$1" cache="$2" node
+  local root="$1" cache="$2" node number
   local -a variables=()
   shift 2
+  # A link that an earlier command has put there would lead out of the root.
+  for node in proc sys dev root/.cache/gpipe var/cache/apt/archives; do
+    [[ "$(realpath -m "${root}/${node}")" == "${root}/${node}" ]] || die "${root}/${node} is a link. Make the root anew."
+  done
   mount --bind "${root}" "${root}"
   mkdir -p "${root}"/{proc,sys,dev,root/.cache/gpipe,var/cache/apt/archives}
   mount -t proc proc "${root}/proc"
   mount -t sysfs -o ro sysfs "${root}/sys"
   mount -t tmpfs -o mode=755 tmpfs "${root}/dev"
-  mkdir "${root}"/dev/{pts,shm}
+  mkdir "${root}"/dev/{pts,shm,.old}
   mount -t tmpfs -o mode=1777 tmpfs "${root}/dev/shm"
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "${root}/dev/pts"
-  for node in null zero full random urandom tty; do
-    touch "${root}/dev/${node}"
-    mount --bind "/dev/${node}" "${root}/dev/${node}"
+  # Nodes of its own: a chmod in there must not change this machine's. Where none can be made: this machine's.
+  for node in null:3 zero:5 full:7 random:8 urandom:9 tty:0; do
+    number="${node#*:}" node="${root}/dev/${node%:*}"
+    mknod -m 666 "${node}" c "$((number == 0 ? 5 : 1))" "${number}" 2>/dev/null &&
+      { [[ ${number} -eq 0 ]] || : 2>/dev/null >"${node}"; } && continue
+    rm -f "${node}"
+    touch "${node}"
+    mount --bind "/dev/${node##*/}" "${node}"
   done
   ln -s pts/ptmx "${root}/dev/ptmx"
   ln -s /proc/self/fd "${root}/dev/fd"
@@ -70,38 +130,63 @@ enter() {
   mount --bind "${cache}" "${root}/root/.cache/gpipe"
   mount --bind "${cache}/apt" "${root}/var/cache/apt/archives"
   mapfile -t variables < <(passed_variables)
-  # Not chroot: in one, the kernel refuses the user namespaces of Bazel's sandbox.
+  # Not chroot: in one, the kernel refuses the user namespaces of Bazel's sandbox. In /dev, which is this run's own,
+  # another run in the same root does not see the folder.
   cd "${root}"
-  mkdir -p .old
-  pivot_root . .old
+  pivot_root . dev/.old
+  # A shell stays as the first process, which the kernel does not end by INT, and which waits for orphans.
   exec env -i "${variables[@]}" HOME=/root USER=root TERM=dumb LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    /bin/bash -c 'umount -l /.old && rmdir /.old && cd && exec "$@"' bash "$@"
+    /bin/bash -c 'umount -l /dev/.old && rmdir /dev/.old && cd && { "$@"; exit; }' bash "$@"
 }
 
 run_in() {
-  local root="$1" cache="$2"
+  local root cache="$2"
+  root="$(realpath -m "$1")"
   shift 2
-  [[ -x ${root}/bin/bash ]] || die "${root} is no root: bare_root.sh make ${root} ${cache}"
+  [[ -x ${root}/bin/bash ]] || die "${root} is no root: bare_root.sh make '${root}' '${cache}'"
   mkdir -p "${cache}/apt"
-  exec unshare --mount --propagation private --pid --fork --kill-child -- \
-    "${BASH_SOURCE[0]}" enter "$(realpath "${root}")" "$(realpath "${cache}")" "$@"
+  one_at_a_time --shared "${root}"
+  in_namespaces enter "${root}" "$(realpath "${cache}")" "$@"
 }
 
+# Deletes also what an interrupted `make` has left.
 remove() {
-  [[ -d $1 ]] || return 0
-  [[ -d $1/etc && -d $1/usr ]] || die "$1 does not look like a root."
-  ! grep -qF " $(realpath "$1")/" /proc/self/mounts || die "something is mounted below $1: not deleted."
-  rm -rf --one-file-system "$1"
+  local root folder
+  root="$(realpath -m "$1")"
+  for folder in "${root}.making" "${root}"; do
+    [[ -d ${folder} ]] || continue
+    # debootstrap leaves that log. Not any folder, and not this machine.
+    if [[ ${folder} -ef / || (${folder} != *.making && ! -f ${folder}/var/log/bootstrap.log) ]]; then
+      die "${folder} was not made by bare_root.sh, or a command in it has deleted its log: not deleted."
+    fi
+    one_at_a_time --exclusive "${folder}"
+    nothing_mounted "${folder}"
+    rm -rf --one-file-system "${folder}"
+  done
+  rm -f "${root}.log"
 }
 
+# What `run` needs.
+possible() {
+  [[ ${EUID} -eq 0 && -n "$(type -P setpriv)" ]] && unshare --mount --propagation private --pid --fork --kill-child -- \
+    bash -c 'mount -t tmpfs tmpfs /mnt && mkdir /mnt/{proc,sys,pts} && mount -t proc proc /mnt/proc &&
+      mount -t sysfs -o ro sysfs /mnt/sys && mount -t devpts -o newinstance devpts /mnt/pts' 2>/dev/null
+}
+
+self="$(realpath "${BASH_SOURCE[0]}")"
 verb="${1:-}"
 [[ $# -eq 0 ]] || shift
 case "${verb}:$#" in
   make:2) make_root "$@" ;;
-  run:[3-9] | run:[1-9][0-9]) run_in "$@" ;;
-  enter:[3-9] | enter:[1-9][0-9]) enter "$@" ;;
+  run:[0-2]) die "usage: bare_root.sh run ROOT CACHE COMMAND..." ;;
+  run:*) run_in "$@" ;;
   remove:1) remove "$@" ;;
-  possible:0) [[ ${EUID} -eq 0 ]] && unshare --mount --pid --fork --propagation private mount -t tmpfs tmpfs /mnt 2>/dev/null ;;
+  possible:0) possible ;;
+  bootstrap:2 | enter:*)
+    # Elsewhere it would mount on this machine.
+    [[ $$ -eq 1 ]] || die "${verb} is what this script calls in namespaces of its own."
+    "${verb}" "$@"
+    ;;
   *) die "usage: bare_root.sh make ROOT CACHE | run ROOT CACHE COMMAND... | remove ROOT | possible" ;;
 esac

@@ -2,6 +2,17 @@
 # tools/ci/tidy.py in a made-up clone, with a clang-tidy that finds fault with files that say WRONG.
 set -uo pipefail
 
+# Sources from an archive are built and tested without git; tidy.py is for clones. Bazel's report says that it was
+# skipped, so that CI does not count it as passed.
+if ! type -P git >/dev/null; then
+  echo "skipped: no git here (apt-get install git)"
+  if [[ -n ${XML_OUTPUT_FILE:-} ]]; then
+    echo '<testsuites><testsuite name="tidy_test"><testcase name="tidy_test"><skipped message="no git"/></testcase></testsuite></testsuites>' \
+      >"${XML_OUTPUT_FILE}"
+  fi
+  exit 0
+fi
+
 tidy="${PWD}/tools/ci/tidy.py"
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
