@@ -32,7 +32,7 @@ trap 'end_root; rm -rf "${scratch}"' EXIT
 check "an old root is gone" end_root
 check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
-check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
+[[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
 [[ ${failed} -gt 0 ]] || part "bare machine" tools/ci/bare_root.sh run "${root}" "${kept}" \
   env GPIPE_CI_START="${GPIPE_CI_START}" bash gpipe/tools/ci/readme.sh 8>&-
 finish

@@ -37,6 +37,9 @@ if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   find "${cache}" -type f -mtime +30 -delete
 fi
 
+# Results of an earlier run prove nothing about this machine.
+cached_results=(--nocache_test_results)
+
 # check NAME COMMAND...: one thing that passes or fails as a whole.
 check() {
   local name="$1"
@@ -49,10 +52,11 @@ check() {
   fi
 }
 
-# count_events NAME CODE: each test case of the `bazel test` counts that has just ended with that exit code.
+# count_events NAME CODE [--stopped]: each test case of the `bazel test` counts that has just ended with that exit code,
+# or because it was stopped.
 count_events() {
   local name="$1" code="$2" counts good bad skipped
-  counts="$(python3 "${ci_root}/tools/ci/count_tests.py" "${scratch}/events" "${code}")" || counts=""
+  counts="$(python3 "${ci_root}/tools/ci/count_tests.py" ${3:+"$3"} "${scratch}/events" "${code}")" || counts=""
   read -r good bad skipped <<<"${counts:-0 1 0}"
   passed=$((passed + good)) failed=$((failed + bad))
   while read -r line; do [[ -z ${line} ]] || failures+=("${name}: ${line}"); done < <(tail -n +2 <<<"${counts:-
@@ -61,19 +65,26 @@ tools/ci/count_tests.py failed}")
 }
 
 # tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
-# is stopped: what has not been run by then is neither passed nor failed.
+# is stopped: what has not been run by then is neither passed nor failed, and a NOTE says so.
 seconds=100000
 tests() {
-  local name="$1" folder="$2" code
+  local name="$1" folder="$2" code begin stopped=""
   shift 2
   say "${name}: bazel test $*"
   rm -f "${scratch}/events"
-  # Results of an earlier run prove nothing about this machine.
-  (cd "${folder}" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" \
-    --nocache_test_results --build_event_json_file="${scratch}/events" "$@")
+  begin="$(elapsed)"
+  (cd "${folder}" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" "${cached_results[@]}" \
+    --build_event_json_file="${scratch}/events" "$@")
   code=$?
-  [[ ${code} -ne 124 && ${code} -ne 137 ]] || echo "${name}: stopped for lack of time: what is not named above was not run"
-  count_events "${name}" "${code}"
+  # Bazel may also be killed by somebody else, say for want of memory.
+  if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
+    stopped=--stopped
+    note "${name}: stopped for lack of time: not all was run"
+  fi
+  count_events "${name}" "${code}" ${stopped:+"${stopped}"}
+  local again
+  again="$(python3 "${ci_root}/tools/ci/count_tests.py" --cached "${scratch}/events" 2>/dev/null)"
+  [[ ${again:-0} -eq 0 ]] || note "${name}: ${again} test programs have passed before on this machine, as they are, and were not run again"
 }
 
 # note TEXT: what is neither passed nor failed, but should be seen; also before the last line.
@@ -120,8 +131,10 @@ part() {
     failures+=("${name}: exit code ${code}")
   fi
   passed=$((passed + good)) failed=$((failed + bad))
-  while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(sed -n '/^=== .* done$/,$p' "${scratch}/part" | grep '^FAILED: ') # Bazel has such lines, too.
-  while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(grep '^NOTE: ' "${scratch}/part")
+  # What it says at its end. Bazel has such lines, too, and so has a part within it.
+  tac "${scratch}/part" | sed '/^=== .* done$/q' >"${scratch}/end"
+  while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(tac "${scratch}/end" | grep '^FAILED: ')
+  while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
 # The exit code is 0 if nothing failed and something passed.

@@ -1,15 +1,16 @@
 """Counts the test cases of one `bazel test` truthfully.
 
-usage: count_tests.py BUILD_EVENTS_JSON BAZEL_EXIT_CODE
+usage: count_tests.py [--stopped] BUILD_EVENTS_JSON BAZEL_EXIT_CODE
        count_tests.py --compiled=TAG BUILD_EVENTS_JSON
+       count_tests.py --cached BUILD_EVENTS_JSON
 
 Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
 apart). A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
-so does a test that could not be built, and so does an exit code that nothing else explains. Exit codes 124 and
-137, of `timeout`, mean that Bazel was stopped: tests that had not ended by then are not counted.
+so does a test that could not be built, and so does an exit code that nothing else explains. With --stopped Bazel was
+stopped because its time was over: tests that had not ended by then are not counted.
 
 With --compiled it prints how many test targets with that tag were built and not run, because --test_tag_filters
-leaves them out.
+leaves them out; with --cached how many were not run again, because the same program has passed before.
 """
 
 import json
@@ -36,15 +37,32 @@ def cases_of(path):
     return passed, failed, skipped
 
 
-STOPPED = (124, 137)
-
-
-def count(lines, exit_code):
-    passed, failures, skipped = 0, [], 0
-    stopped = exit_code in STOPPED
-    ran, not_built = set(), {}
+def events_of(lines):
+    """The events; the last line of a Bazel that was killed may be half a line."""
+    broken = None
     for line in lines:
-        event = json.loads(line)
+        if broken:
+            raise broken
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            broken = error
+            continue
+        yield event
+
+
+def failed_to_build(event, stopped):
+    """Whether this end of a target says so; what was not built because Bazel was stopped has not failed."""
+    if event.get("completed", {}).get("success"):
+        return False
+    detail = json.dumps(event.get("completed", {}).get("failureDetail", {}))
+    return not stopped or (detail != "{}" and "interrupt" not in detail.lower())
+
+
+def count(lines, exit_code, stopped=False):
+    passed, failures, skipped = 0, [], 0
+    ran, not_built = set(), {}
+    for event in events_of(lines):
         name = event.get("id", {})
         if "testResult" in name and "testResult" in event:
             label = name["testResult"]["label"]
@@ -65,14 +83,15 @@ def count(lines, exit_code):
                     failures.append("{} {}".format(label, result.get("status", "no status")))
             elif not report:
                 failures.append("{} passed, but left no report".format(label))
-        elif "targetCompleted" in name and not event.get("completed", {}).get("success"):
-            not_built[name["targetCompleted"]["label"]] = True
-        elif "testSummary" in name:
+        elif "targetCompleted" in name:
+            if failed_to_build(event, stopped):
+                not_built[name["targetCompleted"]["label"]] = True
+        elif "testSummary" in name and not stopped:
             if event.get("testSummary", {}).get("overallStatus") == "NO_STATUS":
                 not_built[name["testSummary"]["label"]] = True
+    failures += ["{} could not be built".format(label) for label in sorted(not_built) if label not in ran]
     if stopped:
         return passed, failures, skipped
-    failures += ["{} could not be built".format(label) for label in sorted(not_built) if label not in ran]
     if exit_code and not failures:
         failures.append("bazel ended with {}".format(exit_code))
     if not exit_code and not ran:
@@ -82,8 +101,7 @@ def count(lines, exit_code):
 
 def compiled(lines, tag):
     tagged, built, ran = set(), set(), set()
-    for line in lines:
-        event = json.loads(line)
+    for event in events_of(lines):
         name = event.get("id", {})
         if "targetConfigured" in name:
             target = event.get("configured", {})
@@ -94,6 +112,11 @@ def compiled(lines, tag):
         elif "testResult" in name:
             ran.add(name["testResult"]["label"])
     return len((tagged & built) - ran)
+
+
+def cached(lines):
+    results = [event["testResult"] for event in events_of(lines) if "testResult" in event]
+    return sum(bool(result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely")) for result in results)
 
 
 def read(events):
@@ -107,9 +130,12 @@ def main():
     if sys.argv[1].startswith("--compiled="):
         print(compiled(read(sys.argv[2]), sys.argv[1].split("=", 1)[1]))
         return
-    exit_code = int(sys.argv[2])
-    lines = read(sys.argv[1])
-    passed, failures, skipped = count(lines, exit_code)
+    if sys.argv[1] == "--cached":
+        print(cached(read(sys.argv[2])))
+        return
+    stopped = sys.argv[1] == "--stopped"
+    events, exit_code = sys.argv[2:] if stopped else sys.argv[1:]
+    passed, failures, skipped = count(read(events), int(exit_code), stopped)
     print(passed, len(failures), skipped)
     for failure in failures:
         print(failure)

@@ -15,11 +15,11 @@ result() {
     "$1" "$2" "${output}"
 }
 
-# check NAME EXPECTED EXIT_CODE, events on stdin.
+# check NAME EXPECTED EXIT_CODE [--stopped], events on stdin.
 check() {
   local output
   cat >"${root}/events"
-  output="$(python3 "${script}" "${root}/events" "$3")"
+  output="$(python3 "${script}" ${4:+"$4"} "${root}/events" "$3")"
   [[ ${output} == "$2"* ]] && return 0
   printf 'FAILED: %s: expected "%s" in:\n%s\n' "$1" "$2" "${output}" >&2
   failures=$((failures + 1))
@@ -47,8 +47,18 @@ EOF
   result //a PASSED "${root}/good.xml"
   result //b INCOMPLETE
   echo '{"id": {"targetCompleted": {"label": "//c"}}, "aborted": {"reason": "INCOMPLETE"}}'
-} | check "stopped for lack of time" "2 0 1" 124
-{ result //a FAILED "${root}/bad.xml"; } | check "a failure before it was stopped" $'1 1 0\n//a S.b' 124
+  echo '{"id": {"targetCompleted": {"label": "//d"}}, "completed": {"failureDetail": {"message": "build interrupted"}}}'
+} | check "stopped for lack of time" "2 0 1" 124 --stopped
+{ result //a FAILED "${root}/bad.xml"; } | check "a failure before it was stopped" $'1 1 0\n//a S.b' 124 --stopped
+{
+  result //a PASSED "${root}/good.xml"
+  echo '{"id": {"targetCompleted": {"label": "//c"}}, "completed": {"failureDetail": {"message": "gcc failed"}}}'
+} | check "what could not be built before it was stopped" $'2 1 1\n//c could not be built' 124 --stopped
+{ result //a PASSED "${root}/good.xml"; } | check "Bazel was killed, and not for lack of time" "2 1 1" 137
+{
+  result //a PASSED "${root}/good.xml"
+  printf '{"id": {"targetCompl'
+} | check "half a line at the end" "2 1 1" 137
 check "nothing ran" "0 1 0" 0 </dev/null
 {
   for label in a b c d; do
@@ -64,6 +74,13 @@ check "nothing ran" "0 1 0" 0 </dev/null
 } >"${root}/events"
 output="$(python3 "${script}" --compiled=gpu "${root}/events")"
 [[ ${output} == 2 ]] || { echo "FAILED: compiled, not run: ${output}, not a and b" >&2 && failures=$((failures + 1)); }
+{
+  result //a PASSED "${root}/good.xml"
+  echo '{"id": {"testResult": {"label": "//b"}}, "testResult": {"status": "PASSED", "cachedLocally": true}}'
+  echo '{"id": {"testResult": {"label": "//c"}}, "testResult": {"status": "PASSED", "executionInfo": {"cachedRemotely": true}}}'
+} >"${root}/events"
+output="$(python3 "${script}" --cached "${root}/events")"
+[[ ${output} == 2 ]] || { echo "FAILED: cached: ${output}, not b and c" >&2 && failures=$((failures + 1)); }
 rm "${root}/events"
 [[ "$(python3 "${script}" "${root}/events" 1)" == "0 1 0"* ]] || failures=$((failures + 1))
 

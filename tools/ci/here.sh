@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
 source tools/ci/checks.sh
 
+[[ -z ${GPIPE_NOT_MASKED:-} ]] ||
+  note "/usr/local/include is not empty, and hiding it needs root: a header there may be what this build needs"
 # A Bazel server that was started elsewhere would see what is hidden here.
 "${bazel}" shutdown
 check "set-up" "${bazel}" info release
@@ -17,6 +19,9 @@ tests "browser" . //experiments/report:browser_test
 check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
 note_kernels
 
+# Sanitizers tell about the code, not about the machine: the same program on the same machine need not run again.
+cached_results=(--cache_test_results=auto)
+
 # Data races in the code that runs threads and needs no LibTorch.
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
 # Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
@@ -27,5 +32,6 @@ if [[ ${seconds} -lt 60 ]]; then
 else
   tests "asan and ubsan" . --config=asan --config=ubsan //...
 fi
+"${bazel}" shutdown
 
 finish

@@ -5,7 +5,7 @@
 set -euo pipefail
 if [[ -z "$(ls -A /usr/local/include 2>/dev/null)" ]]; then exec "$@"; fi
 if ! tools/ci/bare_root.sh possible; then
-  echo "NOTE: /usr/local/include is not empty, and hiding it needs root: a header there may be what this build needs"
+  export GPIPE_NOT_MASKED=1
   exec "$@"
 fi
 # shellcheck disable=SC2016 # expanded by that bash

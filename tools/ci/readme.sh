@@ -11,17 +11,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 source tools/ci/checks.sh
 
 settings=.bazelrc.user
-[[ ! -e ${settings} ]] || mv "${settings}" "${scratch}/settings"
+# Beside it, so that no kind of end can lose it.
+[[ -e ${settings}.kept || ! -e ${settings} ]] || mv "${settings}" "${settings}.kept"
 restore() {
   rm -f "${settings}"
-  [[ ! -e ${scratch}/settings ]] || mv "${scratch}/settings" "${settings}"
+  [[ ! -e ${settings}.kept ]] || mv "${settings}.kept" "${settings}"
   rm -rf "${scratch}"
 }
 trap restore EXIT
 {
   printf 'build %s\n' "${flags[@]}"
-  # Results of an earlier run prove nothing about this machine.
-  echo "test --nocache_test_results --build_event_json_file=${scratch}/events"
+  echo "test ${cached_results[*]} --build_event_json_file=${scratch}/events"
 } >"${settings}"
 
 # command_under HEADING: the one command that stands in a block of its own under a heading of the README.
