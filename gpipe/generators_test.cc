@@ -94,7 +94,8 @@ Tensors results(const Training& run, const std::function<Function()>& make) {
 
 // With recomputes, the results of the same schedule without. GPUs may sum in another order each
 // time (fused attention's backward does).
-void expect_as_without_recompute(const std::function<Function()>& make) {
+void expect_as_without_recompute(const std::function<Function()>& make, double rtol = 1e-4,
+                                 double atol = 1e-6) {
   for (const Training& run : all_runs()) {
     SCOPED_TRACE(text_of(run));
     const Tensors want = results({Checkpoint::kNever, run.step, run.fill_drain}, make);
@@ -103,7 +104,7 @@ void expect_as_without_recompute(const std::function<Function()>& make) {
     EXPECT_GT(want[1].abs().sum().item<double>(), 0);
     for (size_t k = 0; k < want.size(); ++k) {
       if (device().is_cuda()) {
-        EXPECT_TRUE(torch::allclose(have[k], want[k], /*rtol=*/1e-4, /*atol=*/1e-6)) << k;
+        EXPECT_TRUE(torch::allclose(have[k], want[k], rtol, atol)) << k;
       } else {
         EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
       }
@@ -170,26 +171,35 @@ TEST_F(Draws, FromAGeneratorThatTheLayerSeedsAreRepeated) {
   });
 }
 
-at::Tensor attention(const at::Tensor& x) {
-  const at::Tensor heads = x.view({1, 1, x.size(0), x.size(1)});
-  const at::Tensor keys = heads * 2;
-  // LibTorch asks devices from outside of it whether they have fused attention; the fake one is not
-  // asked, and has it.
-  const at::Tensor y =
-      x.is_privateuseone()
-          ? std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(heads, keys, keys, {},
-                                                                             /*dropout_p=*/0.5))
-          : at::scaled_dot_product_attention(heads, keys, keys, {}, /*dropout_p=*/0.5);
-  return y.view(x.sizes());
+// CUDA has one kind of fused attention for single precision and another one (flash) for half.
+constexpr at::ScalarType kPrecisions[] = {at::kFloat, at::kHalf};
+
+Function attention_in(at::ScalarType precision) {
+  return [precision](const at::Tensor& x) {
+    const at::Tensor heads = x.to(precision).view({1, 1, x.size(0), x.size(1)});
+    const at::Tensor keys = heads * 2;
+    // LibTorch asks devices from outside of it whether they have fused attention; the fake one is
+    // not asked, and has it.
+    const at::Tensor y = x.is_privateuseone()
+                             ? std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
+                                   heads, keys, keys, {}, /*dropout_p=*/0.5))
+                             : at::scaled_dot_product_attention(heads, keys, keys, {},
+                                                                /*dropout_p=*/0.5);
+    return y.view(x.sizes()).to(x.scalar_type());
+  };
 }
 
 TEST_F(Draws, OfFusedAttentionAreRepeated) {
-  expect_as_without_recompute([]() -> Function { return &attention; });
+  expect_as_without_recompute([] { return attention_in(at::kFloat); });
+}
+
+TEST_F(Draws, OfFusedAttentionInHalfPrecisionAreRepeated) {
+  // What GPUs sum in another order is rounded to 11 bits.
+  expect_as_without_recompute([] { return attention_in(at::kHalf); }, /*rtol=*/1e-2, /*atol=*/1e-3);
 }
 
 TEST_F(Draws, OfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
   const Training run{Checkpoint::kNever, true, false};
-  const auto make = []() -> Function { return &attention; };
   const auto states = [] {
     Tensors all;
     for (const c10::Device where : {device(0), device(1)}) {
@@ -197,20 +207,25 @@ TEST_F(Draws, OfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
     }
     return all;
   };
-  testing::manual_seed(2);  // as results() does before its step
-  const Tensors before = states();
-  const Tensors want = results(run, make);
-  const Tensors after = states();
-  // Stages of one device, too; the host's generator gives each step its seed.
-  if (testing::for_gpus()) {
-    for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k]));
+  for (const at::ScalarType precision : kPrecisions) {
+    SCOPED_TRACE(precision);
+    const auto make = [precision] { return attention_in(precision); };
+    testing::manual_seed(2);  // as results() does before its step
+    const Tensors before = states();
+    const Tensors want = results(run, make);
+    const Tensors after = states();
+    // Stages of one device, too; the host's generator gives each step its seed.
+    if (testing::for_gpus()) {
+      for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k]));
+    }
+    EXPECT_THAT(results(run, make)[0], EqualsBitwise(want[0]));
+    // Dropped, and not the same in each micro-batch.
+    GPipe pipe(nn::Sequential(Call(attention_in(precision))),
+               GPipeOptions({1}).devices({device()}).chunks(2));
+    const at::Tensor half = torch::rand({4, 8});
+    const at::Tensor y = on_host(pipe->forward(torch::cat({half, half}).to(device())));
+    EXPECT_FALSE(y.narrow(0, 0, 4).equal(y.narrow(0, 4, 4)));
   }
-  EXPECT_THAT(results(run, make)[0], EqualsBitwise(want[0]));
-  // Dropped, and not the same in each micro-batch.
-  GPipe pipe(nn::Sequential(Call(attention)), GPipeOptions({1}).devices({device()}).chunks(2));
-  const at::Tensor half = torch::rand({4, 8});
-  const at::Tensor y = on_host(pipe->forward(torch::cat({half, half}).to(device())));
-  EXPECT_FALSE(y.narrow(0, 0, 4).equal(y.narrow(0, 4, 4)));
 }
 
 }  // namespace

@@ -408,20 +408,23 @@ TEST_F(GraphChanges, ALossThatUsesAParameter) {
 
 // Fused attention with dropout: a mask of its own in each replay.
 TEST_F(GraphChanges, AttentionWithDropout) {
-  for (Checkpoint mode : kModes) {
-    expect_same_training([&] {
-      testing::manual_seed(1);
-      nn::Sequential model(nn::Linear(6, 6));
-      model->push_back(tensor_layer([](const at::Tensor& x) {
-        const at::Tensor h = x.reshape({1, 1, x.size(0), x.size(1)});
-        return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(h, h, h, {}, 0.5))
-            .reshape(x.sizes());
-      }));
-      model->push_back(nn::Linear(6, 6));
-      GraphTraining t = simple(model, {2, 1}, 2, mode);
-      t.steps = 7;
-      return t;
-    });
+  for (const at::ScalarType precision : {at::kFloat, at::kHalf}) {
+    for (Checkpoint mode : kModes) {
+      expect_same_training([&] {
+        testing::manual_seed(1);
+        nn::Sequential model(nn::Linear(6, 6));
+        model->push_back(tensor_layer([precision](const at::Tensor& x) {
+          const at::Tensor h = x.to(precision).reshape({1, 1, x.size(0), x.size(1)});
+          return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(h, h, h, {}, 0.5))
+              .reshape(x.sizes())
+              .to(x.scalar_type());
+        }));
+        model->push_back(nn::Linear(6, 6));
+        GraphTraining t = simple(model, {2, 1}, 2, mode);
+        t.steps = 7;
+        return t;
+      });
+    }
   }
 }
 

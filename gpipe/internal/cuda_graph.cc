@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/version.h>
 #endif
 
 namespace gpipe::internal {
@@ -27,6 +29,13 @@ namespace {
 #if GPIPE_TORCH_HAS_CUDA
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// What give_up(), CudaPool and prepare_stream() rely on was read in this version and is promised by
+// nobody. Later ones drop the work spaces of cuBLAS when a graph is reset, also those that
+// prepare_stream() has made for the graphs that live on, for one.
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11,
+              "for another LibTorch read CUDAGraph.cpp, CUDACachingAllocator.cpp and "
+              "CachingHostAllocator.h again (docs/design/graphs.md, LibTorch's side)");
 
 // Other threads allocate, and ask for events, while this one records.
 constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;
@@ -91,12 +100,25 @@ Recording& recording() {
   return *made;
 }
 
+// LibTorch registers each graph with the default generator, whose seed every replay writes to the
+// device, in memory that goes with the last graph: another pipeline's replays may still be under
+// way, on streams that nobody orders with it. So there is always one more graph, an empty one.
+void keep_default_seeds(c10::Device device) {
+  static auto* const kept = new std::map<c10::DeviceIndex, std::unique_ptr<at::cuda::CUDAGraph>>;
+  const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+  if (kept->count(device.index()) > 0) return;
+  auto graph = std::make_unique<at::cuda::CUDAGraph>();
+  graph->register_generator_state(at::globalContext().defaultGenerator(device));
+  kept->emplace(device.index(), std::move(graph));
+}
+
 class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(c10::Device device, std::shared_ptr<GraphPool> pool,
             const std::vector<at::Generator>& generators)
       : device_(device), pool_(std::move(pool)) {
     const c10::InferenceMode off(false);  // see begin()
+    keep_default_seeds(device);
     graph_ = std::make_unique<at::cuda::CUDAGraph>();
     for (const at::Generator& generator : generators) graph_->register_generator_state(generator);
   }

@@ -19,7 +19,18 @@ std::atomic<GraphDevice*>& entry_of(c10::DeviceType type) {
   return entries.at(static_cast<size_t>(type));
 }
 
+std::atomic<int64_t> recordings{0};
+
+struct CountedRecording {
+  CountedRecording() { ++recordings; }
+  ~CountedRecording() { ++recordings; }
+  CountedRecording(const CountedRecording&) = delete;
+  CountedRecording& operator=(const CountedRecording&) = delete;
+};
+
 }  // namespace
+
+int64_t recordings_so_far() { return recordings; }
 
 void register_graph_device(c10::DeviceType type, GraphDevice* graphs) { entry_of(type) = graphs; }
 
@@ -27,6 +38,7 @@ GraphDevice* graph_device(c10::DeviceType type) { return entry_of(type); }
 
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body) {
   const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+  const CountedRecording counted;
   const c10::Stream here = current_stream(side.device());
   follow(side, here);
   {

@@ -9,10 +9,15 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
+
+#include "gpipe/internal/default_generators.h"
 
 namespace gpipe::internal {
 
@@ -74,6 +79,35 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
 // c10::OutOfMemoryError: while something is recorded, an allocator cannot release what it keeps, so
 // memory may be short that is free. In between that is released, and the thread may wait.
 void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record);
+
+// How many recordings have begun or ended, by whichever thread: odd while one is under way.
+int64_t recordings_so_far();
+
+// Calls `function`, and once more if it throws c10::OutOfMemoryError because another thread
+// records: an allocator cannot release what it keeps as long as anybody does. In between the thread
+// waits for the recording's end, and what is kept is released. `may_repeat` is asked before:
+// whether nothing has been changed that a second call would meet.
+template <typename Function, typename MayRepeat>
+auto despite_recordings(GraphDevice& graphs, const Function& function, const MayRepeat& may_repeat)
+    -> decltype(function()) {
+  const int64_t before = recordings_so_far();
+  try {
+    return function();
+  } catch (const c10::OutOfMemoryError&) {
+    const int64_t now = recordings_so_far();
+    if ((now == before && now % 2 == 0) || !may_repeat()) throw;
+  }
+  {
+    const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+    graphs.release_cached_memory();
+  }
+  return function();
+}
+
+template <typename Function>
+auto despite_recordings(GraphDevice& graphs, const Function& function) -> decltype(function()) {
+  return despite_recordings(graphs, function, [] { return true; });
+}
 
 }  // namespace gpipe::internal
 

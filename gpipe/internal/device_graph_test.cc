@@ -5,10 +5,19 @@
 #include <ATen/Context.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#if GPIPE_TORCH_HAS_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -165,6 +174,108 @@ TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
   graph->replay();
   EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
 }
+
+// LibTorch's allocator forgets what is noted, by any thread, while a graph is recorded.
+TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
+  constexpr int64_t kSize = int64_t{1} << 22;
+  testing::slow_work(device());  // measures its time, which waits
+  on_host(x);
+  const c10::Stream here = current_stream(device());
+  const c10::Stream other =
+      c10::impl::VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+  at::Tensor out;
+  std::thread user;
+  std::promise<void> noted;
+  const auto use = [&] {
+    const torch::NoGradGuard no_grad_here;
+    at::Tensor t = torch::full({kSize}, 1.f, x.options());
+    {
+      follow(other, here);
+      const StreamScope scope(other);
+      testing::slow_work(device());
+      out = t.clone();
+    }
+    use_on(t, other);
+    t.reset();
+    noted.set_value();
+  };
+  (void)record([&] {
+    user = std::thread(use);
+    // It may have to wait for the end of the recording.
+    (void)noted.get_future().wait_for(std::chrono::milliseconds(500));
+  });
+  user.join();
+  const at::Tensor next = torch::full({kSize}, 7.f, x.options());
+  follow(here, other);
+  EXPECT_THAT(on_host(out), EqualsBitwise(torch::full({kSize}, 1.f)));
+  EXPECT_THAT(on_host(next), EqualsBitwise(torch::full({kSize}, 7.f)));
+}
+
+// A recording is given no memory by whoever else has some; it fails, and nothing else does.
+TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
+  constexpr int64_t kTooMuch = int64_t{1} << 46;
+  const at::Tensor kept = torch::full({1000}, 3.f, x.options());
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_THROW(record([&] {
+                   const at::Tensor y = x + 1;
+                   (void)at::empty({kTooMuch}, x.options().dtype(at::kByte));
+                   x.add_(y);
+                 }),
+                 c10::OutOfMemoryError);
+    EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + round));
+    EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+    const auto graph = record([&] { x.add_(1); });
+    graph->replay();
+    EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1 + round));
+  }
+  EXPECT_THAT(on_host(kept), EqualsBitwise(torch::full({1000}, 3.f)));
+}
+
+#if GPIPE_TORCH_HAS_CUDA
+// A share that is used up but for what lies free in another shape: that cannot be given back while
+// something is recorded, and can before the second attempt.
+TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
+  if (!device().is_cuda()) GTEST_SKIP() << "of CUDA's allocator";
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto bytes = x.options().dtype(at::kByte);
+  const c10::DeviceIndex index = device().index();
+  on_host(x);
+  allocator::emptyCache();
+  const auto reserved = [&] { return allocator::getDeviceStats(index).reserved_bytes[0].current; };
+  const int64_t before = reserved();
+  const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
+  allocator::setMemoryFraction(static_cast<double>(before + 400 * kMiB) / total, index);
+  // Six blocks of 50 MiB, which are one of 300 MiB to nobody.
+  {
+    std::vector<at::Tensor> blocks;
+    for (int k = 0; k < 6; ++k) blocks.push_back(at::empty({50 * kMiB}, bytes));
+  }
+  int64_t attempts = 0;
+  at::Tensor y;
+  std::unique_ptr<DeviceGraph> graph;
+  const auto recording = [&](int64_t size) {
+    graph.reset();
+    graph = record([&] {
+      ++attempts;
+      y = at::empty({size}, bytes);
+      y.fill_(5);
+    });
+  };
+  EXPECT_NO_THROW(record_with_all_memory(*graphs, [&] { recording(300 * kMiB); }));
+  EXPECT_EQ(attempts, 2);
+  graph->replay();
+  EXPECT_EQ(on_host(y.narrow(0, 300 * kMiB - 1, 1)).item<uint8_t>(), 5);
+  y.reset();
+  graph.reset();
+  attempts = 0;
+  EXPECT_THROW(record_with_all_memory(*graphs, [&] { recording(500 * kMiB); }),
+               c10::OutOfMemoryError);
+  EXPECT_EQ(attempts, 2);
+  allocator::setMemoryFraction(1.0, index);
+  EXPECT_NO_THROW(recording(500 * kMiB));
+}
+#endif
 
 // As StageGraphs uses it: a generator for each draw, seeded before each replay.
 TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {

@@ -5,13 +5,16 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/default_generators.h"
 
 namespace gpipe::internal {
 namespace {
@@ -53,6 +56,35 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   return (target.is_cpu() ? pinned : pinned.to(target, /*non_blocking=*/true)).permute(back);
 }
 
+// Of all pipelines of the process.
+struct StreamsInUse {
+  std::mutex mutex;
+  std::vector<c10::Stream> copies;  // once for each lane
+  std::vector<c10::Stream> recordings;
+};
+
+// Never destroyed: threads may use it while the process ends.
+StreamsInUse& streams_in_use() {
+  static auto* const made = new StreamsInUse;
+  return *made;
+}
+
+bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream) {
+  return std::find(streams.begin(), streams.end(), stream) != streams.end();
+}
+
+// One of the usual priority, none of `not_these` if there is another: the pool has 32, which it
+// gives in turn.
+c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& not_these) {
+  constexpr int kPool = 32;
+  const VirtualGuardImpl impl(device.type());
+  c10::Stream stream = impl.getStreamFromGlobalPool(device);
+  for (int k = 1; k < kPool && contains(not_these, stream); ++k) {
+    stream = impl.getStreamFromGlobalPool(device);
+  }
+  return stream;
+}
+
 }  // namespace
 
 c10::Stream current_stream(c10::Device device) {
@@ -80,7 +112,11 @@ StreamScope::StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device)
 }
 
 StreamScope::~StreamScope() {
-  if (!former_device_.is_cpu()) VirtualGuardImpl(former_device_.type()).setDevice(former_device_);
+  // Unchecked: a thread that has used no device is on device 0, and to set that would make a
+  // context there, which takes memory that nobody uses.
+  if (!former_device_.is_cpu()) {
+    VirtualGuardImpl(former_device_.type()).uncheckedSetDevice(former_device_);
+  }
   for (const c10::Stream& stream : former_streams_) {
     VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
   }
@@ -93,7 +129,54 @@ void follow(const c10::Stream& later, const c10::Stream& earlier) {
 void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!tensor.defined() || tensor.device() != stream.device() || !tensor.has_storage()) return;
   if (stream.device().is_cpu()) return;
+  // Not while a graph is recorded: LibTorch's allocator takes every use that is noted meanwhile, by
+  // whichever thread, for one of the recording's own, and forgets it if the block is freed before
+  // the recording ends.
+  const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
   VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+c10::Stream take_stream_for_copies(c10::Device device) {
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  const c10::Stream stream = another_stream(device, in_use.recordings);
+  in_use.copies.push_back(stream);
+  return stream;
+}
+
+void give_back_stream_for_copies(const c10::Stream& stream) {
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  const auto place = std::find(in_use.copies.begin(), in_use.copies.end(), stream);
+  if (place != in_use.copies.end()) in_use.copies.erase(place);
+}
+
+c10::Stream stream_for_recordings(c10::Device device) {
+  const c10::Stream here = current_stream(device);
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  // One for all stages: a process records one graph at a time.
+  for (const c10::Stream& stream : in_use.recordings) {
+    if (stream.device() == device && stream != here && !contains(in_use.copies, stream)) {
+      return stream;
+    }
+  }
+  std::vector<c10::Stream> not_these = in_use.copies;
+  not_these.push_back(here);
+  const c10::Stream stream = another_stream(device, not_these);
+  TORCH_CHECK(stream != here, "there is no stream of ", device,
+              " to record on but the current one");
+  if (!contains(in_use.recordings, stream)) in_use.recordings.push_back(stream);
+  return stream;
+}
+
+Transfers::~Transfers() {
+  if (!own_streams_) return;
+  for (const Lane& lane : lanes_) {
+    for (const c10::Stream& stream : {lane.from, lane.to}) {
+      if (!stream.device().is_cpu()) give_back_stream_for_copies(stream);
+    }
+  }
 }
 
 Transfers::Lane Transfers::lane(c10::Device source, c10::Device target) {
@@ -104,7 +187,7 @@ Transfers::Lane Transfers::lane(c10::Device source, c10::Device target) {
   }
   auto stream_on = [](c10::Device device) {
     if (device.is_cpu()) return current_stream(device);
-    return VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    return take_stream_for_copies(device);
   };
   lanes_.push_back({source, target, stream_on(source), stream_on(target)});
   return lanes_.back();

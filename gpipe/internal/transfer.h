@@ -47,8 +47,21 @@ class StreamScope {
 void follow(const c10::Stream& later, const c10::Stream& earlier);
 
 // Makes the allocator keep the tensor's memory until `stream` has finished what was put on it so
-// far. No effect for the CPU, or if the tensor is on another device.
+// far. No effect for the CPU, or if the tensor is on another device. While another thread records a
+// graph, it waits until that is done (default_generators.h).
 void use_on(const at::Tensor& tensor, const c10::Stream& stream);
+
+// A stream of an accelerator on which packets travel, until it is given back. Not one on which
+// graphs are recorded, unless all are.
+c10::Stream take_stream_for_copies(c10::Device device);
+void give_back_stream_for_copies(const c10::Stream& stream);
+
+// A stream of an accelerator to record graphs on. Neither the current one nor, unless packets
+// travel on all others, one on which packets travel: what is launched there meanwhile would be
+// recorded, too. Of the usual priority, because replays keep that of the recording, and would
+// overtake stages that run kernel by kernel. All that record share it. Throws c10::Error if there
+// is none.
+c10::Stream stream_for_recordings(c10::Device device);
 
 // The streams on which a pipeline's packets travel: for each pair of devices one stream on either
 // side; the host has none. The streams are taken once and kept, because an allocator keeps the
@@ -60,6 +73,9 @@ class Transfers {
   // Without `own_streams`, copies are on the current streams of the thread that starts them, on
   // either side, which therefore wait for each other.
   explicit Transfers(bool own_streams = true) : own_streams_(own_streams) {}
+  ~Transfers();
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
 
   // Called by the producing stage as soon as the packet is made. Starts the copy of every tensor to
   // `target`, so that it travels while both stages compute. Neither side's current stream waits for

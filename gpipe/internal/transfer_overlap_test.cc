@@ -11,6 +11,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,22 @@ TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   gate.open();
   arrive(packet, device(1));
   EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
+}
+
+// On CUDA that makes a context, which takes some hundred MiB of the device.
+TEST_F(TransferOverlap, AScopeThatEndsMakesNoDeviceCurrentThatNobodyAskedFor) {
+  ASSERT_FALSE(testing::fake::was_made_current(3));
+  std::thread([] {
+    const c10::impl::VirtualGuardImpl impl(device().type());
+    impl.uncheckedSetDevice(device(3));  // as a new thread is on device 0
+    {
+      const StreamScope scope(current_stream(device(1)));
+      EXPECT_EQ(impl.getDevice(), device(1));
+    }
+    EXPECT_EQ(impl.getDevice(), device(3));
+  }).join();
+  EXPECT_FALSE(testing::fake::was_made_current(3));
+  EXPECT_TRUE(testing::fake::was_made_current(1));
 }
 
 TEST_F(TransferOverlap, WithoutStreamsOfTheirOwnCopiesAreWhereOneComputes) {

@@ -57,6 +57,40 @@ TEST_F(TransferStream, AStreamScopeMakesItsStreamAndDeviceCurrent) {
   EXPECT_EQ(current_stream(last), impl.getDefaultStream(last));
 }
 
+TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
+  const c10::Stream first = stream_for_recordings(device());
+  EXPECT_NE(first, current_stream(device()));
+  EXPECT_EQ(stream_for_recordings(device()), first) << "for all stages";
+  std::vector<c10::Stream> copies;
+  for (int k = 0; k < 20; ++k) {
+    copies.push_back(take_stream_for_copies(device()));
+    EXPECT_NE(copies.back(), first);
+  }
+  {
+    const StreamScope scope(first);
+    const c10::Stream second = stream_for_recordings(device());
+    EXPECT_NE(second, first);
+    for (const c10::Stream& stream : copies) EXPECT_NE(second, stream);
+  }
+  // A pool gives 32 streams in turn: the next one would be that of a copy.
+  while (new_stream() != copies.back()) continue;
+  for (int k = 0; k < 31; ++k) (void)new_stream();
+  for (const c10::Stream& recording : {first, stream_for_recordings(device())}) {
+    const StreamScope scope(recording);
+    for (const c10::Stream& stream : copies) EXPECT_NE(stream_for_recordings(device()), stream);
+  }
+  for (const c10::Stream& stream : copies) give_back_stream_for_copies(stream);
+}
+
+// They keep the priority of the stream on which they were recorded: that must be of the 32 of the
+// usual one, which the pool gives in turn.
+TEST_F(TransferStream, ReplaysDoNotOvertakeWhatIsLaunchedKernelByKernel) {
+  const c10::Stream recording = stream_for_recordings(device());
+  bool is_usual = false;
+  for (int k = 0; k < 32; ++k) is_usual = new_stream() == recording || is_usual;
+  EXPECT_TRUE(is_usual);
+}
+
 TEST_F(TransferStream, AStreamWaitsForASlowOne) {
   const c10::Stream producer = new_stream();
   const c10::Stream consumer = new_stream();

@@ -7,15 +7,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 
 #include "gpipe/testing/spin_kernel/spin_kernel.h"
 
 #if GPIPE_TORCH_HAS_CUDA
-#include <ATen/cuda/Sleep.h>
-#include <c10/core/Event.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -26,38 +23,19 @@ void slow_work_on_cpu(c10::Device /*device*/) {
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
-#if GPIPE_TORCH_HAS_CUDA
-// The current device's cycles in a millisecond, as LibTorch's own sleep counts them. Measured once,
-// which waits for the device.
-double cycles_in_a_millisecond(c10::Device device) {
-  static std::mutex mutex;
-  static std::map<c10::DeviceIndex, double> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  double& cycles = known[device.index()];
-  if (cycles > 0) return cycles;
-  constexpr int64_t kCycles = 20'000'000;
-  const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device.index());
-  c10::Event begin(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-  c10::Event end(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-  at::cuda::sleep(1000);  // loads the kernel
-  begin.record(stream);
-  at::cuda::sleep(kCycles);
-  end.record(stream);
-  end.synchronize();
-  return cycles = static_cast<double>(kCycles) / begin.elapsedTime(end);
-}
-#endif
-
 void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #if GPIPE_TORCH_HAS_CUDA
+  // LibTorch's own sleep counts cycles. At an idle GPU's clock they take longer than at a busy
+  // one's, so that a test of order could pass and have shown nothing.
+  if (!has_spin_kernel()) {
+    throw std::runtime_error(
+        "to keep a stream busy takes a kernel of ours, and this program was built without a CUDA "
+        "Toolkit: set CUDA_HOME, or put nvcc on PATH, and build it again (docs/gpu_runners.md)");
+  }
   constexpr int64_t kMilliseconds = 100;
   const c10::DeviceGuard guard(device);
-  if (has_spin_kernel()) {
-    launch_spin_kernel(kMilliseconds * 1'000'000,
-                       c10::cuda::getCurrentCUDAStream(device.index()).stream());
-  } else {
-    at::cuda::sleep(static_cast<int64_t>(kMilliseconds * cycles_in_a_millisecond(device)));
-  }
+  launch_spin_kernel(kMilliseconds * 1'000'000,
+                     c10::cuda::getCurrentCUDAStream(device.index()).stream());
 #else
   throw std::runtime_error("this LibTorch has no CUDA");
 #endif

@@ -38,7 +38,8 @@ std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& te
 at::Tensor on_host(const at::Tensor& tensor);
 
 // Keeps the device's current stream busy for about a tenth of a second, without waiting for it. On
-// the CPU, which has no streams, it sleeps for a moment.
+// the CPU, which has no streams, it sleeps for a moment. Throws std::runtime_error for a GPU if
+// this program was built without a CUDA Toolkit.
 void slow_work(c10::Device device);
 
 // The same for as long as the result lives, if the kind of device can do that; otherwise as

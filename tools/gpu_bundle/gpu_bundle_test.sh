@@ -51,10 +51,29 @@ expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"passed": 0' "${work}/results/summary.json" && fail "no test passed"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "${work}/results/summary.json" ||
   fail "the summary is not JSON"
+# All of it, as README.md has it: nothing fails, and what needs a GPU is told.
+expect 0 '"program": "gpipe_internal_device_graph_cuda_test", "kind": "test", "device": "none", "exit_code": 0' \
+  "${run}" --device=cpu --output="${work}/results" --only='*device_graph*' --only='gpu_test/*' --only='*peer_access*' --only='*bitwise*'
+grep -qF "gpu_test/gpipe_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
+  fail "nothing tells of a test that needs a GPU"
+expect 0 '"programs": 7' grep '"summary": true' "${work}/results/summary.json"
+expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
+grep -q '"skipped": 0' <(grep '"summary": true' "${work}/results/summary.json") && fail "nothing was left out"
+# In the order of the patterns, each once.
+expect 0 "device_graph" grep -m 1 '"program"' "${work}/results/summary.json"
+expect 0 "1" grep -c device_graph_cuda_test.log "${work}/results/summary.json"
+expect 1 "no program matches --only=quux" "${run}" --device=cpu --only='*bitwise*' --only=quux --output="${work}/results"
 expect 1 "no program matches --only=quux" "${run}" --device=cpu --only=quux --output="${work}/results"
 expect 0 "measured" "${run}" resnet101_speed --experiment=pipeline-2 --devices=cpu,cpu --samples=8 --batch_size=4 --epochs=1
 expect 2 "there is no program quux" "${run}" quux
 # As --list names it.
+expect 0 "exit code 124" bash -c "'${run}' --timeout=1 resnet101_speed --devices=cpu,cpu --scale=smoke; echo exit code \$?"
+expect 2 "--timeout=0: give seconds" "${run}" --timeout=0
+# A test by its name is under the same rules.
+expect 0 "[  PASSED  ]" "${run}" --device=cpu gpipe_testing_bitwise_cuda_test
+if ! nvidia-smi >/dev/null 2>&1; then
+  expect 1 "this machine has no GPU" "${run}" gpipe_internal_device_graph_cuda_test --gtest_filter='*RecordingRunsNothing'
+fi
 expect 0 "Google Test" "${run}" test/gpipe_testing_bitwise_cuda_test --help
 expect 0 '"program": "gpipe_testing_bitwise_cuda_test"' "${run}" --device=cpu --only='test/*bitwise*' --output="${work}/results"
 if ! nvidia-smi >/dev/null 2>&1; then

@@ -6,18 +6,22 @@ version=2.11
 
 usage() {
   cat <<'END'
-usage: run.sh [--list] [--device=cuda|cpu] [--only=PATTERN] [--benchmarks] [--output=DIR] [--timeout=SECONDS]
-       run.sh NAME ARGUMENTS...
+usage: run.sh [--list] [--device=cuda|cpu] [--only=PATTERN]... [--benchmarks] [--output=DIR] [--timeout=SECONDS]
+       run.sh [--device=cuda|cpu] [--timeout=SECONDS] NAME ARGUMENTS...
 
 Without a name it runs the tests, with --benchmarks the benchmarks too, and prints a line of JSON for each and one at
 the end: {"summary": true, "passed": ..., "failed": ..., "skipped": ...}. Its exit code is 0 if nothing failed.
-With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda:0 --scale=small`.
+With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda:0 --scale=small`; a test under the same
+rules, such as `run.sh gpipe_graphs_cuda_test --gtest_filter='Graphs.*' --gtest_repeat=5`.
 
   --list            the programs in here
-  --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole
-  --only=PATTERN    of them only those whose names match, such as '*device*'
-  --output=DIR      logs and the tests' reports go here; default: results beside this script
-  --timeout=SECONDS of each program; default 600
+  --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole: tests that
+                    need a GPU start there, list their cases and count them as skipped
+  --only=PATTERN    of them only those whose names match, such as '*device*'; of several patterns those of the first one
+                    run first, and no program twice
+  --output=DIR      logs and the tests' reports go here, and the lines of JSON, which replace those of a run before;
+                    default: results beside this script
+  --timeout=SECONDS of each program; default 600, for a program by its name none
 
 LibTorch 2.11 is taken from LIBTORCH_ROOT (an unpacked LibTorch or a site-packages folder), else from the first of
 `python3` and `python` that has torch 2.11.
@@ -75,13 +79,13 @@ need_cuda() {
     fail "LibTorch ${found} in ${torch} has no libtorch_cuda.so, it is for the CPU only: set LIBTORCH_ROOT to one for CUDA, or give --device=cpu"
 }
 
-list=0 device=cuda only='*' benchmarks=0 output="${here}/results" timeout=600 name=""
+list=0 device=cuda only=() benchmarks=0 output="${here}/results" timeout="" name=""
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help) usage && exit 0 ;;
     --list) list=1 ;;
     --device=*) device="${1#*=}" ;;
-    --only=*) only="${1#*=}" ;;
+    --only=*) only+=("${1#*=}") ;;
     --benchmarks) benchmarks=1 ;;
     --output=*) output="${1#*=}" ;;
     --timeout=*) timeout="${1#*=}" ;;
@@ -95,12 +99,14 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 [[ ${device} == cuda || ${device} == cpu ]] || fail "--device=${device}: give cuda or cpu"
-[[ ${timeout} =~ ^[1-9][0-9]*$ ]] || fail "--timeout=${timeout}: give seconds"
+[[ ${timeout:-1} =~ ^[1-9][0-9]*$ ]] || fail "--timeout=${timeout}: give seconds"
+[[ ${#only[@]} -gt 0 ]] || only=('*')
 
+[[ ${output} == /* ]] || output="${PWD}/${output}"
 cd "${here}" || exit 1
 shopt -s nullglob
 if [[ ${list} -eq 1 ]]; then
-  printf '%s\n' test/* multi_gpu/* benchmark/* program/*
+  printf '%s\n' test/* gpu_test/* multi_gpu/* benchmark/* program/*
   exit 0
 fi
 
@@ -108,22 +114,30 @@ find_torch
 # LibTorch's own first: it knows best which libstdc++ it wants.
 export LD_LIBRARY_PATH="${torch}:${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"
 
+# For tests.
+under_rules() {
+  export GPIPE_TEST_DEVICE="${device}"
+  if [[ ${device} == cuda ]]; then export GPIPE_FORBID_SKIPS=1; else unset GPIPE_FORBID_SKIPS; fi
+}
+
 if [[ -n ${name} ]]; then
-  for program in {program,benchmark,test,multi_gpu}/"${name##*/}"; do
+  for program in {program,benchmark,test,gpu_test,multi_gpu}/"${name##*/}"; do
     [[ -x ${program} ]] && break
   done
   if [[ -x ${program} ]]; then
+    [[ ${program} != *test/* && ${program} != multi_gpu/* ]] || under_rules
     cd "${OLDPWD}" || exit 1
+    [[ -z ${timeout} ]] || exec timeout --kill-after=10 "${timeout}" "${here}/${program}" "$@"
     exec "${here}/${program}" "$@"
   fi
-  fail "there is no program ${name}: $(printf '%s ' test/* multi_gpu/* benchmark/* program/*)"
+  fail "there is no program ${name}: $(printf '%s ' test/* gpu_test/* multi_gpu/* benchmark/* program/*)"
 fi
+timeout="${timeout:-600}"
 
 [[ ${device} != cuda ]] || need_cuda
 mkdir -p "${output}" || fail "--output=${output} cannot be written"
 output="$(cd "${output}" && pwd)"
-export GPIPE_TEST_DEVICE="${device}"
-if [[ ${device} == cuda ]]; then export GPIPE_FORBID_SKIPS=1; else unset GPIPE_FORBID_SKIPS; fi
+under_rules
 
 # The number after "KEY": in a report of GoogleTest, the first of them.
 field() { grep -m 1 -oE "\"$2\": [0-9]+" "$1" | grep -oE '[0-9]+$'; }
@@ -132,9 +146,9 @@ quoted() {
   printf '"%s"' "${text//\"/\\\"}"
 }
 
-# Whether --only matches KIND/NAME, or NAME.
+# Whether a pattern matches KIND/NAME, or NAME.
 # shellcheck disable=SC2053 # a pattern
-chosen() { [[ $1 == ${only} || ${1#*/} == ${only} ]]; }
+matches() { [[ $2 == $1 || ${2#*/} == $1 ]]; }
 
 passed=0 failed=0 skipped=0 ran=0
 run_one() { # KIND PROGRAM ARGUMENTS...
@@ -162,28 +176,51 @@ run_one() { # KIND PROGRAM ARGUMENTS...
     "$(quoted "${label}")" "${kind}" "${device}" "${code}" $(($(date +%s) - begin)) "${good}" "${bad}" "${left}" "$(quoted "${log}")"
 }
 
+# Without a GPU: that it starts, which needs all of its libraries, and which cases are left out.
+list_one() { # PROGRAM
+  local label log code begin left=0 bad=0
+  label="$(basename "$1")" log="${output}/$(basename "$1").log"
+  begin="$(date +%s)"
+  timeout --kill-after=10 "${timeout}" "./$1" --gtest_list_tests >"${log}" 2>&1
+  code=$?
+  left="$(grep -c '^  ' "${log}")"
+  [[ ${code} -eq 0 && ${left} -gt 0 ]] || bad=1 left=0
+  failed=$((failed + bad)) skipped=$((skipped + left)) ran=$((ran + 1))
+  printf '{"program": %s, "kind": "test", "device": "none", "exit_code": %d, "seconds": %d, "passed": 0, "failed": %d, "skipped": %d, "log": %s}\n' \
+    "$(quoted "${label}")" "${code}" $(($(date +%s) - begin)) "${bad}" "${left}" "$(quoted "${log}")"
+}
+
+gpu_count="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
+run_any() { # KIND/NAME
+  local kind="${1%%/*}"
+  if [[ ${kind} == benchmark ]]; then
+    run_one benchmark "./$1" --benchmark_format=json
+  elif [[ ${kind} != test && ${device} == cpu ]]; then
+    echo "$1 is not run: what it tests needs a GPU" >&2
+    list_one "$1"
+  elif [[ ${kind} == multi_gpu && ${gpu_count} -lt 2 ]]; then
+    # It has nothing to show on one, which is said and no failure.
+    echo "$1 is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
+    ran=$((ran + 1)) skipped=$((skipped + 1))
+  else
+    run_one test "./$1" "--gtest_output=json:${output}/$(basename "$1").json"
+  fi
+}
+
+all=(test/* gpu_test/* multi_gpu/*)
+[[ ${benchmarks} -eq 0 ]] || all+=(benchmark/*)
 {
-  for program in test/*; do
-    chosen "${program}" || continue
-    run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
+  declare -A done_already
+  for pattern in "${only[@]}"; do
+    before="${ran}"
+    for program in "${all[@]}"; do
+      if matches "${pattern}" "${program}"; then
+        [[ -n ${done_already[${program}]:-} ]] || run_any "${program}"
+        done_already[${program}]=1 before=-1
+      fi
+    done
+    [[ ${before} -lt 0 ]] || { echo "error: no program matches --only=${pattern}; --list shows them" >&2 && failed=$((failed + 1)); }
   done
-  # A test of two GPUs has nothing to show on one, which is said and no failure.
-  gpu_count="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
-  for program in multi_gpu/*; do
-    chosen "${program}" || continue
-    if [[ ${device} == cuda && ${gpu_count} -lt 2 ]]; then
-      echo "${program} is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
-      ran=$((ran + 1)) skipped=$((skipped + 1))
-      continue
-    fi
-    run_one test "./${program}" "--gtest_output=json:${output}/$(basename "${program}").json"
-  done
-  for program in benchmark/*; do
-    if [[ ${benchmarks} -eq 1 ]] && chosen "${program}"; then
-      run_one benchmark "./${program}" --benchmark_format=json
-    fi
-  done
-  [[ ${ran} -gt 0 ]] || { echo "error: no program matches --only=${only}; --list shows them" >&2 && failed=1; }
   gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | awk '{$1 = $1 " x"; print}' | paste -sd ',')"
   printf '{"summary": true, "device": "%s", "gpus": %s, "libtorch": "%s", "programs": %d, "passed": %d, "failed": %d, "skipped": %d}\n' \
     "${device}" "$(quoted "${gpus}")" "${found}" "${ran}" "${passed}" "${failed}" "${skipped}"

@@ -119,19 +119,34 @@ void Allocator::free(void* address) {
   }
   block->allocated = false;
   if (block->owner) devices_.at(block->owner->device).in_use -= block->size;
-  for (const StreamId& user : block->users) block->pending.push_back(runtime_.record(user));
-  block->users.clear();
-  if (block->pending.empty()) {
-    keep(*block);
+  if (!block->users.empty() && block->owner && anything_recorded_on(block->owner->device)) {
+    deferred_.push_back(block);  // an event may not be recorded now
   } else {
-    pending_.push_back(block);
+    await_users(*block);
+  }
+}
+
+bool Allocator::anything_recorded_on(int device) const {
+  const auto first = current_pools_.lower_bound({device, 0});
+  return first != current_pools_.end() && first->first.device == device;
+}
+
+void Allocator::await_users(Block& block) {
+  for (const StreamId& user : block.users) block.pending.push_back(runtime_.record(user));
+  block.users.clear();
+  if (block.pending.empty()) {
+    keep(block);
+  } else {
+    pending_.push_back(&block);
   }
 }
 
 void Allocator::record(const void* address, StreamId stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   Block* block = find(address);
-  if (block != nullptr && block->allocated && block->owner != stream) block->users.insert(stream);
+  if (block == nullptr || !block->allocated || block->owner == stream) return;
+  block->users.insert(stream);
+  if (block->owner && anything_recorded_on(block->owner->device)) block->lost.insert(stream);
 }
 
 bool Allocator::is_pinned(const void* address) {
@@ -155,6 +170,17 @@ Allocator::Block* Allocator::find(const void* address) {
 
 // As LibTorch's allocators do: looks for finished events when memory is requested.
 void Allocator::collect() {
+  std::vector<Block*> deferred;
+  deferred.swap(deferred_);
+  for (Block* block : deferred) {
+    if (anything_recorded_on(block->owner->device)) {
+      deferred_.push_back(block);
+      continue;
+    }
+    for (const StreamId& stream : block->lost) block->users.erase(stream);
+    block->lost.clear();
+    await_users(*block);
+  }
   const auto still_used = [this](Block* block) {
     for (const Event& event : block->pending) {
       if (!runtime_.is_over(event)) return true;

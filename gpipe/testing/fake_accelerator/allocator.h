@@ -33,6 +33,10 @@ namespace gpipe::testing::fake {
 //
 // A device has kCapacity bytes, or what limit() allows; what is freed counts as free at once.
 //
+// While anybody allocates to a pool of a device (see begin_pool()), it loses uses, as LibTorch's
+// does: what is recorded meanwhile, for any block of the device and by any thread, is taken for
+// something of the recording's, and forgotten if the block is freed before all recordings are over.
+//
 // Thread-safety: any thread may call any function.
 //
 // Example:
@@ -114,11 +118,14 @@ class Allocator {
     int64_t pool = 0;               // 0: none
     bool allocated = true;
     std::set<StreamId> users;    // recorded since it was allocated
+    std::set<StreamId> lost;     // of them, recorded while something else was, ever
     std::vector<Event> pending;  // what must be over
   };
 
   void* allocate(std::optional<StreamId> owner, size_t bytes);
   Block* find(const void* address);
+  bool anything_recorded_on(int device) const;
+  void await_users(Block& block);
   void collect();
   void keep(Block& block);
   void poison(Block& block, const char* why);
@@ -133,6 +140,7 @@ class Allocator {
   std::map<StreamId, int64_t> current_pools_;
   std::map<int64_t, int64_t> pool_users_;  // 0: it has died
   int64_t last_pool_ = 0;
+  std::vector<Block*> deferred_;  // freed, with users, while something was recorded
   std::vector<Block*> pending_;
   Counts counts_;
   struct Device {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace gpipe::testing::fake {
@@ -265,6 +266,36 @@ TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
   runtime_.end_recording(kB);
   allocator_.free(block);
   for (int user = 0; user < 2; ++user) allocator_.release_pool(pool);
+}
+
+// As LibTorch's does: a recording by anybody is enough.
+TEST_F(AllocatorTest, AUseRecordedDuringARecordingIsForgottenIfTheBlockIsFreedBeforeItsEnd) {
+  const int64_t pool = allocator_.make_pool();
+  constexpr StreamId kSide{0, 2};
+  void* const before = allocator_.allocate(kA, 4);
+  void* const meanwhile = allocator_.allocate(kA, 1000);
+  void* const after = allocator_.allocate(kA, 2000);
+  void* const elsewhere = allocator_.allocate(kOther, 4);
+  runtime_.wait(kB, runtime_.record(kA));
+  for (void* block : {before, meanwhile, after}) claim(kB, block, /*write=*/false);
+  allocator_.record(before, kB);
+  allocator_.begin_pool(kSide, pool);
+  for (void* block : {meanwhile, after}) allocator_.record(block, kB);
+  allocator_.record(elsewhere, kB);
+  for (void* block : {before, meanwhile, elsewhere}) allocator_.free(block);
+  EXPECT_NE(allocator_.allocate(kA, 1000), meanwhile) << "it waits for the end";
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  allocator_.end_pool(kSide);
+  allocator_.free(after);
+  EXPECT_EQ(allocator_.allocate(kA, 1000), meanwhile);
+  EXPECT_THAT(runtime_.take_races(),
+              Contains(AllOf(HasSubstr("free on fake:0/0"), HasSubstr("reader on fake:0/1"))));
+  while (!runtime_.is_over(runtime_.record(kB))) std::this_thread::yield();
+  EXPECT_EQ(allocator_.allocate(kA, 4), before);
+  EXPECT_EQ(allocator_.allocate(kA, 2000), after);
+  EXPECT_EQ(allocator_.allocate(kOther, 4), elsewhere);
+  EXPECT_THAT(runtime_.take_races(), IsEmpty());
+  allocator_.release_pool(pool);
 }
 
 TEST_F(AllocatorTest, APoolDiesWithItsLastUser) {

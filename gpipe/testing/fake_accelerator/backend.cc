@@ -22,6 +22,8 @@ namespace {
 thread_local int current_device = 0;
 thread_local int current_streams[kDevices] = {};
 
+std::atomic<bool> made_current[kDevices] = {};
+
 int index_of(c10::Device device) { return device.index() < 0 ? current_device : device.index(); }
 
 void check_index(int index) {
@@ -124,6 +126,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(device.is_privateuseone(), "no fake device: ", device);
     check_index(index_of(device));
     uncheckedSetDevice(device);
+    made_current[current_device] = true;
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     current_device = index_of(device);
@@ -249,6 +252,11 @@ void observe_out_of_memory(OutOfMemoryObserver observer) {
 Runtime& runtime() { return process().runtime; }
 Allocator& allocator() { return process().allocator; }
 c10::Allocator* device_allocator() { return &device_memory; }
+
+bool was_made_current(int device) {
+  check_index(device);
+  return made_current[device];
+}
 
 c10::Device device(int number) {
   check_index(number);

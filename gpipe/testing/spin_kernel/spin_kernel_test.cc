@@ -4,7 +4,9 @@
 #include <torch/cuda.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
 
 #include "gpipe/testing/device.h"
 
@@ -34,12 +36,27 @@ TEST(SpinKernel, WithoutAGpuItCannotBeLaunched) {
   EXPECT_THROW(launch_spin_kernel(1, nullptr), std::runtime_error);
 }
 
+// What stands in for it would let tests of order pass that show nothing.
+TEST(SpinKernel, WithoutItThereIsNoSlowWork) {
+  if (has_spin_kernel()) return;
+  const char* const former = std::getenv("GPIPE_TEST_DEVICE");
+  const std::string kind = former == nullptr ? "cpu" : former;
+  setenv("GPIPE_TEST_DEVICE", "cuda", 1);
+  try {
+    slow_work(c10::Device(c10::kCUDA, 0));
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("put nvcc on PATH"), std::string::npos)
+        << error.what();
+  }
+  setenv("GPIPE_TEST_DEVICE", kind.c_str(), 1);
+}
+
 // At least as long as asked for, whatever the GPU's frequency; the upper bound is wide, for others
 // may use the GPU.
 TEST_F(SpinKernelTest, TakesTheTimeThatItIsTold) {
-  // For the CPU, and where it was built without a CUDA Toolkit, the case above is all there is.
-  // Tests that need a busy stream use LibTorch's own kernel then.
-  if (!for_gpus() || !has_spin_kernel()) return;
+  if (!for_gpus()) return;
+  ASSERT_TRUE(has_spin_kernel()) << "this program was built without a CUDA Toolkit";
   milliseconds_of(1'000'000);  // loads the kernel
   for (const int64_t milliseconds : {5, 50, 200}) {
     const double took = milliseconds_of(milliseconds * 1'000'000);
