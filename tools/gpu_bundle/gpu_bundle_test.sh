@@ -27,7 +27,8 @@ pack() { "${packer}" "$@" "${programs[@]}"; }
 expect 2 "unknown flag --ouput" pack --ouput=x.tar.xz
 expect 2 "give a name that ends in .tar.xz" pack --output="${work}"
 expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
-expect 1 "more than --most_mib=1" pack --output="${work}/x.tar.xz" --most_mib=1
+# Packing takes most of this test's time: three programs are more than 1 MiB, too.
+expect 1 "more than --most_mib=1" "${packer}" --output="${work}/x.tar.xz" --most_mib=1 "${programs[@]:0:4}"
 [[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
 expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
 tar -C "${work}" -xf "${work}/gpu.tar.xz" || fail "the archive cannot be unpacked"
