@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace gpipe::internal {
 namespace {
@@ -116,6 +117,57 @@ at::Tensor copy_in_layout(const at::Tensor& tensor) {
   }
   const MemoryRange range = memory_range(tensor);
   return place_in_copy(tensor, copy_range(tensor, range), range);
+}
+
+bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors) {
+  c10::SmallVector<const c10::TensorImpl*, 8> known;
+  size_t held = 0;
+  auto know = [&](const at::TensorBase& tensor) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (std::find(known.begin(), known.end(), impl) != known.end()) return;
+    known.push_back(impl);
+    held += tensor.use_count();
+  };
+  size_t expected = 0;
+  c10::SmallVector<const c10::TensorImpl*, 4> views;
+  for (const at::Tensor* tensor : tensors) {
+    know(*tensor);
+    ++expected;
+    if (tensor->is_inference() || !tensor->is_view()) continue;
+    // However often the view is listed, it has one reference to its base.
+    const c10::TensorImpl* view = tensor->unsafeGetTensorImpl();
+    if (std::find(views.begin(), views.end(), view) != views.end()) continue;
+    views.push_back(view);
+    know(tensor->_base());
+    ++expected;
+  }
+  return tensors.front()->storage().use_count() > known.size() || held > expected;
+}
+
+void move_into_copy(c10::ArrayRef<at::Tensor*> tensors) {
+  const auto plain = [&](const at::Tensor* tensor) {
+    return tensor->layout() == c10::kStrided && tensor->dtype() == tensors.front()->dtype() &&
+           !tensor->is_conj() && !tensor->is_neg();
+  };
+  if (tensors.size() == 1 || !std::all_of(tensors.begin(), tensors.end(), plain)) {
+    for (at::Tensor* tensor : tensors) *tensor = copy_in_layout(*tensor);
+    return;
+  }
+  MemoryRange range = {std::numeric_limits<int64_t>::max(), 0};
+  for (const at::Tensor* tensor : tensors) {
+    if (tensor->numel() == 0) continue;
+    const MemoryRange own = memory_range(*tensor);
+    range = {std::min(range.begin, own.begin), std::max(range.end, own.end)};
+  }
+  at::Tensor copy;
+  for (at::Tensor* tensor : tensors) {
+    if (tensor->numel() == 0) {
+      *tensor = copy_in_layout(*tensor);
+      continue;
+    }
+    if (!copy.defined()) copy = copy_range(*tensor, range);
+    *tensor = place_in_copy(*tensor, copy, range);
+  }
 }
 
 bool may_overlap(const at::Tensor& a, const at::Tensor& b) {

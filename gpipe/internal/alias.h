@@ -4,6 +4,7 @@
 #define GPIPE_INTERNAL_ALIAS_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 
@@ -43,6 +44,10 @@ inline bool shares_storage(const at::Tensor& tensor) {
 // up: on the CPU a cache line; on accelerators the largest alignment that cuBLASLt asks about.
 uintptr_t line_bytes(c10::Device device);
 
+// Whether anybody but these tensors, which have one storage, holds it. It counts references:
+// `tensors` points to all that the caller has, not to copies of them.
+bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors);
+
 // A copy in memory of its own. It has the same strides, gaps and repeated elements included, and
 // the same offset within a line, because otherwise kernels may add up in another order. It belongs
 // to no graph.
@@ -59,6 +64,10 @@ MemoryRange memory_range(const at::Tensor& tensor);
 // place_in_copy() gives the counterpart, in the copy, of a tensor over the storage.
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range);
 at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range);
+
+// Puts these tensors, which have one storage, into a copy of it, as copy_in_layout() does. Those
+// that shared elements still do.
+void move_into_copy(c10::ArrayRef<at::Tensor*> tensors);
 
 // Whether the two tensors have an element of memory in common. True if that is too hard to tell.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "gpipe/internal/alias.h"
 
 namespace gpipe::internal {
 namespace {
@@ -140,7 +139,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
     throw;
   }
   std::vector<Packet> result;
-  if (task.part != BackwardPart::kWeights) result = take_input_gradients();
+  if (task.part != BackwardPart::kWeights) result = inputs_.take();
   if (targets_.node() != nullptr && task.target_gradients != nullptr) {
     *task.target_gradients = std::move(targets_.take()[0]);
   }
@@ -167,20 +166,6 @@ void CellGraph::run(Roots roots, BackwardPart part, const LocalBackwardOptions& 
     case BackwardPart::kWeights:
       return weights_.run(options);
   }
-}
-
-std::vector<Packet> CellGraph::take_input_gradients() {
-  std::vector<Packet> packets = inputs_.take();
-  if (weights_.empty()) return packets;
-  for (Packet& packet : packets) {
-    for (Item& item : packet.items) {
-      // A previous stage may change what it is given (e.g. in a hook), and the weight half still
-      // needs it: see docs/design/pipeline.md on memory.
-      const c10::StorageImpl* storage = storage_of(item.tensor);
-      if (storage != nullptr && weights_.holds(storage)) item.tensor = copy_in_layout(item.tensor);
-    }
-  }
-  return packets;
 }
 
 void CellGraph::release(BackwardPart part) {

@@ -142,7 +142,6 @@ class CellGraph {
 
   void add_roots(std::vector<Packet> gradients, Roots& roots);
   void run(Roots roots, BackwardPart part, const LocalBackwardOptions& options);
-  std::vector<Packet> take_input_gradients();
   void release(BackwardPart part);
 
   // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.

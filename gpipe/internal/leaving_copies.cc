@@ -34,33 +34,18 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   for (const Copy& copy : copies_) {
     if (copy.storage == storage) return;
   }
-  // Counts the references of the tensors over this memory that leave, and of their bases. Any
-  // further reference is held by a layer, the caller, or the graph.
+  // Whoever holds it besides the tensors that leave is a layer, the caller, or the graph.
   MemoryRange range = memory_range(first);
-  c10::SmallVector<const c10::TensorImpl*, 8> known;
-  size_t held = 0;
-  auto know = [&](const at::TensorBase& tensor) {
-    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    if (std::find(known.begin(), known.end(), impl) != known.end()) return;
-    known.push_back(impl);
-    held += tensor.use_count();
-  };
-  size_t expected = 0;
+  c10::SmallVector<const at::Tensor*, 4> over_it;
   for (const at::Tensor* tensor : leaving) {
     if (storage_of(*tensor) != storage) continue;
     if (record && tensor->requires_grad()) return;  // its graph notices changes
-    know(*tensor);
-    ++expected;
-    if (!tensor->is_inference() && tensor->is_view()) {
-      know(tensor->_base());
-      ++expected;  // the view's reference
-    }
+    over_it.push_back(tensor);
     if (tensor->numel() == 0) continue;
     const MemoryRange other = memory_range(*tensor);
     range = {std::min(range.begin, other.begin), std::max(range.end, other.end)};
   }
-  const bool alone = first.storage().use_count() <= known.size() && held <= expected;
-  if (!alone) copies_.push_back({storage, copy_range(first, range), range});
+  if (held_by_others(over_it)) copies_.push_back({storage, copy_range(first, range), range});
 }
 
 }  // namespace gpipe::internal

@@ -1,5 +1,6 @@
 #include "gpipe/internal/local_backward.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
@@ -11,7 +12,9 @@
 #include <torch/csrc/autograd/input_buffer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -66,20 +69,38 @@ Kind kind_of(const Node& node) {
   return type == typeid(ReplayNode) ? Kind::kBuiltin : Kind::kOther;
 }
 
+// The type names of nodes of LibTorch's operators.
+const absl::flat_hash_set<std::string>* mangled(std::initializer_list<std::string> names) {
+  auto* result = new absl::flat_hash_set<std::string>();
+  for (const std::string& name : names) {
+    result->insert("N5torch8autograd9generated" + std::to_string(name.size()) + name + "E");
+  }
+  return result;
+}
+
 // Whether the node computes each of its results separately, and at considerable cost: then it may
 // run twice, each time for some of them.
 bool is_product(const Node& node) {
-  static const auto* const products = [] {
-    auto* mangled = new absl::flat_hash_set<std::string>();
-    for (const std::string name :
-         {"AddbmmBackward0", "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0", "BmmBackward0",
-          "ConvolutionBackward0", "ConvolutionBackward1", "LinearBackward0", "MmBackward0",
-          "MvBackward0"}) {
-      mangled->insert("N5torch8autograd9generated" + std::to_string(name.size()) + name + "E");
-    }
-    return mangled;
-  }();
+  static const auto* const products =
+      mangled({"AddbmmBackward0", "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0",
+               "BmmBackward0", "ConvolutionBackward0", "ConvolutionBackward1", "LinearBackward0",
+               "MmBackward0", "MvBackward0"});
   return products->contains(typeid(node).name());
+}
+
+// Whether the node's results are in new memory, as those of products are. Of nodes that computed
+// weights come through; others may pass on the gradient that they are given, or a view of it.
+bool computes_anew(const Node& node) {
+  static const auto* const known =
+      mangled({"CudnnBatchNormBackward0", "DivBackward0", "EmbeddingBackward0",
+               "MiopenBatchNormBackward0", "MulBackward0", "NativeBatchNormBackward0",
+               "NativeGroupNormBackward0", "NativeLayerNormBackward0"});
+  return is_product(node) || known->contains(typeid(node).name());
+}
+
+// Whether users' code runs with the node: its own, or hooks before or after it.
+bool may_write(Node& node) {
+  return kind_of(node) == Kind::kOther || has_hooks(node) || !node.pre_hooks().empty();
 }
 
 const at::Tensor& leaf_of(const Node& node) {
@@ -272,6 +293,60 @@ struct HeldBack {
   variable_list gradients;  // the product's inputs, or the gradients for the edges
 };
 
+// Where a gradient's values are: for a sparse one, those of its elements.
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.defined() && gradient.layout() == c10::kSparse ? gradient._values() : gradient;
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor values_a = values_of(a);
+  const at::Tensor values_b = values_of(b);
+  const c10::StorageImpl* storage = storage_of(values_a);
+  return storage == nullptr ? values_a.is_same(values_b) : storage == storage_of(values_b);
+}
+
+// Whether there is another reference to the gradient or to its memory.
+bool is_shared(const at::Tensor& gradient) {
+  return gradient.use_count() > 1 || shares_storage(gradient);
+}
+
+// Calls visit() for each group of gradients that share memory with each other.
+template <typename Visit>
+void for_each_memory(c10::SmallVector<at::Tensor*, 16> gradients, const Visit& visit) {
+  while (!gradients.empty()) {
+    at::Tensor* const first = gradients.front();
+    const auto rest = std::stable_partition(
+        gradients.begin(), gradients.end(),
+        [&](const at::Tensor* other) { return share_memory(*first, *other); });
+    visit(c10::ArrayRef<at::Tensor*>(gradients.begin(), rest));
+    gradients.erase(gradients.begin(), rest);
+  }
+}
+
+// Gives these gradients, which share memory, other memory, which they share.
+void move_away(c10::ArrayRef<at::Tensor*> gradients) {
+  c10::NoGradGuard no_grad;
+  if (std::all_of(gradients.begin(), gradients.end(),
+                  [](const at::Tensor* gradient) { return storage_of(*gradient) != nullptr; })) {
+    return move_into_copy(gradients);
+  }
+  for (at::Tensor* gradient : gradients) *gradient = gradient->clone();
+}
+
+// Whether anybody but these gradients, which share memory, has it.
+bool shared_with_others(c10::ArrayRef<at::Tensor*> gradients) {
+  const at::Tensor& first = *gradients.front();
+  if (storage_of(first) != nullptr) {
+    return held_by_others({const_cast<const at::Tensor**>(gradients.data()), gradients.size()});
+  }
+  if (gradients.size() > 1 || first.use_count() > 1) return true;
+  if (first.layout() != c10::kSparse) return false;
+  const at::Tensor values = first._values();  // one more reference
+  return values.use_count() > 2 || shares_storage(values);
+}
+
+std::atomic<bool> checks_held_gradients{false};
+
 class LocalBackward {
  public:
   using HeldBacks = std::vector<HeldBack>;
@@ -279,6 +354,54 @@ class LocalBackward {
     HeldBacks entries;
     // For nodes with user code, see before_users_code.
     absl::flat_hash_map<const Node*, uint64_t> next_made;
+    variable_list copies;  // of the gradients, if they are checked
+
+    // Calls visit() for the gradients of each memory that others may have, too.
+    template <typename Visit>
+    void for_each_shared(const Visit& visit) {
+      c10::SmallVector<at::Tensor*, 16> maybe;
+      for (HeldBack& entry : entries) {
+        for (at::Tensor& gradient : entry.gradients) {
+          if (!gradient.defined()) continue;
+          const bool alone = gradient.use_count() == 1 && storage_of(gradient) != nullptr &&
+                             gradient.storage().use_count() == 1;
+          if (!alone) maybe.push_back(&gradient);
+        }
+      }
+      for_each_memory(std::move(maybe), [&](c10::ArrayRef<at::Tensor*> gradients) {
+        if (shared_with_others(gradients)) visit(gradients);
+      });
+    }
+
+    // Called at the end of the first half.
+    void take_possession() {
+      for_each_shared(move_away);
+      if (checks_held_gradients) copies = copies_of_gradients();
+    }
+
+    // Called at the begin of the second half.
+    void check() {
+      if (copies.empty()) return;
+      for_each_shared([](c10::ArrayRef<at::Tensor*>) {
+        TORCH_INTERNAL_ASSERT(false, "somebody shares the memory of a gradient that was held");
+      });
+      const variable_list now = copies_of_gradients();
+      for (size_t k = 0; k < copies.size(); ++k) {
+        TORCH_INTERNAL_ASSERT(at::allclose(now[k], copies[k], 0, 0, /*equal_nan=*/true),
+                              "a gradient was changed while it was held");
+      }
+      copies.clear();
+    }
+
+    variable_list copies_of_gradients() const {
+      variable_list result;
+      for (const HeldBack& entry : entries) {
+        for (const at::Tensor& gradient : entry.gradients) {
+          if (gradient.defined()) result.push_back(values_of(gradient).detach().clone());
+        }
+      }
+      return result;
+    }
   };
 
   explicit LocalBackward(const LocalBackwardOptions& options)
@@ -315,18 +438,20 @@ class LocalBackward {
   // The first half: what the sinks and other stages' leaves wait for. Leaves the second half in
   // *held.
   void run_urgent(const edge_list& roots, variable_list& gradients, Held* held) {
-    mark_urgent();
+    mark_urgent(roots);
     for (const auto& [node, waiting] : waiting_) {
       if (waiting.urgent || waiting.leaf || !waiting.users_code) continue;
       held->next_made.emplace(node, next_made_after(*node));
     }
     held_ = held;
     run(roots, gradients);
+    held->take_possession();
   }
 
   // The second half.
   void run(Held& held) {
     c10::AutoGradMode no_grad(false);
+    held.check();
     next_made_ = &held.next_made;
     for (HeldBack& entry : held.entries) {
       if (!entry.order) {
@@ -383,16 +508,19 @@ class LocalBackward {
     return found->second;
   }
 
-  // Marks the nodes that lead to a sink, or to a leaf whose gradient others wait for.
-  void mark_urgent() {
+  // Marks the nodes that lead to a sink, or to a leaf whose gradient others wait for; and those
+  // that lead to users' code that may write into memory which such nodes share.
+  void mark_urgent(const edge_list& roots) {
     std::vector<std::pair<Order, Node*>> nodes;  // sorted so that one pass usually is enough
+    bool any = false;
     for (auto& [node, waiting] : waiting_) {
       if (kind_of(*node) == Kind::kSink || waiting.sum != nullptr) {
-        waiting.urgent = true;
+        waiting.urgent = any = true;
       } else if (!waiting.leaf) {
         nodes.emplace_back(Order{waiting.foreign, node->sequence_nr()}, node);
       }
     }
+    if (any && has_writers_) mark_writers(roots);
     std::sort(nodes.begin(), nodes.end(),
               [](const auto& a, const auto& b) { return runs_before(b.first, a.first); });
     for (bool again = true; again;) {
@@ -407,6 +535,89 @@ class LocalBackward {
         again = again || waiting.urgent;
       }
     }
+  }
+
+  // Marks users' code whose gradient other nodes may share: what it is reached through does not
+  // compute anew.
+  void mark_writers(const edge_list& roots) {
+    absl::flat_hash_set<const Node*> seen;
+    NodeList found;
+    auto reach = [&](const edge_list& edges) {
+      for (const Edge& edge : edges) {
+        if (!edge.is_valid()) continue;
+        Node* node = edge.function.get();
+        Waiting& waiting = waiting_at(edge);
+        if (waiting.leaf || !seen.insert(node).second) continue;
+        const bool writer = may_write(*node);
+        waiting.urgent = waiting.urgent || writer;
+        if (writer || !computes_anew(*node)) found.push_back(node);
+      }
+    };
+    reach(roots);
+    while (!found.empty()) {
+      Node* node = found.back();
+      found.pop_back();
+      reach(node->next_edges());
+    }
+  }
+
+  // Called before users' code gets these gradients. What is held in their memory sees what users'
+  // code writes only if it would in the whole backward, that is if it waits in its buffer alone.
+  // Otherwise it has been used, or added to something else, and gets other memory.
+  void keep_from_writer(const Order& writer, const variable_list& inputs) {
+    c10::SmallVector<at::Tensor*, 16> used;
+    std::optional<Arrived> arrived;
+    for (HeldBack& entry : held_->entries) {
+      for (size_t i = 0; i < entry.gradients.size(); ++i) {
+        at::Tensor& gradient = entry.gradients[i];
+        if (!gradient.defined()) continue;
+        const bool given = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+          return input.defined() && share_memory(gradient, input);
+        });
+        if (!given) continue;
+        if (!arrived) arrived = arrived_before(writer);
+        if (entry.product == nullptr && arrived->waits_alone(entry.edges[i])) continue;
+        used.push_back(&gradient);
+      }
+    }
+    for_each_memory(std::move(used), move_away);
+  }
+
+  // What the whole backward would have done of the second half's part before a node.
+  struct Arrived {
+    absl::flat_hash_set<const Node*> run;
+    absl::flat_hash_map<const Node*, int> gradients;
+    absl::flat_hash_map<std::pair<const Node*, uint32_t>, int> terms;
+
+    bool waits_alone(const Edge& edge) const {
+      return !run.contains(edge.function.get()) &&
+             terms.at({edge.function.get(), edge.input_nr}) == 1;
+    }
+  };
+
+  Arrived arrived_before(const Order& order) {
+    Arrived result;
+    NodeList found;
+    auto arrive = [&](const edge_list& edges) {
+      for (const Edge& edge : edges) {
+        if (!edge.is_valid()) continue;
+        Node* node = edge.function.get();
+        const Waiting& waiting = waiting_at(edge);
+        ++result.terms[{node, edge.input_nr}];
+        if (++result.gradients[node] < waiting.gradients) continue;
+        const uint64_t number = node->sequence_nr();
+        if (!waiting.leaf && !runs_before({waiting.foreign, number, 0, number}, order)) continue;
+        result.run.insert(node);
+        found.push_back(node);
+      }
+    };
+    for (const HeldBack& entry : held_->entries) arrive(entry.edges);
+    while (!found.empty()) {
+      Node* node = found.back();
+      found.pop_back();
+      arrive(node->next_edges());
+    }
+    return result;
   }
 
   void run_ready() {
@@ -465,13 +676,18 @@ class LocalBackward {
           "variable); hand it on as one of the values between layers, stash and pop it "
           "(skip/skippable.h), or detach() it");
       waiting.users_code = has_hooks(node);
+      has_writers_ = has_writers_ || may_write(node);
       return;
     }
     waiting.leaf = kind == Kind::kLeaf;
     waiting.foreign = !waiting.leaf && is_foreign(node);
     if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
-    waiting.users_code = anomaly_ || kind == Kind::kOther || has_hooks(node);
-    if (!waiting.leaf) return;
+    const bool users_code = kind == Kind::kOther || has_hooks(node);
+    waiting.users_code = anomaly_ || users_code;
+    if (!waiting.leaf) {
+      has_writers_ = has_writers_ || users_code || !node.pre_hooks().empty();
+      return;
+    }
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
     if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
   }
@@ -581,9 +797,11 @@ class LocalBackward {
     Node& node = *ready.node;
     // Accumulators have no place in the order of nodes.
     if (options_.running != nullptr && !ready.leaf) *options_.running = node.sequence_nr();
-    if (ready.leaf && shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) {
+    if (ready.leaf && ((shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) ||
+                       (ready.users_code && is_shared(inputs[0])))) {
       inputs[0] = inputs[0].clone();
     }
+    if (held_ != nullptr && has_writers_ && may_write(node)) keep_from_writer(ready.order, inputs);
     std::optional<EdgesScope> urgent;
     bool keep = options_.keep_graph;
     if (held_ != nullptr && !ready.users_code && node.pre_hooks().empty() && is_product(node)) {
@@ -626,6 +844,7 @@ class LocalBackward {
 
   const LocalBackwardOptions& options_;
   const bool anomaly_;
+  bool has_writers_ = false;  // users' code runs with a node that is no leaf
   absl::flat_hash_map<Node*, Waiting> waiting_;
   c10::SmallVector<Node*, 4> fresh_leaves_;  // reached leaves that had no gradient
   std::vector<Ready> ready_;                 // a heap
@@ -674,14 +893,6 @@ void WeightBackward::run(const LocalBackwardOptions& options) {
   backward.run(*held);
 }
 
-bool WeightBackward::holds(const c10::StorageImpl* storage) const {
-  if (held_ == nullptr) return false;
-  return std::any_of(held_->entries.begin(), held_->entries.end(), [&](const HeldBack& entry) {
-    return std::any_of(entry.gradients.begin(), entry.gradients.end(),
-                       [&](const at::Tensor& gradient) { return storage_of(gradient) == storage; });
-  });
-}
-
 WeightBackward run_input_backward(const edge_list& roots, variable_list& gradients,
                                   const LocalBackwardOptions& options) {
   WeightBackward rest;
@@ -692,5 +903,7 @@ WeightBackward run_input_backward(const edge_list& roots, variable_list& gradien
   backward.run_urgent(roots, gradients, rest.held_.get());
   return rest;
 }
+
+void check_held_gradients(bool on) { checks_held_gradients = on; }
 
 }  // namespace gpipe::internal

@@ -13,7 +13,6 @@
 #define GPIPE_INTERNAL_LOCAL_BACKWARD_H_
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
@@ -105,8 +104,6 @@ class WeightBackward {
   void run(const LocalBackwardOptions& options);
 
   bool empty() const { return held_ == nullptr; }
-  // Whether one of the gradients that it needs has this memory.
-  bool holds(const c10::StorageImpl* storage) const;
 
  private:
   friend WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
@@ -123,10 +120,20 @@ class WeightBackward {
 // its gradients. Every other node runs only once, as a whole, because it would cost as much twice:
 // it runs here if something waits for it, and what it computes for the weights is held.
 //
+// Users' code (hooks, custom functions) may write into the gradients that it is given. What it
+// writes here is seen by what runs after it in the whole backward, and not by what runs before,
+// though that may be held. So users' code whose gradients nodes of this half may share runs here,
+// too, in its place. And what is held at the end shares memory with nobody: neither with what
+// leaves the cell, nor with what others gave it.
+//
 // Requirements: options.keep_graph is not set.
 WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
                                   torch::autograd::variable_list& gradients,
                                   const LocalBackwardOptions& options);
+
+// For tests: whether second halves check that nobody shares the memory of what was held, and that
+// its values are still those at the end of the first half. Default: not.
+void check_held_gradients(bool on);
 
 }  // namespace gpipe::internal
 

@@ -100,6 +100,12 @@ Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i)
   for (const at::Tensor& gradient : whole) {
     Item item;
     if (gradient.defined()) item.tensor = sizes_.size() == 1 ? gradient : cut(gradient, i);
+    // Rows that share memory, e.g. of a sum over them: users' code of one micro-batch could write
+    // there while others use it. (With several such rows in a micro-batch LibTorch refuses that.)
+    if (sizes_.size() > 1 && sizes_[i] == 1 && gradient.defined() &&
+        gradient.layout() == c10::kStrided && gradient.dim() > 0 && gradient.stride(0) == 0) {
+      item.tensor = copy_in_layout(item.tensor);
+    }
     packet.items.push_back(std::move(item));
   }
   return packet;
