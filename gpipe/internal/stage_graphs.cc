@@ -226,8 +226,12 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
     if (run.plan.record) layers.add_outputs(result);
     return result;
   };
-  // In anomaly mode each node is to be seen.
-  if (!usable() || torch::autograd::AnomalyMode::is_enabled()) return run_plainly();
+  // In anomaly mode each node is to be seen. Where forwards are out of order, the updates of
+  // running statistics are.
+  const bool updates_later = !run.forwards_ascend[stage_] && tensors_.size() > parameters_;
+  if (!usable() || updates_later || torch::autograd::AnomalyMode::is_enabled()) {
+    return run_plainly();
+  }
   Key places;
   Entry* const entry = entry_for(run, inputs, has_loss, places);
   if (entry == nullptr) return run_plainly();
