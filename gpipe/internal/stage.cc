@@ -467,7 +467,8 @@ struct Stage::Backward {
     GraphTask result;
     result.part = task.part;
     result.keep = run.keep_graph;
-    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index};
+    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
+                    &run.plan.model};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return sum_of(accumulator, leaf);
     };
