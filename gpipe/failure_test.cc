@@ -510,6 +510,41 @@ struct UseImpl : nn::Module {
 };
 TORCH_MODULE(Use);
 
+// The layer is named that uses what the other one kept, wherever it is in its partition.
+TEST(FailuresTest, AGraphThatCameByAHiddenPathIsBlamedOnTheLayerThatUsesIt) {
+  const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
+  for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+    for (const std::vector<int64_t>& balance :
+         {std::vector<int64_t>{2, 3}, {2, 1, 1, 1}, {3, 2}, {3, 1, 1}}) {
+      for (const bool step : {false, true}) {
+        SCOPED_TRACE(std::string(to_text(mode)) + ::testing::PrintToString(balance) +
+                     (step ? " step" : " forward"));
+        Keep keep;
+        GPipe pipe(nn::Sequential(nn::Linear(4, 4), keep, nn::Sigmoid(), Use(keep), nn::Sigmoid()),
+                   GPipeOptions(balance)
+                       .devices(std::vector<c10::Device>(balance.size(), c10::Device(c10::kCPU)))
+                       .chunks(1)
+                       .checkpoint(mode));
+        const torch::Tensor x = torch::rand({4, 4});
+        EXPECT_THAT(
+            [&] {
+              if (step) {
+                pipe->step({x}, {}, loss);
+              } else {
+                pipe->forward(x).sum().backward();
+              }
+            },
+            ::testing::ThrowsMessage<c10::Error>(AllOf(HasSubstr("layer 3 ('3') uses a tensor"),
+                                                       HasSubstr("micro-batch 0, layer 3 ('3')"),
+                                                       ::testing::Not(HasSubstr("the loss")))));
+        ASSERT_NE(pipe->last_failure(), std::nullopt);
+        EXPECT_EQ(pipe->last_failure()->layer, "layer 3 ('3')");
+        keep->kept = at::Tensor();
+      }
+    }
+  }
+}
+
 TEST(FailuresTest, AGraphOfAnotherStageThatCameByAHiddenPathIsRefusedInWords) {
   const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast}) {

@@ -343,6 +343,83 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   }
 }
 
+// What a stage hands on may be of any type, and its values may lie anyhow.
+TEST(Recompute, OfALayerWithAStateIsAnErrorInEveryTypeAndLayout) {
+  struct Case {
+    const char* what;
+    std::function<Tensor(Tensor)> leave;
+  };
+  const std::vector<Case> cases = {
+      {"float", [](Tensor x) { return x; }},
+      {"double", [](Tensor x) { return x.to(torch::kDouble); }},
+      {"bfloat16", [](Tensor x) { return x.to(torch::kBFloat16); }},
+      {"half", [](Tensor x) { return x.to(torch::kHalf); }},
+      {"complex64", [](Tensor x) { return torch::complex(torch::ones_like(x), x); }},
+      {"complex128",
+       [](Tensor x) { return torch::complex(x, torch::ones_like(x)).to(torch::kComplexDouble); }},
+      {"conjugated", [](Tensor x) { return torch::complex(torch::ones_like(x), x).conj(); }},
+      {"float8", [](Tensor x) { return x.to(torch::kFloat8_e4m3fn); }},
+      {"expanded",
+       [](Tensor x) {
+         return x.sum(1, true).expand({-1, kWidth});
+       }},
+      {"expanded bfloat16",
+       [](Tensor x) {
+         return x.sum(1, true).to(torch::kBFloat16).expand({-1, kWidth});
+       }},
+      {"gaps", [](Tensor x) { return x.narrow(1, 1, 3); }},
+      {"overlapping", [](Tensor x) { return x.unfold(1, 3, 1); }},
+      {"transposed",
+       [](Tensor x) {
+         return x.view({-1, 2, 3}).transpose(1, 2);
+       }},
+      {"sparse", [](Tensor x) { return x.to_sparse(); }},
+  };
+  auto refused = ThrowsMessage<c10::Error>(HasSubstr("gave other values than its forward"));
+  for (const Case& one : cases) {
+    for (const bool state : {false, true}) {
+      SCOPED_TRACE(std::string(one.what) + (state ? " with a state" : ""));
+      auto leave = layer<Tensor, Tensor>([&one, state](Tensor x) {
+        return one.leave(x * (state && is_recomputing() ? 3.0 : 2.0));
+      });
+      auto arrive = layer<Tensor, Tensor>([](Tensor x) {
+        if (x.is_sparse()) x = x.to_dense();
+        if (x.is_complex()) x = torch::real(x) + torch::imag(x);
+        return x.to(torch::kFloat) * 1.0;
+      });
+      nn::Linear linear(kWidth, kWidth);
+      GPipe pipe(nn::Sequential(linear, leave, arrive),
+                 cpu_options({2, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+      const Tensor x = torch::randn({6, kWidth});
+      const auto forward = [&] { pipe->forward(x).sum().backward(); };
+      const auto step = [&] {
+        pipe->step({x}, {}, [](const Tensors& o, const Tensors&) { return o[0].square().sum(); });
+      };
+      if (state) {
+        EXPECT_THAT(forward, refused);
+        EXPECT_THAT(step, refused);
+      } else {
+        forward();
+        step();
+        EXPECT_TRUE(linear->weight.grad().defined());
+      }
+    }
+  }
+}
+
+TEST(Recompute, OfALayerWithAStateIsAnErrorUnderAutocast) {
+  for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    auto state = layer<Tensor, Tensor>([](Tensor x) { return x * (is_recomputing() ? 3.0 : 2.0); });
+    GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), state, nn::Linear(kWidth, kWidth)),
+               cpu_options({2, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    const AutocastScope autocast(type);
+    const Tensor output = pipe->forward(torch::randn({6, kWidth}));
+    EXPECT_EQ(output.scalar_type(), type);
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<c10::Error>(HasSubstr("gave other values than its forward")));
+  }
+}
+
 TEST(Recompute, ParametersChangedByAHookInTheMiddleOfAStepAreAnError) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     nn::Linear first(kWidth, kWidth);

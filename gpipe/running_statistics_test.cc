@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -28,7 +29,10 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/seed.h"
 
 namespace gpipe {
 namespace {
@@ -382,6 +386,128 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast),
                        ::testing::Values(Entry::kForward, Entry::kStep1F1B), ::testing::Bool()),
     case_name);
+
+// Schedules whose stages take the micro-batches in another order than the loop. The last of two
+// updates counts more.
+class OutOfOrder : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint, bool>> {
+ protected:
+  static constexpr int64_t kChunks = 4;
+
+  static Schedule descending(int64_t stages, int64_t micro_batches) {
+    std::vector<Action> actions;
+    for (int64_t i = micro_batches - 1; i >= 0; --i) {
+      for (int64_t j = 0; j < stages; ++j) {
+        actions.push_back({ActionKind::kForward, static_cast<int32_t>(j), static_cast<int32_t>(i)});
+      }
+    }
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      for (int64_t j = stages - 1; j >= 0; --j) {
+        actions.push_back(
+            {ActionKind::kBackward, static_cast<int32_t>(j), static_cast<int32_t>(i)});
+      }
+    }
+    return Schedule::create(stages, micro_batches, {actions});
+  }
+
+  // fn(balance, schedule generator)
+  static void for_all(
+      const std::function<void(const std::vector<int64_t>&, const ScheduleGenerator&)>& fn) {
+    std::mt19937_64 random = testing::test_random();
+    const std::vector<std::vector<int64_t>> balances{{4}, {1, 3}, {2, 2}, {1, 1, 1, 1}};
+    for (const std::vector<int64_t>& balance : balances) {
+      SCOPED_TRACE("partitions " + std::to_string(balance.size()));
+      fn(balance, descending);
+      for (int k = 0; k < 2; ++k) {
+        fn(balance, [&random](int64_t stages, int64_t micro_batches) {
+          return testing::random_schedule(stages, micro_batches, testing::MicroBatchOrder::kAny,
+                                          random);
+        });
+      }
+    }
+  }
+
+  nn::Sequential model(bool behind) const {
+    const Momentum momentum = std::get<2>(GetParam()) ? Momentum() : Momentum(0.3);
+    return made(samples()[std::get<0>(GetParam())], momentum, behind);
+  }
+  GPipe pipeline(nn::Sequential& module, const std::vector<int64_t>& balance, bool deferred) const {
+    return GPipe(module, GPipeOptions(balance)
+                             .devices(std::vector<torch::Device>(balance.size(), torch::kCPU))
+                             .chunks(kChunks)
+                             .checkpoint(std::get<1>(GetParam()))
+                             .deferred_batch_norm(deferred));
+  }
+};
+
+TEST_P(OutOfOrder, PlainOnesAreThoseOfTheLoop) {
+  for_all([&](const std::vector<int64_t>& balance, const ScheduleGenerator& schedule) {
+    nn::Sequential plain_module = model(/*behind=*/true);
+    nn::Sequential module = model(/*behind=*/true);
+    PlainModel plain(plain_module, kChunks);
+    GPipe pipe = pipeline(module, balance, /*deferred=*/false);
+    const std::vector<torch::Tensor> buffers = module->buffers();
+    torch::manual_seed(7);
+    for (int64_t rows : {8, 7}) {
+      const torch::Tensor input = torch::randn({rows, kChannels, kLength});
+      plain.step({input}, {}, square(), BackwardOrder::kAscending);
+      pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
+      expect_same_buffers(module, plain_module);
+    }
+    // The order of another step is not remembered.
+    const torch::Tensor input = torch::randn({8, kChannels, kLength});
+    plain.step({input}, {}, square(), BackwardOrder::kAscending);
+    pipe->step({input}, {}, square());
+    expect_same_buffers(module, plain_module);
+    expect_members_registered(module, buffers);
+  });
+}
+
+TEST_P(OutOfOrder, DeferredOnesAreThoseOfAnyOtherOrder) {
+  for_all([&](const std::vector<int64_t>& balance, const ScheduleGenerator& schedule) {
+    nn::Sequential plain_module = model(/*behind=*/false);
+    nn::Sequential ascending_module = model(/*behind=*/false);
+    nn::Sequential module = model(/*behind=*/false);
+    for (nn::Sequential* each : {&plain_module, &ascending_module, &module}) {
+      (*each)->to(torch::kDouble);
+    }
+    GPipe ascending = pipeline(ascending_module, balance, /*deferred=*/true);
+    GPipe pipe = pipeline(module, balance, /*deferred=*/true);
+    torch::manual_seed(7);
+    for (int64_t rows : {8, 7}) {
+      const torch::Tensor input = torch::randn({rows, kChannels, kLength}, torch::kDouble);
+      plain_module->forward(input);
+      ascending->step({input}, {}, square());
+      pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
+      expect_close_buffers(module, plain_module);
+      expect_same_buffers(module, ascending_module);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OutOfOrder,
+                         ::testing::Combine(::testing::Range<size_t>(0, samples().size()),
+                                            ::testing::Values(Checkpoint::kAlways,
+                                                              Checkpoint::kExceptLast),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return samples()[std::get<0>(info.param)].name + "_" +
+                                  to_text(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_Cumulative" : "_Exponential");
+                         });
+
+// The order that the two forwards of a stage have here decides by more than a rounding.
+TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
+  const Schedule schedule =
+      Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: F0.1 F0.0 B0.0 B0.1\n");
+  auto make = [] { return nn::Sequential(batch_norm(0.3), nn::Tanh()); };
+  nn::Sequential plain_module = make();
+  nn::Sequential module = make();
+  GPipe pipe(module, GPipeOptions({2}).devices({torch::kCPU}).chunks(2));
+  const torch::Tensor input = torch::randn({8, kChannels, kLength});
+  PlainModel(plain_module, 2).step({input}, {}, square(), BackwardOrder::kAscending);
+  pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
+  expect_same_buffers(module, plain_module);
+}
 
 // A layer whose norm can be replaced.
 struct ChangeableImpl : nn::Module {

@@ -268,7 +268,7 @@ void StatisticsLog::settle() {
 }
 
 void StatisticsLog::put(Entry entry) {
-  if (entry.place.deferred) {
+  if (entry.place.deferred && !entry.place.any_order) {
     // Micro-batches usually make the same calls in the same order, so the search ends at once.
     for (size_t k = 0; k < entries_.size(); ++k) {
       const size_t place = (next_ + k) % entries_.size();
@@ -287,6 +287,23 @@ void StatisticsLog::put(Entry entry) {
   }
   entries_.push_back(std::move(entry));
   next_ = entries_.size();
+}
+
+// Merges what put() has left alone.
+void StatisticsLog::merge_in_order() {
+  const bool any_order = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.place.deferred && entry.place.any_order;
+  });
+  if (!any_order) return;
+  std::vector<Entry> entries = std::exchange(entries_, {});
+  next_ = 0;
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.place.micro_batch < b.place.micro_batch;
+  });
+  for (Entry& entry : entries) {
+    entry.place.any_order = false;
+    put(std::move(entry));
+  }
 }
 
 // For batch norms, the pairwise update of Chan, Golub, LeVeque (1979), which does not suffer from
@@ -347,6 +364,7 @@ void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {
   std::vector<Entry> all;
   for (StatisticsLog& log : stages) {
     log.settle();
+    log.merge_in_order();
     std::move(log.entries_.begin(), log.entries_.end(), std::back_inserter(all));
     log.entries_.clear();
     log.next_ = 0;
@@ -362,11 +380,11 @@ void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {
 
 RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
                                                const TrackedStatistics& tracked, StatisticsLog* log,
-                                               int64_t micro_batch)
+                                               int64_t micro_batch, bool any_order)
     : policy_(policy),
       tracked_(tracked),
       log_(log),
-      place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer},
+      place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer, any_order},
       former_(current_scope) {
   intercept();
   current_scope = this;
@@ -383,7 +401,7 @@ RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope
 bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
   const TrackedStatistics::Counter* known = tracked_.counter(counter);
   if (known == nullptr) return false;
-  if (policy_ == RunningStatistics::kUpdate && !tracked_.is_shared(counter)) return false;
+  if (updates_at_once() && !tracked_.is_shared(counter)) return false;
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
   return true;
 }
@@ -392,7 +410,7 @@ bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
                                           const at::Tensor& running_var) const {
   // If a counter was logged, its update must be logged too, because its momentum may depend on the
   // counter.
-  return policy_ != RunningStatistics::kUpdate || tracked_.is_shared(running_mean) ||
+  return !updates_at_once() || tracked_.is_shared(running_mean) ||
          tracked_.is_shared(running_var) || log_->counts(place_);
 }
 

@@ -2,12 +2,14 @@
 //
 // - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
 //   not update them again. Statistics that several stages share are not updated while the stages
-//   run, because that would be a race. Their updates are logged, and committed after the run in the
-//   loop's order. The log has a copy of each input of the norms that use them, so it takes memory
-//   for a whole mini-batch.
+//   run, because that would be a race; those of a stage whose forwards a schedule runs out of order
+//   are not, because the later of two updates counts more. Their updates are logged, and committed
+//   after the run in the loop's order. The log has a copy of each input of the norms that use them,
+//   so it takes memory for a whole mini-batch.
 // - Deferred: micro-batches are normalized by their own statistics. After the whole mini-batch the
 //   running statistics are updated once, as if the layer had seen it as one batch (GPipe, Huang et
-//   al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm).
+//   al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm). In a stage with forwards
+//   out of order, each micro-batch's moments are kept until then and added up in the loop's order.
 //
 // Both work on operators: those that update running statistics, and the addition that counts
 // batches. So they work for any module that calls these operators; the user's modules are neither
@@ -15,8 +17,9 @@
 // so an operator that must not change them gets zeros in their place.
 //
 // Limits: a module that reads its running statistics in a training forward sees those from before
-// the mini-batch if they are deferred or shared. A module that is not a torch::nn::BatchNorm and
-// derives its momentum from its counter is updated with the momentum of that time.
+// the mini-batch if they are deferred, shared, or of a stage with forwards out of order. A module
+// that is not a torch::nn::BatchNorm and derives its momentum from its counter is updated with the
+// momentum of that time.
 #ifndef GPIPE_INTERNAL_BATCH_NORM_H_
 #define GPIPE_INTERNAL_BATCH_NORM_H_
 
@@ -74,6 +77,7 @@ class StatisticsLog {
     // a layer's forward. Calls are told apart by what they update and by how often that was updated
     // before.
     bool deferred = false;
+    bool any_order = false;  // the micro-batches come in any order
   };
   struct Statistics {
     at::Tensor running_mean;  // if one of the two is undefined, it is not updated
@@ -111,6 +115,7 @@ class StatisticsLog {
   };
   void settle();
   void put(Entry entry);
+  void merge_in_order();
   static void merge(Statistics& sum, Statistics& fresh);
   static void apply(Entry& entry);
 
@@ -120,7 +125,7 @@ class StatisticsLog {
 };
 
 enum class RunningStatistics : uint8_t {
-  kUpdate,  // like the module on its own; shared ones through the log
+  kUpdate,  // like the module on its own; shared ones, and any out of order, through the log
   kKeep,    // in a recompute: leave them unchanged
   kDefer,   // through the log, once per mini-batch
 };
@@ -130,9 +135,9 @@ enum class RunningStatistics : uint8_t {
 // Requirements: it is used under an InterceptionScope.
 class RunningStatisticsScope {
  public:
-  // `log` may be null with kKeep.
+  // `log` may be null with kKeep. `any_order`: the forwards of this stage do not ascend.
   RunningStatisticsScope(RunningStatistics policy, const TrackedStatistics& tracked,
-                         StatisticsLog* log, int64_t micro_batch);
+                         StatisticsLog* log, int64_t micro_batch, bool any_order = false);
   ~RunningStatisticsScope();
   RunningStatisticsScope(const RunningStatisticsScope&) = delete;
   RunningStatisticsScope& operator=(const RunningStatisticsScope&) = delete;
@@ -151,6 +156,11 @@ class RunningStatisticsScope {
   void update(StatisticsLog::Statistics statistics);
 
  private:
+  // Whether the module itself makes the update, unless stages share what is updated.
+  bool updates_at_once() const {
+    return policy_ == RunningStatistics::kUpdate && !place_.any_order;
+  }
+
   RunningStatistics policy_;
   const TrackedStatistics& tracked_;
   StatisticsLog* log_;

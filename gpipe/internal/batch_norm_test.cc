@@ -50,9 +50,9 @@ struct Model {
 
   template <typename Norm>
   at::Tensor run(RunningStatistics policy, int64_t stage, int64_t micro_batch, int64_t layer,
-                 Norm& norm, const at::Tensor& x) {
+                 Norm& norm, const at::Tensor& x, bool any_order = false) {
     const InterceptionScope interception;
-    const RunningStatisticsScope scope(policy, tracked, &logs[stage], micro_batch);
+    const RunningStatisticsScope scope(policy, tracked, &logs[stage], micro_batch, any_order);
     RunningStatisticsScope::enter_layer(layer);
     return norm(x);
   }
@@ -345,6 +345,53 @@ TEST(RunningStatisticsScope, DeferredStatisticsOfAnInstanceNormAreOverAllInstanc
   model.commit();
   EXPECT_THAT(norm->running_mean, EqualsBitwise(torch::tensor({1.f})));
   EXPECT_THAT(norm->running_var, EqualsBitwise(torch::tensor({2.125f})));
+}
+
+// A stage whose forwards do not ascend.
+TEST(RunningStatisticsScope, ForwardsOutOfOrderAreUpdatedAfterTheRunInTheLoopsOrder) {
+  for (const std::optional<double> momentum :
+       {std::optional<double>(0.3), std::optional<double>()}) {
+    nn::BatchNorm1d plain = batch_norm(momentum), norm = batch_norm(momentum);
+    Model model(1);
+    model.tracked.add(0, *norm);
+    const std::vector<at::Tensor> before = copies(buffers_of(norm));
+    std::vector<at::Tensor> inputs;
+    for (int k = 0; k < 3; ++k) {
+      inputs.push_back(torch::randn({4 + k, 1}) * (k + 1));
+      (void)plain(inputs.back());
+    }
+    for (const int64_t i : {2, 0, 1}) {
+      (void)model.run(kUpdate, 0, i, 0, norm, inputs[i], /*any_order=*/true);
+    }
+    EXPECT_THAT(buffers_of(norm), EqualsBitwise(before));
+    model.commit();
+    EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers_of(plain)));
+  }
+}
+
+TEST(RunningStatisticsScope, DeferredStatisticsDoNotDependOnTheOrder) {
+  std::vector<at::Tensor> inputs;
+  for (int k = 0; k < 4; ++k) inputs.push_back(torch::randn({4 + k, 1}) * (k + 1));
+  const auto statistics = [&](const std::vector<int64_t>& order, bool any_order) {
+    nn::BatchNorm1d norm = batch_norm(0.3);
+    Model model(1);
+    model.tracked.add(0, *norm);
+    for (const int64_t i : order) {
+      // Called twice in the layer, which is two updates.
+      const InterceptionScope interception;
+      const RunningStatisticsScope scope(kDefer, model.tracked, &model.logs[0], i, any_order);
+      RunningStatisticsScope::enter_layer(0);
+      (void)norm(inputs[i]);
+      (void)norm(inputs[i] * 2);
+    }
+    model.commit();
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 2);
+    return buffers_of(norm);
+  };
+  const std::vector<at::Tensor> want = statistics({0, 1, 2, 3}, false);
+  EXPECT_THAT(statistics({0, 1, 2, 3}, true), EqualsBitwise(want));
+  EXPECT_THAT(statistics({2, 0, 3, 1}, true), EqualsBitwise(want));
+  EXPECT_THAT(statistics({3, 2, 1, 0}, true), EqualsBitwise(want));
 }
 
 StatisticsLog::Statistics one_update(const at::Tensor& mean, const at::Tensor& var) {

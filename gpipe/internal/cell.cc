@@ -2,17 +2,23 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "gpipe/internal/model_state.h"
 
 namespace gpipe::internal {
 namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::Node;
+
+using Progress = LocalBackwardOptions::Progress;
+using torch::autograd::AccumulateGrad;
 
 // The sequence number of accumulators, which have no place in the order of nodes.
 constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
@@ -56,16 +62,13 @@ std::vector<Packet> Sinks::take() {
 struct CellGraph::UsersCode {
   const CellGraph& graph;
   const CellDraws& from;
-  uint64_t leaves = 0;  // the number of leaves that have run
+  uint64_t others = 0;  // the number of leaves that have run and that no layer has registered
 
   // Called before `node` runs; `next` is as in LocalBackwardOptions.
   void enter(const Node& node, uint64_t next) {
     if (is_custom_function(node) && repeat_forward(node, next)) return;
     const uint64_t number = node.sequence_nr();
-    if (number == kNoNumber) {
-      // Leaves run in the same order in every schedule.
-      return enter(static_cast<int64_t>(graph.layer_ends_.size()), ~leaves++);
-    }
+    if (number == kNoNumber) return enter_leaf(static_cast<const AccumulateGrad&>(node).variable);
     if (number < graph.begin_) return enter(0, 0);
     const int64_t layer = graph.layer_of(number);
     enter(layer, number - graph.start_of(layer) + 1);
@@ -82,8 +85,50 @@ struct CellGraph::UsersCode {
     return false;
   }
 
+  // A parameter's numbers depend on its place in the model, not on the stage that owns it. A leaf
+  // that no layer has registered accumulates in the first stage on its device.
+  void enter_leaf(const at::Tensor& leaf) {
+    std::optional<size_t> number;
+    if (from.model != nullptr) number = from.model->number_of(leaf);
+    const uint64_t device = static_cast<uint64_t>(leaf.device().index() + 1) << 32;
+    from.draws->enter_leaf(from.step_seed, from.micro_batch,
+                           number ? uint64_t{*number} : ~(device + others++));
+  }
+
   void enter(int64_t layer, uint64_t node) {
     from.draws->enter_backward(from.step_seed, from.micro_batch, from.first_layer + layer, node);
+  }
+};
+
+// Finds the layer to name when something fails.
+struct CellGraph::Blame {
+  const CellGraph& graph;
+  const GraphTask& task;
+  const Progress& progress;
+  int64_t& layer;
+
+  void find() const {
+    if (progress.node != kNoNumber) {
+      // Nodes from outside may have numbers of another thread.
+      layer = std::min(graph.last_layer(), graph.layer_of(progress.node));
+    } else {
+      // Reached from outside the graph: only a loss, or a single layer, has surely made it.
+      const bool only_one = graph.has_loss_ || graph.last_layer() == 0;
+      layer = !progress.found && only_one ? graph.last_layer() : graph.before_layers();
+    }
+  }
+
+  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) const {
+    find();
+    at::Tensor* const sum = task.sum_of(accumulator, leaf);
+    layer = graph.last_layer();
+    return sum;
+  }
+
+  void enter_foreign(const Node& node) const {
+    find();
+    task.enter_foreign(node, graph.thread_);
+    layer = graph.last_layer();
   }
 };
 
@@ -115,18 +160,23 @@ void CellGraph::append_loss(CellGraph loss) {
 std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
                                         int64_t& layer) {
   add_roots(std::move(gradients), roots);
-  uint64_t running = kNoNumber;
+  Progress progress;
+  const Blame blame{*this, task, progress, layer};
   UsersCode users_code{*this, task.draws};
   LocalBackwardOptions options;
   options.keep_graph = task.keep;
-  options.running = &running;
+  options.progress = &progress;
   options.sinks = {inputs_.node(), targets_.node()};
   options.own = LocalBackwardOptions::Range{thread_, begin_};
-  options.sum_of = std::move(task.sum_of);
-  if (task.enter_foreign) {
-    options.enter_foreign = [this, &task](const Node& node) { task.enter_foreign(node, thread_); };
+  // Each function captures one pointer, so it allocates no memory.
+  if (task.sum_of) {
+    options.sum_of = [&blame](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
+      return blame.sum_of(accumulator, leaf);
+    };
   }
-  // It captures one pointer, so the std::function allocates no memory.
+  if (task.enter_foreign) {
+    options.enter_foreign = [&blame](const Node& node) { blame.enter_foreign(node); };
+  }
   options.before_users_code = [&users_code](const Node& node, uint64_t next) {
     users_code.enter(node, next);
   };
@@ -134,8 +184,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   try {
     run(std::move(roots), task.part, options);
   } catch (...) {
-    // Nodes from outside may have numbers of another thread.
-    layer = running == kNoNumber ? before_layers() : std::min(layer, layer_of(running));
+    blame.find();
     throw;
   }
   std::vector<Packet> result;

@@ -28,6 +28,8 @@
 
 namespace gpipe::internal {
 
+class ModelState;
+
 // Which part of a cell's backward is run.
 enum class BackwardPart : uint8_t {
   kWhole,
@@ -70,7 +72,8 @@ struct CellDraws {
   RandomStreams* draws = nullptr;
   uint64_t step_seed = 0;
   int64_t micro_batch = 0;
-  int64_t first_layer = 0;  // the index in the model of the stage's first layer
+  int64_t first_layer = 0;            // the index in the model of the stage's first layer
+  const ModelState* model = nullptr;  // null: no leaf is registered
 };
 
 // What a backward of a CellGraph needs besides the gradients.
@@ -127,8 +130,9 @@ class CellGraph {
   // inputs (none with kWeights). Unless task.keep, nothing is left afterwards, except, with
   // kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
   //
-  // `layer`: the position of the layer to name in error messages. It is the last layer until a node
-  // fails.
+  // `layer`: the position of the layer to name in error messages, and before_layers() where that is
+  // not known. It is the last layer until a node fails, or until one is reached that `task`
+  // refuses.
   std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
                                int64_t& layer);
 
@@ -139,6 +143,7 @@ class CellGraph {
     torch::autograd::Edge edge;
   };
   struct UsersCode;
+  struct Blame;
 
   void add_roots(std::vector<Packet> gradients, Roots& roots);
   void run(Roots roots, BackwardPart part, const LocalBackwardOptions& options);

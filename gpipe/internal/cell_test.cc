@@ -323,7 +323,47 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
     };
     EXPECT_THROW(backward(graph, {torch::ones({2})}), std::runtime_error);
     EXPECT_EQ(made_on, outside.grad_fn()->thread_id());
-    EXPECT_EQ(backward.layer, -1);
+    EXPECT_EQ(backward.layer, 0) << "which uses it";
+  }
+}
+
+// Nothing has run yet when a node is refused.
+TEST(CellGraph, BlamesTheLayerThatLeadsToWhatIsRefused) {
+  const at::Tensor x = torch::randn({2});
+  const at::Tensor outside = leaf({2}).sin();
+  const at::Tensor scale = leaf({2});
+  for (const bool with_loss : {false, true}) {
+    for (const bool foreign : {false, true}) {
+      SCOPED_TRACE(std::string(with_loss ? "with a loss" : "without a loss") +
+                   (foreign ? ", a graph" : ", a leaf"));
+      CellGraph graph;
+      at::Tensor output =
+          run_layers(graph, input_of(graph, x),
+                     {[](const at::Tensor& value) { return value.sin(); },
+                      [&](const at::Tensor& value) { return value * (foreign ? outside : scale); },
+                      [](const at::Tensor& value) { return value.exp(); }});
+      Backward backward;
+      if (with_loss) {
+        CellGraph loss;
+        loss.begin_loss(3);
+        loss.add_output(0, 0, output.sum());
+        graph.append_loss(std::move(loss));
+      }
+      int64_t told = 100;
+      const auto refuse = [&] {
+        told = backward.layer;
+        throw std::runtime_error("refused");
+      };
+      backward.task.sum_of = [&](const auto&, const at::Tensor& tensor) -> at::Tensor* {
+        if (tensor.is_same(scale)) refuse();
+        return nullptr;
+      };
+      backward.task.enter_foreign = [&](const auto&, uint64_t) { refuse(); };
+      EXPECT_THROW(backward(graph, {torch::ones(with_loss ? at::IntArrayRef() : x.sizes())}),
+                   std::runtime_error);
+      EXPECT_EQ(told, 1) << "while it was refused";
+      EXPECT_EQ(backward.layer, 1) << "afterwards";
+    }
   }
 }
 

@@ -4,10 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace gpipe::internal {
 
-// It is empty, and matches everything, unless the tensor is dense, floating-point and not empty. On
-// the CPU only float and double are sampled; other dtypes match everything.
+// It is made of at most a few hundred values of the tensor, whatever its strides are; of a sparse
+// tensor, of its values and (on the CPU) its indices. It is empty, and matches everything, for what
+// is not looked at: integers and quantized values, which require no gradient; float8_e8m0 and
+// float4, whose neighbors are a factor apart; MKL-DNN's own layouts, and nested tensors with gaps.
 class Fingerprint {
  public:
   static Fingerprint of(const at::Tensor& tensor);
@@ -21,9 +25,15 @@ class Fingerprint {
   at::Tensor differs(const Fingerprint& other) const;
 
  private:
-  double sum_ = 0;  // of some of the values, weighted
+  // Of what is no plain tensor.
+  static Fingerprint of_parts(const at::Tensor& tensor);
+
+  int64_t count_ = -1;  // of the tensor's values; -1: not looked at
+  double sum_ = 0;      // of some of the values, weighted
   double magnitude_ = 0;
-  at::Tensor sample_;  // accelerators: the values themselves
+  double rounding_ = 0;  // by which the sum differs if one of the values was rounded otherwise
+  uint64_t places_ = 0;  // of a sparse tensor's values: a hash
+  at::Tensor sample_;    // accelerators: the values themselves
 };
 
 }  // namespace gpipe::internal

@@ -413,7 +413,7 @@ class LocalBackward {
   // Counts how many gradients each node waits for.
   void discover(const edge_list& roots) {
     NodeList found;
-    for (const Edge& root : roots) count(root, found);
+    for (const Edge& root : roots) count(root, kNone, found);
     discover_behind(found);
   }
 
@@ -422,7 +422,8 @@ class LocalBackward {
     NodeList found;
     for (const HeldBack& entry : held) {
       for (const Edge& edge : entry.edges) {
-        if (edge.is_valid()) count(edge, found);
+        const bool own = entry.order && !entry.order->foreign;
+        if (edge.is_valid()) count(edge, own ? entry.order->sequence_nr : kNone, found);
       }
     }
     discover_behind(found);
@@ -467,6 +468,7 @@ class LocalBackward {
   // A cell of one layer has about six nodes.
   static constexpr size_t kUsualNodes = 12;
   using NodeList = c10::SmallVector<Node*, kUsualNodes>;
+  static constexpr uint64_t kNone = LocalBackwardOptions::Progress::kNone;
 
   struct Waiting {
     int gradients = 0;  // that have not arrived yet
@@ -474,6 +476,7 @@ class LocalBackward {
     bool users_code = false;
     bool foreign = false;
     bool urgent = false;        // see run_urgent()
+    uint64_t from = kNone;      // of a foreign node: as in Progress::node when it was found
     at::Tensor* sum = nullptr;  // of a leaf whose gradient is not accumulated here
     std::optional<InputBuffer> inputs;
   };
@@ -496,10 +499,14 @@ class LocalBackward {
     while (!found.empty()) {
       Node* node = found.back();
       found.pop_back();
+      if (node->next_edges().empty()) continue;
+      const uint64_t from =
+          is_foreign(*node) ? waiting_.find(node)->second.from : node->sequence_nr();
       for (const Edge& edge : node->next_edges()) {
-        if (edge.is_valid()) count(edge, found);
+        if (edge.is_valid()) count(edge, from, found);
       }
     }
+    if (options_.progress != nullptr) *options_.progress = {/*found=*/true, kNone};
   }
 
   Waiting& waiting_at(const Edge& edge) {
@@ -659,12 +666,15 @@ class LocalBackward {
     return next;
   }
 
-  void count(const Edge& edge, NodeList& found) {
+  // `from`: as Progress::node.
+  void count(const Edge& edge, uint64_t from, NodeList& found) {
     Node& node = *edge.function;
     const auto [entry, fresh] = waiting_.try_emplace(&node);
     Waiting& waiting = entry->second;
     ++waiting.gradients;
     if (!fresh) return;
+    waiting.from = from;
+    if (options_.progress != nullptr) options_.progress->node = from;
     found.push_back(&node);
     const Kind kind = kind_of(node);
     if (kind == Kind::kSink) {
@@ -796,7 +806,7 @@ class LocalBackward {
   void evaluate(const Ready& ready, variable_list inputs) {
     Node& node = *ready.node;
     // Accumulators have no place in the order of nodes.
-    if (options_.running != nullptr && !ready.leaf) *options_.running = node.sequence_nr();
+    if (options_.progress != nullptr && !ready.leaf) options_.progress->node = node.sequence_nr();
     if (ready.leaf && ((shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) ||
                        (ready.users_code && is_shared(inputs[0])))) {
       inputs[0] = inputs[0].clone();

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -65,9 +66,17 @@ struct LocalBackwardOptions {
   // sequence number among the nodes made after it.
   std::function<void(const torch::autograd::Node&, uint64_t next)> before_users_code;
 
-  // Where to record, for messages, the sequence number of the running node; leaves are not
-  // recorded.
-  uint64_t* running = nullptr;
+  // How far the backward has come, for messages.
+  struct Progress {
+    static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+    // Whether all nodes are found. Before, nothing runs.
+    bool found = false;
+    // The sequence number of the node that runs, or, before all are found, of the last node of
+    // `own` on the way to the one that is reached. kNone: none has run yet; reached as a root.
+    // Leaves are not recorded.
+    uint64_t node = kNone;
+  };
+  Progress* progress = nullptr;
 };
 
 // Whether the node belongs to a user's torch::autograd::Function.

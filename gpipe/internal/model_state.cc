@@ -49,8 +49,14 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
 }
 
 const ModelState::Parameter* ModelState::find(const at::Tensor& tensor) const {
+  const std::optional<size_t> number = number_of(tensor);
+  return number ? &parameters_[*number] : nullptr;
+}
+
+std::optional<size_t> ModelState::number_of(const at::Tensor& tensor) const {
   const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
-  return found == numbers_.end() ? nullptr : &parameters_[found->second];
+  if (found == numbers_.end()) return std::nullopt;
+  return found->second;
 }
 
 void ModelState::check_parameters(int64_t stage) const {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class ModelState {
 
   // Null if no layer has registered it.
   const Parameter* find(const at::Tensor& tensor) const;
+  // Its place among parameters(), which is the same for every balance; none: as above.
+  std::optional<size_t> number_of(const at::Tensor& tensor) const;
 
   // Whether the memory belongs to a parameter or buffer.
   bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }

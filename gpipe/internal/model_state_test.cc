@@ -225,6 +225,20 @@ TEST(ModelStateTest, MemoryOfAParameterIsThatWhicheverLayerAlsoHasItAsABuffer) {
   EXPECT_TRUE(state_of({{later}, {earlier}}).owns_as_parameter(storage_of(weight_of(later))));
 }
 
+TEST(ModelStateTest, APlaceInTheModelDoesNotDependOnTheBalance) {
+  const auto first = weighted(), tied = weighted(), last = weighted();
+  const ModelState whole = state_of({{first, tied, tied, last}});
+  const ModelState cut = state_of({{first}, {tied}, {tied, last}});
+  for (const auto& module : {first, tied, last}) {
+    for (const at::Tensor& parameter : module->parameters()) {
+      ASSERT_TRUE(whole.number_of(parameter));
+      EXPECT_EQ(whole.number_of(parameter), cut.number_of(parameter));
+      EXPECT_TRUE(whole.parameters()[*whole.number_of(parameter)].tensor.is_same(parameter));
+    }
+  }
+  EXPECT_FALSE(whole.number_of(at::ones({1})));
+}
+
 TEST(ModelStateTest, ASparseParameterHasNoMemoryToOwn) {
   const auto module = block();
   module->register_parameter("sparse", at::ones({3}).to_sparse());

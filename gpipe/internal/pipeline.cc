@@ -301,9 +301,15 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   for (size_t k = 0; k < of_caller.size(); ++k) follow(pass.streams[k], of_caller[k]);
   const bool on_caller = pool_->is_inline();
   ForeignNodes foreign;
-  RunContext context{
-      pass.plan,  compiled.follows_at_once, first_on_device_, tracked, foreign, late_checks_,
-      transfers_, worker_threads_};
+  RunContext context{pass.plan,
+                     compiled.follows_at_once,
+                     compiled.forwards_ascend,
+                     first_on_device_,
+                     tracked,
+                     foreign,
+                     late_checks_,
+                     transfers_,
+                     worker_threads_};
   context.on_caller = on_caller;
   if (request != nullptr) {
     context.keep_graph = request->keep_graph;

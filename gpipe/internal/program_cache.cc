@@ -38,6 +38,19 @@ void check(const Schedule& schedule, const Routes& routes) {
                     "; a step needs both, so give the whole schedule and not a half of it");
 }
 
+std::vector<bool> forwards_ascend(const Schedule& schedule) {
+  std::vector<bool> result(static_cast<size_t>(schedule.stages()), true);
+  std::vector<int64_t> latest(result.size(), -1);  // [stage]
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kForward) continue;
+      if (action.micro_batch < latest[action.stage]) result[action.stage] = false;
+      latest[action.stage] = action.micro_batch;
+    }
+  }
+  return result;
+}
+
 Schedule half_of(const Schedule& schedule, ProgramCache::Half half) {
   switch (half) {
     case ProgramCache::Half::kForward:
@@ -58,8 +71,9 @@ const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half h
   }
   check(schedule, routes_);
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
-  programs_.push_back(std::make_unique<Compiled>(Compiled{
-      schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule)}));
+  programs_.push_back(
+      std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
+                                          follows_at_once(schedule), forwards_ascend(schedule)}));
   return *programs_.back();
 }
 

@@ -23,6 +23,8 @@ class ProgramCache {
     // [stage][micro-batch] whether the whole schedule runs the cell's backward right after its
     // forward.
     std::vector<std::vector<bool>> follows_at_once;
+    // [stage] whether its forwards take the micro-batches in their order.
+    std::vector<bool> forwards_ascend;
   };
 
   explicit ProgramCache(Routes routes) : routes_(std::move(routes)) {}

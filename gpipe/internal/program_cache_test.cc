@@ -42,6 +42,19 @@ TEST(ProgramCacheTest, KnowsWhichBackwardsFollowTheirForwards) {
             (Rows{{false, false, true}, {false, false, true}}));
 }
 
+TEST(ProgramCacheTest, KnowsWhichStagesTakeTheMicroBatchesInOrder) {
+  ProgramCache cache(Routes::create(2));
+  const auto ascend = [&](const Schedule& schedule, Half half) {
+    return cache.get(schedule, half).forwards_ascend;
+  };
+  EXPECT_EQ(ascend(Schedule::one_f_one_b(2, 3), Half::kBoth), (std::vector<bool>{true, true}));
+  const Schedule exchanged = Schedule::from_text(
+      "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\n"
+      "worker 1: F1.1 F1.0 B1.0 B1.1\n");
+  EXPECT_EQ(ascend(exchanged, Half::kBoth), (std::vector<bool>{true, false}));
+  EXPECT_EQ(ascend(exchanged, Half::kForward), (std::vector<bool>{true, false}));
+}
+
 TEST(ProgramCacheTest, SaysWhatIsWrongWithASchedule) {
   ProgramCache cache(Routes::create(2));
   const auto message = [&](const Schedule& schedule) -> std::string {

@@ -21,6 +21,9 @@
 namespace gpipe::internal {
 namespace {
 
+// Stands for a layer where leaves accumulate: they may belong to several layers, or to none.
+constexpr int64_t kLeaves = -2;
+
 thread_local RandomStreams* current_draws = nullptr;
 
 // Autograd copies only the thread-local state that LibTorch knows to its threads. This is a kind of
@@ -246,6 +249,10 @@ void RandomStreams::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer
 void RandomStreams::enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer,
                                    uint64_t node) {
   enter({mix(~seed_of(step_seed, micro_batch, layer) ^ mix(node)), layer});
+}
+
+void RandomStreams::enter_leaf(uint64_t step_seed, int64_t micro_batch, uint64_t leaf) {
+  enter_backward(step_seed, micro_batch, kLeaves, leaf);
 }
 
 void RandomStreams::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {

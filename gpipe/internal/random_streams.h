@@ -62,6 +62,9 @@ class RandomStreams {
   // `node` numbers the node within the layer, so it does not matter when the other nodes run.
   void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node);
 
+  // The same for the hooks of a leaf. `leaf` must not depend on the stage in which it accumulates.
+  void enter_leaf(uint64_t step_seed, int64_t micro_batch, uint64_t leaf);
+
   // From here on, draws repeat those of the forward since `record`: a function that computes its
   // forward again in its backward gets the same numbers.
   void repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record);

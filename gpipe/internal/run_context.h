@@ -59,6 +59,7 @@ struct RunContext {
   const CellPlan& plan;
   // [stage][micro-batch] whether the cell's backward is its worker's next action after its forward.
   const std::vector<std::vector<bool>>& follows_at_once;
+  const std::vector<bool>& forwards_ascend;     // [stage] as in ProgramCache::Compiled
   const std::vector<int64_t>& first_on_device;  // [stage] the first stage on the same device
   const TrackedStatistics& tracked;             // as of the start of the run
   ForeignNodes& foreign;

@@ -358,7 +358,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
-        statistics, micro_batch);
+        statistics, micro_batch, /*any_order=*/!run.forwards_ascend[index_]);
     // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
@@ -467,7 +467,8 @@ struct Stage::Backward {
     GraphTask result;
     result.part = task.part;
     result.keep = run.keep_graph;
-    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index};
+    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
+                    &run.plan.model};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return sum_of(accumulator, leaf);
     };

@@ -267,8 +267,12 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   const auto run_plainly = [&] {
     return this->run_plainly(run, inputs, keep_inputs, layers, draws);
   };
-  // In anomaly mode each node is to be seen.
-  if (!usable() || torch::autograd::AnomalyMode::is_enabled()) return run_plainly();
+  // In anomaly mode each node is to be seen. Where forwards are out of order, the updates of
+  // running statistics are.
+  const bool updates_later = !run.forwards_ascend[stage_] && tensors_.size() > parameters_;
+  if (!usable() || updates_later || torch::autograd::AnomalyMode::is_enabled()) {
+    return run_plainly();
+  }
   Key places;
   Entry* const entry = entry_for(run, inputs, has_loss, places);
   if (entry == nullptr) return run_plainly();

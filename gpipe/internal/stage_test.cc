@@ -106,6 +106,7 @@ class StageTest : public ::testing::Test {
   std::vector<Layer> stage_0_;  // has none here
   CellPlan plan_;
   std::vector<std::vector<bool>> follows_ = {{false, false}, {false, true}};
+  std::vector<bool> ascend_ = {true, true};
   std::vector<int64_t> first_on_device_ = {0, 0};
   TrackedStatistics tracked_{2};
   ForeignNodes foreign_;
@@ -113,8 +114,8 @@ class StageTest : public ::testing::Test {
   Transfers transfers_;
   std::vector<uint64_t> worker_threads_;
   StatisticsLog statistics_;
-  RunContext context_{plan_,    follows_,     first_on_device_, tracked_,
-                      foreign_, late_checks_, transfers_,       worker_threads_};
+  RunContext context_{plan_,    follows_,     ascend_,    first_on_device_, tracked_,
+                      foreign_, late_checks_, transfers_, worker_threads_};
   InterceptionScope interception_;
 };
 
