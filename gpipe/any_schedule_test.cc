@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
@@ -14,6 +16,8 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -288,6 +292,91 @@ TEST(UsersCode, DrawsTheSameUnderEveryTable) {
         EXPECT_THAT(parameters[p].grad(), EqualsBitwise(want[p])) << p;
       }
     }
+  }
+}
+
+// Adds noise to the gradient that has just been accumulated.
+struct NoiseAfterwards : torch::autograd::PostAccumulateGradHook {
+  void operator()(const Tensor& leaf) override {
+    torch::NoGradGuard no_grad;
+    leaf.mutable_grad().add_(torch::randn_like(leaf), 0.1);
+  }
+};
+
+// A step with gradient noise on every parameter, and what it gives to their gradients.
+std::vector<Tensor> noisy_step(const std::vector<int64_t>& balance, Checkpoint mode, bool tied,
+                               const std::optional<Schedule>& schedule) {
+  testing::manual_seed(1);
+  const Tensor weight = torch::randn({kWidth, kWidth}).requires_grad_();
+  nn::Sequential module(nn::Linear(kWidth, kWidth), Tied(weight, true), nn::Linear(kWidth, kWidth));
+  module->push_back(tied ? Tied(weight, false) : Tied(torch::ones({1, kWidth}), false));
+  GPipe pipe(module, cpu_options(balance).chunks(4).checkpoint(mode));
+  const Tensor scale = torch::ones({kWidth}).requires_grad_();  // of the loss alone
+  std::vector<Tensor> leaves = pipe->parameters();
+  EXPECT_EQ(leaves.size(), 5u);
+  leaves.push_back(scale);
+  for (const Tensor& leaf : leaves) {
+    leaf.register_hook([](const Tensor& g) { return g + torch::randn_like(g); });
+  }
+  torch::autograd::impl::set_post_acc_grad_hooks(leaves[1], std::make_unique<NoiseAfterwards>());
+  StepOptions options;
+  if (schedule) options.schedule(*schedule);
+  const Tensor x = torch::randn({kRows, kWidth}), y = torch::randn({kRows, kWidth});
+  testing::manual_seed(5);
+  pipe->step(
+      {x}, {y},
+      [&](const Tensors& outputs, const Tensors& targets) {
+        return square_loss({outputs[0] * scale}, targets);
+      },
+      options);
+  std::vector<Tensor> gradients;
+  for (const Tensor& leaf : leaves) gradients.push_back(leaf.grad());
+  return gradients;
+}
+
+TEST(UsersCode, AParametersHookDrawsTheSameForEveryBalance) {
+  at::set_num_threads(1);
+  std::mt19937_64 random = testing::test_random();
+  for (const bool tied : {false, true}) {
+    const std::vector<Tensor> want = noisy_step({4}, Checkpoint::kNever, tied, std::nullopt);
+    for (const std::vector<int64_t>& balance :
+         {std::vector<int64_t>{4}, {1, 3}, {3, 1}, {2, 2}, {1, 2, 1}, {1, 1, 1, 1}}) {
+      for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+        const auto stages = static_cast<int64_t>(balance.size());
+        for (int k = 0; k < 3; ++k) {
+          SCOPED_TRACE(::testing::PrintToString(balance) + " " + to_text(mode) +
+                       (tied ? " tied " : " ") + std::to_string(k));
+          std::optional<Schedule> schedule;
+          if (k > 0) {
+            schedule =
+                testing::random_schedule(stages, 4, testing::MicroBatchOrder::kAscending, random);
+          }
+          EXPECT_THAT(noisy_step(balance, mode, tied, schedule), EqualsBitwise(want));
+        }
+      }
+    }
+  }
+}
+
+// Not the same numbers for several of them.
+TEST(UsersCode, EachParametersHookDrawsNumbersOfItsOwn) {
+  testing::manual_seed(1);
+  nn::Sequential module(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
+  GPipe pipe(module, cpu_options({1, 1}).chunks(2));
+  std::vector<Tensor> drawn;
+  for (const Tensor& parameter : pipe->parameters()) {
+    parameter.register_hook([&drawn](const Tensor& g) {
+      static std::mutex mutex;
+      const Tensor numbers = torch::rand({4});
+      const std::lock_guard<std::mutex> lock(mutex);
+      drawn.push_back(numbers);
+      return g;
+    });
+  }
+  pipe->step({torch::randn({4, kWidth})}, {torch::randn({4, kWidth})}, square_loss);
+  ASSERT_EQ(drawn.size(), 8u);
+  for (size_t a = 0; a < drawn.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) EXPECT_FALSE(torch::equal(drawn[a], drawn[b])) << a << " " << b;
   }
 }
 

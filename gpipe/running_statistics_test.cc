@@ -499,7 +499,7 @@ INSTANTIATE_TEST_SUITE_P(All, OutOfOrder,
 TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
   const Schedule schedule =
       Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: F0.1 F0.0 B0.0 B0.1\n");
-  auto make = [] { return nn::Sequential(batch_norm(0.3), nn::Tanh()); };
+  auto make = [] { return nn::Sequential(batch_norm(0.3), nn::Linear(kLength, kLength)); };
   nn::Sequential plain_module = make();
   nn::Sequential module = make();
   GPipe pipe(module, GPipeOptions({2}).devices({torch::kCPU}).chunks(2));
