@@ -34,6 +34,7 @@ class Blocks {
   bool has_transfers() const { return has_transfers_; }
   int64_t capacity(size_t j) const { return capacity_[j]; }
   int64_t cost(size_t place) const { return problem_.cost[place]; }
+  int64_t send(size_t place) const { return problem_.send[place]; }
 
   int64_t weight(size_t begin, size_t end) const {
     return problem_.cost[end] - problem_.cost[begin];
@@ -46,7 +47,29 @@ class Blocks {
   Time time(size_t j, size_t begin, size_t end) const {
     const Time work = Time{problem_.slowness[j]} * weight(begin, end);
     if (!has_transfers_) return work;
-    return work + Time{problem_.transfer_slowness} * (problem_.receive[begin] + problem_.send[end]);
+    return work + transfer_time(begin, problem_.send[end]);
+  }
+
+  // Of a block that begins at `begin` and sends so much.
+  Time transfer_time(size_t begin, int64_t send) const {
+    return Time{problem_.transfer_slowness} * (problem_.receive[begin] + send);
+  }
+
+  // The least that time() is for a block with that weight and any end that sends `send` or more.
+  Time least_time(size_t j, size_t begin, int64_t weight, int64_t send) const {
+    return Time{problem_.slowness[j]} * weight + transfer_time(begin, send);
+  }
+
+  // The part of time() that depends on the end alone, which is time() itself but for a constant of
+  // the begin.
+  Time time_of_end(size_t j, size_t end) const {
+    return Time{problem_.slowness[j]} * problem_.cost[end] +
+           Time{problem_.transfer_slowness} * problem_.send[end];
+  }
+  // The most that time_of_end() may be for a block that is in time.
+  Time most_of_end(size_t j, size_t begin) const {
+    return most_ + Time{problem_.slowness[j]} * problem_.cost[begin] -
+           Time{problem_.transfer_slowness} * problem_.receive[begin];
   }
 
   // Whether weight and size allow the block. If not, they allow none that contains it.
@@ -207,7 +230,9 @@ class MostEven {
   std::vector<Choice> choose(size_t j) {
     find_begins(j);
     if (blocks_.has_transfers()) {
-      for (Begin& begin : begins_) choose_end(j, &begin, begin.first, begin.last);
+      bound_groups(j);
+      size_t guess = 0;  // neighbours mostly have the same best end
+      for (Begin& begin : begins_) guess = search_end(j, &begin, guess);
     } else if (!begins_.empty()) {
       choose_ends(j, 0, begins_.size(), 0, ends_.size() - 1);
     }
@@ -247,24 +272,106 @@ class MostEven {
     if (middle + 1 < to) choose_ends(j, middle + 1, to, begin.chosen, last);
   }
 
+  // With transfers nothing is monotonous. But the ends of a group, of 2^level neighbours, cannot be
+  // better than a bound: their least weight, their least transfer and the best of the ways behind
+  // them, as if one of them had it all. A group that is no better than what is known already is
+  // left out.
+  struct Group {
+    int64_t send;       // the least
+    Time time_of_end;   // the least, as Blocks has it
+    Unevenness behind;  // the least; its squared_layers is the least by itself
+  };
+  static constexpr size_t kLowest = 3;  // below, ends are compared one by one
+
+  void bound_groups(size_t j) {
+    groups_.clear();
+    std::vector<Group> level;
+    for (size_t k = 0; k < ends_.size(); ++k) {
+      const Way& way = ends_[k];
+      const Group one{blocks_.send(way.place), blocks_.time_of_end(j, way.place), way.unevenness};
+      if (k % (size_t{1} << kLowest) == 0) {
+        level.push_back(one);
+      } else {
+        level.back() = joined(level.back(), one);
+      }
+    }
+    while (true) {
+      groups_.push_back(level);
+      if (level.size() <= 1) return;
+      std::vector<Group> next;
+      for (size_t k = 0; k < level.size(); k += 2) {
+        next.push_back(k + 1 < level.size() ? joined(level[k], level[k + 1]) : level[k]);
+      }
+      level = std::move(next);
+    }
+  }
+
+  static Group joined(const Group& a, const Group& b) {
+    Group both{std::min(a.send, b.send), std::min(a.time_of_end, b.time_of_end),
+               std::min(a.behind, b.behind)};
+    both.behind.squared_layers = std::min(a.behind.squared_layers, b.behind.squared_layers);
+    return both;
+  }
+
+  // What choose_end() finds from begin->first to begin->last. Returns what was chosen, or `guess`.
+  size_t search_end(size_t j, Begin* begin, size_t guess) const {
+    const size_t likely = std::min(std::max(guess, begin->first), begin->last);
+    consider(j, begin, likely);
+    search_group(j, begin, groups_.size() - 1, 0);
+    return begin->chosen == kNone ? guess : begin->chosen;
+  }
+
+  void search_group(size_t j, Begin* begin, size_t level, size_t number) const {
+    const size_t width = size_t{1} << (kLowest + level);
+    const size_t first = std::max(number * width, begin->first);
+    const size_t last = std::min(number * width + width - 1, begin->last);
+    if (first > last) return;
+    const Group& group = groups_[level][number];
+    if (group.time_of_end > blocks_.most_of_end(j, begin->place)) return;
+    if (begin->chosen != kNone) {
+      const size_t nearest = ends_[first].place;
+      const int64_t weight = blocks_.weight(begin->place, nearest);
+      Unevenness bound = group.behind;
+      bound.add(weight, blocks_.least_time(j, begin->place, weight, group.send),
+                blocks_.layers(begin->place, nearest));
+      if (begin->unevenness < bound) return;
+      if (first > begin->chosen && !(bound < begin->unevenness)) return;
+    }
+    if (level == 0) {
+      for (size_t k = first; k <= last; ++k) consider(j, begin, k);
+      return;
+    }
+    search_group(j, begin, level - 1, 2 * number);
+    if (2 * number + 1 < groups_[level - 1].size()) {
+      search_group(j, begin, level - 1, 2 * number + 1);
+    }
+  }
+
+  // Takes end k if it is better than what is chosen, or as good and before it.
+  void consider(size_t j, Begin* begin, size_t k) const {
+    const size_t end = ends_[k].place;
+    if (!blocks_.in_time(j, begin->place, end)) return;
+    Unevenness unevenness = ends_[k].unevenness;
+    unevenness.add(blocks_.weight(begin->place, end), blocks_.time(j, begin->place, end),
+                   blocks_.layers(begin->place, end));
+    if (begin->chosen != kNone && !(unevenness < begin->unevenness) &&
+        (k >= begin->chosen || begin->unevenness < unevenness)) {
+      return;
+    }
+    begin->chosen = k;
+    begin->unevenness = unevenness;
+  }
+
   // The first of the best from `first` to `last`.
   void choose_end(size_t j, Begin* begin, size_t first, size_t last) const {
-    for (size_t k = first; k <= last; ++k) {
-      const size_t end = ends_[k].place;
-      if (!blocks_.in_time(j, begin->place, end)) continue;
-      Unevenness unevenness = ends_[k].unevenness;
-      unevenness.add(blocks_.weight(begin->place, end), blocks_.time(j, begin->place, end),
-                     blocks_.layers(begin->place, end));
-      if (begin->chosen != kNone && !(unevenness < begin->unevenness)) continue;
-      begin->chosen = k;
-      begin->unevenness = unevenness;
-    }
+    for (size_t k = first; k <= last; ++k) consider(j, begin, k);
   }
 
   const Blocks& blocks_;
   const std::vector<Places>& reached_;
-  std::vector<Way> ends_;      // where the block can end, in ascending order
-  std::vector<Begin> begins_;  // where it can begin, likewise
+  std::vector<Way> ends_;                   // where the block can end, in ascending order
+  std::vector<Begin> begins_;               // where it can begin, likewise
+  std::vector<std::vector<Group>> groups_;  // [level][number] of ends_, with transfers only
 };
 
 int64_t largest(const std::vector<int64_t>& values) {

@@ -77,6 +77,10 @@ bool is_whole_number(const absl::CommandLineFlag& flag) {
   return flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>();
 }
 
+bool is_unsigned(const absl::CommandLineFlag& flag) {
+  return flag.IsOfType<uint64_t>() || flag.IsOfType<std::optional<uint64_t>>();
+}
+
 void set(absl::CommandLineFlag& flag, const std::string& value) {
   const std::string given = "--" + std::string(flag.Name()) + "=" + value;
   // Mostly an empty shell variable. To get the default, leave the flag out.
@@ -84,10 +88,10 @@ void set(absl::CommandLineFlag& flag, const std::string& value) {
   std::string error;
   if (flag.ParseFrom(value, &error)) return;
   throw std::invalid_argument(given + ": give " +
-                              (is_whole_number(flag)       ? "a whole number"
-                               : flag.IsOfType<uint64_t>() ? "a whole number from 0 on"
-                               : flag.IsOfType<bool>()     ? "true or false"
-                                                           : "another value: " + error));
+                              (is_whole_number(flag)   ? "a whole number"
+                               : is_unsigned(flag)     ? "a whole number from 0 on"
+                               : flag.IsOfType<bool>() ? "true or false"
+                                                       : "another value: " + error));
 }
 
 }  // namespace

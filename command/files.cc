@@ -15,11 +15,13 @@ namespace {
 void create_folder_of(const std::filesystem::path& file) {
   if (!file.has_parent_path()) return;
   std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
+  const bool created = std::filesystem::create_directories(file.parent_path(), error);
   if (error) {
     throw std::runtime_error("cannot create the folder " + file.parent_path().string() + ": " +
                              error.message());
   }
+  // A name may be misspelled.
+  if (created) std::cerr << "created the folder " << file.parent_path().string() << std::endl;
 }
 
 // Writes and closes.

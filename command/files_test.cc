@@ -34,8 +34,15 @@ TEST(UserPath, UnchangedOutsideBazelRun) {
 
 TEST(WriteFileAtomically, ReplacesAndCreatesFolders) {
   const std::string path = ::testing::TempDir() + "/new/folder/file.txt";
+  std::filesystem::remove_all(::testing::TempDir() + "/new");
+  ::testing::internal::CaptureStderr();
   write_file_atomically(path, "first");
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("created the folder "), std::string::npos) << said;
+  EXPECT_NE(said.find("/new/folder\n"), std::string::npos) << said;
+  ::testing::internal::CaptureStderr();
   write_file_atomically(path, "second");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(read(path), "second");
   EXPECT_FALSE(std::filesystem::exists(path + ".part"));
 }

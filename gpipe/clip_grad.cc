@@ -49,8 +49,10 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   std::optional<double> known;
   if (error_if_nonfinite) {
     known = total.item<double>();
-    TORCH_CHECK_VALUE(std::isfinite(*known), "the gradients' norm of order ", norm_type, " is ",
-                      *known, "; find out which layer gives it, or leave error_if_nonfinite out");
+    TORCH_CHECK_VALUE(
+        std::isfinite(*known), "the gradients' norm of order ", norm_type, " is ", *known,
+        "; a step with StepOptions().check_finite(true) names the layer that gives it "
+        "first, or leave error_if_nonfinite out");
   }
   const at::Tensor factor = at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0);
   std::unordered_map<c10::Device, at::Tensor> factors;

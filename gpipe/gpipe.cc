@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 #include <utility>
 
@@ -17,6 +18,9 @@
 #include "gpipe/internal/caller_inputs.h"
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/devices.h"
+#include "gpipe/internal/failure.h"
+#include "gpipe/internal/loading.h"
+#include "gpipe/internal/loss_log.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_checks.h"
 #include "gpipe/internal/pipeline.h"
@@ -137,12 +141,23 @@ void GPipeImpl::place_layers() {
 }
 
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
-  try {
-    torch::nn::Module::load(archive);
-  } catch (...) {
-    place_layers();
-    throw;
-  }
+  {
+    const internal::StateBeforeLoad before(*this);
+    try {
+      internal::check_layers_of(archive, *this);
+      try {
+        torch::nn::Module::load(archive);
+      } catch (const c10::Error&) {
+        internal::rethrow_with(std::current_exception(),
+                               "nothing was loaded; is the checkpoint of another model?");
+      }
+      before.check_shapes();
+    } catch (...) {
+      before.restore();
+      place_layers();
+      throw;
+    }
+  }  // before layers are placed, which needs the memory
   place_layers();
 }
 
@@ -233,7 +248,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   pass->loss.emplace(targets, devices_.back(), mini_batch, loss_fn, options);
   pass->keep_outputs = options.keep_outputs();
   pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
-                     options.on_event());
+                     options.on_event(), options.check_finite());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
@@ -256,6 +271,10 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
 
   StepResult result;
   result.loss = pass->loss->total();
+  if (std::isnan(result.loss)) {
+    const std::string text = pass->loss->nan_text();
+    if (!text.empty() && pipeline->first_nan()) internal::log_nan_loss(text);
+  }
   pipeline->check_late();
   if (options.keep_outputs()) {
     result.outputs = mini_batch.join(pass->outputs);

@@ -122,7 +122,9 @@ class GPipeImpl : public torch::nn::Module {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
   // Called by torch::load. LibTorch puts what it reads where it was saved, or where torch::load is
-  // told to; here every layer stays on its partition's device.
+  // told to; here every layer stays on its partition's device. Throws c10::ValueError for layers
+  // or shapes that are not those of the model, c10::Error for missing tensors; nothing is loaded
+  // then, unless a layer's own load() writes into its tensors. (LibTorch alone takes any shape.)
   void load(torch::serialize::InputArchive& archive) override;
 
   void pretty_print(std::ostream& stream) const override;

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/serialize.h>
 #include <torch/utils.h>
 
@@ -343,6 +344,44 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   torch::save(build(4), from_bare);
   torch::load(other, from_bare);
   expect_same(*build(4), *other);
+}
+
+// A checkpoint whose last layer has another shape, that lacks a layer, or has one more.
+TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
+  auto saved = [](const nn::Sequential& model) {
+    std::stringstream file;
+    torch::save(model, file);
+    return file.str();
+  };
+  GPipe pipe(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 3)),
+             GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
+  std::vector<torch::Tensor> before;
+  for (const auto& p : pipe->parameters()) before.push_back(p.detach().clone());
+  for (const auto& b : pipe->buffers()) before.push_back(b.detach().clone());
+  const auto expect_refused = [&](const nn::Sequential& model, const auto& text) {
+    std::istringstream file(saved(model));
+    EXPECT_THAT([&] { torch::load(pipe, file); }, ThrowsMessage<c10::Error>(text));
+    size_t k = 0;
+    for (const auto& p : pipe->parameters()) EXPECT_THAT(p, EqualsBitwise(before[k++]));
+    for (const auto& b : pipe->buffers()) EXPECT_THAT(b, EqualsBitwise(before[k++]));
+    EXPECT_EQ(pipe->forward(torch::rand({4, 4})).sizes(), (std::vector<int64_t>{4, 3}));
+    for (const auto& b : pipe->buffers()) before.push_back(b.detach().clone());
+    before.erase(before.end() - 6, before.end() - 3);  // the forward has changed the buffers
+  };
+  expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 7)),
+                 AllOf(HasSubstr("'2.weight' of shape [7, 5] for [3, 5]"),
+                       HasSubstr("'2.bias' of shape [7] for [3]"), HasSubstr("nothing was loaded"),
+                       HasSubstr("copy the parameters that fit")));
+  expect_refused(nn::Sequential(nn::Linear(4, 9), nn::BatchNorm1d(9), nn::Linear(9, 3)),
+                 AllOf(HasSubstr("'0.weight' of shape [9, 4] for [5, 4]"), HasSubstr(" more")));
+  expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5)), HasSubstr("no layers '2'"));
+  expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 3),
+                                nn::Linear(3, 3), nn::ReLU()),
+                 HasSubstr("the pipeline has no layers '3', '4'"));
+  // Without the running statistics: LibTorch itself names what is missing.
+  expect_refused(
+      nn::Sequential(nn::Linear(4, 5), nn::LayerNorm(nn::LayerNormOptions({5})), nn::Linear(5, 3)),
+      AllOf(HasSubstr("running_mean"), HasSubstr("nothing was loaded")));
 }
 
 }  // namespace

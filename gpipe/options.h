@@ -134,7 +134,8 @@ struct StepOptions {
   // What the mean of a micro-batch is taken over: the number of tokens that are no padding, say, or
   // the sum of the classes' weights. Called for every micro-batch before its first forward. A
   // micro-batch of weight 0 does not count, whatever its loss is. Without this option a micro-batch
-  // of nothing but padding makes loss and gradients NaN, the mean over nothing. With kMean only.
+  // of nothing but padding makes loss and gradients NaN, the mean over nothing (a warning is logged
+  // once). With kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();
@@ -145,6 +146,15 @@ struct StepOptions {
   // Whether the result holds the model's outputs, which costs the memory for them.
   // Default: false.
   TORCH_ARG(bool, keep_outputs) = false;
+
+  // Whether the step looks for the first value that is NaN or infinite: in parameters and their
+  // gradients before the step, in inputs, in what each layer hands on or stashes, in losses that
+  // count, and in each gradient of the backward, also within a layer. It throws c10::ValueError
+  // that names the layer, the micro-batch and the direction; last_failure() has them as values. To
+  // find an error, not to train with: every check waits for the device. Layers that hand on
+  // infinities on purpose are named, too. Not with GPipeOptions::graphs, which run no single layer.
+  // Default: false.
+  TORCH_ARG(bool, check_finite) = false;
 
   // Called at each action's begin and end (see gpipe/runtime/observer.h).
   // Default: none.
@@ -173,9 +183,10 @@ struct Failure {
   int64_t micro_batch = 0;
   bool backward = false;   // in backward or its recompute
   bool recompute = false;  // in the recompute
-  std::string layer;       // "layer 5 ('relu')" or "the loss function"
+  std::string layer;       // "layer 5 ('relu')" or "the loss function"; "stage 1": none of them
   // Of a c10::OutOfMemoryError, where the allocator tells (CUDA's does); otherwise none.
   std::optional<OutOfMemory> out_of_memory = std::nullopt;
+  std::string layer_type = {};  // "torch::nn::ReLUImpl"; empty where it is no layer
 };
 
 }  // namespace gpipe

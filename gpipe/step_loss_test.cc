@@ -20,6 +20,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/log_capture.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
 #include "gpipe/testing/watchdog.h"
@@ -94,6 +95,35 @@ TEST(StepLoss, OfAPaddedLanguageModelIsThatOfTheWholeBatch) {
       }
     }
   }
+}
+
+// The mean over nothing is NaN, with or without a pipeline; only a warning tells that weights are
+// missing.
+TEST(StepLoss, AMeanOverNothingThatMakesTheLossNanIsExplainedOnce) {
+  const auto [words, targets] = sentences();
+  GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(4));
+  const testing::LogCapture log;
+  EXPECT_FALSE(std::isnan(
+      pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens)).loss));
+  EXPECT_THAT(log.warnings(), ::testing::IsEmpty());
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_TRUE(std::isnan(pipe->step({words}, {targets}, token_loss).loss));
+    EXPECT_THAT(log.warnings(),
+                ::testing::ElementsAre(AllOf(HasSubstr("the loss of micro-batch 3 is nan"),
+                                             HasSubstr("those of 3 of 4 micro-batches are not"),
+                                             HasSubstr("StepOptions::weight"),
+                                             HasSubstr("check_finite(true)"))));
+  }
+}
+
+TEST(StepLoss, ANanLossThatIsNoMeanOverNothingIsNotExplainedByWeights) {
+  GPipe pipe(nn::Sequential(nn::Linear(4, 2)), cpu_options({1}).chunks(2));
+  const auto nan = [](const Tensors& o, const Tensors&) {
+    return o.at(0).mean() * std::numeric_limits<double>::quiet_NaN();
+  };
+  const testing::LogCapture log;
+  EXPECT_TRUE(std::isnan(pipe->step({torch::rand({4, 4})}, {}, nan).loss));
+  EXPECT_THAT(log.warnings(), ::testing::IsEmpty());
 }
 
 TEST(StepLoss, OfASumIsTheSum) {

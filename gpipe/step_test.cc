@@ -252,7 +252,9 @@ TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
   EXPECT_EQ(with.loss, without.loss);
 }
 
-TEST_F(GPipeStep, ScalarOutputsThatAreToBeKeptAreRefusedBeforeAnyGradientIsAdded) {
+// A loss of such outputs, the square of their difference to a target, say, is not that of the
+// mini-batch's output, whatever the micro-batches' losses are weighted by.
+TEST_F(GPipeStep, ScalarOutputsOfSeveralMicroBatchesAreRefusedBeforeAnyGradientIsAdded) {
   struct SumImpl : nn::Module {
     at::Tensor forward(at::Tensor x) { return x.sum(); }
   };
@@ -260,10 +262,14 @@ TEST_F(GPipeStep, ScalarOutputsThatAreToBeKeptAreRefusedBeforeAnyGradientIsAdded
   model->push_back(std::make_shared<SumImpl>());
   GPipe sum(model, GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(4));
   auto first = [](const Tensors& outputs, const Tensors&) { return outputs[0]; };
-  EXPECT_THAT([&] { sum->step(inputs, {}, first, StepOptions().keep_outputs(true)); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("output 0 of the model is a scalar")));
-  for (const at::Tensor& p : sum->parameters()) EXPECT_FALSE(p.grad().defined());
-  EXPECT_NO_THROW(sum->step(inputs, {}, first));
+  for (const bool keep : {true, false}) {
+    EXPECT_THAT([&] { sum->step(inputs, {}, first, StepOptions().keep_outputs(keep)); },
+                ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("output 0 of the model is a scalar"),
+                                                     HasSubstr("one value for each row"))));
+    for (const at::Tensor& p : sum->parameters()) EXPECT_FALSE(p.grad().defined());
+  }
+  GPipe whole(sum->sequential(), GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}));
+  EXPECT_NO_THROW(whole->step(inputs, {}, first));
 }
 
 // Stage 0 could not send micro-batch 0 before stage 1 has taken it, and stage 1 takes 1 first;

@@ -501,7 +501,7 @@ std::vector<Call> forwards() {
             return nn::Sequential(
                 layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x.sum(); }));
           },
-          {torch::rand({4, 1})}, {"output 0", "a scalar", "unsqueeze(0)", "step()"}),
+          {torch::rand({4, 1})}, {"output 0", "a scalar", "one value for each row", "step()"}),
       returned<int64_t>("ANumber", "long"),
       returned<torch::OrderedDict<std::string, at::Tensor>>(
           "AnOrderedDict", "torch::OrderedDict<std::string, Tensor>"),

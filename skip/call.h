@@ -27,6 +27,14 @@ class CallPlan {
   // it refuses skippable layers that are hidden in this one and would run without a route.
   bool empty() const { return entries_.empty(); }
 
+  // Calls `visit` with the key of each tensor that the layer may stash.
+  template <typename Visit>
+  void for_each_stash(Visit visit) const {
+    for (const Entry& entry : entries_) {
+      for (const Key& key : entry.stash_keys) visit(key);
+    }
+  }
+
   // Skippable::isolate after the plan was made would leave skips without a route. Describes the
   // first skip whose namespace has changed since then; nullopt if there is none.
   std::optional<std::string> moved_skip() const;

@@ -63,6 +63,12 @@ class Tracker {
 
   bool contains(const Key& key) const { return table_.count(key) != 0; }
 
+  // Null if nothing waits under `key`. Valid until the table changes.
+  const at::Tensor* find(const Key& key) const {
+    const auto entry = table_.find(key);
+    return entry == table_.end() ? nullptr : &entry->second;
+  }
+
   // Removes and returns the tensor. Throws c10::Error if nothing waits under `key`.
   at::Tensor pop(const Key& key);
 

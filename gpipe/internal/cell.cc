@@ -165,6 +165,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   UsersCode users_code{*this, task.draws};
   LocalBackwardOptions options;
   options.keep_graph = task.keep;
+  options.check_finite = task.check_finite;
   options.progress = &progress;
   options.sinks = {inputs_.node(), targets_.node()};
   options.own = LocalBackwardOptions::Range{thread_, begin_};

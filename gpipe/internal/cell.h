@@ -79,7 +79,8 @@ struct CellDraws {
 // What a backward of a CellGraph needs besides the gradients.
 struct GraphTask {
   BackwardPart part = BackwardPart::kWhole;
-  bool keep = false;  // the graph may run again; only with kWhole
+  bool keep = false;          // the graph may run again; only with kWhole
+  bool check_finite = false;  // as in LocalBackwardOptions
   CellDraws draws;
   // As in LocalBackwardOptions; `thread` is the one on which the graph was made.
   std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>

@@ -32,7 +32,8 @@ void check_devices(const std::vector<c10::Device>& devices) {
                           ? c10::impl::VirtualGuardImpl(device.type()).deviceCount()
                           : 0;
     TORCH_CHECK_VALUE(count > 0 && device.index() >= -1 && device.index() < count, "device ", j,
-                      " is ", device, ", but there are ", count, " devices of type ",
+                      " is ", device, ", but there ", count == 1 ? "is" : "are", " ", count,
+                      count == 1 ? " device" : " devices", " of type ",
                       c10::DeviceTypeName(device.type(), /*lower_case=*/true),
                       " here; give devices that exist (torch::kCPU always does)");
   }
@@ -43,8 +44,8 @@ void check_devices(const std::vector<c10::Device>& devices) {
 std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device> given) {
   if (given.empty()) given = default_devices(partitions);
   TORCH_CHECK_INDEX(given.size() >= partitions, "the balance has ", partitions,
-                    " partitions, but there are only ", given.size(),
-                    " devices; give fewer partitions or name a device several times");
+                    " partitions, but there ", given.size() == 1 ? "is" : "are", " only ",
+                    given.size(), given.size() == 1 ? " device" : " devices", "; give fewer partitions or name a device several times");
   given.erase(given.begin() + static_cast<int64_t>(partitions), given.end());
   check_devices(given);
   for (c10::Device& device : given) device = normalized(device);

@@ -32,6 +32,10 @@ TEST(DevicesForTest, RefusesTooFewAndThoseThatAreNotThere) {
               ThrowsMessage<c10::IndexError>(
                   AllOf(HasSubstr("3 partitions"), HasSubstr("only 2 devices"))));
   EXPECT_THAT(([] {
+                devices_for(3, {kHost});
+              }),
+              ThrowsMessage<c10::IndexError>(HasSubstr("there is only 1 device;")));
+  EXPECT_THAT(([] {
                 devices_for(2, {kHost, c10::Device(c10::kXPU, 1)});
               }),
               ThrowsMessage<c10::ValueError>(

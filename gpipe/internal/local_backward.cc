@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/alias.h"
+#include "gpipe/internal/finite.h"
 #include "gpipe/internal/gradient_sink.h"
 #include "gpipe/internal/replay_node.h"
 #include "gpipe/internal/transfer.h"
@@ -841,6 +842,9 @@ class LocalBackward {
       if (!keep) node.release_variables();
     }
     stream.leave(outputs);
+    if (options_.check_finite) {
+      for (const at::Tensor& output : outputs) check_finite(output, "a gradient of " + node.name());
+    }
     deliver(node.next_edges(), outputs, &ready);
   }
 

@@ -66,6 +66,9 @@ struct LocalBackwardOptions {
   // sequence number among the nodes made after it.
   std::function<void(const torch::autograd::Node&, uint64_t next)> before_users_code;
 
+  // Throws c10::ValueError for a gradient that a node gives and that is not finite.
+  bool check_finite = false;
+
   // How far the backward has come, for messages.
   struct Progress {
     static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();

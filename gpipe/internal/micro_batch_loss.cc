@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "gpipe/internal/finite.h"
 #include "gpipe/internal/mini_batch.h"
 
 namespace gpipe::internal {
@@ -69,7 +70,7 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
 MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
                                const LossFn& loss_fn, const StepOptions& options)
     : loss_fn_(loss_fn),
-      keep_outputs_(options.keep_outputs()),
+      check_finite_(options.check_finite()),
       mini_batch_(std::move(mini_batch)),
       targets_(mini_batch_.micro_batches()),
       losses_(mini_batch_.micro_batches()) {
@@ -88,16 +89,13 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
     }
   }
   weights_ = weights_of(targets_, mini_batch_.sizes(), options);
+  weights_by_rows_ = options.weight() == nullptr && options.reduction() == LossReduction::kMean;
 }
 
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   for (size_t n = 0; n < outputs.size(); ++n) {
     // Checked now, before any gradient is added to the caller's.
-    if (keep_outputs_) {
-      mini_batch_.check_joinable(outputs[n], n, i);
-    } else {
-      mini_batch_.check_rows(outputs[n], n, i);
-    }
+    mini_batch_.check_rows(outputs[n], n, i);
   }
   LossResult result;
   Tensors targets = with_undefined_tensors_behind(targets_[i]);
@@ -124,6 +122,11 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
   losses_[i] = result.loss.detach();
+  if (check_finite_ && weights_[i] > 0) {
+    check_finite(losses_[i],
+                 "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "
+                 "over nothing: give StepOptions::weight (docs/losses.md)");
+  }
   if (weights_[i] > 0) {
     result.seed =
         at::full(result.loss.sizes(), weights_[i], result.loss.options().requires_grad(false));
@@ -141,6 +144,23 @@ double MicroBatchLoss::total() const {
     total += weights_[i] * losses[i].item<double>();
   }
   return total;
+}
+
+std::string MicroBatchLoss::nan_text() const {
+  if (!weights_by_rows_) return "";
+  const Tensors losses = on_host();
+  std::vector<size_t> nan;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (losses_[i].is_meta()) return "";
+    if (std::isnan(losses[i].item<double>())) nan.push_back(i);
+  }
+  if (nan.empty() || nan.size() == losses.size()) return "";
+  return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
+         std::to_string(losses.size() - nan.size()) + " of " + std::to_string(losses.size()) +
+         " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
+         "nothing: give StepOptions::weight, the number of those that count (docs/losses.md). If "
+         "not, StepOptions::check_finite(true) names the layer that gives the first value that is "
+         "not finite";
 }
 
 // [micro-batch] With one wait for the device, not one for each.

@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gpipe/internal/cell.h"
@@ -36,21 +37,26 @@ class MicroBatchLoss {
                  const LossFn& loss_fn, const StepOptions& options);
 
   // The loss of micro-batch i. Throws c10::ValueError if it is not a real number or requires no
-  // gradient, and for outputs that do not have the micro-batch's rows.
+  // gradient, for outputs that do not have the micro-batch's rows, and under
+  // StepOptions::check_finite for a loss that counts and is not finite.
   LossResult operator()(int64_t i, const Tensors& outputs);
 
   // After the run: the loss of the mini-batch.
   double total() const;
+  // After the run: what to tell who got a NaN although some micro-batches' losses are none, because
+  // a mean over nothing may be among them. Empty: nothing.
+  std::string nan_text() const;
 
  private:
   Tensors on_host() const;
 
   const LossFn& loss_fn_;
-  const bool keep_outputs_;
+  const bool check_finite_;
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] requires a gradient
   std::vector<double> weights_;     // [micro-batch] of its loss in the total
+  bool weights_by_rows_ = false;    // since nothing else was given
   std::vector<at::Tensor> losses_;  // [micro-batch]
 };
 

@@ -111,18 +111,14 @@ Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i)
   return packet;
 }
 
-void MiniBatch::check_joinable(const at::Tensor& piece, size_t output, int64_t i) const {
+void MiniBatch::check_rows(const at::Tensor& piece, size_t output, int64_t i) const {
   if (sizes_.size() == 1 || !piece.defined()) return;
   TORCH_CHECK_VALUE(
       piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", sizes_.size(),
-      " micro-batches, and scalars cannot be joined to a mini-batch; return a tensor with the "
-      "batch as dimension 0 (unsqueeze(0) gives one row per micro-batch), or compute a loss with "
-      "step()");
-  check_rows(piece, output, i);
-}
-
-void MiniBatch::check_rows(const at::Tensor& piece, size_t output, int64_t i) const {
-  if (sizes_.size() == 1 || !piece.defined() || piece.dim() == 0) return;
+      " micro-batches, from which nobody can tell what it would be for the whole mini-batch; "
+      "return one value for each row (flatten(1).mean(1) instead of mean(), expand({rows}) of a "
+      "constant) and reduce them in the loss function of step() or behind forward(), or use "
+      "chunks(1)");
   TORCH_CHECK_VALUE(
       piece.size(0) == sizes_[i], "output ", output, " of the model has the shape ", piece.sizes(),
       " for micro-batch ", i, ", which has ", sizes_[i],
@@ -165,7 +161,7 @@ std::vector<at::Tensor> MiniBatch::join(const std::vector<Packet>& outputs) cons
       TORCH_CHECK_VALUE(piece.defined() == first.items[k].tensor.defined(), "output ", k,
                         " of the model is defined for some micro-batches and undefined for others");
       if (!piece.defined()) continue;
-      check_joinable(piece, k, static_cast<int64_t>(i));
+      check_rows(piece, k, static_cast<int64_t>(i));
       pieces.push_back(piece);
     }
     result.push_back(pieces.empty() ? at::Tensor() : at::cat(pieces, 0));

@@ -44,16 +44,14 @@ class MiniBatch {
   // Gradients need no alias: with a single micro-batch they are returned as they are.
   Packet cut_gradients(const std::vector<at::Tensor>& whole, int64_t i) const;
 
-  // Throws c10::ValueError if `piece`, output number `output` of micro-batch i, cannot be joined
-  // with those of the others: it is a scalar, or does not have as many rows as the micro-batch.
-  // With a single micro-batch everything is accepted.
-  void check_joinable(const at::Tensor& piece, size_t output, int64_t i) const;
-  // The same for an output that need not be joined, so scalars are accepted.
+  // Throws c10::ValueError if `piece`, output number `output` of micro-batch i, does not stand for
+  // its rows: it is a scalar, or does not have as many rows as the micro-batch. With a single
+  // micro-batch everything is accepted.
   void check_rows(const at::Tensor& piece, size_t output, int64_t i) const;
 
   // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
   // Outputs that are the same tensor stay the same tensor; otherwise they share no memory. Throws
-  // c10::ValueError for what check_joinable() refuses, and for values that differ in number or in
+  // c10::ValueError for what check_rows() refuses, and for values that differ in number or in
   // definedness.
   std::vector<at::Tensor> join(const std::vector<Packet>& outputs) const;
   // The gradient of a tensor that was cut, from the gradients of its pieces, which are item number

@@ -125,8 +125,9 @@ TEST(MiniBatch, RefusesOutputsThatCannotBeJoined) {
   EXPECT_THAT(text({{a}, {at::Tensor()}}), HasSubstr("undefined for others"));
   EXPECT_THAT(text({{a}, {a}}), HasSubstr("micro-batch 1, which has 1 rows"));
   EXPECT_THAT(text({{a.sum()}, {b.sum()}}), HasSubstr("scalar in each of 2 micro-batches"));
-  EXPECT_EQ(refusal([&] { mini_batch.check_rows(a.sum(), 0, 1); }), "");
-  EXPECT_EQ(refusal([&] { MiniBatch(3, 1).check_joinable(a.sum(), 0, 0); }), "");
+  EXPECT_THAT(refusal([&] { mini_batch.check_rows(a.sum(), 0, 1); }), HasSubstr("a scalar"));
+  EXPECT_EQ(refusal([&] { mini_batch.check_rows(b, 0, 1); }), "");
+  EXPECT_EQ(refusal([&] { MiniBatch(3, 1).check_rows(a.sum(), 0, 0); }), "");
 }
 
 TEST(MiniBatch, GradientsThatDidNotArriveAreZeroBesideOthers) {

@@ -16,11 +16,13 @@
 #include "gpipe/internal/caller_state.h"
 #include "gpipe/internal/cpu_threads.h"
 #include "gpipe/internal/failure.h"
+#include "gpipe/internal/finite.h"
 #include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/openmp_team.h"
 #include "gpipe/internal/packet_transport.h"
 #include "gpipe/internal/ports.h"
 #include "gpipe/internal/transfer.h"
+#include "gpipe/internal/value.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/routes.h"
 #include "interception/interception.h"
@@ -45,14 +47,24 @@ std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation&
   return ablation.direct_skips ? layout.crossing() : hops(layout.crossing());
 }
 
-// "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
-std::string place_of(const Action& action, bool recompute, const std::string& layer) {
+// "in the forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl"
+std::string place_of(const Action& action, bool recompute, const std::string& layer,
+                     const std::string& layer_type) {
   const std::string what = recompute                                    ? "recompute"
                            : action.kind == ActionKind::kForward        ? "forward"
                            : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
                                                                         : "backward";
   return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
-         std::to_string(action.micro_batch) + ", " + layer;
+         std::to_string(action.micro_batch) + ", " + layer +
+         (layer_type.empty() ? "" : ", a " + layer_type);
+}
+
+void check_finite_parameters(const ModelState& model, const std::string& when) {
+  for (const ModelState::Parameter& parameter : model.parameters()) {
+    const std::string name = "'" + parameter.name + "' ";
+    check_finite(parameter.tensor, "the parameter " + name + when);
+    check_finite(parameter.tensor.grad(), "the gradient (.grad) of " + name + when);
+  }
 }
 
 BackwardPart part_of(ActionKind kind) {
@@ -108,7 +120,8 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
     works_.emplace_back(StageId{this, j}, [this, j] {
       const Stage& stage = stages_[j];
-      return place_of(actions_[j], stage.recomputing(), stage.current_layer());
+      return place_of(actions_[j], stage.recomputing(), stage.current_layer(),
+                      stage.current_layer_type());
     });
   }
   const int64_t cpu_stages =
@@ -146,7 +159,8 @@ void Pipeline::check_callable() {
       if (layer.skips.empty()) continue;
       const std::optional<std::string> moved = layer.skips.moved_skip();
       TORCH_CHECK_VALUE(!moved, "isolate() was called on layer ", layer.index, " ('", layer.name,
-                        "') after the pipeline was made, which reads the namespaces only then: ",
+                        "'), a ", readable_type(layer.module.type_info()),
+                        ", after the pipeline was made, which reads the namespaces only then: ",
                         *moved, "; call isolate() before, or make a new pipeline");
     }
   }
@@ -206,7 +220,8 @@ void Pipeline::check_unchanged(Pass& pass) const {
   pass.plan.model.check_same(model_state(), recomputing);
 }
 
-void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer) {
+void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
+                        bool check_finite) {
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
@@ -215,7 +230,22 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
   pass.plan.model = model_state();
-  run(pass, schedule, Half::kBoth, nullptr, observer);
+  if (check_finite) {
+    TORCH_CHECK_VALUE(
+        graph_use().empty(),
+        "StepOptions::check_finite looks at each layer, but this pipeline launches "
+        "the kernels of its layers as a whole (GPipeOptions::graphs); make a pipeline "
+        "without graphs to find the layer");
+    check_finite_parameters(pass.plan.model,
+                            "before the step; was it loaded, or made by an "
+                            "optimizer's step, from one that was not finite?");
+  }
+  run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
+  if (check_finite) {
+    check_finite_parameters(pass.plan.model,
+                            "after the step, although no term is: the sum is too "
+                            "large for its type");
+  }
   StatisticsLog::commit(pass.statistics);
 }
 
@@ -282,7 +312,7 @@ struct Pipeline::Run {
 };
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
-                   const Observer& observer) {
+                   const Observer& observer, bool check_finite) {
   const ProgramCache::Compiled& compiled =
       programs_.get(schedule, half);  // refuses what users give
   TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
@@ -311,6 +341,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
                      transfers_,
                      worker_threads_};
   context.on_caller = on_caller;
+  context.check_finite = check_finite;
   if (request != nullptr) {
     context.keep_graph = request->keep_graph;
     context.requested = request->requested ? &*request->requested : nullptr;
@@ -362,16 +393,21 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   // The stage has run nothing since.
   const Stage& stage = stages_[action.stage];
   const std::string layer = stage.current_layer();
+  const std::string type = stage.current_layer_type();
   const bool recompute = stage.recomputing();
   std::optional<OutOfMemory> memory;
   if (is_out_of_memory(failure.error)) memory = works_[action.stage].out_of_memory();
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    last_failure_ = Failure{
-        action.stage, action.micro_batch, action.kind != ActionKind::kForward, recompute, layer,
-        memory};
+    last_failure_ = Failure{action.stage,
+                            action.micro_batch,
+                            action.kind != ActionKind::kForward,
+                            recompute,
+                            layer,
+                            memory,
+                            type};
   }
-  std::string where = place_of(action, recompute, layer);
+  std::string where = place_of(action, recompute, layer, type);
   if (memory) where += "; " + shortage_text(*memory);
   try {
     rethrow_with(failure.error, where);

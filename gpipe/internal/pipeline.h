@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -119,11 +120,15 @@ class Pipeline {
   void run_forward(Pass& pass);
   std::vector<Packet> run_backward(Pass& pass, BackwardRequest& request);
   // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if it does
-  // not fit.
-  void run_step(Pass& pass, const Schedule& schedule, const Observer& observer);
+  // not fit, and under `check_finite` (as in StepOptions) for the first value that is not finite.
+  void run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
+                bool check_finite = false);
 
   // [stage]; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
+
+  // Whether this is the first call: for warnings that are given once.
+  bool first_nan() { return !nan_.exchange(true); }
 
   // The place of the last error in an action.
   std::optional<Failure> last_failure() const;
@@ -134,7 +139,7 @@ class Pipeline {
   using Half = ProgramCache::Half;
   // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
-           const Observer& observer);
+           const Observer& observer, bool check_finite = false);
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
@@ -165,6 +170,7 @@ class Pipeline {
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 
+  std::atomic<bool> nan_{false};  // see first_nan()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };

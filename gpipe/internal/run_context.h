@@ -70,6 +70,7 @@ struct RunContext {
   const std::vector<uint64_t>& worker_threads;       // as graph nodes know them
   bool on_caller = false;                            // the cells run on the calling thread
   bool keep_graph = false;                           // the backward may run once more
+  bool check_finite = false;                         // as in StepOptions
   RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
 };

@@ -12,6 +12,7 @@
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/caller_state.h"
+#include "gpipe/internal/finite.h"
 #include "gpipe/internal/foreign_nodes.h"
 #include "gpipe/internal/late_checks.h"
 #include "gpipe/internal/local_backward.h"
@@ -105,6 +106,11 @@ std::string Stage::current_layer() const {
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
+std::string Stage::current_layer_type() const {
+  if (running_layer_ < 0 || running_layer_ >= static_cast<int64_t>(layers_.size())) return "";
+  return readable_type(layers_[running_layer_].module.type_info());
+}
+
 Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
                                 std::vector<Packet>& inputs, bool keep_inputs,
                                 GivenGenerators* given) {
@@ -153,6 +159,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
     value = run_layer(static_cast<int64_t>(position), std::move(value));
     if (keep_inputs) check_kept(inputs, "while it is checkpointed");
     read_only.check([this] { return current_layer(); });
+    if (run.check_finite) check_finite_layer(position, value, tracker);
     if (plan.record) graph.end_layer();
   }
   result.outputs.push_back(from_any(std::move(value)));
@@ -201,6 +208,15 @@ torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value
   value = layer.module.any_forward(std::move(value));
   call.finish();
   return value;
+}
+
+void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
+                               const skip::Tracker& tracker) const {
+  layers_[position].skips.for_each_stash([&](const skip::Key& key) {
+    const at::Tensor* stashed = tracker.find(key);
+    if (stashed != nullptr) check_finite(*stashed, "the skip " + key.to_text());
+  });
+  for (const at::Tensor* tensor : tensors_in(value)) check_finite(*tensor, "what a layer gives");
 }
 
 void Stage::add_outputs(Result& result) const {
@@ -350,6 +366,9 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   for (Packet& packet : inputs) arrive(packet, device_);
   check_arrived(plan, inputs);
   cell = Cell();
+  if (run.check_finite && index_ == 0) {
+    for (const Item& item : inputs.front().items) check_finite(item.tensor, "an input");
+  }
   if (plan.record) plan.model.check_parameters(index_);
   const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
   has_loss_ = has_loss_ || loss != nullptr;
@@ -467,6 +486,7 @@ struct Stage::Backward {
     GraphTask result;
     result.part = task.part;
     result.keep = run.keep_graph;
+    result.check_finite = run.check_finite;
     result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
                     &run.plan.model};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {

@@ -34,6 +34,7 @@
 #include "gpipe/internal/run_context.h"
 #include "gpipe/internal/value.h"
 #include "gpipe/options.h"
+#include "skip/tracker.h"
 
 namespace gpipe::internal {
 
@@ -90,6 +91,8 @@ class Stage {
 
   // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
   std::string current_layer() const;
+  // "torch::nn::ReLUImpl"; empty where no layer ran.
+  std::string current_layer_type() const;
   // Whether that was in a recompute.
   bool recomputing() const { return recomputing_; }
   // The micro-batch of recompute_early() if that failed: the action's is another one.
@@ -124,6 +127,9 @@ class Stage {
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
   void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
+  // Throws c10::ValueError for what the layer at `position` has made that is not finite.
+  void check_finite_layer(size_t position, torch::nn::AnyValue& value,
+                          const skip::Tracker& tracker) const;
   void check_kept(const std::vector<Packet>& inputs, const char* when) const;
   void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
                         const std::vector<Fingerprint>& in_forward);

@@ -173,6 +173,22 @@ Value from_any(AnyValue value) {
       "one of these");
 }
 
+std::vector<const Tensor*> tensors_in(AnyValue& value) {
+  if (const auto* tensor = value.try_get<Tensor>()) return {tensor};
+  std::vector<const Tensor*> found;
+  if (const auto* list = value.try_get<Tensors>()) {
+    for (const Tensor& tensor : *list) found.push_back(&tensor);
+  }
+  const auto add = [&](const auto* tuple) {
+    if (tuple == nullptr) return;
+    std::apply([&](const auto&... tensor) { (found.push_back(&tensor), ...); }, *tuple);
+  };
+  add(value.try_get<Tuple2>());
+  add(value.try_get<Tuple3>());
+  add(value.try_get<Tuple4>());
+  return found;
+}
+
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer) {
   const std::optional<std::string> wanted = wanted_type(refusal_of(layer));
   return wanted ? kind_of(*wanted) : std::nullopt;

@@ -28,6 +28,9 @@ torch::nn::AnyValue to_any(Value value);
 // Throws c10::TypeError, which names the type, for a type that cannot travel between partitions.
 Value from_any(torch::nn::AnyValue value);
 
+// The tensors in it; none of a type that cannot travel between partitions.
+std::vector<const at::Tensor*> tensors_in(torch::nn::AnyValue& value);
+
 // The type that `layer`'s forward takes, found without running it; nullopt if it is not a
 // ValueKind.
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer);
