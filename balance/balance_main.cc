@@ -59,15 +59,18 @@ ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
-ABSL_FLAG(std::string, device, "cpu", "Where layers are measured: cpu, cuda, cuda:1, ...");
+ABSL_FLAG(std::optional<std::string>, device, std::nullopt,
+          "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
           "Threads of a partition on the CPU, while it is measured and when it runs. Default: an "
           "equal share of this machine's for each partition.");
 ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
           "How many partitions can compute at once. Default: all; measured on the CPU, as many as "
           "this machine has threads for.");
-ABSL_FLAG(double, timeout, 10.0, "Seconds after which no further pass over the layers begins.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of the parameters and the inputs.");
+ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
+          "Seconds after which no further pass over the layers begins. Default: 10.");
+ABSL_FLAG(std::optional<uint64_t>, seed, std::nullopt,
+          "Seed of the parameters and the inputs. Default: 0.");
 ABSL_FLAG(std::string, profile, "", "Read this profile instead of measuring one.");
 ABSL_FLAG(std::string, save_profile, "", "Write the measured profile to this file.");
 ABSL_FLAG(std::string, slowness, "",
@@ -140,7 +143,8 @@ c10::Device parse_device(const std::string& text) {
   const int64_t devices{torch::cuda::device_count()};
   if (index >= devices) {
     throw std::invalid_argument(
-        absl::StrFormat("--device=%s: this machine has %d CUDA devices", text, devices));
+        absl::StrFormat("--device=%s: this machine has %d CUDA device%s", text, devices,
+                        devices == 1 ? "" : "s"));
   }
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
@@ -167,12 +171,31 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
 void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
   if (chunks > batch) {
     throw std::invalid_argument(absl::StrFormat(
-        "--chunks=%d: a mini-batch of %d rows cannot be cut into more micro-batches than rows",
-        chunks, batch));
+        "--chunks=%d: a mini-batch of %d rows cannot be cut into more micro-batches than rows; "
+        "give --chunks=%d, which is what a pipeline would make of it",
+        chunks, batch, batch));
   }
   const internal::CutSizes cut = internal::cut_sizes(batch, chunks);
   settings.rows = cut.rows;
   settings.options.chunks = cut.micro_batches;
+}
+
+// With --profile nothing is measured, so that what says how would do nothing.
+void refuse_flags_of_measuring(const std::string& path, bool has_model) {
+  (void)in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
+  std::vector<std::string> given;
+  if (!absl::GetFlag(FLAGS_save_profile).empty()) given.push_back("--save_profile");
+  if (absl::GetFlag(FLAGS_device)) given.push_back("--device");
+  if (absl::GetFlag(FLAGS_threads)) given.push_back("--threads");
+  if (absl::GetFlag(FLAGS_timeout)) given.push_back("--timeout");
+  if (absl::GetFlag(FLAGS_seed)) given.push_back("--seed");
+  // With --model it says of which network the profile has to be.
+  if (!has_model && absl::GetFlag(FLAGS_image_size)) given.push_back("--image_size");
+  if (given.empty()) return;
+  throw std::invalid_argument(absl::StrFormat(
+      "%s %s for a profile that is measured, not for one that is read with --profile (%s): leave "
+      "one of them out",
+      absl::StrJoin(given, ", "), given.size() == 1 ? "is" : "are", path));
 }
 
 void read_model(Settings& settings) {
@@ -197,11 +220,7 @@ void read_model(Settings& settings) {
     cut_batch(settings, batch.value_or(kDefaultBatch), chunks);
     return;
   }
-  if (!absl::GetFlag(FLAGS_save_profile).empty()) {
-    throw std::invalid_argument(
-        "--save_profile is for a profile that is measured, not for one "
-        "that is read with --profile: leave one of them out");
-  }
+  refuse_flags_of_measuring(path, model.has_value());
   settings.saved = load_profile(path);
   if (model && !settings.saved.model.empty() && settings.saved.model != settings.model_name) {
     throw std::invalid_argument("--model=" + settings.model_name + ": " + path +
@@ -271,10 +290,10 @@ void read_options(Settings& settings) {
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 
-  settings.device = parse_device(absl::GetFlag(FLAGS_device));
+  settings.device = parse_device(absl::GetFlag(FLAGS_device).value_or("cpu"));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
-  settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout), 1e-3);
-  settings.seed = absl::GetFlag(FLAGS_seed);
+  settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(10.0), 1e-3);
+  settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
   if (!settings.model || !settings.device.is_cpu()) return;
   const int64_t all = at::get_num_threads();
   if (settings.threads == 0) settings.threads = std::max<int64_t>(all / settings.partitions, 1);
@@ -298,6 +317,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
   if (settings.threads > 0) std::cerr << ", threads: " << settings.threads;
   std::cerr << std::endl;
   torch::nn::Sequential model = settings.model->make();
+  interrupt.check();
   model->to(settings.device);
   const at::Tensor sample = models::random_input(*settings.model, settings.rows, settings.device);
 
@@ -308,9 +328,12 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
     interrupt.check();
     progress.update(static_cast<int64_t>(at.seconds), absl::StrFormat("pass %d", at.passes));
   };
-  return profile(
-      model, sample,
-      ProfileOptions().timeout(settings.timeout).cpu_threads(settings.threads).progress(on_pass));
+  return profile(model, sample,
+                 ProfileOptions()
+                     .timeout(settings.timeout)
+                     .cpu_threads(settings.threads)
+                     .progress(on_pass)
+                     .after_each_layer([&] { interrupt.check(); }));
 }
 
 std::string json_of(const Settings& settings, const Explanation& explanation) {
@@ -331,6 +354,7 @@ int run(const Settings& settings) {
       std::cerr << "written: " << settings.save_profile << std::endl;
     }
   }
+  interrupt.check();
   const Profile& profile = settings.model ? measured : settings.saved.profile;
   const std::vector<int64_t> best = best_balance(profile, settings.partitions, settings.options);
   const Explanation explanation =

@@ -43,6 +43,17 @@ expect_mistake "give a number from 0 to 1e+06" "${six[@]}" --partitions=2 --para
 expect_mistake "No such file" --profile="$work/none.json" --partitions=2
 expect_mistake "it is a folder" "${six[@]}" --partitions=2 --json="$work"
 expect_mistake "leave one of them out" "${six[@]}" --partitions=2 --save_profile="$work/x.json"
+for flag in image_size=64 threads=2 timeout=3 device=cpu seed=1; do
+  expect_mistake "--${flag%=*} is for a profile that is measured" "${six[@]}" --partitions=2 --$flag
+done
+expect_mistake "--threads, --seed are for" "${six[@]}" --partitions=2 --seed=0 --threads=1
+sed 's/"toy"/"unet:1,2@64"/' "$work/six.json" >"$work/small.json"
+expect_mistake "is a profile of unet:1,2@64" --profile="$work/small.json" --partitions=2 --model=unet:1,2
+expect_mistake "is a profile of unet:1,2@64" --profile="$work/small.json" --partitions=2 \
+  --model=unet:1,2 --image_size=32
+"$program" "${six[@]}" --partitions=2 --bandwidth_gbps=1e-300 >"$work/slow.log" 2>&1 ||
+  fail "a very slow link: $(cat "$work/slow.log")"
+[ "$(wc -L <"$work/slow.log")" -le 100 ] || fail "a line of $(wc -L <"$work/slow.log") columns"
 expect_mistake "give cpu, cuda" --model=unet:1,2 --partitions=2 --device=gpu
 expect_mistake "CUDA devices" --model=unet:1,2 --partitions=2 --device=cuda:99
 expect_mistake "timeout=0" --model=unet:1,2 --partitions=2 --timeout=0

@@ -12,10 +12,12 @@ namespace {
 
 constexpr size_t kColumns = 80;
 
-// At least three significant digits, all digits before the point, no exponent.
+// At least three significant digits, all digits before the point. Only what no column has room for
+// has an exponent.
 std::string digits(double value) {
   if (value == 0) return "0";
   if (value < 0.0005) return "<0.001";
+  if (value >= 1e9) return absl::StrFormat("%.3g", value);
   return absl::StrFormat("%.*f", value < 1 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
 }
 

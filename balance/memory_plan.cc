@@ -227,6 +227,8 @@ class Planner {
     if (!options_.optimizer()) return;
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
+        // Some make their state at once (Adagrad): on the stage's device, too.
+        const c10::DeviceGuard guard(meta(devices_[optimizers_.size()]));
         optimizers_.push_back(parameters.empty() ? nullptr : options_.optimizer()(parameters));
         TORCH_CHECK_VALUE(parameters.empty() || optimizers_.back(),
                           "MemoryPlanOptions::optimizer made no optimizer (a null pointer)");

@@ -50,7 +50,7 @@ ABSL_FLAG(std::string, optimizer, "sgd",
 ABSL_FLAG(bool, zero_grad, true,
           "Gradients are given back after each step, as by Optimizer::zero_grad().");
 ABSL_FLAG(double, device_gib, 0.0,
-          "What each device has, for the model of LibTorch's allocator. Default: no limit.");
+          "What each device has, for the model of LibTorch's allocator. Default: 0, no limit.");
 ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
 ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
 
@@ -94,6 +94,13 @@ Settings read_settings() {
     throw std::invalid_argument(
         absl::StrFormat("--device_gib=%g: give a number from 0 to 1e6", device_gib));
   }
+  const int64_t capacity = std::llround(device_gib * kGiB);
+  if (device_gib > 0 && capacity == 0) {
+    throw std::invalid_argument(
+        absl::StrFormat("--device_gib=%g: that is less than a byte; give 1e-9 or more, or 0 for no "
+                        "limit",
+                        device_gib));
+  }
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   settings.svg = command::output_file("svg", absl::GetFlag(FLAGS_svg));
   if (!settings.json.empty() && settings.json == settings.svg) {
@@ -120,7 +127,7 @@ Settings read_settings() {
       .schedule(parse_schedule(settings.schedule))
       .optimizer(parse_optimizer(settings.optimizer))
       .zero_grad(absl::GetFlag(FLAGS_zero_grad))
-      .capacity(std::llround(device_gib * kGiB));
+      .capacity(capacity);
   return settings;
 }
 

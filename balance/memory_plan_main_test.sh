@@ -18,6 +18,7 @@ expect_mistake "--image_size=0: give a number from 1" --model=unet:1,8 --image_s
 expect_mistake "--batch=0: give a number from 1" "${small[@]}" --batch=0
 expect_mistake "--chunks=0: give a number from 1" "${small[@]}" --chunks=0
 expect_mistake "--device_gib=-1: give a number from 0" "${small[@]}" --device_gib=-1
+expect_mistake "less than a byte" "${small[@]}" --device_gib=1e-12
 expect_mistake "it is a folder" "${small[@]}" --svg="$work"
 
 "$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
@@ -41,6 +42,14 @@ END
 # A device that is too small is a result, no error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
 grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"
+
+# So is one of a few bytes.
+"$program" "${small[@]}" --device_gib=1e-8 >"$work/out" 2>&1 || fail "a device of ten bytes"
+grep -q "no room" "$work/out" || fail "a device of ten bytes has room: $(cat "$work/out")"
+
+# An optimizer whose constructor makes its state.
+"$program" "${small[@]}" --balance=30,35 --optimizer=adagrad >"$work/out" 2>&1 ||
+  fail "adagrad: $(cat "$work/out")"
 
 # More micro-batches than rows: as many as rows.
 "$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "balance/memory_recorder.h"
+#include "balance/optimizer_flag.h"
 #include "gpipe/gpipe.h"
 #include "interception/allocations.h"
 #include "meta/meta_scope.h"
@@ -78,6 +79,22 @@ std::vector<std::vector<int64_t>> bytes_of(const std::vector<std::vector<MemoryP
     for (const MemoryPeak& peak : device) row.push_back(peak.bytes);
   }
   return bytes;
+}
+
+// Also of those that make it when they are made, not at their first step.
+TEST(MemoryPlan, HoldsTheStateOfEveryOptimizerOnItsStagesDevice) {
+  const std::vector<std::pair<std::string, int64_t>> states = {
+      {"none", 0},    {"sgd", 0},  {"momentum", 1}, {"rmsprop", 1},
+      {"adagrad", 1}, {"adam", 2}, {"adamw", 2}};
+  for (const auto& [name, copies] : states) {
+    const nn::Sequential model = on_meta([] { return linears(3, 100); });
+    const MemoryPlan plan =
+        memory_plan(model, {at::empty({8, 100}, on_meta())}, {}, &squares,
+                    MemoryPlanOptions({2, 1}).chunks(4).optimizer(parse_optimizer(name)));
+    for (const DeviceMemory& device : plan.devices) {
+      EXPECT_EQ(device.optimizer_state, copies * device.parameters) << name;
+    }
+  }
 }
 
 TEST(MemoryPlan, CountsWhatEachDeviceHolds) {

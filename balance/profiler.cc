@@ -163,7 +163,16 @@ class Subject {
     return inputs;
   }
 
-  void run(const internal::LayerObserver& observer) { runs_.run(inputs(), observer); }
+  // As in ProfileOptions.
+  void after_each_layer(std::function<void()> call) { after_each_layer_ = std::move(call); }
+
+  void run(const internal::LayerObserver& observer) {
+    if (!after_each_layer_) return runs_.run(inputs(), observer);
+    runs_.run(inputs(), [&](const LayerEvent& event) {
+      observer(event);
+      if (!event.begin) after_each_layer_();
+    });
+  }
 
   // A first pass takes longer, allocates the parameters' gradients, and is where layers make what
   // they keep for ever.
@@ -215,6 +224,7 @@ class Subject {
   LayerRuns runs_;
   Tensors sample_;
   std::vector<bool> needs_grad_;
+  std::function<void()> after_each_layer_;
   ModelGuard guard_;  // destroyed first
 };
 
@@ -384,6 +394,7 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   result.layers = held(model);
   Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
                   options.keep_together());
+  subject.after_each_layer(options.after_each_layer());
   result.device = name_of(subject.device());
   result.batch_rows = subject.rows();
   for (const at::Tensor& input : subject.inputs()) {

@@ -52,6 +52,10 @@ using TimeProgressFn = std::function<void(const TimeProgress&)>;
 // be cut at some place for another reason (an in-place layer behind it changes what is also a skip)
 // is refused, unless keep_together has the layers on both sides.
 //
+// The layers really run, in a profile of times dozens of times: hooks on modules' tensors and on
+// parameters are called in each pass, with gradients of ones from behind. Take off those that
+// count, log or write, or profile a model without them.
+//
 // Requirements: nobody else uses the model, or draws random numbers, meanwhile.
 //
 // Throws c10::ValueError for a model without layers, a sample without tensors or rows, tensors on
@@ -153,6 +157,10 @@ struct ProfileOptions {
   TORCH_ARG(int64_t, cpu_threads) = 0;
   TORCH_ARG(TimeProgressFn, progress) = nullptr;
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
+
+  // Called when a layer has run, forward or backward, in every pass, by one thread at a time. What
+  // it throws ends the profile, so it can look for Ctrl-C. Default: none.
+  TORCH_ARG(std::function<void()>, after_each_layer) = nullptr;
 };
 
 // All of a Profile. On the meta device times are 0; on devices other than that and the CPU `kept`

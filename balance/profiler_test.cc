@@ -507,6 +507,33 @@ TEST(ProfileAll, HoldsEverything) {
 }
 
 // The skip is changed behind it by an in-place layer: no pipeline may be cut between the two.
+// So that Ctrl-C need not wait for a pass, of which the first is before any progress.
+TEST(ProfileAll, CanBeEndedAfterEachLayer) {
+  struct Stop {};
+  const nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
+  for (const int64_t threads : {0, 1}) {
+    // Of the first pass, the measured ones, and that of memory: six ends each.
+    for (const int end : {1, 4, 6, 8}) {
+      int calls = 0;
+      EXPECT_THROW(
+          (void)profile(model, torch::rand({2, 4}),
+                        ProfileOptions().timeout(1e-3).cpu_threads(threads).after_each_layer([&] {
+                          if (++calls == end) throw Stop();
+                        })),
+          Stop);
+      EXPECT_EQ(calls, end);
+    }
+    int calls = 0;
+    int passes = 0;
+    const auto count = [&](const TimeProgress&) { ++passes; };
+    (void)profile(
+        model, torch::rand({2, 4}),
+        ProfileOptions().timeout(1e-3).cpu_threads(threads).progress(count).after_each_layer(
+            [&] { ++calls; }));
+    EXPECT_EQ(calls, 6 * (passes + 2));
+  }
+}
+
 TEST(ProfileAll, LayersThatMustNotBeSeparated) {
   struct SameImpl : nn::Module, skip::Skippable {
     SameImpl() : Skippable({"skip"}, {}) {}

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/internal/local_backward.h"
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/reduce.h"
@@ -44,6 +45,7 @@ std::vector<std::string> words_from(const char* name) {
 
 TEST(GeneratedPrograms, EqualThePlainModelBitByBit) {
   at::set_num_threads(1);
+  internal::check_held_gradients(true);
   const uint64_t seed = number_from("GPIPE_TEST_SEED", 20261121);
   const uint64_t programs = number_from("GPIPE_PROGRAMS", 1000);
   const uint64_t most_failures = number_from("GPIPE_PROGRAMS_FAILURES", 3);

@@ -182,7 +182,7 @@ std::vector<Building> constructions() {
       options("CheckpointMost", with([](auto& o) { o.checkpoint(static_cast<Checkpoint>(255)); }),
               {"kAlways, kExceptLast and kNever", "the number 255"}),
       of_type(index_error, options("DevicesTooFew", on(cpus(1)),
-                                   {"2 partitions", "only 1 devices", "fewer partitions"})),
+                                   {"2 partitions", "only 1 device", "fewer partitions"})),
       options("DeviceThatDoesNotExist", on({torch::kCPU, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "devices of type cuda", "give devices that exist"}),
       // The first layer must not be gone by the time the second device is checked.

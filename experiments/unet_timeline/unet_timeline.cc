@@ -51,6 +51,7 @@ ABSL_FLAG(std::optional<int64_t>, steps, std::nullopt,
 namespace gpipe::experiments {
 namespace {
 
+constexpr int64_t kMostSteps = int64_t{1} << 30;
 constexpr char kUsage[] =
     "Trains a U-Net in a pipeline of four partitions without the optimizations that\n"
     "torchgpipe's ablation takes away, and prints images per second, utilization and\n"
@@ -157,7 +158,7 @@ Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
   }
   settings.batch_size = flags.batch_size.value_or(settings.batch_size);
   settings.epochs = flags.epochs.value_or(settings.epochs);
-  settings.steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, int64_t{1} << 30)
+  settings.steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps)
                        .value_or(settings.steps);
   settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
   settings.balance = choose_balance(flags.balance, published_balance(), settings.network.name(),
@@ -347,6 +348,8 @@ void simulate(const CommonFlags& flags, const Simulated& simulated, const Settin
 
 Plan prepare() {
   CommonFlags flags = read_common_flags("gpipe");
+  // Here and not only in each of the eleven variants, which would repeat it.
+  (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
   flags.for_simulated = given_simulation_flag();
   Plan made;

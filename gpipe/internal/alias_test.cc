@@ -49,6 +49,47 @@ TEST(AreSameView, IsAboutMemoryAndNotAboutObjects) {
   EXPECT_FALSE(are_same_view(square, square.view(at::kInt)));
 }
 
+TEST(HeldByOthers, CountsReferencesToTensorsAndMemory) {
+  at::Tensor a = at::zeros({4});
+  EXPECT_FALSE(held_by_others({&a}));
+  at::Tensor part = a.narrow(0, 1, 2);
+  EXPECT_TRUE(held_by_others({&part}));
+  EXPECT_TRUE(held_by_others({&a}));
+  EXPECT_FALSE(held_by_others({&a, &part}));
+  at::Tensor again = part;
+  EXPECT_TRUE(held_by_others({&a, &part}));
+  EXPECT_FALSE(held_by_others({&a, &part, &again}));
+  again = a.narrow(0, 1, 2);
+  EXPECT_TRUE(held_by_others({&a, &part}));
+  again = at::Tensor();
+  a = at::Tensor();
+  EXPECT_FALSE(held_by_others({&part})) << "its base is its own";
+  again = detached_alias(part);
+  EXPECT_TRUE(held_by_others({&part}));
+}
+
+TEST(MoveIntoCopy, KeepsWhatIsShared) {
+  const at::Tensor memory = at::arange(12);
+  at::Tensor a = memory.view({3, 4}).narrow(0, 1, 2);
+  at::Tensor b = memory.narrow(0, 2, 4);
+  at::Tensor empty = memory.narrow(0, 0, 0);
+  const at::Tensor want_a = a.clone();
+  const at::Tensor want_b = b.clone();
+  move_into_copy({&empty, &a, &b});
+  EXPECT_TRUE(at::equal(a, want_a));
+  EXPECT_TRUE(at::equal(b, want_b));
+  EXPECT_FALSE(a.is_alias_of(memory));
+  a[0][0] = -1;
+  EXPECT_EQ(b[2].item<int64_t>(), -1);
+  EXPECT_EQ(memory[4].item<int64_t>(), 4);
+  EXPECT_FALSE(held_by_others({&a, &b}));
+
+  at::Tensor floats = at::zeros({2});
+  at::Tensor bits = floats.view(at::kInt);
+  move_into_copy({&floats, &bits});
+  EXPECT_FALSE(floats.is_alias_of(bits)) << "elements of other sizes are copied one by one";
+}
+
 TEST(CopyInLayout, KeepsValuesAndStridesInMemoryOfItsOwn) {
   const at::Tensor x = at::arange(60).view({3, 4, 5});
   for (const at::Tensor& tensor :

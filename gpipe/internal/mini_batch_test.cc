@@ -83,6 +83,17 @@ TEST(MiniBatch, OneGradientAloneStaysAsItIs) {
   EXPECT_FALSE(second.items[1].tensor.defined());
 }
 
+// Users' code may write into them.
+TEST(MiniBatch, GradientsOfMicroBatchesOfOneRowShareNoMemory) {
+  const at::Tensor gradient = torch::randn({3}).expand({2, 3});
+  const MiniBatch mini_batch(2, 2);
+  const at::Tensor first = mini_batch.cut_gradients({gradient}, 0).items[0].tensor;
+  const at::Tensor second = mini_batch.cut_gradients({gradient}, 1).items[0].tensor;
+  EXPECT_THAT(first, EqualsBitwise(gradient.narrow(0, 0, 1)));
+  EXPECT_FALSE(first.is_alias_of(second));
+  EXPECT_FALSE(first.is_alias_of(gradient));
+}
+
 TEST(MiniBatch, OutputsAreJoinedAndShareNoMemory) {
   const MiniBatch mini_batch(3, 2);
   const at::Tensor a = torch::randn({2, 4});

@@ -35,7 +35,7 @@ Draw draw_embedding(Random& random);
 
 // The same layer with frozen parameters or with hooks on them.
 Layer with_frozen_parameters(Layer layer, bool all);
-Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale);
+Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_place);
 
 }  // namespace gpipe::testing::programs
 

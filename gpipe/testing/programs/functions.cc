@@ -1,6 +1,7 @@
 // Layers that are functions of the main value and of other values.
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -118,6 +119,39 @@ Tensor with_halved_gradient(Tensor x) {
   if (x.requires_grad()) x.register_hook([](const Tensor& gradient) { return gradient * 0.5; });
   return x;
 }
+
+// Writes into the gradient, as users do though LibTorch advises against it: others may have the
+// same memory.
+void scale_in_place(const Tensor& gradient) { gradient.mul_(1.5); }
+
+bool can_be_written(const Tensor& gradient) {
+  return gradient.defined() && at::has_internal_overlap(gradient) != at::MemOverlap::Yes;
+}
+
+Tensor with_gradient_scaled_in_place(Tensor x) {
+  if (!x.requires_grad()) return x;
+  x.register_hook([](const Tensor& gradient) {
+    if (can_be_written(gradient)) scale_in_place(gradient);
+  });
+  return x;
+}
+
+struct ScaleGradientInPlace : Function<ScaleGradientInPlace> {
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x * 1; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    if (can_be_written(gradients[0])) scale_in_place(gradients[0]);
+    return gradients;
+  }
+};
+
+// Both arguments get the same gradient.
+struct AddAndScaleInPlace : Function<AddAndScaleInPlace> {
+  static Tensor forward(AutogradContext*, const Tensor& x, const Tensor& y) { return x + y; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    if (can_be_written(gradients[0])) scale_in_place(gradients[0]);
+    return {gradients[0], gradients[0]};
+  }
+};
 
 enum Dimensions : uint32_t { k1 = 1, k2 = 2, k3 = 4, kAny = 7 };
 
@@ -294,6 +328,21 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
+    // Users' code that writes into its gradient, beside what shares that (see writes_gradients()).
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x * 2))},
+    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x.view_as(x)))},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(ScaleGradientInPlace::apply(x))},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(AddAndScaleInPlace::apply(x, x.sin()))},
+    {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(x + with_gradient_scaled_in_place(x * 0.5))},
+    {kAny, kFresh, Shape::kSquare, Shape::kSquare,
+     GPIPE_EXPRESSION(with_gradient_scaled_in_place(at::matmul(x, a)) +
+                      at::matmul(at::ones_like(x), b))},
+    {kAny, kFresh, Shape::kSquare, Shape::kSquare,
+     GPIPE_EXPRESSION(at::matmul(at::ones_like(x), b) +
+                      with_gradient_scaled_in_place(at::matmul(x, a)))},
+    {kAny, kFresh, Shape::kSquare, Shape::kSample,
+     GPIPE_EXPRESSION(ScaleGradientInPlace::apply(at::matmul(x, a)) +
+                      with_gradient_scaled_in_place(at::ones_like(x) * b))},
 };
 
 // Expressions that consume another value `s`.
@@ -343,6 +392,8 @@ const Entry kExtras[] = {
     {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.narrow(-1, 0, 2))},
     {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.view_as(x))},
     {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(x.detach())},
+    {kAny, kAlias, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x.view_as(x)))},
+    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(ScaleGradientInPlace::apply(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.detach() * 2)},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.flatten(1).mean(1, true))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x > 0)},

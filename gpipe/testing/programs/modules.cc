@@ -437,17 +437,19 @@ Layer with_frozen_parameters(Layer layer, bool all) {
   return layer;
 }
 
-Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale) {
-  layer.text +=
-      scale ? " /* hooks on parameters: count, halve */" : " /* hooks on parameters: count */";
-  layer.make = [make = std::move(layer.make), counter, scale](Workshop& workshop) {
+Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_place) {
+  layer.text += in_place ? " /* hooks on parameters: count, halve in place */"
+                : scale  ? " /* hooks on parameters: count, halve */"
+                         : " /* hooks on parameters: count */";
+  layer.make = [make = std::move(layer.make), counter, scale, in_place](Workshop& workshop) {
     nn::AnyModule module = make(workshop);
     auto& count = workshop.counters[counter];
     if (!count) count = std::make_shared<std::atomic<int64_t>>(0);
     for (const Tensor& parameter : module.ptr()->parameters()) {
       if (!parameter.requires_grad()) continue;
-      parameter.register_hook([count = count, scale](const Tensor& gradient) {
+      parameter.register_hook([count = count, scale, in_place](const Tensor& gradient) {
         ++*count;
+        if (in_place) return gradient.mul_(0.5);
         return scale ? gradient * 0.5 : gradient;
       });
     }

@@ -27,6 +27,18 @@ bool allowed(const std::string& text, const std::vector<std::string>& without) {
   });
 }
 
+// Whether users' code in it writes into the gradient of a value.
+bool writes_gradients(const Layer& layer) {
+  return !allowed(layer.text,
+                  {"gradient_scaled_in_place", "ScaleGradientInPlace", "AddAndScaleInPlace"});
+}
+
+// Whether a parameter in it may get a view of its result's gradient, for one row. LibTorch lets
+// .grad have that memory, where users' code may write later (docs/exactness.md).
+bool gives_views_of_gradients(const Layer& layer) {
+  return !allowed(layer.text, {"a.unsqueeze(0)", "b.unsqueeze(0)", ").unsqueeze(0)"});
+}
+
 Tensors clones(const Tensors& tensors) {
   Tensors result;
   for (const Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.clone() : tensor);
@@ -77,6 +89,10 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
                 const std::vector<std::string>& without) {
   std::optional<Draw> draw = drawer(state, random);
   if (!draw || !allowed(draw->layer.text, without)) return false;
+  for (const Layer& layer : program.layers) {
+    if (writes_gradients(layer) && gives_views_of_gradients(draw->layer)) return false;
+    if (writes_gradients(draw->layer) && gives_views_of_gradients(layer)) return false;
+  }
   std::optional<Trial> trial = tried(draw->layer, state);
   if (!trial) return false;
   const bool trainable = state.trainable;
@@ -89,7 +105,10 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
     last = with_frozen_parameters(last, once_in(random, 2));
     state.trainable = trainable;
   } else if (once_in(random, 8) && allowed("hook", without)) {
-    last = with_parameter_hooks(last, state.next_number++, once_in(random, 2));
+    const bool scale = once_in(random, 2);
+    // Gradients of modules' parameters are in memory of their own.
+    const bool in_place = scale && drawer == draw_module && once_in(random, 2);
+    last = with_parameter_hooks(last, state.next_number++, scale, in_place);
   }
   return true;
 }
@@ -209,6 +228,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                   : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
+  // What they write must not show where others wait.
+  if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
   program.train = !once_in(random, program.forward_only() ? 2 : 10);
 
   program.chunks = pick(random, 1, 5);
