@@ -206,7 +206,8 @@ def grid(table):
             line = []
             if index == 0:
                 line.append(Cell(experiment, header="row", rowspan=len(rows)))
-            line.append(Cell("", "origin", origin=row["origin"], aside=way_not_gone(row) or disturbed(row), notes=marks))
+            aside = way_not_gone(row) or disturbed(row)
+            line.append(Cell("", "origin", origin=row["origin"], aside=aside, notes=marks))
             for column in columns:
                 line += _cells(row, rows, index, column)
             body.append(line)
