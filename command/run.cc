@@ -9,6 +9,7 @@
 
 #include "command/command_line.h"
 #include "command/interrupt.h"
+#include "command/wait_policy.h"
 
 namespace gpipe::command {
 
@@ -28,6 +29,7 @@ bool is_out_of_memory(const std::exception& error) {
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<std::function<int()>()>& prepare) {
+  start_with_sleeping_threads(argc, argv);
   const auto refuse = [](const std::exception& error, int code) {
     std::cerr << "error: " << message_of(error) << std::endl;
     return code;

@@ -23,6 +23,9 @@ bool is_out_of_memory(const std::exception& error);
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
 //
+// Called first in main: it may start the program once more (wait_policy.h), and whatever was done
+// before is done again then.
+//
 // Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for anything else that
 // `prepare` or the work throws, and if the answer to --help, or what a work that went well has
 // printed, cannot be written.

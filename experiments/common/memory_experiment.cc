@@ -215,6 +215,13 @@ RunVariant runner(const std::string& name, Settings settings, const CommonFlags&
   };
 }
 
+// Whether settings of its rows were not published.
+bool assumes(const MemoryExperiment& experiment) {
+  return std::any_of(
+      experiment.variants.begin(), experiment.variants.end(),
+      [](const MemoryVariant& variant) { return variant.note.rfind("assumed: ", 0) == 0; });
+}
+
 // What would be ignored.
 void check(const CommonFlags& flags) {
   if (flags.epochs) {
@@ -280,8 +287,10 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
       });
   if (has_way(plan.variants, Origin::kPlanned)) {
     plan.remarks.push_back(absl::StrFormat(
-        "Planned: the published network and settings on the meta device; bytes that LibTorch's "
+        "Planned: the published network%s on the meta device; bytes that LibTorch's "
         "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
+        assumes(experiment) ? ", with settings that are partly assumed (see the notes),"
+                            : " and settings",
         gib(kP40Bytes)));
   }
   if (has_way(plan.variants, Origin::kMeasured)) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <iostream>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -66,6 +67,17 @@ Report report_of(const Plan& plan, const std::vector<Result>& results) {
   return report;
 }
 
+// The order in which they run. Planned and simulated rows take seconds: measured ones come last, so
+// that whoever has no time for all of them, or stops, still gets those.
+std::vector<std::size_t> cheapest_first(const std::vector<Variant>& variants) {
+  std::vector<std::size_t> order(variants.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t index) {
+    return variants[index].way != Origin::kMeasured;
+  });
+  return order;
+}
+
 int run_plan(const Plan& plan, const std::string& command) {
   command::InterruptScope interrupt;
   RunContext context;
@@ -76,16 +88,21 @@ int run_plan(const Plan& plan, const std::string& command) {
 
   const ReportSource source = {plan.name, plan.edition, command, describe_machine()};
   std::vector<Result> results;
-  std::string unwritten;
-  bool failed = false;
   for (const Variant& variant : plan.variants) {
     Outcome& outcome = results.emplace_back(Result{variant.name, {}}).outcome;
     outcome.way = variant.way;
-    if (!variant.refusal.empty()) {
-      outcome.note = variant.refusal;
-    } else if (interrupt.requested()) {
+    // What a JSON says of it that is written before its turn, by a program that then crashes.
+    outcome.note = variant.refusal.empty() ? "its turn had not come" : variant.refusal;
+  }
+  std::string unwritten;
+  bool failed = false;
+  for (const std::size_t index : cheapest_first(plan.variants)) {
+    const Variant& variant = plan.variants[index];
+    Outcome& outcome = results[index].outcome;
+    if (variant.refusal.empty() && interrupt.requested()) {
       outcome.note = "stopped before it began";
-    } else {
+    } else if (variant.refusal.empty()) {
+      outcome.note.clear();
       run_variant(variant, context, outcome, failed);
     }
     if (plan.json.empty()) continue;

@@ -45,10 +45,11 @@ struct Plan {
 };
 
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
-// be done, runs the variants one after another and prints the table. A variant that fails is
-// labeled so, with "out of memory" where it was that, and the others still run. After Ctrl-C the
-// running variant is stopped and the others are not started. The JSON is written after each
-// variant, so that a later crash loses nothing.
+// be done, runs the variants one after another (those that are not measured first, for they take
+// seconds) and prints the table, whose rows keep the plan's order. A variant that fails is labeled
+// so, with "out of memory" where it was that, and the others still run. After Ctrl-C the running
+// variant is stopped and the others are not started. The JSON is written after each variant, so
+// that a later crash loses nothing.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the first step belongs there.

@@ -142,10 +142,9 @@ TEST_F(ProgramTest, OneRowForEveryWay) {
          outcome.figures["rate"] = 7;
        }});
   EXPECT_EQ(run(), 0);
-  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured              1.00"),
-                                HasSubstr("first       not run (simulated)      -"),
-                                HasSubstr("second      simulated             7.00"),
-                                HasSubstr("first (simulated): no profile")));
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured    1.00"),
+                                HasSubstr("second      simulated   7.00"),
+                                HasSubstr("\nNot run: first (simulated): no profile\n")));
 }
 
 TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
@@ -164,6 +163,34 @@ TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
               AllOf(HasSubstr("first       interrupted   1.00"),
                     HasSubstr("second: stopped before it began"), HasSubstr("--resume goes on")));
   EXPECT_EQ(json()["rows"][0]["origin"], "interrupted");
+}
+
+// Who runs out of time in the first measured row has all rows that cost nothing.
+TEST_F(ProgramTest, WhatIsNotMeasuredRunsFirst) {
+  std::string order;
+  const auto cheap = [&](const char* name, Origin way) {
+    plan_.variants.push_back(
+        {name, way, "", [&order, name, way](Outcome& outcome, const RunContext&) {
+           order += std::string(name) + " " + to_text(way) + ", ";
+           outcome.origin = way;
+           outcome.figures["rate"] = 7;
+         }});
+  };
+  add("first", 1, [&] {
+    order += "first measured, ";
+    std::raise(SIGINT);
+  });
+  cheap("first", Origin::kSimulated);
+  add("second", 2);
+  cheap("second", Origin::kPlanned);
+  EXPECT_EQ(run(), 130);
+  EXPECT_EQ(order, "first simulated, second planned, first measured, ");
+  const Json rows = json()["rows"];
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0]["way"], "measured") << "the table keeps the plan's order";
+  EXPECT_EQ(rows[1]["origin"], "simulated");
+  EXPECT_EQ(rows[2]["note"], "stopped before it began");
+  EXPECT_EQ(rows[3]["origin"], "planned");
 }
 
 TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNoFailure) {
@@ -203,8 +230,10 @@ TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
   add("first", 1);
   plan_.variants.push_back(
       {"second", Origin::kMeasured, "", [](Outcome&, const RunContext&) { std::_Exit(77); }});
+  add("third", 3);
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(77), "");
   EXPECT_EQ(json()["rows"][0]["origin"], "measured");
+  EXPECT_EQ(json()["rows"][2]["note"], "its turn had not come");
 }
 
 TEST_F(ProgramTest, WrongUsageEndsWith2AndErrorsWith1) {

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "command/wrap.h"
@@ -124,26 +127,30 @@ std::string published_of(const PublishedRow& row, const Column& column, const st
   return figure == figures->second.end() ? "" : figure->second;
 }
 
+// Whether its figures can be compared with the published ones. It holds for a row that was to be
+// planned and failed, too: the published figure stands beside it.
+bool of_published_size(const Outcome& outcome) {
+  if (outcome.origin == Origin::kPublished || outcome.way != Origin::kMeasured) return true;
+  return outcome.settings.value("scale", "") == "full" && !outcome.settings.contains("changed");
+}
+
 // Our figure as a multiple of the published one.
 std::optional<double> compare(const PublishedRow& row, const Outcome& outcome,
                               const Column& column) {
-  const Json& settings = outcome.settings;
-  const bool another = outcome.way == Origin::kMeasured &&
-                       (settings.value("scale", "") != "full" || settings.contains("changed"));
-  if (column.compared_with.empty() || another) return std::nullopt;
+  if (column.compared_with.empty() || !of_published_size(outcome)) return std::nullopt;
   const std::optional<double> ours = figure_of(outcome, column);
   const std::optional<double> theirs = number(published_of(row, column, column.compared_with));
   if (!ours || !theirs || *theirs == 0) return std::nullopt;
   return *ours / *theirs;
 }
 
-using Line = std::vector<std::string>;
+using Cells = std::vector<std::string>;
 
 // Columns of a table that stay together, with the heading that they share (may be empty).
 struct Group {
   std::string heading;
-  std::vector<Line> columns;  // [column][line], the first line its own heading
-  bool right = true;          // aligned
+  std::vector<Cells> columns;  // [column][line], the first line its own heading
+  bool right = true;           // aligned
 
   std::size_t width(std::size_t column) const {
     std::size_t width = 0;
@@ -170,8 +177,8 @@ std::string trim_right(std::string text) {
   return text;
 }
 
-// The groups side by side.
-std::string block(const std::vector<Group>& groups) {
+// The groups side by side, with an empty line before each of the lines `gaps`.
+std::string block(const std::vector<Group>& groups, const std::vector<std::size_t>& gaps) {
   const std::string between = "   ";
   std::string headings;
   std::size_t width = 0;
@@ -183,6 +190,7 @@ std::string block(const std::vector<Group>& groups) {
   std::string text = trim_right(headings) + "\n";
   const std::size_t lines = groups.at(0).columns.at(0).size();
   for (std::size_t l = 0; l < lines; ++l) {
+    if (std::count(gaps.begin(), gaps.end(), l) > 0) text += "\n";
     std::string line;
     for (const Group& group : groups) {
       if (&group != &groups.front()) line += between;
@@ -265,6 +273,9 @@ Report::Report(PublishedTable table, std::vector<Result> results) : table_(std::
       if (!is_way(outcome.origin) && rows_.size() - first > 1) {
         rows_[r].label += " (" + gpipe::experiments::to_text(outcome.way) + ")";
       }
+      if (is_way(outcome.origin) && outcome.settings.value("disturbed", false)) {
+        rows_[r].label += " (disturbed)";
+      }
     }
   }
   if (table_.ratio.empty()) return;
@@ -278,19 +289,76 @@ Report::Report(PublishedTable table, std::vector<Result> results) : table_(std::
   for (Row& row : rows_) {
     const auto reference = references.find(row.outcome.way);
     if (reference == references.end() || !is_way(row.outcome.origin)) continue;
-    row.outcome.figures[table_.ratio] = row.outcome.figures.at(table_.of) / reference->second;
+    const double ratio = row.outcome.figures.at(table_.of) / reference->second;
+    const auto cores = row.outcome.settings.value("cores", int64_t{0});
+    if (row.outcome.way == Origin::kMeasured && cores > 0 && ratio > static_cast<double>(cores)) {
+      row.outcome.note += absl::StrFormat(
+          "; its ratio to %s is left out: it is more than %d, the number of the cores, so it says "
+          "something of other work on them, or of what a step costs beside the layers",
+          table_.reference, cores);
+      continue;
+    }
+    row.outcome.figures[table_.ratio] = ratio;
   }
 }
 
 void Report::add_remark(const std::string& remark) { remarks_.push_back(remark); }
 
+std::vector<Report::Line> Report::lines() const {
+  std::vector<Line> lines;
+  for (std::size_t published = 0; published < table_.rows.size(); ++published) {
+    const std::size_t first = lines.size();
+    for (const Row& row : rows_) {
+      // What was not run has its note and nothing to show.
+      if (row.published != published || row.outcome.origin == Origin::kNotRun) continue;
+      lines.push_back({published, &row, row.outcome.way, row.label});
+    }
+    const auto comparable = [](const Line& line) { return of_published_size(line.row->outcome); };
+    if (std::none_of(lines.begin() + static_cast<std::ptrdiff_t>(first), lines.end(), comparable) &&
+        !table_.rows[published].figures.empty()) {
+      lines.push_back({published, nullptr, Origin::kPublished,
+                       gpipe::experiments::to_text(Origin::kPublished)});
+    }
+  }
+  const auto group_of = [](const Line& line) {
+    if (line.row != nullptr && line.row->outcome.origin == Origin::kPublished) return 0;
+    const Origin ways[] = {Origin::kPublished, Origin::kPlanned, Origin::kSimulated,
+                           Origin::kMeasured};
+    return static_cast<int>(std::find(std::begin(ways), std::end(ways), line.way) -
+                            std::begin(ways));
+  };
+  std::stable_sort(lines.begin(), lines.end(),
+                   [&](const Line& a, const Line& b) { return group_of(a) < group_of(b); });
+  for (std::size_t l = 1; l < lines.size(); ++l) {
+    lines[l].begins_group = group_of(lines[l]) != group_of(lines[l - 1]);
+  }
+  return lines;
+}
+
+std::string Report::published_in(const Line& line, const Column& column, const std::string& source,
+                                 const std::vector<Line>& lines) const {
+  const std::string text = published_of(table_.rows[line.published], column, source);
+  if (line.row == nullptr) return text;
+  if (!of_published_size(line.row->outcome)) return "";
+  if (figure_of(line.row->outcome, column)) return text;
+  // Where another line of the experiment has the figure, it stands there.
+  const bool elsewhere = std::any_of(lines.begin(), lines.end(), [&](const Line& other) {
+    return other.published == line.published && other.row != nullptr &&
+           of_published_size(other.row->outcome) && figure_of(other.row->outcome, column);
+  });
+  return elsewhere ? "" : text;
+}
+
 std::string Report::to_text(std::size_t columns) const {
+  const std::vector<Line> lines = this->lines();
   Group first;
   first.right = false;
   first.columns = {{"experiment"}, {"origin"}};
-  for (const Row& row : rows_) {
-    first.columns[0].push_back(table_.rows[row.published].experiment);
-    first.columns[1].push_back(row.label);
+  std::vector<std::size_t> gaps;
+  for (std::size_t l = 0; l < lines.size(); ++l) {
+    first.columns[0].push_back(table_.rows[lines[l].published].experiment);
+    first.columns[1].push_back(lines[l].label);
+    if (lines[l].begins_group) gaps.push_back(l + 1);
   }
   std::vector<std::vector<Group>> blocks;
   std::size_t width = 0;
@@ -298,26 +366,28 @@ std::string Report::to_text(std::size_t columns) const {
     Group group;
     group.heading = column.heading;
     group.columns = {{"ours"}};
-    for (const Row& row : rows_) {
-      const std::optional<double> ours = figure_of(row.outcome, column);
+    for (const Line& line : lines) {
+      const std::optional<double> ours =
+          line.row == nullptr ? std::nullopt : figure_of(line.row->outcome, column);
       group.columns[0].push_back(ours ? three_digits(*ours) : "-");
     }
     for (const std::string& source : column.sources) {
-      Line line = {source};
-      for (const Row& row : rows_) {
-        const std::string published = published_of(table_.rows[row.published], column, source);
-        line.push_back(published.empty() ? "-" : published);
+      Cells cells = {source};
+      for (const Line& line : lines) {
+        const std::string published = published_in(line, column, source, lines);
+        cells.push_back(published.empty() ? "-" : published);
       }
-      group.columns.push_back(std::move(line));
+      group.columns.push_back(std::move(cells));
     }
     if (!column.compared_with.empty()) {
-      Line line = {"ours/" + column.compared_with};
-      for (const Row& row : rows_) {
+      Cells cells = {"ours/" + column.compared_with};
+      for (const Line& line : lines) {
         const std::optional<double> ratio =
-            compare(table_.rows[row.published], row.outcome, column);
-        line.push_back(ratio ? three_digits(*ratio) : "-");
+            line.row == nullptr ? std::nullopt
+                                : compare(table_.rows[line.published], line.row->outcome, column);
+        cells.push_back(ratio ? three_digits(*ratio) : "-");
       }
-      group.columns.push_back(std::move(line));
+      group.columns.push_back(std::move(cells));
     }
     if (blocks.empty() || width + 3 + group.width() > columns) {
       blocks.push_back({first});
@@ -328,28 +398,39 @@ std::string Report::to_text(std::size_t columns) const {
   }
 
   std::string text = paragraph(table_.title, columns);
-  for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups);
+  for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups, gaps);
 
-  // A note that several rows share is shown once.
-  std::vector<std::pair<std::string, std::vector<std::string>>> notes;
-  for (const Row& row : rows_) {
-    const std::string& note = row.outcome.note;
-    if (note.empty()) continue;
-    std::string name = table_.rows[row.published].experiment;
-    if (row.outcome.way != Origin::kMeasured) {
-      name += " (" + gpipe::experiments::to_text(row.outcome.way) + ")";
-    }
-    const auto same =
-        std::find_if(notes.begin(), notes.end(), [&](const auto& n) { return n.first == note; });
-    if (same == notes.end()) {
-      notes.push_back({note, {name}});
-    } else {
-      same->second.push_back(name);
+  // A note that several rows share is shown once. Those of rows that the table leaves out come
+  // last.
+  struct Note {
+    std::string text;
+    bool not_run;
+    std::vector<std::string> rows;
+  };
+  std::vector<Note> notes;
+  for (const bool not_run : {false, true}) {
+    for (const Row& row : rows_) {
+      const std::string& note = row.outcome.note;
+      if (note.empty() || (row.outcome.origin == Origin::kNotRun) != not_run) continue;
+      std::string name = table_.rows[row.published].experiment;
+      if (row.outcome.way != Origin::kMeasured) {
+        name += " (" + gpipe::experiments::to_text(row.outcome.way) + ")";
+      }
+      const auto same = std::find_if(notes.begin(), notes.end(), [&](const Note& other) {
+        return other.text == note && other.not_run == not_run;
+      });
+      if (same == notes.end()) {
+        notes.push_back({note, not_run, {name}});
+      } else {
+        same->rows.push_back(name);
+      }
     }
   }
   if (!notes.empty()) text += "\n";
-  for (const auto& [note, rows] : notes) {
-    text += paragraph(absl::StrJoin(rows, ", ") + ": " + note, columns);
+  for (const Note& note : notes) {
+    text += paragraph(
+        (note.not_run ? "Not run: " : "") + absl::StrJoin(note.rows, ", ") + ": " + note.text,
+        columns);
   }
   if (!remarks_.empty()) text += "\n";
   for (const std::string& remark : remarks_) text += paragraph(remark, columns);

@@ -49,7 +49,10 @@ struct Outcome {
   Origin way = Origin::kMeasured;
   std::map<std::string, double> figures;  // by Column::key
   std::string note;                       // what was run, or why nothing was
-  // For the JSON: the settings (batch size, balance, ...), and the results of each epoch.
+  // For the JSON: the settings (batch size, balance, ...), and the results of each epoch. Of the
+  // settings the report reads "scale", "changed", "cores" (those that a measured row on the CPU
+  // had: a ratio above it is left out, with a note) and "disturbed" (true: other work ran, and the
+  // row's label says so).
   Json settings = Json::object();
   Json epochs = Json::array();
 };
@@ -112,6 +115,11 @@ class Report {
   // A line below the table, such as the machine that measured it.
   void add_remark(const std::string& remark);
 
+  // The rows grouped by way: published, planned, simulated, measured. Published figures stand
+  // beside rows of the published size only; an experiment that has none of these has a line of its
+  // own for them, labeled published. What was not run stands below, with its note. The JSON has all
+  // rows.
+  //
   // Aligned for a fixed-width font, in at most `columns` columns if a single figure fits them:
   // figures that do not fit side by side go below each other. "-" where there is no figure. Notes
   // and remarks follow, wrapped. Ends with a newline.
@@ -126,12 +134,24 @@ class Report {
   std::string to_json(const ReportSource& source = {}) const;
 
  private:
-  // A line of the table.
   struct Row {
     std::size_t published;  // the number of its row in the table
     Outcome outcome;
     std::string label;  // its origin, with its way where that is not the same
   };
+  // A line of the text's table.
+  struct Line {
+    std::size_t published;
+    const Row* row;  // null: published figures only
+    Origin way;
+    std::string label;
+    bool begins_group = false;
+  };
+
+  std::vector<Line> lines() const;
+  // What is shown beside it of a source; empty: nothing.
+  std::string published_in(const Line& line, const Column& column, const std::string& source,
+                           const std::vector<Line>& lines) const;
 
   PublishedTable table_;
   std::vector<Row> rows_;

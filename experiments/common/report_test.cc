@@ -14,6 +14,7 @@ namespace gpipe::experiments {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 PublishedTable table() {
@@ -76,15 +77,17 @@ TEST(Report, TextIsATableWithThePublishedFiguresBeside) {
 experiment  origin        ours           them  others   ours  them       ours
 -----------------------------------------------------------------------------
 reference   published        -              -      22      -     -          -
-plain       measured      13.1  out of memory       -    200    2×       1.00
-pipeline    measured      11.3     21.99±0.13       -   2559     -       12.8
+plain       published        -  out of memory       -      -    2×          -
+pipeline    published        -     21.99±0.13       -      -     -          -
+
+plain       measured      13.1              -       -    200     -       1.00
+pipeline    measured      11.3              -       -   2559     -       12.8
 deep        interrupted   10.0              -       -   1.00     -          -
-wide        not run          -              -       -      -     -          -
 
 reference: run by others
 plain, pipeline: small net
 deep: stopped after epoch 1 of 3
-wide: not asked for (--experiment)
+Not run: wide: not asked for (--experiment)
 
 on two cores
 )");
@@ -136,6 +139,62 @@ TEST(Report, OnlyWhatWasMeasuredAtFullScaleIsCompared) {
   EXPECT_TRUE(ratio("full").is_null());
   changed = false;
   EXPECT_TRUE(ratio("smoke").is_null());
+}
+
+// A toy's 0.0143 GiB beside a published 20.3 would be read as a result.
+TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
+  PublishedTable plain = table();
+  plain.rows.resize(3);
+  plain.ratio.clear();
+  const auto text = [&](const char* scale) {
+    Outcome outcome = measured(12, 3);
+    outcome.settings["scale"] = scale;
+    return Report(plain, {{"pipeline", outcome}}).to_text(120);
+  };
+  EXPECT_THAT(text("full"), HasSubstr("pipeline    measured    12.0     21.99±0.13"));
+  EXPECT_THAT(text("full"), Not(HasSubstr("pipeline    published")));
+  EXPECT_THAT(text("smoke"), HasSubstr("pipeline    published      -     21.99±0.13"));
+  EXPECT_THAT(text("smoke"), HasSubstr("pipeline    measured    12.0              -"));
+  // Of two rows of the published size, beside that which has the figure.
+  Outcome planned;
+  planned.origin = planned.way = Origin::kPlanned;
+  planned.figures["error"] = 5;
+  Outcome simulated;
+  simulated.origin = simulated.way = Origin::kSimulated;
+  simulated.figures["rate"] = 7;
+  const std::string both =
+      Report(plain, {{"plain", simulated}, {"plain", planned}, {"plain", measured(1, 2)}})
+          .to_text(120);
+  EXPECT_THAT(both, HasSubstr("plain       planned     5.00  out of memory       -      -     -"));
+  EXPECT_THAT(both, HasSubstr("plain       simulated      -              -       -   7.00    2×"));
+  EXPECT_THAT(both, HasSubstr("plain       measured    1.00              -       -   2.00     -"));
+}
+
+// Two cores cannot make anything 16 times as fast.
+TEST(Report, ARatioAboveTheCoresIsLeftOut) {
+  const auto on = [](double rate, int cores) {
+    Outcome outcome = measured(1, rate);
+    if (cores > 0) outcome.settings["cores"] = cores;
+    return outcome;
+  };
+  const Report report(
+      table(),
+      {{"plain", on(31, 2)}, {"pipeline", on(63, 2)}, {"deep", on(61, 2)}, {"wide", on(496, 0)}});
+  const Json rows = Json::parse(report.to_json())["rows"];
+  const auto ratio = [&](int row) { return rows[row]["figures"]["speed_up"]["ours"]; };
+  EXPECT_EQ(ratio(1), 1.0);
+  EXPECT_TRUE(ratio(2).is_null());
+  EXPECT_THAT(rows[2]["note"].get<std::string>(),
+              HasSubstr("small net; its ratio to plain is left out: it is more than 2"));
+  EXPECT_DOUBLE_EQ(ratio(3).get<double>(), 61.0 / 31);
+  EXPECT_DOUBLE_EQ(ratio(4).get<double>(), 16) << "on GPUs, say: there is no such bound";
+}
+
+TEST(Report, ARowThatOtherWorkDisturbedSaysSo) {
+  Outcome disturbed = measured(1, 2);
+  disturbed.settings["disturbed"] = true;
+  EXPECT_THAT(Report(table(), {{"plain", disturbed}}).to_text(120),
+              HasSubstr("plain       measured (disturbed)  "));
 }
 
 TEST(Report, NoRatioWithoutItsReference) {
@@ -197,22 +256,22 @@ TEST(Report, ARowForEveryWayWithARatioOfItsOwn) {
                             {"deep", refused}});
   EXPECT_EQ(report.to_text(120), R"(Accuracy: ours beside theirs
 
-                                  top-1 error (%)               images/s                speed-up
-experiment  origin                ours           them  others   ours  them  ours/them    ours  them  ours/them
---------------------------------------------------------------------------------------------------------------
-reference   published                -              -      22      -     -          -       -     -          -
-plain       simulated                -  out of memory       -   3.00    2×       1.50    1.00     -          -
-plain       measured              1.00  out of memory       -   10.0    2×          -    1.00     -          -
-pipeline    measured              1.00     21.99±0.13       -   20.0     -          -    2.00  1.6×          -
-pipeline    simulated                -     21.99±0.13       -   4.80     -          -    1.60  1.6×       1.00
-deep        measured              1.00              -       -   5.00     -          -   0.500     -          -
-deep        not run (simulated)      -              -       -      -     -          -       -     -          -
-wide        not run                  -              -       -      -     -          -       -     -          -
+                        top-1 error (%)               images/s                speed-up
+experiment  origin      ours           them  others   ours  them  ours/them    ours  them  ours/them
+----------------------------------------------------------------------------------------------------
+reference   published      -              -      22      -     -          -       -     -          -
+
+plain       simulated      -  out of memory       -   3.00    2×       1.50    1.00     -          -
+pipeline    simulated      -     21.99±0.13       -   4.80     -          -    1.60  1.6×       1.00
+
+plain       measured    1.00              -       -   10.0     -          -    1.00     -          -
+pipeline    measured    1.00              -       -   20.0     -          -    2.00     -          -
+deep        measured    1.00              -       -   5.00     -          -   0.500     -          -
 
 reference: run by others
 plain, pipeline, deep: small net
-deep (simulated): no profile
-wide: not asked for (--experiment)
+Not run: deep (simulated): no profile
+Not run: wide: not asked for (--experiment)
 )");
   const Json json = Json::parse(report.to_json({"speed", "2019-06", "run", "here"}));
   EXPECT_EQ(json["name"], "speed");

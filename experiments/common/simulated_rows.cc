@@ -13,20 +13,10 @@
 #include "experiments/common/layer_costs.h"
 
 namespace gpipe::experiments {
-namespace {
-
-std::string text(const SimulatedMachine& machine) {
-  const std::string bandwidth =
-      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit";
-  return absl::StrFormat("Links: %s, %g us; %g us for each action", bandwidth,
-                         machine.latency * 1e6, machine.overhead * 1e6);
-}
-
-}  // namespace
-
 struct SimulatedRows::State {
   SpeedExperiment experiment;
   SimulatedMachine machine;
+  balance::NominalDevice nominal;
   SpeedNetwork network;
   LayerCosts costs;
   std::string device;            // of the profile; empty: none was measured
@@ -115,10 +105,11 @@ SimulatedRows::SimulatedRows(const SpeedExperiment& experiment, const Simulation
     : state_(std::make_shared<State>()) {
   state_->experiment = experiment;
   state_->machine = settings.machine;
+  state_->nominal = settings.device;
   state_->network = experiment.network(Scale::kFull);
   if (settings.profile.empty()) {
     state_->costs =
-        nominal_costs(state_->network.model.make, state_->network.model.row, tesla_p40());
+        nominal_costs(state_->network.model.make, state_->network.model.row, settings.device);
     return;
   }
   const balance::SavedProfile saved =
@@ -133,14 +124,17 @@ std::string SimulatedRows::remark() const {
   const std::string costs =
       state.device.empty()
           ? absl::StrFormat(
-                "FLOPs and bytes at the speeds of a Tesla P40, multiplied by one factor with "
+                "FLOPs and bytes at the speeds of a Tesla P40 (%s), multiplied by one factor with "
                 "which %s has the %g samples/s %s",
-                state.experiment.reference, state.experiment.reference_throughput,
-                state.experiment.reference_source)
+                to_text(state.nominal), state.experiment.reference,
+                state.experiment.reference_throughput, state.experiment.reference_source)
           : "those of " + state.device + " (--profile)";
-  return "Simulated: published network, sizes and schedule, without the optimizer's step. Layers' "
-         "times: " +
-         costs + ". " + text(state.machine) + ".";
+  return (state.experiment.assumed.empty()
+              ? "Simulated: published network, sizes and schedule, "
+              : "Simulated: published network; sizes, balances and schedule are assumed (see the "
+                "notes); ") +
+         std::string("without the optimizer's step. Layers' times: ") + costs + ". " +
+         to_text(state.machine) + ".";
 }
 
 RunVariant SimulatedRows::row(const std::string& variant) const {

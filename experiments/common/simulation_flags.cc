@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "command/files.h"
 #include "experiments/common/flags.h"
+#include "experiments/common/layer_costs.h"
 #include "meta/meta_scope.h"
 
 ABSL_FLAG(
@@ -23,6 +24,14 @@ ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhe
           "Simulate with so many seconds that a partition's forward or backward takes beside its "
           "layers.");
 
+ABSL_FLAG(double, device_flops, gpipe::experiments::tesla_p40().flops_per_second,
+          "Count the layers' times, without a profile, for a device of so many FLOPs per second. "
+          "(A Tesla P40's by its data sheet if not given, as the next one.)");
+ABSL_FLAG(double, device_bandwidth, gpipe::experiments::tesla_p40().bytes_per_second,
+          "The same: bytes per second of the device's memory.");
+ABSL_FLAG(double, operator_overhead, gpipe::experiments::tesla_p40().seconds_per_operator,
+          "The same: seconds that each operator takes beside its FLOPs and bytes.");
+
 namespace gpipe::experiments {
 namespace {
 
@@ -30,6 +39,12 @@ double seconds_flag(const char* flag, double value) {
   if (std::isfinite(value) && value >= 0) return value;
   throw std::invalid_argument(
       absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
+}
+
+double speed_flag(const char* flag, double value) {
+  if (std::isfinite(value) && value > 0) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%g: give a finite number above 0", flag, value));
 }
 
 }  // namespace
@@ -40,11 +55,35 @@ SimulationSettings simulation_flags() {
   settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
   settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
   settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));
+  settings.device.flops_per_second = speed_flag("device_flops", absl::GetFlag(FLAGS_device_flops));
+  settings.device.bytes_per_second =
+      speed_flag("device_bandwidth", absl::GetFlag(FLAGS_device_bandwidth));
+  settings.device.seconds_per_operator =
+      seconds_flag("operator_overhead", absl::GetFlag(FLAGS_operator_overhead));
+  const std::string counted =
+      first_given({"device_flops", "device_bandwidth", "operator_overhead"});
+  if (!settings.profile.empty() && !counted.empty()) {
+    throw std::invalid_argument(counted + " is for times that are counted; --profile has measured");
+  }
   return settings;
 }
 
 std::string given_simulation_flag() {
-  return first_given({"profile", "link_bandwidth", "link_latency", "action_overhead"});
+  return first_given({"profile", "link_bandwidth", "link_latency", "action_overhead",
+                      "device_flops", "device_bandwidth", "operator_overhead"});
+}
+
+std::string to_text(const SimulatedMachine& machine) {
+  const std::string bandwidth =
+      machine.bandwidth > 0 ? absl::StrFormat("%g GB/s", machine.bandwidth / 1e9) : "no limit";
+  return absl::StrFormat("Links: %s, %g us; %g us for each action", bandwidth,
+                         machine.latency * 1e6, machine.overhead * 1e6);
+}
+
+std::string to_text(const balance::NominalDevice& device) {
+  return absl::StrFormat("%g TFLOP/s, %g GB/s, %g us for each operator",
+                         device.flops_per_second / 1e12, device.bytes_per_second / 1e9,
+                         device.seconds_per_operator * 1e6);
 }
 
 balance::SavedProfile load_profile_of(const std::string& file, const models::NamedModel& model,

@@ -4,7 +4,9 @@
 
 #include <string>
 
+#include "balance/flops.h"
 #include "balance/profile_file.h"
+#include "experiments/common/layer_costs.h"
 #include "experiments/common/simulated_speed.h"
 #include "models/by_name.h"
 
@@ -13,14 +15,22 @@ namespace gpipe::experiments {
 struct SimulationSettings {
   std::string profile;  // a file of //balance --save_profile; empty: none
   SimulatedMachine machine;
+  // For which costs are counted where there is no profile.
+  balance::NominalDevice device = tesla_p40();
 };
 
-// --profile, --link_bandwidth, --link_latency, --action_overhead. Throws std::invalid_argument for
+// --profile, --link_bandwidth, --link_latency, --action_overhead, --device_flops,
+// --device_bandwidth, --operator_overhead. Throws std::invalid_argument for
 // values out of range.
 SimulationSettings simulation_flags();
 
 // The first of these flags that was given: "--profile". Empty: none.
 std::string given_simulation_flag();
+
+// "Links: 12 GB/s, 10 us; 10 us for each action".
+std::string to_text(const SimulatedMachine& machine);
+// "11.76 TFLOP/s, 346 GB/s, 5 us for each operator".
+std::string to_text(const balance::NominalDevice& device);
 
 // The profile in a file, of `model`, which people call `title`. Throws std::invalid_argument if it
 // cannot be read or is of another network.

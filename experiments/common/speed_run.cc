@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "experiments/common/other_load.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/stopwatch.h"
 #include "experiments/common/trace.h"
@@ -61,9 +62,11 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
   std::vector<double> throughputs;
   std::vector<double> seconds;
   Timeline timeline;
+  std::optional<OtherLoad> load;  // while what counts was measured
   trainer.module().train();
   for (int64_t number = 1; number <= options.epochs; ++number) {
     const bool counts = number > options.skip_epochs || number == options.epochs;
+    if (counts && !load && trainer.input_device().is_cpu()) load.emplace();
     const Recorded recorded = options.utilization && counts ? Recorded::kWholeSteps
                               : !options.trace.empty() && number == options.epochs
                                   ? Recorded::kLastWholeStep
@@ -93,6 +96,7 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     outcome.note += absl::StrFormat(
         "; its epochs differed by a factor of %.1f: other work disturbed it", range);
   }
+  if (load) load->note(outcome);
   trainer.observe(nullptr);
   if (options.utilization) {
     const TimeSplit split = split_time(timeline.steps(), trainer.routes());

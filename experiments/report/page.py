@@ -19,9 +19,11 @@ HERE = pathlib.Path(__file__).parent
 # In the order of the page, with what each means.
 ORIGINS = (
     ("measured", "really run, on this machine and at this scale"),
-    ("planned", "computed at the published size on the meta device, without running it"),
-    ("simulated", "the published schedule at the published size, played with profiled or calibrated costs"),
-    ("published", "the row holds published figures only: there is nothing to run for it"),
+    ("planned", "computed at the published size on the meta device, without running it; settings that were not "
+     "published are assumed, as the row's note says"),
+    ("simulated", "the published schedule at the published size, played with profiled or calibrated costs; what was "
+     "not published is assumed, too"),
+    ("published", "the row holds published figures only: ours are of another size, or there is nothing to run for it"),
     ("interrupted", "measured until it was stopped: what was reached"),
     ("failed", "tried here, and it did not work: the note says how"),
     ("not run", "not tried here: the note says why"),
@@ -130,7 +132,7 @@ def render(report):
     environment.filters["whole_flags"] = whole_flags
     views = [_view(section) for section in report.sections]
     used = {row["origin"] for section in report.sections if section.result.json and not section.rivals
-            for row in section.result.json["rows"]}
+            for _, rows in tables.with_published(section.result.json) for row in rows}
     measured = [row for section in report.sections if section.result.json and not section.rivals
                 for row in section.result.json["rows"] if row["origin"] == "measured"]
     return environment.get_template("page.html.j2").render(

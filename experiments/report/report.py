@@ -160,7 +160,7 @@ class Runner:
         self.asked = [section for section in self.sections if section.result is later]
         for index, section in enumerate(self.asked):
             label = "[{}/{}] {}".format(index + 1, len(self.asked), section.name)
-            section.result = self._one(section, label)
+            section.result = self._one(section, label, self.asked[index + 1:])
             self.console.say("{}: {}{}".format(label, section.result.state,
                                                ": " + section.result.reason if section.result.reason else
                                                " (earlier results)" if section.result.reused else
@@ -206,10 +206,11 @@ class Runner:
                 found.append("{} ({})".format(name, ", ".join(sorted(scales))))
         return ", ".join(found)
 
-    def _limits(self, minutes):
+    def _limits(self, minutes, own, later):
         """The seconds after which the next experiment is asked to stop (None: never), and those it then has to do so.
 
-        `minutes`: what is enough for it at smoke.
+        `minutes`: what is enough for it at smoke. `own`: the seconds that its rows take that are not measured, which
+        it makes first; `later`: those of the experiments after it. Both shrink together where there is no time for all.
         """
         total = self.flags.minutes
         seconds = None
@@ -219,13 +220,19 @@ class Runner:
         if total is None:
             return seconds, run.GRACE_SECONDS
         left = total * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
+        if later:
+            left = max(left - later, left * own / (own + later))
         # To stop takes time, too: else the last experiment could exceed the time for all.
         until_asked = left - min(run.GRACE_SECONDS, left / 2)
         seconds = until_asked if seconds is None else min(seconds, until_asked)
         return seconds, min(run.GRACE_SECONDS, left - seconds)
 
-    def _one(self, section, label):
-        experiment = next((e for e in self.flags.chosen if e.name == section.name), None)
+    def _experiment(self, section):
+        """Of the catalog; None for the rivals."""
+        return next((e for e in self.flags.chosen if e.name == section.name), None)
+
+    def _one(self, section, label, later):
+        experiment = self._experiment(section)
         if experiment:
             program = experiment.program
             arguments = experiment.flags(self.flags.scale, self.flags.devices, self.flags.data)
@@ -240,7 +247,8 @@ class Runner:
         without_rivals = not experiment and self.flags.rivals and earlier and rivals.lack_python(earlier.json)
         if earlier and earlier.state not in INCOMPLETE and not without_rivals:
             return earlier
-        seconds, grace = self._limits(limit)
+        seconds, grace = self._limits(limit, experiment.first if experiment else 0,
+                                      sum(e.first for e in map(self._experiment, later) if e))
         why_not = ""
         if self.interrupt.count:
             why_not = "the report was interrupted before"

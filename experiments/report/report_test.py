@@ -210,6 +210,26 @@ class Report(unittest.TestCase):
         self.assertEqual(self.limits("--minutes=5")[0], 2 * 60)
         self.assertEqual(self.limits("--minutes=60")[0], 8 * 60)
 
+    def test_time_is_kept_free_for_the_later_rows_that_cost_nothing(self):
+        def limits(minutes, *seconds):
+            found = tuple(catalog.Experiment(name, name, (), 100, first=first)
+                          for name, first in zip(("good", "bad"), seconds))
+            with mock.patch.object(catalog, "EXPERIMENTS", found), \
+                    mock.patch.object(run, "run_process", return_value=run.Ended(1, 0)) as called:
+                self.run_report("--experiments=good,bad", "--minutes={}".format(minutes))
+            return [call[0][2] + call[1]["grace"] for call in called.call_args_list]
+
+        # All but what is kept free, also for a table that has nothing but measured rows.
+        kept = 300 - report.RESERVE_SECONDS
+        for own in (20, 0):
+            first, second = limits(5, own, 90)
+            self.assertLessEqual(first, kept - 90)
+            self.assertGreater(second, kept - 60)  # the first one took no time
+        # Where it is not enough for both, each has its share.
+        first, _ = limits(1, 30, 60)
+        self.assertLessEqual(first, (60 - report.RESERVE_SECONDS) / 3)
+        self.assertGreater(first, 0)
+
     def test_without_a_python_the_rivals_are_left_out_and_come_later(self):
         program = self.root / "experiments" / "rivals" / "rivals"
         program.parent.mkdir()

@@ -89,9 +89,14 @@ def way_not_gone(row):
     return way if row["origin"] not in (way, "published", "measured") and way != "measured" else ""
 
 
+def disturbed(row):
+    """"disturbed" for a row that was measured while other work ran; its note says how much."""
+    return "disturbed" if (row.get("settings") or {}).get("disturbed") else ""
+
+
 def to_compare(row):
     """Whether it is meant to be of the published size, even if it failed or was not run."""
-    return full_size(row) or row.get("way") in ("planned", "simulated")
+    return full_size(row) or row.get("way") in ("planned", "simulated") or row["origin"] == "published"
 
 
 def ratio_key(table):
@@ -110,6 +115,25 @@ def groups(table):
     for row in table["rows"]:
         found.setdefault(row["experiment"], []).append(row)
     return list(found.items())
+
+
+def with_published(table):
+    """The same, where figures of ours that are of another size are told apart from the published ones: these have a
+    row of their own then."""
+    found = []
+    for experiment, rows in groups(table):
+        figures = [figure_of(row, key) for row in rows for key in row["figures"]]
+        both = any(is_number(ours) for ours, _ in figures) and any(published for _, published in figures)
+        if both and not any(map(to_compare, rows)):
+            figures = {key: {"ours": None, "published": {}, "compared": None} for row in rows for key in row["figures"]}
+            for row in rows:
+                for key, figure in row["figures"].items():
+                    if figure.get("published"):
+                        figures[key] = {**figure, "ours": None, "compared": None}
+            rows = [{"experiment": experiment, "origin": "published", "way": "published", "note": "", "settings": {},
+                     "figures": figures}] + rows
+        found.append((experiment, rows))
+    return found
 
 
 def without_files(command, others=()):
@@ -159,7 +183,7 @@ def columns_of(table):
 def grid(table):
     """The published table with ours beside it, as cells."""
     columns = columns_of(table)
-    by_experiment = groups(table)
+    by_experiment = with_published(table)
 
     first = [Cell("experiment", header="col", rowspan=2), Cell("how", header="col", rowspan=2)]
     second = []
@@ -182,7 +206,8 @@ def grid(table):
             line = []
             if index == 0:
                 line.append(Cell(experiment, header="row", rowspan=len(rows)))
-            line.append(Cell("", "origin", origin=row["origin"], aside=way_not_gone(row), notes=marks))
+            aside = way_not_gone(row) or disturbed(row)
+            line.append(Cell("", "origin", origin=row["origin"], aside=aside, notes=marks))
             for column in columns:
                 line += _cells(row, rows, index, column)
             body.append(line)

@@ -87,10 +87,27 @@ class Grid(unittest.TestCase):
         self.assertEqual([line[-6].text for line in body[:3]], ["", "", "95.862"])
         self.assertEqual([line[-3].text for line in body[:3]], ["", "1.000", ""])
 
-    def test_published_figures_stand_beside_measured_rows_that_are_alone(self):
+    def test_published_figures_have_a_row_of_their_own_where_ours_are_of_another_size(self):
         table = read("made_speed")
         table["rows"] = table["rows"][:1]
+        body = tables.grid(table).body
+        self.assertEqual(texts(body), [["baseline", "", "–", "95.862", "–", "–", "1.000", "1", "–"],
+                                       ["", "1003", "", "–", "1.00", "", "", "–"]])
+        self.assertEqual([line[-8].origin for line in body], ["published", "measured"])
+        self.assertEqual(len(tables.row_commands(table, "run")), 1)
+        table["rows"][0]["settings"]["scale"] = "full"
         self.assertEqual(texts(tables.grid(table).body), [["baseline", "", "1003", "95.862", "–", "1.00", "1.000", "1", "–"]])
+
+    def test_a_row_that_has_no_figure_of_ours_has_the_published_ones(self):
+        body = tables.grid(read("made_accuracy")).body
+        rows = [(line[-5].origin, line[-3].text) for line in body]
+        self.assertEqual(rows, [("published", "22.08±0.06"), ("measured", "–"), ("published", "21.99±0.13"),
+                                ("interrupted", ""), ("not run", "22.24±0.19")])
+
+    def test_a_row_that_other_work_disturbed_says_so(self):
+        table = read("made_speed")
+        table["rows"][0]["settings"]["disturbed"] = True
+        self.assertEqual([line[-8].aside for line in tables.grid(table).body[:2]], ["disturbed", ""])
 
     def test_ratios_have_three_digits(self):
         table = read("made_speed")

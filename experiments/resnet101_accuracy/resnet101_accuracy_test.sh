@@ -42,7 +42,9 @@ grep -q "^pipeline-256  *measured " "$work/whole.log" || fail "no measured row"
 grep -q "the last whole step; a step: " "$work/whole.log" || fail "where the time goes"
 grep -q '"name":"F1.0"' "$work/trace.json" || fail "no trace"
 grep -q "21.99±0.13" "$work/whole.log" || fail "no published figure"
-grep -q "^naive-128  *not run " "$work/whole.log" || fail "a row that was not run must say so"
+grep -q "^pipeline-256  *published  *- .*21.99±0.13" "$work/whole.log" ||
+  fail "a published figure must not stand beside one of another size"
+grep -q "^Not run: naive-128, " "$work/whole.log" || fail "a row that was not run must say so"
 [ "$(error_of "$work/whole.json" pipeline-256)" != None ] || fail "no error in the JSON"
 sed -n '/^ResNet-101 accuracy/,/^LibTorch/p' "$work/whole.log" | awk 'length > 82' | grep -q . &&
   fail "a line of the table is too long"

@@ -19,6 +19,7 @@
 #include "command/files.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/explain_run.h"
+#include "experiments/common/other_load.h"
 #include "experiments/common/statistics.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/training_run.h"
@@ -230,6 +231,8 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   };
 
   *context.out << "\n" << ready.name() << ": " << description << std::endl;
+  const std::optional<OtherLoad> load =
+      ready.devices.front().is_cpu() ? std::make_optional<OtherLoad>() : std::nullopt;
   const TrainingResult result = run_training(*trainer, train, validation, options, context);
   warn_of_unreadable(train, "training could not be read; others took their place");
   warn_of_unreadable(validation, "validation could not be read; they count neither way");
@@ -242,6 +245,8 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   if (result.interrupted) {
     outcome.note = absl::StrFormat("stopped after epoch %d of %d; %s", result.epochs.size(),
                                    ready.settings.epochs, outcome.note);
+  } else if (load) {
+    load->note(outcome);
   }
   if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
   if (!ready.flags.common.explain || result.interrupted) return;

@@ -39,8 +39,11 @@ for name, row in simulated.items():
     assert 0.5 < row["speed_up"]["compared"] < 2, (name, row)
 figures = rows["pipeline-2"]["figures"]
 assert figures["throughput"]["ours"] > 0 and figures["throughput"]["published"]["torchgpipe"] == 135.539
-assert abs(figures["speed_up"]["ours"] * rows["baseline"]["figures"]["throughput"]["ours"]
-           - figures["throughput"]["ours"]) < 1e-6 * figures["throughput"]["ours"]
+ratio = figures["throughput"]["ours"] / rows["baseline"]["figures"]["throughput"]["ours"]
+if ratio > rows["pipeline-2"]["settings"]["cores"]:  # what else runs here can do that; it is not shown
+    assert figures["speed_up"]["ours"] is None and "is left out" in rows["pipeline-2"]["note"], rows["pipeline-2"]
+else:
+    assert abs(figures["speed_up"]["ours"] - ratio) < 1e-6 * ratio
 assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and len(rows["baseline"]["epochs"]) == 2
 END
 python3 - "$work/trace.pipeline-2.json" <<'END' || fail "the trace"

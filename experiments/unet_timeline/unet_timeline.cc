@@ -100,12 +100,13 @@ struct Settings {
 // What simulated rows are simulated with.
 struct Simulated {
   SimulatedMachine machine;
+  balance::NominalDevice device;
   std::optional<balance::SavedProfile> profile;
 };
 
 Simulated simulated_flags() {
   const SimulationSettings flags = simulation_flags();
-  Simulated simulated = {flags.machine, std::nullopt};
+  Simulated simulated = {flags.machine, flags.device, std::nullopt};
   if (!flags.profile.empty()) {
     simulated.profile =
         load_profile_of(flags.profile, models::model_by_name("unet:5,64"), Network().name());
@@ -299,14 +300,15 @@ int64_t rows_of(const Settings& settings) {
 
 // The published network's layers on the published device, on which the plain network is as fast as
 // published.
-balance::Profile published_device(const Settings& settings, const SimulatedMachine& machine) {
+balance::Profile published_device(const Settings& settings, const Simulated& simulated) {
   const int64_t side = settings.network.image_size;
   const LayerCosts costs =
-      nominal_costs([&] { return settings.network.make(); }, {3, side, side}, tesla_p40());
+      nominal_costs([&] { return settings.network.make(); }, {3, side, side}, simulated.device);
   SpeedVariant plain;
   plain.name = "baseline";
   plain.batch_size = 40;
-  const double factor = factor_for(plain, /*samples=*/10000, kPublishedOneDevice, costs, machine);
+  const double factor =
+      factor_for(plain, /*samples=*/10000, kPublishedOneDevice, costs, simulated.machine);
   return scaled(costs, factor)(rows_of(settings));
 }
 
@@ -338,7 +340,7 @@ void simulate(const CommonFlags& flags, const Simulated& simulated, const Settin
   const SimulatedStep step = simulate_ablation(
       settings.variant,
       simulated.profile ? measured_costs(simulated.profile->profile)(rows_of(settings))
-                        : published_device(settings, ablation.machine),
+                        : published_device(settings, simulated),
       ablation);
   const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
   outcome.figures["throughput"] = static_cast<double>(settings.batch_size) / seconds;
@@ -357,12 +359,12 @@ Plan prepare() {
   made.table = published_timeline();
   made.json = flags.json;
   made.remarks = {"Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
+  const Simulated simulated = simulated_flags();
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
   made.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
-      [simulated = simulated_flags()](const CommonFlags& given, const std::string& name,
-                                      Origin way) -> RunVariant {
+      [simulated](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
         const CommonFlags own = way == Origin::kMeasured ? given : published(given);
         return [own, way, simulated, settings = settle(own, name, way)](Outcome& outcome,
                                                                         const RunContext& context) {
@@ -385,10 +387,19 @@ Plan prepare() {
   if (has_way(made.variants, Origin::kPlanned)) {
     made.remarks.push_back(
         "Planned: at full size. Memory: what LibTorch's allocator for CUDA would have reserved at "
-        "most, over all devices.");
+        "most, over all devices. It is 0.84 of the published in dep-x-x and 0.53 to 0.60 in the "
+        "other rows. Likely reasons, not verified: with copies on streams of their own, a block "
+        "that another stream used is free only when that is done with it (streams alone took "
+        "torchgpipe from 19.1 to 30.0); in baseline, recomputes may run ahead of backwards in any "
+        "partition, here they do in the last one; and all published rows have cuDNN's workspaces.");
   }
   if (has_way(made.variants, Origin::kSimulated)) {
-    made.remarks.push_back("Simulated: at full size, without the optimizer's step.");
+    made.remarks.push_back("Simulated: at full size, without the optimizer's step. " +
+                           (simulated.profile
+                                ? std::string()
+                                : "Layers' times: FLOPs and bytes at the speeds of a Tesla P40 (" +
+                                      to_text(simulated.device) + "), multiplied by one factor. ") +
+                           to_text(simulated.machine) + ".");
   }
   return made;
 }

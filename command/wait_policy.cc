@@ -1,0 +1,54 @@
+#include "command/wait_policy.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace gpipe::command {
+namespace {
+
+std::string contents(const char* file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+// A debugger keeps to the program that it has read.
+bool is_traced() {
+  const std::string status = contents("/proc/self/status");
+  const std::string key = "\nTracerPid:\t";
+  const std::size_t at = status.find(key);
+  return at != std::string::npos && status.compare(at + key.size(), 2, "0\n") != 0;
+}
+
+bool are_of_this_process(int argc, const char* const* argv) {
+  std::string text;
+  for (int i = 0; i < argc; ++i) text.append(argv[i]).push_back('\0');
+  return !text.empty() && text == contents("/proc/self/cmdline");
+}
+
+// Not "/proc/self/exe": process lists would call the program "exe". Empty if it is not known.
+std::string program() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0 || length == sizeof path) return "";
+  return {path, static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+void start_with_sleeping_threads(int argc, const char* const* argv) {
+  constexpr char kPolicy[] = "OMP_WAIT_POLICY";
+  if (std::getenv(kPolicy) != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  if (is_traced() || !are_of_this_process(argc, argv)) return;
+  const std::string path = program();
+  if (path.empty() || setenv(kPolicy, "passive", 0) != 0) return;
+  execv(path.c_str(), const_cast<char* const*>(argv));
+  // Still here: it was removed or replaced since it was started, say.
+  unsetenv(kPolicy);
+}
+
+}  // namespace gpipe::command

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Commands wait asleep: OMP_WAIT_POLICY is there when OpenMP's library is loaded, and nothing else is changed.
+#   wait_policy_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+unset OMP_WAIT_POLICY GOMP_SPINCOUNT
+
+# expect WORDS LOG: a line of the log.
+expect() { grep -q -x -e "$1" "$2" || fail "no line '$1'"; }
+
+# OMP_DISPLAY_ENV: what the library itself has read, each time that it is loaded.
+OMP_DISPLAY_ENV=true "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
+[ $? -eq 7 ] || fail "the exit code of the work"
+expect "policy passive" "$work/plain.log"
+expect "word two words" "$work/plain.log"
+grep "OMP_WAIT_POLICY = " "$work/plain.log" | tail -n 1 | grep -q -i "passive" || fail "OpenMP's library did not read it"
+
+# The name and the process stay.
+bash -c 'echo "pid $$" >"$1"; exec -a "another name" "$2"' - "$work/pid" "$program" >"$work/name.log" 2>&1 ||
+  fail "under another name"
+expect "name another name" "$work/name.log"
+expect "$(cat "$work/pid")" "$work/name.log"
+expect "policy passive" "$work/name.log"
+
+# What the user has set stays, and so does a signal that is ignored.
+OMP_WAIT_POLICY=active "$program" >"$work/active.log" 2>&1 || fail "with a policy"
+expect "policy active" "$work/active.log"
+GOMP_SPINCOUNT=1000 "$program" >"$work/count.log" 2>&1 || fail "with a count"
+expect "policy none" "$work/count.log"
+expect "ignores a closed terminal 0" "$work/active.log"
+(
+  trap '' HUP
+  "$program"
+) >"$work/nohup.log" 2>&1 || fail "under nohup"
+expect "policy passive" "$work/nohup.log"
+expect "ignores a closed terminal 1" "$work/nohup.log"
+
+"$program" --no-such-flag >"$work/mistake.log" 2>&1
+[ $? -eq 2 ] || fail "the exit code of a mistake"
+expect_stopped "waiting" "$work/stopped.log" "$program" --wait
+echo PASSED
