@@ -11,19 +11,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/device_graph.h"
-#include "gpipe/internal/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
@@ -193,72 +189,6 @@ TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
   GPipe pipe = make(true, Checkpoint::kNever);
   for (int k = 0; k < 3; ++k) expect_as_without(pipe, Checkpoint::kNever);
   EXPECT_LT(flaky->left.pool, 0);
-}
-
-// While anybody records, an allocator cannot release what it keeps, and a stage that does not
-// record may be short of memory that is free.
-TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
-  enum class Case { kRecording, kNobodyRecords, kHasChangedABuffer };
-  for (const Case c : {Case::kRecording, Case::kNobodyRecords, Case::kHasChangedABuffer}) {
-    for (Checkpoint mode : kModes) {
-      SCOPED_TRACE(std::string(to_text(mode)) + " " + std::to_string(static_cast<int>(c)));
-      std::promise<void> begun, is_short;
-      bool fails = false;
-      struct Short : nn::Module {
-        explicit Short(std::function<void()> f) : f(std::move(f)) {
-          count = register_buffer("count", torch::zeros({1}));
-        }
-        at::Tensor forward(const at::Tensor& x) {
-          if (changes) count.add_(1);
-          f();
-          return x * 2;
-        }
-        std::function<void()> f;
-        at::Tensor count;
-        bool changes = false;
-      };
-      const auto layer = std::make_shared<Short>([&] {
-        if (!std::exchange(fails, false)) return;
-        is_short.set_value();
-        TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory");
-      });
-      layer->changes = c == Case::kHasChangedABuffer;
-      const auto make_pipe = [&](bool graphs) {
-        testing::manual_seed(1);
-        const nn::Sequential model(nn::Linear(6, 8), nn::Dropout(0.4), layer, nn::Linear(8, 3));
-        return GPipe(
-            model,
-            GPipeOptions({3, 1}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
-      };
-      flaky->released = 0;
-      GPipe pipe = make_pipe(true);
-      const auto graph = real->make_graph(device(0), real->make_pool(device(0)), {});
-      std::thread other;
-      if (c != Case::kNobodyRecords) {
-        other = std::thread([&] {
-          internal::record_graph(*graph, internal::stream_for_recordings(device(0)), [&] {
-            begun.set_value();
-            is_short.get_future().wait();
-          });
-        });
-        begun.get_future().wait();
-      }
-      fails = true;
-      if (c == Case::kRecording) {
-        const std::vector<at::Tensor> have = step(pipe);
-        EXPECT_EQ(flaky->released, 1);
-        other.join();
-        GPipe plain = make_pipe(false);
-        const std::vector<at::Tensor> want = step(plain);
-        ASSERT_EQ(want.size(), have.size());
-        for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
-      } else {
-        EXPECT_THROW(step(pipe), c10::OutOfMemoryError);
-        EXPECT_EQ(flaky->released, 0);
-        if (other.joinable()) other.join();
-      }
-    }
-  }
 }
 
 // While a graph is recorded, an allocator cannot release what it keeps for later.

@@ -414,17 +414,19 @@ TEST(WritingHooks, BesideProductsThatWaitForTheirWeights) {
   }
 }
 
+// The other way round, with what waits made first and reached through views, is an exception of
+// docs/exactness.md.
 TEST(WritingHooks, BesideLeavesThatWait) {
-  for (const bool hooked_first : {true, false}) {
-    SCOPED_TRACE(hooked_first);
-    expect_same_as_engine([&](const Leaves& x) {
-      at::Tensor other;
-      if (!hooked_first) other = x[2].exp() * x[3];
-      const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
-      if (hooked_first) other = x[2].exp() * x[3];
-      return Leaves{y + other.t().t() + x[2]};
-    });
-  }
+  expect_same_as_engine([&](const Leaves& x) {
+    const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
+    const at::Tensor other = x[2].exp() * x[3];
+    return Leaves{y + other.t().t() + x[2]};
+  });
+  expect_same_as_engine([&](const Leaves& x) {
+    const at::Tensor other = x[2].exp() * x[3];
+    const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
+    return Leaves{y + other + x[2]};
+  });
 }
 
 TEST(WritingHooks, OnViewsAndSlicesOfOneGradient) {

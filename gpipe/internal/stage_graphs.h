@@ -29,18 +29,6 @@
 
 namespace gpipe::internal {
 
-// Threads that are known, the last ones if there are many.
-class KnownThreads {
- public:
-  bool has_this() const;
-  // Returns whether it was known.
-  bool add_this();
-
- private:
-  static constexpr size_t kMost = 16;
-  std::vector<int64_t> numbers_;
-};
-
 // Guarantees: results are bitwise those of Layers::run. What cannot be recorded runs as without
 // graphs, from the first failure on, and the reason is logged once.
 //
@@ -65,10 +53,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   void begin_run(const std::vector<Layer>& layers);
   // Called before each backward. `accumulates`: gradients of leaves go into their .grad at once, so
   // they may be lent.
-  void begin_backward(bool accumulates) {
-    lend_ = accumulates;
-    is_warm_ = backward_threads_.add_this();
-  }
+  void begin_backward(bool accumulates) { lend_ = accumulates; }
 
   // Runs the layers of a cell, plainly or as a replay. The outputs are listed in the result's
   // graph. `has_loss`: a loss will be joined to it. Throws what Layers::run throws, and what a
@@ -80,8 +65,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   // A shape runs so often without graphs, and in an earlier run of the pipeline, before it is
   // recorded: LibTorch chooses algorithms and makes work spaces then, also those of backwards, and
-  // random numbers are counted. Handles of cuDNN and others, and what was chosen, belong to a
-  // thread: on another one (a single stage runs on the caller's) it runs so once more.
+  // random numbers are counted.
   static constexpr int64_t kPlainRuns = 3;
   // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
   static constexpr size_t kMostKinds = 8;
@@ -112,10 +96,6 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
   void check_leaves(const RunContext& run, const Slot& slot);
-  // Repeats what runs out of memory while somebody records, unless it has changed something by
-  // then. `draws`: how many it makes.
-  LayersResult run_plainly(const RunContext& run, std::vector<Packet>& inputs, bool keep_inputs,
-                           const Layers& layers, int64_t& draws);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                       bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
 
@@ -127,7 +107,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   // Everything that graphs have used so far is ordered before the current stream.
   void use_current_stream();
-  c10::Stream side_stream() const;
+  const c10::Stream& side_stream();
   const std::shared_ptr<GraphPool>& scratch();
 
   const int64_t stage_;
@@ -138,8 +118,6 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   int64_t clock_ = 0;  // for the entries
   int64_t runs_ = 0;   // that have begun
   bool lend_ = true;
-  bool is_warm_ = false;  // the thread of the backward that has begun
-  KnownThreads backward_threads_;
 
   LayoutKey state_;                  // of the layers
   std::vector<at::Tensor> tensors_;  // their parameters, so many...
@@ -147,6 +125,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // ... and their buffers.
   std::vector<std::unique_ptr<Entry>> entries_;
   std::optional<c10::Stream> stream_;  // on which graphs were used last
+  std::optional<c10::Stream> side_stream_;
   // Memory that no replay finds again: of graphs whose results are used before the next replay.
   std::shared_ptr<GraphPool> scratch_;
 };
