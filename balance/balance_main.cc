@@ -142,9 +142,8 @@ c10::Device parse_device(const std::string& text) {
   }
   const int64_t devices{torch::cuda::device_count()};
   if (index >= devices) {
-    throw std::invalid_argument(
-        absl::StrFormat("--device=%s: this machine has %d CUDA device%s", text, devices,
-                        devices == 1 ? "" : "s"));
+    throw std::invalid_argument(absl::StrFormat("--device=%s: this machine has %d CUDA device%s",
+                                                text, devices, devices == 1 ? "" : "s"));
   }
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

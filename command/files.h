@@ -14,8 +14,8 @@ std::string user_path(const std::string& path);
 // Replaces the file at `path` by `text` as a whole: a reader, or a crash in the middle, sees the
 // old or the new file, never half of one. If `path` is a symbolic link, the file that it leads to
 // is replaced. Anything that is not a file (/dev/stdout, a pipe) is written to directly. Creates
-// missing folders, and says so on stderr. Throws std::runtime_error that names the path and the reason (a full disk, for
-// one), with the old file unchanged and nothing left behind.
+// missing folders, and says so on stderr. Throws std::runtime_error that names the path and the
+// reason (a full disk, for one), with the old file unchanged and nothing left behind.
 void write_file_atomically(const std::string& path, const std::string& text);
 
 // Writes a command's result like that, and says so on stderr. Does nothing for an empty path.

@@ -45,7 +45,8 @@ std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device>
   if (given.empty()) given = default_devices(partitions);
   TORCH_CHECK_INDEX(given.size() >= partitions, "the balance has ", partitions,
                     " partitions, but there ", given.size() == 1 ? "is" : "are", " only ",
-                    given.size(), given.size() == 1 ? " device" : " devices", "; give fewer partitions or name a device several times");
+                    given.size(), given.size() == 1 ? " device" : " devices",
+                    "; give fewer partitions or name a device several times");
   given.erase(given.begin() + static_cast<int64_t>(partitions), given.end());
   check_devices(given);
   for (c10::Device& device : given) device = normalized(device);

@@ -31,9 +31,7 @@ TEST(DevicesForTest, RefusesTooFewAndThoseThatAreNotThere) {
               }),
               ThrowsMessage<c10::IndexError>(
                   AllOf(HasSubstr("3 partitions"), HasSubstr("only 2 devices"))));
-  EXPECT_THAT(([] {
-                devices_for(3, {kHost});
-              }),
+  EXPECT_THAT(([] { devices_for(3, {kHost}); }),
               ThrowsMessage<c10::IndexError>(HasSubstr("there is only 1 device;")));
   EXPECT_THAT(([] {
                 devices_for(2, {kHost, c10::Device(c10::kXPU, 1)});
