@@ -20,12 +20,12 @@
 #include "gpipe/internal/devices.h"
 #include "gpipe/internal/failure.h"
 #include "gpipe/internal/loading.h"
-#include "gpipe/internal/loss_log.h"
 #include "gpipe/internal/mini_batch.h"
 #include "gpipe/internal/model_checks.h"
 #include "gpipe/internal/pipeline.h"
 #include "gpipe/internal/random_streams.h"
 #include "gpipe/internal/value.h"
+#include "gpipe/internal/warning_log.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/layout.h"
 #include "skip/skippable.h"
@@ -231,22 +231,53 @@ Tensors GPipeImpl::forward(Tensors inputs) {
   return outputs;
 }
 
+std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Tensors& targets,
+                                                const LossFn& loss_fn, const StepOptions& options,
+                                                bool backward) const {
+  const char* const what = backward ? "step" : "evaluate";
+  TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
+  TORCH_CHECK_VALUE(!inputs.empty(), what, " was given no input tensor");
+  std::unique_ptr<Pass> pass = prepare(inputs, backward);
+  pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward);
+  pass->keep_outputs = options.keep_outputs();
+  return pass;
+}
+
+StepResult GPipeImpl::result_of(Pass& pass, const Tensors& inputs,
+                                const StepOptions& options) const {
+  StepResult result;
+  result.losses = pass.loss->values();
+  result.loss = pass.loss->total(result.losses);
+  if (std::isnan(result.loss)) {
+    const std::string text = pass.loss->nan_text(result.losses);
+    if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
+  }
+  pipeline_->check_late();
+  if (options.keep_outputs()) {
+    result.outputs = pass.mini_batch.join(pass.outputs);
+    if (pass.micro_batches() == 1) own_memory(inputs, pass.plan.model, result.outputs);
+  }
+  return result;
+}
+
 StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                            const StepOptions& options) {
   check_not_inside();
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
   const internal::WorkScope work;
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
-  TORCH_CHECK_VALUE(loss_fn != nullptr, "step was given an empty loss function");
-  TORCH_CHECK_VALUE(!inputs.empty(), "step was given no input tensor");
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
-      "mode); use forward for evaluation");
-  const std::unique_ptr<Pass> pass = prepare(inputs, /*needs_record=*/true);
+      "mode); use evaluate for a loss without them, or forward");
+  const std::unique_ptr<Pass> pass =
+      prepare_losses(inputs, targets, loss_fn, options, /*backward=*/true);
+  if (!is_training() && pipeline->first_step_in_eval()) {
+    internal::log_warning(
+        "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
+        "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
+  }
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pass->loss.emplace(targets, devices_.back(), mini_batch, loss_fn, options);
-  pass->keep_outputs = options.keep_outputs();
   pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
                      options.on_event(), options.check_finite());
 
@@ -269,18 +300,21 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                                                           /*accumulate_grad=*/true);
   }
 
-  StepResult result;
-  result.loss = pass->loss->total();
-  if (std::isnan(result.loss)) {
-    const std::string text = pass->loss->nan_text();
-    if (!text.empty() && pipeline->first_nan()) internal::log_nan_loss(text);
-  }
-  pipeline->check_late();
-  if (options.keep_outputs()) {
-    result.outputs = mini_batch.join(pass->outputs);
-    if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, result.outputs);
-  }
-  return result;
+  return result_of(*pass, inputs, options);
+}
+
+StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& loss_fn,
+                               const StepOptions& options) {
+  check_not_inside();
+  TORCH_CHECK_VALUE(pipeline_ != nullptr, "evaluate needs a model with at least one layer");
+  const internal::WorkScope work;
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
+  const at::NoGradGuard no_grad;                                   // the workers' too
+  const std::unique_ptr<Pass> pass =
+      prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
+  pipeline->run_evaluation(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
+                           options.on_event(), options.check_finite());
+  return result_of(*pass, inputs, options);
 }
 
 const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) const {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
@@ -77,9 +78,18 @@ class GPipeImpl : public torch::nn::Module {
   // means over tokens that are no padding) see StepOptions::reduction and weight, and
   // docs/losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are no rows,
   // if the loss is not a real scalar or needs no gradient, for a schedule or weights that do not
-  // fit, or under torch::NoGradGuard; otherwise as forward.
+  // fit, or under torch::NoGradGuard; otherwise as forward. Logs a warning, once, in evaluation
+  // mode.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
+
+  // Runs forward and loss, pipelined and without gradients: a validation. Its loss is that of a
+  // step, with the same options (of a schedule only the forwards run). Nothing is kept for a
+  // backward, and each micro-batch's outputs are freed after its loss unless they are to be kept.
+  // Like step it leaves the mode as it is: call eval() before, where dropout or batch norms matter.
+  // Throws as step, but the loss may need no gradient.
+  StepResult evaluate(Tensors inputs, Tensors targets, const LossFn& loss_fn,
+                      const StepOptions& options = {});
 
   const std::vector<int64_t>& balance() const { return balance_; }
   const std::vector<torch::Device>& devices() const { return devices_; }
@@ -135,6 +145,12 @@ class GPipeImpl : public torch::nn::Module {
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   std::unique_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
+  // What step and evaluate have in common, before and after the run.
+  std::unique_ptr<internal::Pass> prepare_losses(const Tensors& inputs, const Tensors& targets,
+                                                 const LossFn& loss_fn, const StepOptions& options,
+                                                 bool backward) const;
+  StepResult result_of(internal::Pass& pass, const Tensors& inputs,
+                       const StepOptions& options) const;
 
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;
@@ -148,7 +164,25 @@ class GPipeImpl : public torch::nn::Module {
   std::optional<internal::ValueKind> input_kind_;
   std::shared_ptr<internal::Pipeline> pipeline_;  // null for a model without layers
 };
-TORCH_MODULE(GPipe);
+
+// The holder of a GPipeImpl, as TORCH_MODULE makes them, which can also be called and be given a
+// balance without further options:
+//   GPipe pipe(model, {4, 4});
+//   torch::Tensor output = pipe(input);
+class GPipe : public torch::nn::ModuleHolder<GPipeImpl> {
+ public:
+  using torch::nn::ModuleHolder<GPipeImpl>::ModuleHolder;
+  using Impl [[maybe_unused]] = GPipeImpl;
+
+  GPipe(torch::nn::Sequential module, GPipeOptions options)
+      : ModuleHolder(std::make_shared<GPipeImpl>(std::move(module), std::move(options))) {}
+  GPipe(torch::nn::Sequential module, std::vector<int64_t> balance)
+      : GPipe(std::move(module), GPipeOptions(std::move(balance))) {}
+
+  // ModuleHolder's cannot choose between two forwards.
+  torch::Tensor operator()(torch::Tensor input) { return get()->forward(std::move(input)); }
+  Tensors operator()(Tensors inputs) { return get()->forward(std::move(inputs)); }
+};
 
 }  // namespace gpipe
 

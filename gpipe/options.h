@@ -15,14 +15,12 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/loss_fn.h"
 #include "gpipe/out_of_memory.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
-
-// Several values between layers.
-using Tensors = std::vector<at::Tensor>;
 
 // How a pipeline is built.
 //
@@ -89,11 +87,6 @@ struct GPipeOptions {
   // Default: false.
   TORCH_ARG(bool, early_recomputes) = false;
 };
-
-// The loss of a micro-batch: a scalar, the mean over the samples it is given (see
-// StepOptions::reduction and weight for other losses). The targets are those given to step(), cut
-// into micro-batches; the list is empty if none were given.
-using LossFn = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
 
 // How a loss function reduces the samples of a micro-batch to one number.
 enum class LossReduction : uint8_t {
@@ -165,9 +158,12 @@ struct StepOptions {
   ScheduleGenerator generator_;
 };
 
+// Of a step, or of an evaluation.
 struct StepResult {
   double loss = 0;  // of the mini-batch: see StepOptions::reduction
   Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
+  // [micro-batch] What the loss function gave, also where it does not count (StepOptions::weight).
+  std::vector<double> losses = {};
 };
 
 // What a stage has made of GPipeOptions::graphs.

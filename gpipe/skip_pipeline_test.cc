@@ -32,7 +32,6 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
-using skip::testing::isolated;
 using skip::testing::Nest;
 using skip::testing::Pair;
 using skip::testing::plain_layer;
@@ -135,8 +134,8 @@ TEST(SkipPipeline, DefaultAndOwnNamespacesMayBeMixed) {
         testing::manual_seed(2);
         const skip::Namespace own;
         return nn::Sequential(stash_layer({"skip"}), nn::Linear(4, 4),
-                              isolated(stash_layer({"skip"}), own), nn::Linear(4, 4),
-                              pop_layer({"skip"}), isolated(pop_layer({"skip"}), own));
+                              isolate(stash_layer({"skip"}), own), nn::Linear(4, 4),
+                              pop_layer({"skip"}), isolate(pop_layer({"skip"}), own));
       },
       torch::randn({6, 4}));
 }
@@ -151,8 +150,8 @@ TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
         testing::manual_seed(2);
         const skip::Namespace own;
         return nn::Sequential(nn::Linear(4, 4), stash_layer({"skip"}),
-                              isolated(stash_layer({"skip"}), own), nn::Linear(4, 4),
-                              pop_layer({"skip"}), isolated(pop_layer({"skip"}), own));
+                              isolate(stash_layer({"skip"}), own), nn::Linear(4, 4),
+                              pop_layer({"skip"}), isolate(pop_layer({"skip"}), own));
       },
       torch::randn({6, 4}), Gradients::kUpToTheOrderOfSums);
 }

@@ -12,7 +12,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::isolated;
 using testing::Names;
 using testing::Nest;
 using testing::plain_layer;
@@ -59,10 +58,10 @@ TEST(LayoutTest, TwoSkipsIntoOnePartitionAreSortedBySourceNotByPop) {
 
 TEST(LayoutTest, SameNameInTwoNamespaces) {
   const Namespace a, b;
-  const auto layout = Layout::inspect(
-      Sequential(isolated(stash_layer({"foo"}), b), isolated(stash_layer({"foo"}), a),
-                 isolated(pop_layer({"foo"}), b), isolated(pop_layer({"foo"}), a)),
-      {1, 1, 2});
+  const auto layout =
+      Layout::inspect(Sequential(isolate(stash_layer({"foo"}), b), isolate(stash_layer({"foo"}), a),
+                                 isolate(pop_layer({"foo"}), b), isolate(pop_layer({"foo"}), a)),
+                      {1, 1, 2});
   EXPECT_THAT(layout.crossing(),
               ElementsAre(SkipEdge{{b, "foo"}, 0, 2, 0, 2}, SkipEdge{{a, "foo"}, 1, 3, 1, 2}));
 }
@@ -70,8 +69,8 @@ TEST(LayoutTest, SameNameInTwoNamespaces) {
 TEST(LayoutTest, TheCommonNamespaceAndAnotherBetweenTheSamePartitions) {
   const Namespace ns;
   const auto layout =
-      Layout::inspect(Sequential(isolated(stash_layer({"a"}), ns), stash_layer({"b", "a"}),
-                                 isolated(pop_layer({"a"}), ns), pop_layer({"a", "b"})),
+      Layout::inspect(Sequential(isolate(stash_layer({"a"}), ns), stash_layer({"b", "a"}),
+                                 isolate(pop_layer({"a"}), ns), pop_layer({"a", "b"})),
                       {2, 2});
   EXPECT_THAT(layout.crossing(),
               ElementsAre(SkipEdge{common("a"), 1, 3, 0, 1}, SkipEdge{common("b"), 1, 3, 0, 1},

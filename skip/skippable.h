@@ -86,6 +86,20 @@ class Skippable {
   std::vector<Key> pop_keys_;
 };
 
+// The same where a layer is made: isolates `layer` (a module holder or a shared_ptr of a Skippable)
+// and returns it.
+//   model->push_back(skip::isolate(Encode(), inner));
+template <typename Layer>
+Layer isolate(Layer layer, const Namespace& ns) {
+  (*layer).isolate(ns);
+  return layer;
+}
+template <typename Layer>
+Layer isolate(Layer layer, const Namespace& ns, const std::vector<std::string>& only) {
+  (*layer).isolate(ns, only);
+  return layer;
+}
+
 // The skippable layers of `layer`: itself and those nested in it at any depth, parents before
 // children, in the order of registration, each once. Throws c10::ValueError for a submodule that is
 // a null pointer.

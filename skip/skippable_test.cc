@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::isolated;
 using testing::Names;
 using testing::Nest;
 using testing::Pair;
@@ -80,8 +79,8 @@ TEST(SkippableTest, AnUndefinedTensorArrivesAsSuch) {
 
 TEST(SkippableTest, WorksInAPlainSequentialWithGradients) {
   const Namespace ns;
-  Sequential model(stash_layer({"skip"}), isolated(stash_layer({"skip"}), ns), plain_layer(),
-                   isolated(pop_layer({"skip"}), ns), pop_layer({"skip"}));
+  Sequential model(stash_layer({"skip"}), isolate(stash_layer({"skip"}), ns), plain_layer(),
+                   isolate(pop_layer({"skip"}), ns), pop_layer({"skip"}));
   auto x = number(2).requires_grad_();
   auto y = model->forward(x);
   EXPECT_EQ(y.item<float>(), 6);
@@ -160,6 +159,15 @@ TEST(SkippableTest, IsolateMovesAllOrSomeNamesAndTheLaterCallWins) {
   EXPECT_EQ(layer->key("c").ns, second);
   layer->isolate(Namespace::common());
   EXPECT_EQ(layer->key("b").ns, Namespace::common());
+}
+
+TEST(SkippableTest, IsolateReturnsTheLayerForWhereItIsMade) {
+  const Namespace first, second;
+  const auto held = isolate(SkipLayer(Names{"a"}, Names{"c"}), first);
+  EXPECT_EQ(held->key("a").ns, first);
+  const auto pointer = isolate(stash_layer({"a", "b"}).ptr(), second, {"b"});
+  EXPECT_EQ(pointer->key("a").ns, Namespace::common());
+  EXPECT_EQ(pointer->key("b").ns, second);
 }
 
 TEST(SkippableTest, UnknownNamesAreRefusedAndChangeNothing) {

@@ -41,11 +41,6 @@ inline SkipLayer pop_layer(Names names) { return SkipLayer(Names(), std::move(na
 // Neither stashes nor pops.
 inline SkipLayer plain_layer() { return SkipLayer(Names(), Names()); }
 
-inline SkipLayer isolated(SkipLayer layer, const Namespace& ns) {
-  layer->isolate(ns);
-  return layer;
-}
-
 // Holds two layers; calls the second before the first if told so. Not a Sequential.
 struct PairImpl : torch::nn::Module {
   PairImpl(SkipLayer first, SkipLayer second, bool second_runs_first = false)

@@ -11,7 +11,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::isolated;
 using testing::Names;
 using testing::Nest;
 using ::testing::Not;
@@ -85,17 +84,17 @@ TEST(VerifySkippablesTest, TwoPairsOfOneNameAreReportedTogether) {
 
 TEST(VerifySkippablesTest, TwoPairsInTwoNamespacesPass) {
   const Namespace a, b;
-  EXPECT_EQ(verdict(Sequential(isolated(stash_layer({"foo"}), a), isolated(pop_layer({"foo"}), a),
-                               isolated(stash_layer({"foo"}), b), isolated(pop_layer({"foo"}), b))),
+  EXPECT_EQ(verdict(Sequential(isolate(stash_layer({"foo"}), a), isolate(pop_layer({"foo"}), a),
+                               isolate(stash_layer({"foo"}), b), isolate(pop_layer({"foo"}), b))),
             "fine");
 }
 
 TEST(VerifySkippablesTest, TheCommonNamespaceMixesWithOthers) {
   const Namespace ns;
-  EXPECT_EQ(verdict(Sequential(stash_layer({"foo"}), isolated(stash_layer({"foo"}), ns),
-                               isolated(pop_layer({"foo"}), ns), pop_layer({"foo"}))),
+  EXPECT_EQ(verdict(Sequential(stash_layer({"foo"}), isolate(stash_layer({"foo"}), ns),
+                               isolate(pop_layer({"foo"}), ns), pop_layer({"foo"}))),
             "fine");
-  EXPECT_THAT(verdict(Sequential(stash_layer({"foo"}), isolated(pop_layer({"foo"}), ns))),
+  EXPECT_THAT(verdict(Sequential(stash_layer({"foo"}), isolate(pop_layer({"foo"}), ns))),
               AllOf(HasSubstr("child 0 stashes 'foo', which no layer pops"),
                     HasSubstr("child 1 pops 'foo' (namespace " + std::to_string(ns.id()) +
                               "), which no layer stashes")));

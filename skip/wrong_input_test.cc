@@ -25,7 +25,6 @@
 namespace gpipe::skip {
 namespace {
 
-using testing::isolated;
 using testing::Names;
 using testing::Nest;
 using testing::plain_layer;
@@ -134,7 +133,7 @@ Rows names() {
       error("PopInAnotherNamespace",
             [] {
               Scope scope;
-              Sequential(stash_layer({"a"}), isolated(pop_layer({"a"}), Namespace()))
+              Sequential(stash_layer({"a"}), isolate(pop_layer({"a"}), Namespace()))
                   ->forward(at::ones({1}));
             },
             {"'a' (namespace ", "is not stashed", "same namespace", "waiting are: 'a'."}),
@@ -295,12 +294,11 @@ std::vector<Model> unpaired() {
        type,
        {"child 0 both stashes and pops 'a'"}},
       {"OneEndIsolated",
-       Sequential(isolated(stash_layer({"a"}), ns), pop_layer({"a"})),
+       Sequential(isolate(stash_layer({"a"}), ns), pop_layer({"a"})),
        type,
        {"child 0 stashes 'a' (namespace ", "child 1 pops 'a', which no layer stashes"}},
       {"IsolatedApart",
-       Sequential(isolated(stash_layer({"a"}), Namespace()),
-                  isolated(pop_layer({"a"}), Namespace())),
+       Sequential(isolate(stash_layer({"a"}), Namespace()), isolate(pop_layer({"a"}), Namespace())),
        type,
        {"child 0 stashes 'a' (namespace ", "child 1 pops 'a' (namespace "}},
       {"TheSameLayerTwice",

@@ -68,8 +68,9 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
 }  // namespace
 
 MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
-                               const LossFn& loss_fn, const StepOptions& options)
+                               const LossFn& loss_fn, const StepOptions& options, bool backward)
     : loss_fn_(loss_fn),
+      backward_(backward),
       check_finite_(options.check_finite()),
       mini_batch_(std::move(mini_batch)),
       targets_(mini_batch_.micro_batches()),
@@ -118,7 +119,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                             : std::string("an undefined tensor"));
   TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
                     result.loss.dtype(), "; take at::real() or at::abs() of it");
-  TORCH_CHECK_VALUE(result.loss.requires_grad(),
+  TORCH_CHECK_VALUE(!backward_ || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
   losses_[i] = result.loss.detach();
@@ -127,36 +128,42 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                  "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "
                  "over nothing: give StepOptions::weight (docs/losses.md)");
   }
-  if (weights_[i] > 0) {
+  if (backward_ && weights_[i] > 0) {
     result.seed =
         at::full(result.loss.sizes(), weights_[i], result.loss.options().requires_grad(false));
   }
   return result;
 }
 
-double MicroBatchLoss::total() const {
-  const Tensors losses = on_host();
+std::vector<double> MicroBatchLoss::values() const {
+  std::vector<double> values;
+  values.reserve(losses_.size());
+  for (const at::Tensor& loss : on_host()) {
+    values.push_back(loss.is_meta() ? std::numeric_limits<double>::quiet_NaN()
+                                    : loss.item<double>());
+  }
+  return values;
+}
+
+double MicroBatchLoss::total(const std::vector<double>& values) const {
   double total = 0;
-  for (size_t i = 0; i < losses_.size(); ++i) {
+  for (size_t i = 0; i < values.size(); ++i) {
     // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
-    if (!(weights_[i] > 0)) continue;
-    if (losses_[i].is_meta()) return std::numeric_limits<double>::quiet_NaN();  // has no value
-    total += weights_[i] * losses[i].item<double>();
+    if (weights_[i] > 0) total += weights_[i] * values[i];
   }
   return total;
 }
 
-std::string MicroBatchLoss::nan_text() const {
+std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
   if (!weights_by_rows_) return "";
-  const Tensors losses = on_host();
   std::vector<size_t> nan;
-  for (size_t i = 0; i < losses.size(); ++i) {
+  for (size_t i = 0; i < values.size(); ++i) {
     if (losses_[i].is_meta()) return "";
-    if (std::isnan(losses[i].item<double>())) nan.push_back(i);
+    if (std::isnan(values[i])) nan.push_back(i);
   }
-  if (nan.empty() || nan.size() == losses.size()) return "";
+  if (nan.empty() || nan.size() == values.size()) return "";
   return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
-         std::to_string(losses.size() - nan.size()) + " of " + std::to_string(losses.size()) +
+         std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
          " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
          "nothing: give StepOptions::weight, the number of those that count (docs/losses.md). If "
          "not, StepOptions::check_finite(true) names the layer that gives the first value that is "

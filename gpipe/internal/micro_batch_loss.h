@@ -18,8 +18,8 @@ namespace gpipe::internal {
 
 // The loss of a micro-batch.
 struct LossResult {
-  at::Tensor loss;  // a scalar that requires a gradient
-  at::Tensor seed;  // the gradient at which its backward starts; undefined: does not count
+  at::Tensor loss;  // a scalar that requires a gradient, unless it is evaluated only
+  at::Tensor seed;  // the gradient at which its backward starts; undefined: does not count, or none
   Sinks targets;    // one packet with the targets
 };
 
@@ -31,26 +31,30 @@ struct LossResult {
 // outside a run.
 class MicroBatchLoss {
  public:
-  // Cuts the targets. Throws c10::ValueError for targets that do not fit `mini_batch` or `device`,
-  // and for weights that are negative, not finite, all zero, or given together with a sum.
+  // Cuts the targets. `backward`: whether a backward starts at the losses. Throws c10::ValueError
+  // for targets that do not fit `mini_batch` or `device`, and for weights that are negative, not
+  // finite, all zero, or given together with a sum.
   MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
-                 const LossFn& loss_fn, const StepOptions& options);
+                 const LossFn& loss_fn, const StepOptions& options, bool backward = true);
 
   // The loss of micro-batch i. Throws c10::ValueError if it is not a real number or requires no
-  // gradient, for outputs that do not have the micro-batch's rows, and under
-  // StepOptions::check_finite for a loss that counts and is not finite.
+  // gradient though a backward starts at it, for outputs that do not have the micro-batch's rows,
+  // and under StepOptions::check_finite for a loss that counts and is not finite.
   LossResult operator()(int64_t i, const Tensors& outputs);
 
-  // After the run: the loss of the mini-batch.
-  double total() const;
-  // After the run: what to tell who got a NaN although some micro-batches' losses are none, because
-  // a mean over nothing may be among them. Empty: nothing.
-  std::string nan_text() const;
+  // After the run: the losses of the micro-batches. NaN on meta, where nothing has a value.
+  std::vector<double> values() const;
+  // The loss of the mini-batch, from values().
+  double total(const std::vector<double>& values) const;
+  // What to tell who got a NaN although some micro-batches' losses are none, because a mean over
+  // nothing may be among them. Empty: nothing.
+  std::string nan_text(const std::vector<double>& values) const;
 
  private:
   Tensors on_host() const;
 
   const LossFn& loss_fn_;
+  const bool backward_;
   const bool check_finite_;
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]

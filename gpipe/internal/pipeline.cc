@@ -187,7 +187,8 @@ ModelState Pipeline::model_state() const {
 
 void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
-  if (pass.plan.record) pass.plan.model = model_state();
+  // With a single micro-batch, outputs may be the model's own memory.
+  if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
   run(pass, Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward, nullptr, nullptr);
   // A layer may have registered something in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
@@ -220,32 +221,43 @@ void Pipeline::check_unchanged(Pass& pass) const {
   pass.plan.model.check_same(model_state(), recomputing);
 }
 
-void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
-                        bool check_finite) {
-  check_backward_thread();
-  const RunLock::Scope scope(run_lock_);
+void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const {
   TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
                     schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
                     pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
+  if (!check_finite) return;
+  TORCH_CHECK_VALUE(graph_use().empty(),
+                    "StepOptions::check_finite looks at each layer, but this pipeline launches "
+                    "the kernels of its layers as a whole (GPipeOptions::graphs); make a pipeline "
+                    "without graphs to find the layer");
+  check_finite_parameters(pass.plan.model,
+                          "before the step; was it loaded, or made by an "
+                          "optimizer's step, from one that was not finite?");
+}
+
+void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
+                        bool check_finite) {
+  check_backward_thread();
+  const RunLock::Scope scope(run_lock_);
   pass.plan.model = model_state();
-  if (check_finite) {
-    TORCH_CHECK_VALUE(
-        graph_use().empty(),
-        "StepOptions::check_finite looks at each layer, but this pipeline launches "
-        "the kernels of its layers as a whole (GPipeOptions::graphs); make a pipeline "
-        "without graphs to find the layer");
-    check_finite_parameters(pass.plan.model,
-                            "before the step; was it loaded, or made by an "
-                            "optimizer's step, from one that was not finite?");
-  }
+  check_step(pass, schedule, check_finite);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
                             "after the step, although no term is: the sum is too "
                             "large for its type");
   }
+  StatisticsLog::commit(pass.statistics);
+}
+
+void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
+                              bool check_finite) {
+  const RunLock::Scope scope(run_lock_);
+  pass.plan.model = model_state();
+  check_step(pass, schedule, check_finite);
+  run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
   StatisticsLog::commit(pass.statistics);
 }
 

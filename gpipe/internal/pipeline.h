@@ -123,12 +123,16 @@ class Pipeline {
   // not fit, and under `check_finite` (as in StepOptions) for the first value that is not finite.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
                 bool check_finite = false);
+  // Runs the forwards and the loss only, in the order of `schedule`. As run_step() for the rest.
+  void run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
+                      bool check_finite = false);
 
   // [stage]; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
 
   // Whether this is the first call: for warnings that are given once.
   bool first_nan() { return !nan_.exchange(true); }
+  bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
 
   // The place of the last error in an action.
   std::optional<Failure> last_failure() const;
@@ -143,6 +147,8 @@ class Pipeline {
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
+  // What a step and an evaluation ask of a schedule, and of a model under check_finite.
+  void check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const;
   // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;
 
@@ -170,7 +176,8 @@ class Pipeline {
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 
-  std::atomic<bool> nan_{false};  // see first_nan()
+  std::atomic<bool> nan_{false};           // see first_nan()
+  std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };

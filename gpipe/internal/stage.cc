@@ -349,6 +349,7 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& 
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
   LossResult scalar = loss(micro_batch, outputs.tensors);
+  if (!plan.record) return;  // an evaluation: no backward follows
   graph.add_output(0, 0, scalar.loss);
   graph.targets() = std::move(scalar.targets);
   cell.seed = std::move(scalar.seed);
@@ -371,7 +372,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   }
   if (plan.record) plan.model.check_parameters(index_);
   const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
-  has_loss_ = has_loss_ || loss != nullptr;
+  has_loss_ = has_loss_ || (plan.record && loss != nullptr);
   Result result;
   GivenGenerators given;
   {

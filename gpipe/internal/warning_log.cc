@@ -1,10 +1,10 @@
-#include "gpipe/internal/loss_log.h"
+#include "gpipe/internal/warning_log.h"
 
 // LibTorch has macros of the same names, so none of its headers may be included here.
 #include <glog/logging.h>
 
 namespace gpipe::internal {
 
-void log_nan_loss(const std::string& text) { LOG(WARNING) << "GPipe: " << text; }
+void log_warning(const std::string& text) { LOG(WARNING) << "GPipe: " << text; }
 
 }  // namespace gpipe::internal
