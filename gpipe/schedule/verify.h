@@ -87,6 +87,7 @@ struct ScheduleFacts {
            a.bubble_ratio == b.bubble_ratio && a.ascending == b.ascending &&
            a.receives_ahead == b.receives_ahead;
   }
+  friend bool operator!=(const ScheduleFacts& a, const ScheduleFacts& b) { return !(a == b); }
 };
 
 namespace internal {
