@@ -169,6 +169,40 @@ int64_t Schedule::worker_of(int64_t stage) const {
   return rep_->worker_of[static_cast<size_t>(stage)];
 }
 
+Placement Schedule::placement() const {
+  std::vector<int64_t> worker_of_stage;
+  for (int64_t stage = 0; stage < stages(); ++stage) worker_of_stage.push_back(worker_of(stage));
+  for (int64_t worker = 0; worker < workers(); ++worker) {
+    if (!actions(worker).empty()) continue;
+    throw std::invalid_argument("Schedule::placement: worker " + std::to_string(worker) +
+                                " has no actions, so it has no stage");
+  }
+  return Placement::of(std::move(worker_of_stage));
+}
+
+void Schedule::check(const Placement& placement) const {
+  if (placement.stages() != stages() || placement.workers() != workers()) {
+    throw std::invalid_argument(
+        "Schedule::check: the schedule has " + std::to_string(stages()) + " stages on " +
+        std::to_string(workers()) + " workers, but the placement has " +
+        std::to_string(placement.stages()) + " on " + std::to_string(placement.workers()));
+  }
+  std::string wrong;
+  int64_t count = 0;
+  for (int64_t stage = 0; stage < stages(); ++stage) {
+    const int64_t worker = rep_->worker_of[static_cast<size_t>(stage)];
+    if (worker == placement.worker_of(stage)) continue;
+    if (++count > 10) continue;
+    wrong += "\n  - stage " + std::to_string(stage) + " is " +
+             (worker < 0 ? "nowhere" : "on worker " + std::to_string(worker)) +
+             ", the placement has it on worker " + std::to_string(placement.worker_of(stage));
+  }
+  if (count == 0) return;
+  if (count > 10) wrong += "\n  - and " + std::to_string(count - 10) + " more";
+  throw std::invalid_argument("Schedule::check: the schedule does not match the placement:" +
+                              wrong);
+}
+
 ScheduleFacts Schedule::verify(Sends sends) const {
   return verify(Routes::create(stages()), sends);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/placement.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/verify.h"
@@ -65,6 +66,12 @@ class Schedule {
   // The worker that runs `stage` (the first one, where verify() would report several). Throws
   // std::invalid_argument if none does.
   int64_t worker_of(int64_t stage) const;
+  // Which worker runs each stage. Throws std::invalid_argument if a stage or a worker has no
+  // actions.
+  Placement placement() const;
+  // Throws std::invalid_argument that lists the stages which are not where `placement` has them, or
+  // says that there are other numbers of stages or workers.
+  void check(const Placement& placement) const;
 
   // Returns what the schedule costs. Throws std::invalid_argument with a list of the problems (of
   // more than 100, the first 100 and their number). See verify.h for what is checked. `sends` is

@@ -196,6 +196,37 @@ TEST(Schedule, WorkerOf) {
   EXPECT_THROW(Schedule::create(1, 1, {{}}).worker_of(0), std::invalid_argument);
 }
 
+TEST(Schedule, HasAPlacementAndIsCheckedAgainstOne) {
+  const Schedule schedule = testing::interleaved();
+  EXPECT_EQ(schedule.placement(), Placement::loop(2, 2));
+  EXPECT_NO_THROW(schedule.check(Placement::loop(2, 2).processes({0, 1})));
+  const auto complaint = [&](const Schedule& of, const Placement& placement) -> std::string {
+    try {
+      of.check(placement);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(complaint(schedule, Placement::v_shape(2)),
+            "Schedule::check: the schedule does not match the placement:\n"
+            "  - stage 2 is on worker 0, the placement has it on worker 1\n"
+            "  - stage 3 is on worker 1, the placement has it on worker 0");
+  EXPECT_EQ(complaint(schedule, Placement::one_each(4)),
+            "Schedule::check: the schedule has 4 stages on 2 workers, but the placement has 4 on "
+            "4");
+  EXPECT_THAT(complaint(Schedule::create(1, 1, {{}}), Placement::one_each(1)),
+              HasSubstr("stage 0 is nowhere"));
+  EXPECT_THAT(
+      complaint(Schedule::gpipe(20, 1), Placement::of({1,  0,  3,  2,  5,  4,  7,  6,  9,  8,
+                                                       11, 10, 13, 12, 14, 15, 16, 17, 18, 19})),
+      HasSubstr("and 4 more"));
+  EXPECT_THROW(Schedule::create(1, 1, {{}}).placement(), std::invalid_argument);
+  EXPECT_THROW(
+      Schedule::from_text("stages 1\nmicro_batches 1\nworker 0:\nworker 1: F0.0 B0.0").placement(),
+      std::invalid_argument);
+}
+
 TEST(Schedule, OnlyKeepsOrderAndWorkers) {
   EXPECT_EQ(
       testing::split_backward().only({ActionKind::kInputGradient, ActionKind::kForward}).to_text(),

@@ -1,6 +1,7 @@
 #include "gpipe/schedule/verify.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -117,14 +118,16 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
   }
 }
 
-// Runs the table with every action taking one unit. Returns the makespan, or -1 after adding the
-// problem of who waits for what.
-int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
-  std::vector<std::vector<int64_t>> ends(workers.size());
+// Per worker, the times at which its actions end.
+using Ends = std::vector<std::vector<int64_t>>;
+
+// Runs the table with every action taking one unit. Adds the problem of who waits for what, if it
+// does not run to its end.
+Ends run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
+  Ends ends(workers.size());
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     ends[worker].reserve(workers[worker].size());
   }
-  int64_t makespan = 0;
   for (const Position& position : dependencies.order()) {
     const auto worker = static_cast<size_t>(position.worker);
     int64_t start = ends[worker].empty() ? 0 : ends[worker].back();
@@ -135,7 +138,6 @@ int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Pro
           return true;
         });
     ends[worker].push_back(start + 1);
-    makespan = std::max(makespan, start + 1);
   }
   std::string stuck;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
@@ -148,9 +150,8 @@ int64_t run_buffered(const Table& workers, const Dependencies& dependencies, Pro
                " waits for " + need.action.to_text() + " of worker " + std::to_string(producer);
     }
   }
-  if (stuck.empty()) return makespan;
-  problems->add("deadlock, even with buffered sends:" + stuck);
-  return -1;
+  if (!stuck.empty()) problems->add("deadlock, even with buffered sends:" + stuck);
+  return ends;
 }
 
 // A worker with n actions passes n + 1 exchanges: exchange k is before action k and after action k
@@ -223,22 +224,185 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   }
 }
 
-std::vector<int64_t> peak_live(int64_t stages, int64_t micro_batches, const Table& workers) {
+// ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), but the receives of a
+// channel are posted as many exchanges early as the channel needs. It begins with none; where
+// nothing moves, the send that needs least gets what it needs. A receive that is posted stays so:
+// nothing that has run is undone by that.
+std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependencies& dependencies) {
+  struct Channel {
+    std::vector<int32_t> needed;  // per value, in the sender's order: the index of the consumer
+    std::vector<int32_t> latest;  // when its receive is posted at the latest, for the order's sake
+    int32_t ahead = 0;
+  };
+  struct Sent {
+    size_t to_worker;
+    size_t value;
+  };
+  std::map<std::pair<size_t, size_t>, Channel> channels;
+  // Per worker and action, what it sends and how many values it waits for from elsewhere.
+  std::vector<std::vector<std::vector<Sent>>> sends(workers.size());
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (const Action& action : workers[worker]) {
+      std::vector<Sent>& sent = sends[worker].emplace_back();
+      for (const auto& feed : dependencies.feeds(action)) {
+        const auto to = static_cast<size_t>(feed.position.worker);
+        if (to == worker) continue;
+        Channel& channel = channels[{worker, to}];
+        sent.push_back({to, channel.needed.size()});
+        channel.needed.push_back(feed.position.index);
+      }
+    }
+  }
+  for (auto& [ends, channel] : channels) {
+    channel.latest = channel.needed;
+    for (size_t value = channel.latest.size(); value-- > 1;) {
+      channel.latest[value - 1] = std::min(channel.latest[value - 1], channel.latest[value]);
+    }
+  }
+  std::vector<int32_t> at(workers.size(), 0);  // the exchange that each worker has posted
+  // How much further ahead the receives of a channel must be for this value.
+  const auto missing = [&](size_t worker, const Sent& sent) {
+    const Channel& channel = channels[{worker, sent.to_worker}];
+    return channel.latest[sent.value] - channel.ahead - at[sent.to_worker];
+  };
+  const auto passes = [&](size_t worker) {
+    const auto exchange = static_cast<size_t>(at[worker]);
+    if (exchange > 0) {
+      for (const Sent& sent : sends[worker][exchange - 1]) {
+        if (missing(worker, sent) > 0) return false;
+      }
+    }
+    return exchange == workers[worker].size() ||
+           dependencies.for_each_need(
+               workers[worker][exchange], [&](const Dependencies::Edge& need) {
+                 return need.position.worker == static_cast<int32_t>(worker) ||
+                        at[static_cast<size_t>(need.position.worker)] > need.position.index;
+               });
+  };
+  while (true) {
+    bool up = true;  // alternating: see Dependencies::order()
+    for (bool moved = true; moved; up = !up) {
+      moved = false;
+      for (size_t k = 0; k < workers.size(); ++k) {
+        const size_t worker = up ? k : workers.size() - 1 - k;
+        while (at[worker] <= static_cast<int32_t>(workers[worker].size()) && passes(worker)) {
+          ++at[worker];
+          moved = true;
+        }
+      }
+    }
+    Channel* least = nullptr;
+    int32_t least_missing = 0;
+    for (size_t worker = 0; worker < workers.size(); ++worker) {
+      const auto exchange = static_cast<size_t>(at[worker]);
+      if (exchange == 0 || exchange > workers[worker].size()) continue;
+      for (const Sent& sent : sends[worker][exchange - 1]) {
+        const int32_t more = missing(worker, sent);
+        if (more <= 0 || (least != nullptr && more >= least_missing)) continue;
+        least = &channels[{worker, sent.to_worker}];
+        least_missing = more;
+      }
+    }
+    if (least == nullptr) break;  // the buffered run has shown that it ends
+    least->ahead += least_missing;
+  }
+  std::vector<ReceivesAhead> result;
+  for (const auto& [ends, channel] : channels) {
+    int32_t most = 0;
+    for (size_t value = 0; value < channel.needed.size(); ++value) {
+      const int32_t posted = std::max(channel.latest[value] - channel.ahead, 0);
+      most = std::max(most, channel.needed[value] - posted);
+    }
+    result.push_back({static_cast<int32_t>(ends.first), static_cast<int32_t>(ends.second), most});
+  }
+  return result;
+}
+
+// The peaks of the stages and of the workers.
+void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* facts) {
   const bool has_forward = std::any_of(workers.begin(), workers.end(), [](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(),
                        [](const Action& action) { return action.kind == ActionKind::kForward; });
   });
-  std::vector<int64_t> live(static_cast<size_t>(stages), has_forward ? 0 : micro_batches);
-  std::vector<int64_t> peak = live;
-  for (const std::vector<Action>& actions : workers) {
-    for (const Action& action : actions) {
+  std::vector<int64_t> live(facts->peak_live.size(), has_forward ? 0 : micro_batches);
+  facts->peak_live = live;
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    int64_t sum = 0;
+    if (!has_forward) {
+      std::vector<bool> seen(live.size(), false);
+      for (const Action& action : workers[worker]) {
+        if (!seen[static_cast<size_t>(action.stage)]) sum += micro_batches;
+        seen[static_cast<size_t>(action.stage)] = true;
+      }
+    }
+    int64_t& worker_peak = facts->worker_peak_live[worker];
+    worker_peak = sum;
+    for (const Action& action : workers[worker]) {
       const auto stage = static_cast<size_t>(action.stage);
-      if (action.kind == ActionKind::kForward) peak[stage] = std::max(peak[stage], ++live[stage]);
-      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient)
+      if (action.kind == ActionKind::kForward) {
+        facts->peak_live[stage] = std::max(facts->peak_live[stage], ++live[stage]);
+        worker_peak = std::max(worker_peak, ++sum);
+      } else if (action.kind != ActionKind::kInputGradient) {
         --live[stage];
+        --sum;
+      }
     }
   }
-  return peak;
+}
+
+// When stages and workers are alive, and how long idle then; the makespan and the bubble.
+void count_time(const Table& workers, const Ends& ends, ScheduleFacts* facts) {
+  std::vector<int64_t> actions(facts->alive.size(), 0);
+  std::vector<int64_t> first(facts->alive.size(), 0);
+  int64_t all = 0;
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (size_t index = 0; index < workers[worker].size(); ++index) {
+      const auto stage = static_cast<size_t>(workers[worker][index].stage);
+      const int64_t end = ends[worker][index];
+      if (actions[stage]++ == 0) first[stage] = end - 1;
+      facts->alive[stage] = end - first[stage];
+      facts->makespan = std::max(facts->makespan, end);
+    }
+    if (workers[worker].empty()) continue;
+    const auto count = static_cast<int64_t>(workers[worker].size());
+    facts->worker_alive[worker] = ends[worker].back() - (ends[worker].front() - 1);
+    facts->worker_idle[worker] = facts->worker_alive[worker] - count;
+    all += count;
+  }
+  for (size_t stage = 0; stage < actions.size(); ++stage) {
+    facts->idle[stage] = facts->alive[stage] - actions[stage];
+  }
+  facts->bubble_ratio =
+      1.0 - static_cast<double>(all) /
+                static_cast<double>(facts->makespan * static_cast<int64_t>(workers.size()));
+}
+
+// ScheduleFacts::ascending.
+bool ascends(int64_t stages, const Table& workers) {
+  struct Last {
+    int32_t forward = -1;
+    int32_t first_part = -1;
+    int32_t second_part = -1;
+  };
+  const auto rises = [](int32_t* last, int32_t micro_batch) {
+    const bool rise = *last < micro_batch;
+    *last = micro_batch;
+    return rise;
+  };
+  std::vector<Last> stage_last(static_cast<size_t>(stages));
+  for (const std::vector<Action>& actions : workers) {
+    for (const Action& action : actions) {
+      Last& last = stage_last[static_cast<size_t>(action.stage)];
+      const int32_t i = action.micro_batch;
+      const bool whole = action.kind == ActionKind::kBackward;
+      if (action.kind == ActionKind::kForward && !rises(&last.forward, i)) return false;
+      if ((whole || action.kind == ActionKind::kInputGradient) && !rises(&last.first_part, i))
+        return false;
+      if ((whole || action.kind == ActionKind::kWeightGradient) && !rises(&last.second_part, i))
+        return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -250,9 +414,10 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
                                 " stages, but the routes are for " +
                                 std::to_string(routes.stages()));
   }
-  if (sends != Sends::kBuffered && sends != Sends::kRendezvous) {
-    throw std::invalid_argument("Schedule::verify: sends must be kBuffered or kRendezvous, got " +
-                                std::to_string(static_cast<int>(sends)));
+  if (sends != Sends::kBuffered && sends != Sends::kRendezvous && sends != Sends::kPostedAhead) {
+    throw std::invalid_argument(
+        "Schedule::verify: sends must be kBuffered, kRendezvous or kPostedAhead, got " +
+        std::to_string(static_cast<int>(sends)));
   }
   const Dependencies dependencies(stages, micro_batches, workers, routes);
   Problems problems;
@@ -261,18 +426,22 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
   check_order(workers, dependencies, &problems);
   problems.throw_if_any();
 
-  ScheduleFacts facts;
-  facts.makespan = run_buffered(workers, dependencies, &problems);
+  const Ends ends = run_buffered(workers, dependencies, &problems);
   problems.throw_if_any();
   if (sends == Sends::kRendezvous) run_rendezvous(workers, dependencies, &problems);
   problems.throw_if_any();
 
-  facts.peak_live = peak_live(stages, micro_batches, workers);
-  int64_t actions = 0;
-  for (const std::vector<Action>& list : workers) actions += static_cast<int64_t>(list.size());
-  facts.bubble_ratio =
-      1.0 - static_cast<double>(actions) /
-                static_cast<double>(facts.makespan * static_cast<int64_t>(workers.size()));
+  ScheduleFacts facts;
+  for (auto* of_stages : {&facts.peak_live, &facts.alive, &facts.idle}) {
+    of_stages->resize(static_cast<size_t>(stages));
+  }
+  for (auto* of_workers : {&facts.worker_peak_live, &facts.worker_alive, &facts.worker_idle}) {
+    of_workers->resize(workers.size());
+  }
+  count_live(micro_batches, workers, &facts);
+  count_time(workers, ends, &facts);
+  facts.ascending = ascends(stages, workers);
+  if (sends == Sends::kPostedAhead) facts.receives_ahead = receives_ahead(workers, dependencies);
   return facts;
 }
 

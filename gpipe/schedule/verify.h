@@ -15,7 +15,8 @@
 // 4. No deadlock with rendezvous sends (unless Sends::kBuffered is asked for): the sends of an
 //    action and the receives of the worker's next action are posted together, and the worker waits
 //    for all of them; a transfer happens once both its ends are posted. Between two stages of one
-//    worker nothing is sent.
+//    worker nothing is sent. With Sends::kPostedAhead receives may be posted earlier, and the facts
+//    say how much earlier they must be.
 //
 // docs/design/schedule.md says why these two.
 #ifndef GPIPE_SCHEDULE_VERIFY_H_
@@ -33,23 +34,60 @@ namespace gpipe {
 enum class Sends : uint8_t {
   kBuffered,    // a send ends at once; the value waits for its receiver (threads of one process)
   kRendezvous,  // a send may wait until its receiver is at the receive (messages between processes)
+  kPostedAhead,  // as kRendezvous, but receives are posted as early as the facts say
 };
 
+// How early receives must be posted so that sends that wait for their receivers neither deadlock
+// nor overtake each other. There is one channel for each pair of workers and direction; values take
+// it in the order in which the sender's actions produce them, and their receives are posted in that
+// order.
+struct ReceivesAhead {
+  int32_t from_worker = 0;
+  int32_t to_worker = 0;
+  // The receives of an action are posted before the action that is so many before it; 0: with the
+  // action itself.
+  int64_t actions = 0;
+
+  friend bool operator==(const ReceivesAhead& a, const ReceivesAhead& b) {
+    return a.from_worker == b.from_worker && a.to_worker == b.to_worker && a.actions == b.actions;
+  }
+};
+
+// What a schedule costs. Times are in units of one action; transfers take no time.
 struct ScheduleFacts {
   // Per stage: the maximum number of micro-batches whose forward is done and whose backward is not
   // (for a split backward: whose weight gradient is not). In a forward half all stay alive; in a
   // backward half all are alive at the start.
   std::vector<int64_t> peak_live;
-  // In units of one action; transfers take no time.
+  // Per stage: the time from its first start to its last end, and how much of it no action of the
+  // stage runs. (What papers call a zero bubble is that of a worker; filling comes before.)
+  std::vector<int64_t> alive;
+  std::vector<int64_t> idle;
+  // The same per worker; the peak is that of the sum over its stages. All 0 for a worker without
+  // actions.
+  std::vector<int64_t> worker_peak_live;
+  std::vector<int64_t> worker_alive;
+  std::vector<int64_t> worker_idle;
   int64_t makespan = 0;
   // Share of all workers' time until the makespan in which they are idle, 0 .. 1. For gpipe and
   // 1F1B this is (p - 1) / (m + p - 1).
   double bubble_ratio = 0.0;
+  // Whether sums are made in one order: in every stage forwards ascend, the first parts of
+  // backwards (B or I) ascend, and the second parts (B or W) ascend, so that no B comes while the
+  // stage has a pending W. All such schedules give the same bits.
+  bool ascending = false;
+  // With Sends::kPostedAhead: for each pair of workers and direction in which values are sent,
+  // ascending. Empty otherwise.
+  std::vector<ReceivesAhead> receives_ahead;
 
   friend bool operator==(const ScheduleFacts& a, const ScheduleFacts& b) {
-    return a.peak_live == b.peak_live && a.makespan == b.makespan &&
-           a.bubble_ratio == b.bubble_ratio;
+    return a.peak_live == b.peak_live && a.alive == b.alive && a.idle == b.idle &&
+           a.worker_peak_live == b.worker_peak_live && a.worker_alive == b.worker_alive &&
+           a.worker_idle == b.worker_idle && a.makespan == b.makespan &&
+           a.bubble_ratio == b.bubble_ratio && a.ascending == b.ascending &&
+           a.receives_ahead == b.receives_ahead;
   }
+  friend bool operator!=(const ScheduleFacts& a, const ScheduleFacts& b) { return !(a == b); }
 };
 
 namespace internal {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -182,6 +183,87 @@ TEST(Verify, TellsWhoWaitsForWhomOverASkip) {
             "      worker 2 after F2.2 waits for worker 3 to send F2.2 to F3.2\n"
             "      worker 2 after F2.2 waits for worker 3 to receive B3.1 for B2.1\n"
             "      worker 3 after B3.0 waits for worker 0 to send B3.0 to B0.0");
+}
+
+TEST(Verify, FactsOfWorkersAndStages) {
+  const ScheduleFacts facts = testing::interleaved().verify();
+  EXPECT_THAT(facts.worker_peak_live, ElementsAre(4, 3));
+  EXPECT_THAT(facts.alive, ElementsAre(10, 8, 6, 4));
+  EXPECT_THAT(facts.idle, ElementsAre(6, 4, 2, 0));
+  EXPECT_THAT(facts.worker_alive, ElementsAre(10, 8));
+  EXPECT_THAT(facts.worker_idle, ElementsAre(2, 0));
+
+  const ScheduleFacts half =
+      testing::interleaved().only({ActionKind::kBackward}).verify(Sends::kBuffered);
+  EXPECT_THAT(half.peak_live, ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(half.worker_peak_live, ElementsAre(4, 4));
+
+  const ScheduleFacts nothing =
+      Schedule::from_text("stages 1\nmicro_batches 1\nworker 0:\nworker 1: F0.0 B0.0").verify();
+  EXPECT_THAT(nothing.worker_peak_live, ElementsAre(0, 1));
+  EXPECT_THAT(nothing.worker_alive, ElementsAre(0, 2));
+  EXPECT_THAT(nothing.worker_idle, ElementsAre(0, 0));
+}
+
+TEST(Verify, KnowsWhetherSumsAreMadeInOneOrder) {
+  const auto ascending = [](const std::string& actions) {
+    return Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: " + actions)
+        .verify()
+        .ascending;
+  };
+  EXPECT_TRUE(ascending("F0.0 F0.1 B0.0 B0.1"));
+  EXPECT_TRUE(ascending("F0.0 F0.1 I0.0 I0.1 W0.0 W0.1"));
+  EXPECT_TRUE(ascending("F0.0 F0.1 B0.0 I0.1 W0.1"));
+  EXPECT_FALSE(ascending("F0.1 F0.0 B0.0 B0.1")) << "forwards";
+  EXPECT_FALSE(ascending("F0.0 F0.1 I0.1 I0.0 W0.0 W0.1")) << "input gradients";
+  EXPECT_FALSE(ascending("F0.0 F0.1 I0.0 I0.1 W0.1 W0.0")) << "weight gradients";
+  EXPECT_FALSE(ascending("F0.0 F0.1 I0.0 B0.1 W0.0")) << "B while a W is pending";
+  EXPECT_FALSE(ascending("F0.0 F0.1 B0.1 I0.0 W0.0")) << "I after a later B";
+}
+
+// Posted as early as the facts say, receives make every table run; without need for it, 0 is said.
+TEST(Verify, SaysHowFarReceivesMustBePostedAhead) {
+  const auto most_ahead = [](const Schedule& schedule, const std::vector<Route>& skips) {
+    int64_t most = 0;
+    for (const ReceivesAhead& ahead :
+         schedule.verify(Routes::create(schedule.stages(), skips), Sends::kPostedAhead)
+             .receives_ahead) {
+      most = std::max(most, ahead.actions);
+    }
+    return most;
+  };
+  const auto waits = [](const Schedule& schedule, const std::vector<Route>& skips) {
+    try {
+      schedule.verify(Routes::create(schedule.stages(), skips), Sends::kRendezvous);
+      return false;
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+  };
+  int deadlocks = 0;
+  for (int64_t p = 1; p <= 6; ++p) {
+    for (int64_t m = 1; m <= 6; ++m) {
+      for (int32_t target = 0; target < p; ++target) {
+        std::vector<Route> skips;
+        if (target > 0) skips.push_back({0, target, "skip"});
+        for (const Schedule& schedule : {Schedule::gpipe(p, m), Schedule::one_f_one_b(p, m)}) {
+          if (waits(schedule, skips)) {
+            EXPECT_GT(most_ahead(schedule, skips), 0);
+            ++deadlocks;
+          } else if (skips.empty()) {
+            EXPECT_EQ(most_ahead(schedule, skips), 0);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(deadlocks, 0);
+  // Worker 1 takes the micro-batches in another order than worker 0 sends them.
+  const Schedule crossed = Schedule::from_text(
+      "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1");
+  EXPECT_THAT(crossed.verify(Sends::kPostedAhead).receives_ahead,
+              ElementsAre(ReceivesAhead{0, 1, 1}, ReceivesAhead{1, 0, 0}));
+  EXPECT_THAT(crossed.verify(Sends::kBuffered).receives_ahead, ElementsAre());
 }
 
 }  // namespace

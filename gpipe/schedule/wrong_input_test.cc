@@ -424,7 +424,7 @@ Rows verifying() {
       invalid(
           "SimulateRoutesOfOtherStages", [=] { simulate(schedule, other); }, misfit),
       invalid("VerifyUnknownSends", [=] { schedule.verify(static_cast<Sends>(7)); },
-              {"kBuffered or kRendezvous", "got 7"}),
+              {"kBuffered, kRendezvous or kPostedAhead", "got 7"}),
       invalid(
           "VerifyDeadlock", [=] { deadlock.verify(); }, stuck),
       invalid(

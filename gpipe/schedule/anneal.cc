@@ -1,0 +1,194 @@
+#include "gpipe/schedule/anneal.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+// Moves are small: an action passes at most so many others.
+constexpr size_t kFarthest = 4;
+// The part of moves that take an action of the critical path. Only such can shorten it; the others
+// make room for them.
+constexpr double kCritical = 0.8;
+// The part of moves that do the same to several micro-batches in a row, as a steady state needs it.
+constexpr double kSeveral = 0.05;
+// The part of moves that join or split a backward, where that changes times.
+constexpr double kJoin = 0.15;
+// How much the mean end of the workers counts beside the makespan. On its own the makespan is the
+// same for most changes, and says nothing of where they lead.
+constexpr double kMeanEnd = 0.5;
+
+constexpr double kSame = 1e-9;
+
+// Moves the occurrences of a token, from `index` on, by up to `far` places, past anything but
+// itself. Returns whether anything moved.
+bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, bool earlier) {
+  const Token each = (*tokens)[index];
+  const auto size = static_cast<std::ptrdiff_t>(tokens->size());
+  const std::ptrdiff_t step = earlier ? -1 : 1;
+  const auto begin = tokens->begin();
+  bool moved = false;
+  // Those that move earlier are taken from the front, the others from the back, so that none is in
+  // the way of the next.
+  auto at = static_cast<std::ptrdiff_t>(index);
+  while (count-- > 0 && at >= 0 && at < size) {
+    std::ptrdiff_t to = at;
+    for (size_t k = 0; k < far; ++k) {
+      if (to + step < 0 || to + step >= size || begin[to + step] == each) break;
+      to += step;
+    }
+    if (to < at) std::rotate(begin + to, begin + at, begin + at + 1);
+    if (to > at) std::rotate(begin + at, begin + at + 1, begin + to + 1);
+    moved = moved || to != at;
+    do at -= step;
+    while (at >= 0 && at < size && begin[at] != each);
+  }
+  return moved;
+}
+
+// Makes a whole backward of the input gradient at `index` and its weight gradient, or halves of a
+// whole one, the second up to `far` places later. Returns whether it could.
+bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
+  const Token each = (*tokens)[index];
+  const int32_t stage = stage_of(each);
+  const Token whole = token(ActionKind::kBackward, stage);
+  const Token weight = token(ActionKind::kWeightGradient, stage);
+  const auto begin = tokens->begin();
+  const auto at = begin + static_cast<std::ptrdiff_t>(index);
+  if (kind_of(each) == ActionKind::kInputGradient) {
+    // With no other pending, the next weight gradient is that of the same cell.
+    const auto second = std::find(at, tokens->end(), weight);
+    if (second == tokens->end()) return false;
+    *at = whole;
+    tokens->erase(second);
+    return true;
+  }
+  if (kind_of(each) != ActionKind::kBackward) return false;
+  *at = token(ActionKind::kInputGradient, stage);
+  auto to = at + 1;
+  for (size_t k = 0; k < far && to != tokens->end() && *to != whole; ++k) ++to;
+  tokens->insert(to, weight);
+  return true;
+}
+
+}  // namespace
+
+bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order) {
+  const auto w = static_cast<size_t>(worker);
+  const double limit = workload.limit[w] * (1.0 + kSame);
+  thread_local std::vector<std::array<int32_t, 3>> counts;
+  counts.resize(std::max(counts.size(), static_cast<size_t>(workload.stages)));
+  for (const int32_t stage : workload.stages_of[w]) counts[static_cast<size_t>(stage)] = {0, 0, 0};
+  double memory = 0.0;
+  for (const Token each : order) {
+    const auto stage = static_cast<size_t>(stage_of(each));
+    auto& [forwards, firsts, seconds] = counts[stage];
+    switch (kind_of(each)) {
+      case ActionKind::kForward:
+        ++forwards;
+        memory += workload.held[stage];
+        break;
+      case ActionKind::kBackward:
+        if (firsts != seconds || firsts == forwards) return false;
+        ++firsts;
+        ++seconds;
+        memory -= workload.held[stage];
+        break;
+      case ActionKind::kInputGradient:
+        if (firsts == forwards) return false;
+        ++firsts;
+        memory += workload.waiting[stage] - workload.held[stage];
+        break;
+      case ActionKind::kWeightGradient:
+        if (seconds == firsts) return false;
+        ++seconds;
+        memory -= workload.waiting[stage];
+        break;
+    }
+    if (memory > limit) return false;
+  }
+  return true;
+}
+
+double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order) {
+  const double unit = workload.mean_cost();
+  const bool joins = workload.whole_differs();
+  if (!timing->run(*order)) return std::numeric_limits<double>::infinity();
+  double value = 0.0;  // what is asked for, without what only guides
+  const auto rate = [&](const Order& rated) {
+    const double guide = kMeanEnd * timing->mean_end();
+    value = annealing.objective ? annealing.objective(timing, rated) : timing->makespan();
+    return value + guide;
+  };
+  Draws draws(annealing.seed);
+  Order current = *order;
+  std::vector<Timing::Place> path;
+  timing->critical_path(current, &path);
+  double rating = rate(current);
+  double best = value;
+  WorkerOrder kept;
+  size_t all = 0;
+  for (const WorkerOrder& tokens : current) all += tokens.size();
+  const auto path_work = static_cast<int64_t>(all / 10);
+  int64_t work = 0;  // beside the timing's
+  const int64_t start = timing->actions();
+  for (int64_t round = 0;; ++round) {
+    const int64_t done = timing->actions() - start + work;
+    if (done >= annealing.budget || best <= annealing.bound + kSame * unit) break;
+    if (round % 64 == 0 && annealing.stop && annealing.stop()) break;
+    const double part = static_cast<double>(done) / static_cast<double>(annealing.budget);
+    const double heat = unit * annealing.hot * std::pow(annealing.cold / annealing.hot, part);
+    size_t worker = 0;
+    size_t index = 0;
+    if (draws.part() < kCritical && !path.empty()) {
+      const Timing::Place place = path[static_cast<size_t>(draws.below(path.size()))];
+      worker = static_cast<size_t>(place.worker);
+      index = static_cast<size_t>(place.index);
+    } else {
+      worker = static_cast<size_t>(draws.below(current.size()));
+      if (current[worker].empty()) {
+        ++work;
+        continue;
+      }
+      index = static_cast<size_t>(draws.below(current[worker].size()));
+    }
+    WorkerOrder& tokens = current[worker];
+    kept = tokens;
+    const size_t far = 1 + static_cast<size_t>(draws.below(kFarthest));
+    const bool earlier = draws.next() >> 40 & 1;
+    const bool several = draws.part() < kSeveral;
+    bool moved = false;
+    if (joins && draws.part() < kJoin) {
+      moved = join_or_split(&tokens, index, far);
+    } else {
+      const int32_t count =
+          several ? 2 + draws.below(static_cast<size_t>(workload.micro_batches)) : 1;
+      moved = move_tokens(&tokens, index, far, count, earlier);
+    }
+    work += static_cast<int64_t>(tokens.size() / 4 + 1);
+    if (!moved) continue;
+    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens) || !timing->run(current)) {
+      tokens.swap(kept);
+      continue;
+    }
+    const double new_rating = rate(current);
+    if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) {
+      tokens.swap(kept);
+      continue;
+    }
+    rating = new_rating;
+    if (value < best - kSame * unit) {
+      best = value;
+      *order = current;
+    }
+    if (annealing.objective) timing->run(current);  // it may have run other cases
+    timing->critical_path(current, &path);
+    work += path_work;
+  }
+  return best;
+}
+
+}  // namespace gpipe::internal

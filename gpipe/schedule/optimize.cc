@@ -1,0 +1,373 @@
+#include "gpipe/schedule/optimize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "gpipe/schedule/anneal.h"
+#include "gpipe/schedule/greedy.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Candidate {
+  Order order;
+  double makespan = kNever;
+  int32_t seed = -1;
+};
+
+// Rules of greedy workers, varied towards a short makespan.
+class RuleSearch {
+ public:
+  RuleSearch(const Workload& workload, const Optimizing& optimizing, Timing* timing)
+      : workload_(workload), optimizing_(optimizing), greedy_(workload), timing_(timing) {}
+
+  int64_t actions() const { return greedy_.actions(); }
+
+  // The best places for the weight gradients of an order; `budget` to vary them by worker.
+  Candidate place_weights(const Order& sequence, int64_t budget) {
+    Candidate best;
+    GreedyRule rule = GreedyRule::of(workload_);
+    rule.sequence = &sequence;
+    GreedyRule best_rule = rule;
+    double rating = kNever;
+    for (const int32_t most_pending : {1 << 30, 8, 4, 2, 1, 0}) {
+      for (const double gap : {1.0, 0.75, 0.5, 0.25, 0.0, 1e6}) {
+        std::fill(rule.gap.begin(), rule.gap.end(), gap);
+        std::fill(rule.most_pending.begin(), rule.most_pending.end(), most_pending);
+        const double new_rating = rate(rule, &best);
+        if (new_rating >= rating) continue;
+        rating = new_rating;
+        best_rule = rule;
+      }
+    }
+    const int64_t start = work();
+    Draws draws(1);
+    while (work() - start < budget && rating < kNever) {
+      rule = best_rule;
+      const auto worker = static_cast<size_t>(draws.below(rule.gap.size()));
+      if (draws.below(2) == 0) {
+        rule.gap[worker] = 0.1 * draws.below(13);
+      } else {
+        rule.most_pending[worker] = draws.below(10);
+        if (rule.most_pending[worker] == 9) rule.most_pending[worker] = 1 << 30;
+      }
+      const double new_rating = rate(rule, &best);
+      if (new_rating > rating) continue;
+      rating = new_rating;
+      best_rule = rule;
+    }
+    return best;
+  }
+
+  // One of several starts; `budget` for it.
+  Candidate run(int32_t number, int64_t budget) {
+    GreedyRule rule = GreedyRule::of(workload_);
+    if (number & 1) std::fill(rule.gap.begin(), rule.gap.end(), 0.5);
+    rule.gradients_first = (number & 2) == 0;
+    rule.gradient_bonus = number & 4 ? 0.25 : 0.0;
+    if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
+    const double unit = workload_.mean_cost();
+    Draws draws(static_cast<uint64_t>(number) + 1);
+    Candidate best;
+    double rating = rate(rule, &best);
+    const int64_t start = work();
+    while (work() - start < budget && !(optimizing_.stop && optimizing_.stop())) {
+      const double part = static_cast<double>(work() - start) / static_cast<double>(budget);
+      const double heat = unit * kHot * std::pow(kCold / kHot, part);
+      const GreedyRule changed = change(rule, &draws);
+      const double new_rating = rate(changed, &best);
+      if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) continue;
+      rating = new_rating;
+      rule = changed;
+    }
+    return best;
+  }
+
+ private:
+  static constexpr double kHot = 2.0;
+  static constexpr double kCold = 0.05;
+  static constexpr double kMeanEnd = 0.2;
+
+  int64_t work() const { return greedy_.actions() + timing_->actions(); }
+
+  double rate(const GreedyRule& rule, Candidate* best) {
+    if (!greedy_.run(rule, &order_) || !timing_->run(order_)) return kNever;
+    if (timing_->makespan() < best->makespan) {
+      best->makespan = timing_->makespan();
+      best->order = order_;
+    }
+    return timing_->makespan() + kMeanEnd * timing_->mean_end();
+  }
+
+  GreedyRule change(GreedyRule rule, Draws* draws) const {
+    const size_t stages = rule.most_live.size();
+    const bool wholes = optimizing_.split && workload_.whole_differs();
+    const auto which = static_cast<size_t>(draws->below(stages + (wholes ? 5 : 4)));
+    const auto vary = [&](size_t stage) {
+      int32_t& most = rule.most_live[stage];
+      most = std::clamp(most + (draws->next() >> 40 & 1 ? 1 : -1), 1, workload_.micro_batches);
+    };
+    if (which < stages) {
+      vary(which);
+      if (draws->below(3) == 0) vary(static_cast<size_t>(draws->below(stages)));
+    } else if (which == stages) {
+      const int32_t most = draws->below(8);
+      std::fill(rule.most_pending.begin(), rule.most_pending.end(), most == 7 ? 1 << 30 : most);
+    } else if (which == stages + 1) {
+      std::fill(rule.gap.begin(), rule.gap.end(), 0.1 * draws->below(13));
+    } else if (which == stages + 2) {
+      rule.gradient_bonus = 0.1 * draws->below(11);
+    } else if (which == stages + 3) {
+      rule.depth_bonus = 0.2 * draws->below(11);
+    } else {
+      rule.whole.resize(stages, false);
+      const auto stage = static_cast<size_t>(draws->below(stages));
+      rule.whole[stage] = !rule.whole[stage];
+    }
+    return rule;
+  }
+
+  const Workload& workload_;
+  const Optimizing& optimizing_;
+  Greedy greedy_;
+  Timing* timing_;
+  Order order_;
+};
+
+// The best first, at most `count` different ones.
+void keep_best(std::vector<Candidate>* candidates, size_t count) {
+  std::stable_sort(candidates->begin(), candidates->end(),
+                   [](const Candidate& a, const Candidate& b) { return a.makespan < b.makespan; });
+  std::vector<Candidate> kept;
+  for (Candidate& candidate : *candidates) {
+    if (kept.size() == count || candidate.makespan == kNever) break;
+    const bool known = std::any_of(kept.begin(), kept.end(), [&](const Candidate& other) {
+      return other.order == candidate.order;
+    });
+    if (!known) kept.push_back(std::move(candidate));
+  }
+  *candidates = std::move(kept);
+}
+
+// With how many micro-batches a steady state shows.
+int32_t enough_micro_batches(const Workload& workload) {
+  return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
+}
+
+}  // namespace
+
+std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more) {
+  const int32_t periods = more.micro_batches - fewer.micro_batches;
+  Order result(order.size());
+  Timing timing(more);
+  std::optional<Order> best;
+  double least = kNever;
+  // From the middle outwards; where a worker repeats earlier than its neighbor, others wait.
+  for (const double where : {0.5, 0.4, 0.6}) {
+    bool all = true;
+    for (size_t worker = 0; worker < order.size() && all; ++worker) {
+      const WorkerOrder& tokens = order[worker];
+      const std::vector<int32_t>& local = fewer.stages_of[worker];
+      // The parts that begin at each place: those that have each stage's forward, first and second
+      // part once.
+      const auto is_period = [&](size_t begin, size_t* end) {
+        std::vector<int32_t> counts(3 * local.size(), 0);
+        size_t missing = counts.size();
+        for (size_t k = begin; k < tokens.size() && missing > 0; ++k) {
+          const auto at = static_cast<size_t>(
+              std::lower_bound(local.begin(), local.end(), stage_of(tokens[k])) - local.begin());
+          const ActionKind kind = kind_of(tokens[k]);
+          const auto add = [&](size_t part) {
+            --missing;
+            return ++counts[3 * at + part] == 1;
+          };
+          bool once = true;
+          if (kind == ActionKind::kForward) once = add(0);
+          if (kind == ActionKind::kInputGradient || kind == ActionKind::kBackward) once = add(1);
+          if (once && (kind == ActionKind::kWeightGradient || kind == ActionKind::kBackward))
+            once = add(2);
+          if (!once) return false;
+          *end = k + 1;
+        }
+        return missing == 0;
+      };
+      const auto middle = static_cast<size_t>(where * static_cast<double>(tokens.size()));
+      bool found = false;
+      for (size_t step = 0; step < tokens.size() && !found; ++step) {
+        // middle, middle - 1, middle + 1, ...
+        const size_t by = (step + 1) / 2;
+        if (step % 2 == 1 ? by > middle : middle + by >= tokens.size()) continue;
+        const size_t begin = step % 2 == 1 ? middle - by : middle + by;
+        size_t end = begin;
+        if (!is_period(begin, &end)) continue;
+        found = true;
+        WorkerOrder& longer = result[worker];
+        longer.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(end));
+        for (int32_t k = 0; k < periods; ++k) {
+          longer.insert(longer.end(), tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                        tokens.begin() + static_cast<std::ptrdiff_t>(end));
+        }
+        longer.insert(longer.end(), tokens.begin() + static_cast<std::ptrdiff_t>(end),
+                      tokens.end());
+        all = keeps_limits(more, static_cast<int32_t>(worker), longer);
+      }
+      all = all && found;
+    }
+    if (!all || !timing.run(result) || timing.makespan() >= least) continue;
+    least = timing.makespan();
+    best = result;
+  }
+  return best;
+}
+
+std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing) {
+  Timing timing(workload);
+  std::vector<Candidate> candidates;
+  Optimized result;
+  const auto stop = [&] {
+    result.stopped = result.stopped || (optimizing.stop && optimizing.stop());
+    return result.stopped;
+  };
+  const auto finish = [&]() -> std::optional<Optimized> {
+    keep_best(&candidates, 1);
+    if (candidates.empty()) return std::nullopt;
+    result.order = std::move(candidates.front().order);
+    result.makespan = candidates.front().makespan;
+    result.seed = candidates.front().seed;
+    result.actions += timing.actions();
+    return std::move(result);
+  };
+
+  for (size_t k = 0; k < optimizing.seeds.size(); ++k) {
+    const Order& seed = optimizing.seeds[k];
+    bool fits = true;
+    for (size_t worker = 0; worker < seed.size() && fits; ++worker) {
+      fits = keeps_limits(workload, static_cast<int32_t>(worker), seed[worker]);
+    }
+    if (fits && timing.run(seed)) {
+      candidates.push_back({seed, timing.makespan(), static_cast<int32_t>(k)});
+    }
+  }
+  const double bound = lower_bound(workload);
+  const double same = 1e-9 * workload.mean_cost();
+  const auto proven = [&] {
+    return std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+      return candidate.makespan <= bound + same;
+    });
+  };
+  // The least that can be, and no work.
+  if (proven()) return finish();
+
+  // Fewer micro-batches, if there are many.
+  const int32_t enough = enough_micro_batches(workload);
+  if (workload.micro_batches > enough + enough / 2) {
+    Workload fewer = workload;
+    fewer.micro_batches = enough;
+    Optimizing part = optimizing;
+    part.budget = optimizing.budget * 3 / 4;
+    part.stop = stop;
+    for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
+    if (const std::optional<Optimized> small = optimize(fewer, part)) {
+      result.actions += small->actions;
+      if (std::optional<Order> longer = stretched(fewer, small->order, workload)) {
+        timing.run(*longer);
+        candidates.push_back({std::move(*longer), timing.makespan(), -1});
+      }
+    }
+    if (stop() && !candidates.empty()) return finish();
+  }
+
+  // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
+  // they are and as if all actions took the same: a tight order of forwards and input gradients
+  // stays good, and only the weight gradients are placed anew.
+  RuleSearch rules(workload, optimizing, &timing);
+  Workload even = workload;
+  even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
+  even.activation_takes.assign(even.cost.size(), 0.0);
+  even.gradient_takes.assign(even.cost.size(), 0.0);
+  Timing even_timing(even);
+  RuleSearch even_rules(even, optimizing, &even_timing);
+  const auto rules_spent = [&] {
+    return rules.actions() + even_rules.actions() + even_timing.actions();
+  };
+  const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
+  if (optimizing.split) {
+    for (const Order& seed : optimizing.seeds) {
+      Candidate candidate = rules.place_weights(seed, 0);
+      if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+    }
+    keep_best(&candidates, 8);
+    constexpr size_t kMostPlaced = 3;
+    const size_t placed = std::min(kMostPlaced, candidates.size());
+    for (size_t k = 0; k < placed; ++k) {
+      Candidate candidate =
+          rules.place_weights(Order(candidates[k].order), left / 50 / static_cast<int64_t>(placed));
+      if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+    }
+  }
+  constexpr int32_t kStarts = 8;
+  for (int32_t number = 0; number < kStarts; ++number) {
+    const bool as_they_are = number % 2 == 0 || !optimizing.split;
+    Candidate candidate = as_they_are ? rules.run(number / 2, left / 4 / kStarts)
+                                      : even_rules.run(number / 2, left / 4 / kStarts);
+    if (!as_they_are && candidate.makespan < kNever) {
+      candidate = rules.place_weights(Order(candidate.order), left / 80);
+    }
+    if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+    if ((stop() && !candidates.empty()) || proven()) {
+      result.actions += rules_spent();
+      return finish();
+    }
+  }
+  result.actions += rules_spent();
+
+  // Changes, in rounds that begin with each of the best in turn.
+  constexpr size_t kKept = 4;
+  constexpr int32_t kRounds = 6;
+  const auto spent = [&] { return result.actions + timing.actions(); };
+  const int64_t for_changes = optimizing.budget - spent();
+  for (int32_t round = 0; round < kRounds && spent() < optimizing.budget; ++round) {
+    keep_best(&candidates, kKept);
+    if (candidates.empty() || stop() || proven()) break;
+    Annealing annealing;
+    annealing.seed = static_cast<uint64_t>(round) + 1;
+    annealing.budget = std::min(for_changes / kRounds, optimizing.budget - spent());
+    annealing.stop = stop;
+    annealing.bound = bound;
+    // The best is the start of every other round.
+    Candidate candidate = candidates[static_cast<size_t>(
+        round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];
+    const double before = candidate.makespan;
+    // Two of three rounds begin with costs that are a little off. Where many actions take the same,
+    // most changes change no time; this makes differences that lead on.
+    if (round % 3 != 0) {
+      Workload other = workload;
+      const double weight = round % 3 == 1 ? 0.9 : 1.1;
+      for (auto& cost : other.cost)
+        cost[static_cast<size_t>(ActionKind::kWeightGradient)] *= weight;
+      for (size_t s = 0; s + 1 < other.worker_of.size() && round % 3 == 2; ++s) {
+        if (other.worker_of[s] == other.worker_of[s + 1]) continue;
+        other.activation_takes[s + 1] += 0.05 * other.mean_cost();
+        other.gradient_takes[s] += 0.05 * other.mean_cost();
+      }
+      Timing other_timing(other);
+      annealing.bound = 0.0;
+      annealing.budget = annealing.budget / 2;
+      anneal(other, annealing, &other_timing, &candidate.order);
+      result.actions += other_timing.actions();
+      annealing.bound = bound;
+      annealing.hot = 0.1;
+    }
+    candidate.makespan = anneal(workload, annealing, &timing, &candidate.order);
+    if (candidate.makespan >= before) continue;
+    candidate.seed = -1;
+    candidates.push_back(std::move(candidate));
+  }
+  return finish();
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,27 @@
+// relabelled: a schedule with its micro-batches numbered as each stage takes them.
+#ifndef GPIPE_SCHEDULE_RELABEL_H_
+#define GPIPE_SCHEDULE_RELABEL_H_
+
+#include <optional>
+
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// The same table with other micro-batches: the k-th forward of each stage becomes that of
+// micro-batch k, and so do its k-th first part of a backward (B or I) and its k-th second part (B
+// or W). The result is ascending (ScheduleFacts), so it gives the bits of all ascending schedules.
+// It is given only where that changes nothing else: the times of all actions (in units of one) and
+// what each stage and worker holds.
+//
+// Nothing where it would: a table that is well made for another order of micro-batches would wait,
+// or deadlock, or have a whole backward between the halves of another. Fill-drain is of this kind:
+// its backwards descend in every stage. Halves of schedules (Schedule::only) may be relabelled,
+// too.
+//
+// Throws std::invalid_argument if the schedule does not verify with buffered sends.
+std::optional<Schedule> relabelled(const Schedule& schedule);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_RELABEL_H_

@@ -1,0 +1,331 @@
+#include "gpipe/schedule/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace gpipe::internal {
+namespace {
+
+constexpr auto kF = static_cast<size_t>(ActionKind::kForward);
+constexpr auto kB = static_cast<size_t>(ActionKind::kBackward);
+constexpr auto kI = static_cast<size_t>(ActionKind::kInputGradient);
+constexpr auto kW = static_cast<size_t>(ActionKind::kWeightGradient);
+
+}  // namespace
+
+Workload Workload::uniform(const Placement& placement, int64_t micro_batches, const StageCost& cost,
+                           double transfer, double limit) {
+  Workload workload;
+  workload.stages = static_cast<int32_t>(placement.stages());
+  workload.workers = static_cast<int32_t>(placement.workers());
+  workload.micro_batches = static_cast<int32_t>(micro_batches);
+  const auto stages = static_cast<size_t>(workload.stages);
+  workload.stages_of.resize(static_cast<size_t>(workload.workers));
+  for (int32_t stage = 0; stage < workload.stages; ++stage) {
+    const auto worker = static_cast<int32_t>(placement.worker_of(stage));
+    workload.worker_of.push_back(worker);
+    workload.stages_of[static_cast<size_t>(worker)].push_back(stage);
+  }
+  workload.cost.assign(stages,
+                       {cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient});
+  workload.activation_takes.assign(stages, 0.0);
+  workload.gradient_takes.assign(stages, 0.0);
+  for (size_t s = 0; s + 1 < stages; ++s) {
+    if (workload.worker_of[s] == workload.worker_of[s + 1]) continue;
+    workload.activation_takes[s + 1] = transfer;
+    workload.gradient_takes[s] = transfer;
+  }
+  workload.held.assign(stages, 1.0);
+  workload.waiting.assign(stages, 1.0);
+  workload.limit.assign(static_cast<size_t>(workload.workers), limit);
+  return workload;
+}
+
+double Workload::mean_cost() const {
+  double sum = 0.0;
+  for (const auto& each : cost) sum += each[kF] + each[kI] + each[kW];
+  sum /= 3.0 * static_cast<double>(stages);
+  return sum > 0.0 ? sum : 1.0;
+}
+
+bool Workload::whole_differs() const {
+  return std::any_of(cost.begin(), cost.end(), [](const auto& each) {
+    const double halves = each[kI] + each[kW];
+    return std::abs(each[kB] - halves) > 1e-9 * halves;
+  });
+}
+
+Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches) {
+  std::vector<std::vector<Action>> table(order.size());
+  std::vector<std::array<int32_t, 3>> count(static_cast<size_t>(stages), {0, 0, 0});
+  for (size_t worker = 0; worker < order.size(); ++worker) {
+    table[worker].reserve(order[worker].size());
+    for (const Token each : order[worker]) {
+      const ActionKind kind = kind_of(each);
+      auto& [forwards, firsts, seconds] = count[static_cast<size_t>(stage_of(each))];
+      int32_t& next = kind == ActionKind::kForward          ? forwards
+                      : kind == ActionKind::kWeightGradient ? seconds
+                                                            : firsts;
+      table[worker].push_back({kind, stage_of(each), next++});
+      if (kind == ActionKind::kBackward) ++seconds;
+    }
+  }
+  return Schedule::create(stages, micro_batches, std::move(table));
+}
+
+Order to_order(const Schedule& schedule) {
+  Order order;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    WorkerOrder& tokens = order.emplace_back();
+    tokens.reserve(actions.size());
+    for (const Action& action : actions) tokens.push_back(token(action.kind, action.stage));
+  }
+  return order;
+}
+
+Order truncated(const Order& order, int64_t stages, int64_t micro_batches) {
+  std::vector<std::array<int64_t, 3>> count(static_cast<size_t>(stages), {0, 0, 0});
+  Order result(order.size());
+  for (size_t worker = 0; worker < order.size(); ++worker) {
+    for (const Token each : order[worker]) {
+      auto& [forwards, firsts, seconds] = count[static_cast<size_t>(stage_of(each))];
+      const ActionKind kind = kind_of(each);
+      int64_t number = 0;
+      if (kind == ActionKind::kForward) {
+        number = forwards++;
+      } else if (kind == ActionKind::kWeightGradient) {
+        number = seconds++;
+      } else {
+        number = firsts++;
+        if (kind == ActionKind::kBackward) ++seconds;
+      }
+      if (number < micro_batches) result[worker].push_back(each);
+    }
+  }
+  return result;
+}
+
+double peak_memory(const Workload& workload, const WorkerOrder& order) {
+  double memory = 0.0;
+  double peak = 0.0;
+  for (const Token each : order) {
+    const auto stage = static_cast<size_t>(stage_of(each));
+    switch (kind_of(each)) {
+      case ActionKind::kForward:
+        memory += workload.held[stage];
+        break;
+      case ActionKind::kBackward:
+        memory -= workload.held[stage];
+        break;
+      case ActionKind::kInputGradient:
+        memory += workload.waiting[stage] - workload.held[stage];
+        break;
+      case ActionKind::kWeightGradient:
+        memory -= workload.waiting[stage];
+        break;
+    }
+    peak = std::max(peak, memory);
+  }
+  return peak;
+}
+
+Timing::Timing(const Workload& workload)
+    : workload_(workload), link_before_(static_cast<size_t>(workload.stages), -1) {
+  std::map<std::array<int32_t, 2>, int32_t> numbers;
+  for (size_t s = 1; s < workload.worker_of.size(); ++s) {
+    std::array<int32_t, 2> link = {workload.worker_of[s - 1], workload.worker_of[s]};
+    if (link[0] == link[1]) continue;
+    std::sort(link.begin(), link.end());
+    const auto [found, is_new] = numbers.try_emplace(link, static_cast<int32_t>(links_.size()));
+    if (is_new) links_.push_back(link);
+    link_before_[s] = found->second;
+  }
+  const auto cells =
+      static_cast<size_t>(workload.stages) * static_cast<size_t>(workload.micro_batches);
+  forward_end_.resize(cells);
+  gradient_end_.resize(cells);
+  forward_index_.resize(cells);
+  gradient_index_.resize(cells);
+  const auto workers = static_cast<size_t>(workload.workers);
+  start_.resize(workers);
+  micro_batch_.resize(workers);
+  now_.resize(workers);
+  at_.resize(workers);
+  queued_.resize(workers);
+  runnable_.reserve(workers);
+  forwards_.resize(static_cast<size_t>(workload.stages));
+  gradients_.resize(static_cast<size_t>(workload.stages));
+}
+
+bool Timing::run(const Order& order, int32_t link, double extra) {
+  const auto stages = static_cast<size_t>(workload_.stages);
+  const auto m = static_cast<size_t>(workload_.micro_batches);
+  std::fill(forwards_.begin(), forwards_.end(), 0);
+  std::fill(gradients_.begin(), gradients_.end(), 0);
+  std::fill(now_.begin(), now_.end(), 0.0);
+  std::fill(at_.begin(), at_.end(), 0);
+  runnable_.clear();
+  for (size_t worker = order.size(); worker-- > 0;) {
+    runnable_.push_back(static_cast<int32_t>(worker));
+    queued_[worker] = 1;
+    start_[worker].resize(order[worker].size());
+    micro_batch_[worker].resize(order[worker].size());
+  }
+  const auto wake = [this](size_t worker, int32_t other) {
+    if (other == static_cast<int32_t>(worker) || queued_[static_cast<size_t>(other)]) return;
+    queued_[static_cast<size_t>(other)] = 1;
+    runnable_.push_back(other);
+  };
+  while (!runnable_.empty()) {
+    const auto worker = static_cast<size_t>(runnable_.back());
+    runnable_.pop_back();
+    queued_[worker] = 0;
+    const WorkerOrder& tokens = order[worker];
+    double now = now_[worker];
+    auto index = static_cast<size_t>(at_[worker]);
+    for (; index < tokens.size(); ++index) {
+      const auto stage = static_cast<size_t>(stage_of(tokens[index]));
+      const ActionKind kind = kind_of(tokens[index]);
+      if (kind == ActionKind::kForward) {
+        const auto i = static_cast<size_t>(forwards_[stage]);
+        if (stage > 0) {
+          if (forwards_[stage] >= forwards_[stage - 1]) break;
+          double arrives = forward_end_[(stage - 1) * m + i] + workload_.activation_takes[stage];
+          if (link >= 0 && link_before_[stage] == link) arrives += extra;
+          now = std::max(now, arrives);
+        }
+        start_[worker][index] = now;
+        micro_batch_[worker][index] = static_cast<int32_t>(i);
+        now += workload_.cost[stage][kF];
+        forward_end_[stage * m + i] = now;
+        forward_index_[stage * m + i] = static_cast<int32_t>(index);
+        ++forwards_[stage];
+        if (stage + 1 < stages) wake(worker, workload_.worker_of[stage + 1]);
+      } else if (kind == ActionKind::kWeightGradient) {
+        start_[worker][index] = now;
+        now += workload_.cost[stage][kW];
+      } else {
+        const auto i = static_cast<size_t>(gradients_[stage]);
+        if (gradients_[stage] >= forwards_[stage]) return false;
+        if (stage + 1 < stages) {
+          if (gradients_[stage] >= gradients_[stage + 1]) break;
+          double arrives = gradient_end_[(stage + 1) * m + i] + workload_.gradient_takes[stage];
+          if (link >= 0 && link_before_[stage + 1] == link) arrives += extra;
+          now = std::max(now, arrives);
+        }
+        start_[worker][index] = now;
+        micro_batch_[worker][index] = static_cast<int32_t>(i);
+        now += workload_.cost[stage][static_cast<size_t>(kind)];
+        gradient_end_[stage * m + i] = now;
+        gradient_index_[stage * m + i] = static_cast<int32_t>(index);
+        ++gradients_[stage];
+        if (stage > 0) wake(worker, workload_.worker_of[stage - 1]);
+      }
+    }
+    actions_ += static_cast<int64_t>(index) - at_[worker];
+    at_[worker] = static_cast<int32_t>(index);
+    now_[worker] = now;
+  }
+  double makespan = 0.0;
+  for (size_t worker = 0; worker < order.size(); ++worker) {
+    if (static_cast<size_t>(at_[worker]) < order[worker].size()) return false;
+    makespan = std::max(makespan, now_[worker]);
+  }
+  makespan_ = makespan;
+  return true;
+}
+
+double Timing::mean_end() const {
+  double sum = 0.0;
+  for (const double end : now_) sum += end;
+  return sum / static_cast<double>(now_.size());
+}
+
+void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
+  path->clear();
+  const auto m = static_cast<size_t>(workload_.micro_batches);
+  size_t worker = 0;
+  for (size_t other = 1; other < now_.size(); ++other) {
+    if (now_[other] > now_[worker]) worker = other;
+  }
+  size_t index = order[worker].size();
+  if (index == 0) return;
+  --index;
+  while (true) {
+    path->push_back({static_cast<int32_t>(worker), static_cast<int32_t>(index)});
+    const double start = start_[worker][index];
+    const Token each = order[worker][index];
+    const auto stage = static_cast<size_t>(stage_of(each));
+    if (index > 0) {
+      // The worker had nothing to wait for if the action before it ends at its start.
+      const Token before = order[worker][index - 1];
+      const double end =
+          start_[worker][index - 1] +
+          workload_
+              .cost[static_cast<size_t>(stage_of(before))][static_cast<size_t>(kind_of(before))];
+      if (end >= start || kind_of(each) == ActionKind::kWeightGradient) {
+        --index;
+        continue;
+      }
+    }
+    const bool forward = kind_of(each) == ActionKind::kForward;
+    if (forward ? stage == 0 : stage + 1 == static_cast<size_t>(workload_.stages)) return;
+    const size_t other = forward ? stage - 1 : stage + 1;
+    const auto i = static_cast<size_t>(micro_batch_[worker][index]);
+    index = static_cast<size_t>((forward ? forward_index_ : gradient_index_)[other * m + i]);
+    worker = static_cast<size_t>(workload_.worker_of[other]);
+  }
+}
+
+double lower_bound(const Workload& workload) {
+  const auto stages = static_cast<size_t>(workload.stages);
+  const double m = workload.micro_batches;
+  // A backward that is whole or split, whichever is shorter: until the gradient is sent, and in
+  // all.
+  const auto first_part = [&](size_t s) {
+    return std::min(workload.cost[s][kI], workload.cost[s][kB]);
+  };
+  const auto both_parts = [&](size_t s) {
+    return std::min(workload.cost[s][kI] + workload.cost[s][kW], workload.cost[s][kB]);
+  };
+  // When the first forward of a stage can begin, and what is left after the end of a stage's first
+  // part.
+  std::vector<double> head(stages, 0.0);
+  for (size_t s = 1; s < stages; ++s) {
+    head[s] = head[s - 1] + workload.cost[s - 1][kF] + workload.activation_takes[s];
+  }
+  std::vector<double> tail(stages, 0.0);
+  for (size_t s = 1; s < stages; ++s) {
+    tail[s] = workload.gradient_takes[s - 1] +
+              std::max(both_parts(s - 1), first_part(s - 1) + tail[s - 1]);
+  }
+  // A micro-batch's way, up and down.
+  double bound = head[stages - 1] + workload.cost[stages - 1][kF] +
+                 std::max(both_parts(stages - 1), first_part(stages - 1) + tail[stages - 1]);
+  for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
+    double first = std::numeric_limits<double>::infinity();
+    double work = 0.0;
+    double held = 0.0;  // memory times time
+    for (const int32_t stage : workload.stages_of[worker]) {
+      const auto s = static_cast<size_t>(stage);
+      first = std::min(first, head[s]);
+      work += m * (workload.cost[s][kF] + both_parts(s));
+      // From the start of its forward to the start of its backward.
+      double way = workload.cost[s][kF];
+      for (size_t k = s + 1; k < stages; ++k) {
+        way += workload.activation_takes[k] + workload.cost[k][kF] + first_part(k) +
+               workload.gradient_takes[k - 1];
+      }
+      held += m * way * workload.held[s];
+    }
+    bound = std::max(bound, first + work);
+    // What is held for some time takes its part of the limit (Little's law).
+    const double limit = workload.limit[worker];
+    if (std::isfinite(limit) && limit > 0.0) bound = std::max(bound, first + held / limit);
+  }
+  return bound;
+}
+
+}  // namespace gpipe::internal

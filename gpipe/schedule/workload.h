@@ -1,0 +1,124 @@
+// Workload, Order, Timing: what generators and the search work on. Internal to gpipe/schedule.
+//
+// Here every table is of the kind that ScheduleFacts::ascending tells: micro-batches ascend in each
+// stage. So a worker's list needs to say only which stage does what; the micro-batch follows by
+// counting. That makes an order small, and a change of it cheap to try.
+#ifndef GPIPE_SCHEDULE_WORKLOAD_H_
+#define GPIPE_SCHEDULE_WORKLOAD_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe::internal {
+
+// What is to be ordered: flat arrays, checked by whoever fills them.
+struct Workload {
+  // All costs those of `cost`; each transfer between workers takes `transfer`; a stage holds 1 per
+  // micro-batch from its forward to its backward or weight gradient, a worker at most `limit`.
+  static Workload uniform(const Placement& placement, int64_t micro_batches, const StageCost& cost,
+                          double transfer, double limit);
+
+  int32_t stages = 0;
+  int32_t workers = 0;
+  int32_t micro_batches = 0;
+  std::vector<int32_t> worker_of;                      // stage -> worker
+  std::vector<std::vector<int32_t>> stages_of;         // worker -> its stages, ascending
+  std::vector<std::array<double, kActionKinds>> cost;  // per stage, by kind
+  std::vector<double> activation_takes;                // per stage: from the one before to it
+  std::vector<double> gradient_takes;                  // per stage: from the one behind to it
+  std::vector<double> held;     // per stage: memory of a micro-batch after its forward
+  std::vector<double> waiting;  // per stage: after its input gradient, until its weight gradient
+  std::vector<double> limit;    // per worker; infinite if there is none
+
+  // As much time as an action takes on average: what is large and what is small.
+  double mean_cost() const;
+  // Whether a whole backward takes another time than its halves.
+  bool whole_differs() const;
+};
+
+// A kind of action of a stage.
+using Token = uint32_t;
+
+constexpr Token token(ActionKind kind, int32_t stage) {
+  return static_cast<Token>(stage) * kActionKinds + static_cast<Token>(kind);
+}
+constexpr int32_t stage_of(Token token) { return static_cast<int32_t>(token / kActionKinds); }
+constexpr ActionKind kind_of(Token token) { return static_cast<ActionKind>(token % kActionKinds); }
+
+using WorkerOrder = std::vector<Token>;
+using Order = std::vector<WorkerOrder>;  // per worker
+
+Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches);
+// The order of a schedule that is ascending (ScheduleFacts).
+Order to_order(const Schedule& schedule);
+// The order without the micro-batches from `micro_batches` on; nothing that it waits for is lost.
+Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
+
+// How much memory the worker needs at most.
+double peak_memory(const Workload& workload, const WorkerOrder& order);
+
+// Runs orders of one workload, again and again, without allocating.
+//
+// Thread-safety: none.
+class Timing {
+ public:
+  // Keeps a reference to the workload.
+  explicit Timing(const Workload& workload);
+
+  // Puts times on an order in which every stage has as many forwards, first parts and second parts
+  // as there are micro-batches. Returns whether it runs to its end. If `link` is not negative, each
+  // transfer between the workers of links()[link] takes `extra` longer.
+  bool run(const Order& order, int32_t link = -1, double extra = 0.0);
+
+  // Of the last run that came to its end.
+  double makespan() const { return makespan_; }
+  // The mean over the workers of the time at which they end.
+  double mean_end() const;
+  // The actions that decide the makespan: each begins when the one before it in the list ends (or
+  // what it sends arrives), as (worker, place).
+  struct Place {
+    int32_t worker;
+    int32_t index;
+  };
+  void critical_path(const Order& order, std::vector<Place>* path) const;
+
+  // Pairs of workers between which values are sent.
+  const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
+  // How many actions all runs had: the measure of work of a search.
+  int64_t actions() const { return actions_; }
+
+ private:
+  const Workload& workload_;
+  std::vector<std::array<int32_t, 2>> links_;
+  std::vector<int32_t> link_before_;  // per stage: the link from the stage before it, or -1
+  // Per stage and micro-batch.
+  std::vector<double> forward_end_;
+  std::vector<double> gradient_end_;
+  std::vector<int32_t> forward_index_;
+  std::vector<int32_t> gradient_index_;
+  // Per worker and action.
+  std::vector<std::vector<double>> start_;
+  std::vector<std::vector<int32_t>> micro_batch_;
+  std::vector<double> now_;
+  std::vector<int32_t> at_;
+  std::vector<int32_t> forwards_;
+  std::vector<int32_t> gradients_;
+  std::vector<int32_t> runnable_;
+  std::vector<char> queued_;
+  double makespan_ = 0.0;
+  int64_t actions_ = 0;
+};
+
+// A lower bound of the makespan of any order: of the work of each worker with the ways to and from
+// it, of the way of a micro-batch, and of the memory that all of them need for how long.
+double lower_bound(const Workload& workload);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SCHEDULE_WORKLOAD_H_
