@@ -28,11 +28,10 @@ using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-// A folder of the test's own.
+// A new folder.
 fs::path folder() {
-  const fs::path path = fs::path(::testing::TempDir()) /
-                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  fs::remove_all(path);
+  static int count = 0;
+  const fs::path path = fs::path(::testing::TempDir()) / ("folder" + std::to_string(count++));
   fs::create_directories(path);
   return path;
 }

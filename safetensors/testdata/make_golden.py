@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes python.safetensors, which safetensors_test.cc reads and writes: safetensors/testdata/make_golden.py
 
-Run it by a Python with models/testdata/requirements.txt. The test makes the same tensors by itself.
+Run it as models/testdata/transformers/make_golden.py says. The test makes the same tensors by itself.
 """
 
 import pathlib
