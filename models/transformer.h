@@ -19,6 +19,9 @@ namespace gpipe::models {
 // with attention "eager"; models/hugging_face.h reads and writes its files. As there, Llama's
 // norms, softmax and rotation angles are computed in float32 even in a model of float64.
 //
+// With head_in_loss the model gives vectors, and HeadLoss (models/head_loss.h) makes logits of
+// them, some at a time.
+//
 // A tied head has no parameter of its own, so `parameters()` has the matrix once; its gradient is
 // the sum of both uses. Head and embedding must be on one device, and the model cannot be cloned.
 //

@@ -162,6 +162,8 @@ std::shared_ptr<torch::nn::Module> TokenHeadImpl::clone(
   return Cloneable::clone(device);
 }
 
-at::Tensor TokenHeadImpl::forward(const at::Tensor& input) { return at::linear(input, weight); }
+at::Tensor TokenHeadImpl::forward(const at::Tensor& input) {
+  return in_loss() ? input : at::linear(input, weight);
+}
 
 }  // namespace gpipe::models::internal

@@ -88,7 +88,7 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
 };
 TORCH_MODULE(MlpLayer);
 
-// Vectors -> logits, (N, T, vocab_size).
+// Vectors -> logits, (N, T, vocab_size); with head_in_loss it hands the vectors on.
 class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
  public:
   // With a matrix of its own, or tied to an embedding's. That one is used, but not registered here:
@@ -101,6 +101,8 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
       const std::optional<c10::Device>& device = std::nullopt) const override;
 
   at::Tensor forward(const at::Tensor& input);
+
+  bool in_loss() const { return options_.head_in_loss(); }
 
   at::Tensor weight;  // (vocab_size, hidden_size)
 

@@ -50,6 +50,9 @@ struct TransformerOptions {
   // keep the weights of all pairs of tokens. Without, it is written out in products and a softmax.
   // Results differ in rounding. Default: false.
   TORCH_ARG(bool, fused_attention) = false;
+  // Whether the last layer hands on what it is given, and the loss function multiplies with its
+  // matrix, in pieces: see models/head_loss.h. Default: false.
+  TORCH_ARG(bool, head_in_loss) = false;
   // Matrices are drawn from a normal distribution with this standard deviation. GPT-2's second
   // matrices of attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
   TORCH_ARG(double, initializer_range) = 0.02;

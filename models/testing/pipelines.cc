@@ -72,7 +72,7 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
 
 void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
                                            const at::Tensor& input, const at::Tensor& target,
-                                           const LossFn& loss) {
+                                           const MakeLoss& loss) {
   using gpipe::testing::BackwardOrder;
   constexpr int64_t kChunks = 4;
   std::mt19937_64 random = gpipe::testing::test_random();
@@ -95,7 +95,7 @@ void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequen
     const torch::nn::Sequential model = seeded();
     torch::manual_seed(5);
     expected[which] =
-        gpipe::testing::PlainModel(model, kChunks).step({input}, {target}, loss, order);
+        gpipe::testing::PlainModel(model, kChunks).step({input}, {target}, loss(model), order);
     expected_gradients[which] = gradients(model);
   }
   for (const std::vector<int64_t>& balance : balances) {
@@ -121,8 +121,8 @@ void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequen
                               .checkpoint(mode)
                               .cpu_threads_per_stage(threads));
         torch::manual_seed(5);
-        const StepResult result =
-            pipe->step({input}, {target}, loss, StepOptions().schedule(table).keep_outputs(true));
+        const StepResult result = pipe->step({input}, {target}, loss(model),
+                                             StepOptions().schedule(table).keep_outputs(true));
         EXPECT_EQ(result.loss, expected[which].loss);
         EXPECT_THAT(result.outputs, EqualsBitwise(expected[which].outputs));
         EXPECT_THAT(gradients(model), EqualsBitwise(expected_gradients[which]));
