@@ -16,6 +16,7 @@
 #include "models/old_amoebanetd.h"
 #include "models/old_resnet.h"
 #include "models/resnet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe::models {
@@ -173,7 +174,114 @@ Rows old_amoebanets() {
 INSTANTIATE_TEST_SUITE_P(OldAmoebaNetD, WrongInputTest, ::testing::ValuesIn(old_amoebanets()),
                          gpipe::testing::row_name);
 
+// --- transformers
+
+TransformerOptions gpt2() {
+  return TransformerOptions(TransformerKind::kGPT2)
+      .vocab_size(9)
+      .max_positions(8)
+      .num_layers(1)
+      .hidden_size(12)
+      .num_heads(2);
+}
+
+TransformerOptions llama() {
+  return TransformerOptions(TransformerKind::kLlama)
+      .vocab_size(9)
+      .max_positions(8)
+      .num_layers(1)
+      .hidden_size(12)
+      .num_heads(2)
+      .intermediate_size(10);
+}
+
+Row transformers(std::string name, const TransformerOptions& options,
+                 std::vector<std::string> parts) {
+  return {std::move(name), [=] { transformer(options); }, typeid(c10::ValueError),
+          std::move(parts)};
+}
+
+Row wrong_ids(std::string name, std::function<at::Tensor()> ids, std::vector<std::string> parts) {
+  return {std::move(name), [ids = std::move(ids)] { transformer(gpt2())->forward(ids()); },
+          typeid(c10::ValueError), std::move(parts)};
+}
+
+Rows transformers() {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  Rows rows = {
+      transformers("kind", TransformerOptions(static_cast<TransformerKind>(7)), {"kind", "got 7"}),
+      transformers("heads_do_not_divide", gpt2().num_heads(5),
+                   {"hidden_size must be a multiple of num_heads", "12 and 5"}),
+      transformers("kv_heads_do_not_divide", llama().num_heads(6).num_kv_heads(4),
+                   {"num_heads must be a multiple of num_kv_heads", "6 and 4"}),
+      transformers("more_kv_heads", llama().num_kv_heads(4), {"num_kv_heads", "2 and 4"}),
+      transformers("gpt2_with_kv_heads", gpt2().num_kv_heads(1),
+                   {"num_kv_heads", "GPT-2", "got 1"}),
+      transformers("gpt2_with_head_size", gpt2().head_size(5), {"head_size", "GPT-2", "got 5"}),
+      transformers("odd_heads", llama().num_heads(4), {"head_size must be even", "got 3"}),
+      transformers("odd_head_size", llama().head_size(7), {"head_size must be even", "got 7"}),
+      transformers("norm_epsilon_zero", gpt2().norm_epsilon(0), {"norm_epsilon", "got 0"}),
+      transformers("norm_epsilon_nan", gpt2().norm_epsilon(nan), {"norm_epsilon", "got nan"}),
+      transformers("rope_theta", llama().rope_theta(infinity), {"rope_theta", "got inf"}),
+      transformers("embedding_dropout", gpt2().embedding_dropout(1),
+                   {"embedding_dropout", "got 1"}),
+      transformers("residual_dropout", gpt2().residual_dropout(-0.5),
+                   {"residual_dropout", "got -0.5"}),
+      transformers("attention_dropout", gpt2().attention_dropout(nan),
+                   {"attention_dropout", "got nan"}),
+      transformers("initializer_range", gpt2().initializer_range(-1),
+                   {"initializer_range", "got -1"}),
+      wrong_ids("ids_of_one_dimension", [] { return at::zeros({4}, at::kLong); },
+                {"whole numbers of shape [rows, tokens]", "[4]"}),
+      wrong_ids("ids_with_fractions",
+                [] {
+                  return at::zeros({1, 4});
+                },
+                {"token ids", "Float"}),
+      wrong_ids("too_many_tokens",
+                [] {
+                  return at::zeros({1, 9}, at::kLong);
+                },
+                {"8 positions", "9 tokens"}),
+  };
+  const int64_t vocabulary = (int64_t{1} << 24) + 1, width = (int64_t{1} << 20) + 1;
+  add(&rows, "vocab_size", {0, -1, kMin, kMax, vocabulary},
+      [](int64_t value) { transformer(gpt2().vocab_size(value)); });
+  add(&rows, "max_positions", {0, -1, kMin, kMax, vocabulary},
+      [](int64_t value) { transformer(gpt2().max_positions(value)); });
+  add(&rows, "num_layers", {-1, kMin, kMax, 1025},
+      [](int64_t value) { transformer(gpt2().num_layers(value)); });
+  add(&rows, "hidden_size", {0, -1, kMin, kMax, width},
+      [](int64_t value) { transformer(gpt2().hidden_size(value)); });
+  add(&rows, "num_heads", {0, -1, kMin, kMax, 4097},
+      [](int64_t value) { transformer(gpt2().num_heads(value)); });
+  add(&rows, "num_kv_heads", {-1, kMin, kMax, 4097},
+      [](int64_t value) { transformer(llama().num_kv_heads(value)); });
+  add(&rows, "head_size", {-1, kMin, kMax, width},
+      [](int64_t value) { transformer(llama().head_size(value)); });
+  add(&rows, "intermediate_size", {-1, kMin, kMax, (int64_t{1} << 22) + 1},
+      [](int64_t value) { transformer(llama().intermediate_size(value)); });
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformer, WrongInputTest, ::testing::ValuesIn(transformers()),
+                         gpipe::testing::row_name);
+
 // What looks wrong but is accepted.
+
+TEST(OddInputTest, TransformersTakeOddNumbers) {
+  for (const bool llama_kind : {false, true}) {
+    const TransformerOptions small =
+        llama_kind ? llama().hidden_size(7).num_heads(3).head_size(2) : gpt2().hidden_size(14);
+    auto model = transformer(TransformerOptions(small).vocab_size(1).num_layers(0));
+    EXPECT_EQ(model->size(), 3u);
+    model = transformer(TransformerOptions(small).intermediate_size(1));
+    EXPECT_EQ(model->forward(at::zeros({2, 1}, at::kInt)).sizes(), (at::IntArrayRef{2, 1, 9}));
+    EXPECT_EQ(model->forward(at::zeros({2, 0}, at::kLong)).sizes(), (at::IntArrayRef{2, 0, 9}));
+    EXPECT_EQ(model->forward(at::zeros({0, 5}, at::kLong)).sizes(), (at::IntArrayRef{0, 5, 9}));
+  }
+}
 
 TEST(OddInputTest, ResNetTakesOddNumbers) {
   auto model = resnet(ResNetOptions({1, 1}).num_classes(1).base_planes(1).in_channels(1));

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <random>
+
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/seed.h"
 #include "models/testing/golden.h"
 
 namespace gpipe::models::testing {
@@ -63,6 +67,67 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_THAT(gradients(model), EqualsBitwise(gradients(expected_model)));
     EXPECT_THAT(model->buffers(), EqualsBitwise(expected_model->buffers()));
+  }
+}
+
+void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
+                                           const at::Tensor& input, const at::Tensor& target,
+                                           const MakeLoss& loss) {
+  using gpipe::testing::BackwardOrder;
+  constexpr int64_t kChunks = 4;
+  std::mt19937_64 random = gpipe::testing::test_random();
+  const auto seeded = [&make] {
+    torch::manual_seed(1);
+    return make();
+  };
+  const int64_t threads = at::get_num_threads();
+  const auto layers = static_cast<int64_t>(seeded()->size());
+  std::vector<std::vector<int64_t>> balances = {{layers}, std::vector<int64_t>(layers, 1)};
+  for (int64_t first = 1; first < layers; ++first) balances.push_back({first, layers - first});
+  balances.push_back({1, layers - 2, 1});
+  balances.push_back({2, 1, layers - 3});
+
+  // For each order in which gradients are added up.
+  StepResult expected[2];
+  Tensors expected_gradients[2];
+  for (const BackwardOrder order : {BackwardOrder::kAscending, BackwardOrder::kDescending}) {
+    const auto which = static_cast<int>(order);
+    const torch::nn::Sequential model = seeded();
+    torch::manual_seed(5);
+    expected[which] =
+        gpipe::testing::PlainModel(model, kChunks).step({input}, {target}, loss(model), order);
+    expected_gradients[which] = gradients(model);
+  }
+  for (const std::vector<int64_t>& balance : balances) {
+    const auto stages = static_cast<int64_t>(balance.size());
+    for (const Checkpoint mode :
+         {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+      const auto rows = input.size(0), size = (rows + kChunks - 1) / kChunks;
+      const Schedule tables[] = {
+          Schedule::gpipe(stages, (rows + size - 1) / size),
+          Schedule::one_f_one_b(stages, (rows + size - 1) / size),
+          gpipe::testing::random_schedule(stages, (rows + size - 1) / size,
+                                          gpipe::testing::MicroBatchOrder::kAscending, random)};
+      for (const Schedule& table : tables) {
+        SCOPED_TRACE("balance " + ::testing::PrintToString(balance) + ", " + to_text(mode) + "\n" +
+                     table.to_text());
+        const auto order =
+            &table == &tables[0] ? BackwardOrder::kDescending : BackwardOrder::kAscending;
+        const auto which = static_cast<int>(order);
+        const torch::nn::Sequential model = seeded();
+        GPipe pipe(model, GPipeOptions(balance)
+                              .devices(std::vector<c10::Device>(balance.size(), c10::kCPU))
+                              .chunks(kChunks)
+                              .checkpoint(mode)
+                              .cpu_threads_per_stage(threads));
+        torch::manual_seed(5);
+        const StepResult result = pipe->step({input}, {target}, loss(model),
+                                             StepOptions().schedule(table).keep_outputs(true));
+        EXPECT_EQ(result.loss, expected[which].loss);
+        EXPECT_THAT(result.outputs, EqualsBitwise(expected[which].outputs));
+        EXPECT_THAT(gradients(model), EqualsBitwise(expected_gradients[which]));
+      }
+    }
   }
 }
 

@@ -10,6 +10,8 @@
 #include <functional>
 #include <vector>
 
+#include "gpipe/options.h"
+
 namespace gpipe::models::testing {
 
 // How many tensors leave each layer.
@@ -21,6 +23,16 @@ std::vector<size_t> tensors_after(torch::nn::Sequential model, const at::Tensor&
 void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
                                         const std::vector<int64_t>& balance,
                                         at::IntArrayRef input_shape);
+
+// A model's loss function: it may use the model's parameters.
+using MakeLoss = std::function<LossFn(const torch::nn::Sequential& model)>;
+
+// The same with any input, target and loss, in four micro-batches, for many balances (all those of
+// two partitions, some of more, one layer each), for every checkpoint mode, and for fill-drain,
+// 1F1B and random tables. Micro-batches count by their rows.
+void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
+                                           const at::Tensor& input, const at::Tensor& target,
+                                           const MakeLoss& loss);
 
 }  // namespace gpipe::models::testing
 

@@ -1,0 +1,162 @@
+#include "models/attention.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+
+namespace gpipe::models::internal {
+namespace {
+
+using gpipe::testing::EqualsBitwise;
+
+at::Tensor numbers(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
+
+// The definition, one token after another.
+at::Tensor by_hand(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                   const at::Tensor& documents) {
+  at::Tensor result = at::zeros_like(queries);
+  const int64_t group = queries.size(1) / keys.size(1);
+  for (int64_t n = 0; n < queries.size(0); ++n) {
+    for (int64_t h = 0; h < queries.size(1); ++h) {
+      for (int64_t t = 0; t < queries.size(2); ++t) {
+        double sum = 0;
+        for (int64_t s = 0; s <= t; ++s) {
+          if (documents.defined() && !documents[n][s].equal(documents[n][t])) continue;
+          const double weight =
+              std::exp(queries[n][h][t].dot(keys[n][h / group][s]).item<double>() /
+                       std::sqrt(static_cast<double>(queries.size(3))));
+          sum += weight;
+          result[n][h][t] += weight * values[n][h / group][s];
+        }
+        result[n][h][t] /= sum;
+      }
+    }
+  }
+  return result;
+}
+
+AttentionOptions fused(bool on) {
+  AttentionOptions options;
+  options.fused = on;
+  return options;
+}
+
+TEST(CausalAttention, IsTheWeightedMeanOfTheValuesSoFar) {
+  const at::Tensor documents = at::tensor({7, 7, 3, 3, 3, 1, 1, 1, 1, 7}, at::kLong).view({2, 5});
+  for (const int64_t kv_heads : {6, 3, 1}) {
+    const at::Tensor queries = numbers({2, 6, 5, 4}), keys = numbers({2, kv_heads, 5, 4}),
+                     values = numbers({2, kv_heads, 5, 4});
+    for (const at::Tensor& one_of : {at::Tensor(), documents}) {
+      const at::Tensor want = by_hand(queries, keys, values, one_of);
+      for (const bool by_libtorch : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << kv_heads << " heads of keys, documents "
+                                          << one_of.defined() << ", fused " << by_libtorch);
+        const at::Tensor have = causal_attention(queries, keys, values, one_of, fused(by_libtorch));
+        EXPECT_EQ(have.sizes(), want.sizes());
+        // Values of order one in double precision.
+        EXPECT_LT((have - want).abs().max().item<double>(), 1e-13);
+      }
+    }
+  }
+}
+
+TEST(CausalAttention, TheSoftmaxIsInFloat32IfAsked) {
+  const at::Tensor queries = numbers({1, 2, 6, 4}), keys = numbers({1, 2, 6, 4}),
+                   values = numbers({1, 2, 6, 4});
+  AttentionOptions options;
+  options.float32_softmax = true;
+  const at::Tensor rounded = causal_attention(queries, keys, values, {}, options);
+  const double apart =
+      (rounded - causal_attention(queries, keys, values, {}, {})).abs().max().item<double>();
+  EXPECT_EQ(rounded.scalar_type(), at::kDouble);
+  EXPECT_GT(apart, 1e-10);
+  EXPECT_LT(apart, 1e-5);
+}
+
+TEST(CausalAttention, DropsWeights) {
+  // With values of one and without dropout each result is one.
+  const at::Tensor ones = at::ones({4, 4, 16, 8});
+  AttentionOptions options;
+  options.dropout = 0.5;
+  const at::Tensor result = causal_attention(ones, ones, ones, {}, options);
+  EXPECT_NEAR(result.mean().item<double>(), 1, 0.2);  // of 256 sums
+  EXPECT_EQ(result.select(2, 0).eq(0).logical_or(result.select(2, 0).eq(2)).all().item<bool>(),
+            true);  // the first token sees itself alone
+  EXPECT_GT(result.std().item<double>(), 0.1);
+}
+
+TEST(CausalAttention, GradientsFlowToAll) {
+  for (const bool by_libtorch : {false, true}) {
+    std::vector<at::Tensor> leaves;
+    for (const int64_t heads : {4, 2, 2})
+      leaves.push_back(numbers({2, heads, 3, 2}).requires_grad_());
+    causal_attention(leaves[0], leaves[1], leaves[2], {}, fused(by_libtorch))
+        .pow(2)
+        .sum()
+        .backward();
+    for (const at::Tensor& leaf : leaves) {
+      // Against a central difference in one direction.
+      const at::Tensor direction = at::randn_like(leaf);
+      const auto loss = [&](double step) {
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> moved = leaves;
+        for (at::Tensor& each : moved) {
+          if (each.is_same(leaf)) each = each + step * direction;
+        }
+        return causal_attention(moved[0], moved[1], moved[2], {}, fused(by_libtorch))
+            .pow(2)
+            .sum()
+            .item<double>();
+      };
+      const double step = 1e-5;  // its error is of order step squared
+      EXPECT_NEAR((leaf.grad() * direction).sum().item<double>(),
+                  (loss(step) - loss(-step)) / (2 * step), 1e-7);
+    }
+  }
+}
+
+TEST(Positions, StartAgainWithEachDocument) {
+  const at::Tensor documents =
+      at::tensor({5, 5, 5, 5, 5, 0, 1, 1, 2, 1, 4, 4, 3, 3, 3}, at::kLong).view({3, 5});
+  const at::Tensor want =
+      at::tensor({0, 1, 2, 3, 4, 0, 0, 1, 0, 0, 0, 1, 0, 1, 2}, at::kLong).view({3, 5});
+  EXPECT_THAT(positions_in(documents), EqualsBitwise(want));
+  EXPECT_EQ(positions_in(documents.slice(1, 0, 0)).sizes(), (at::IntArrayRef{3, 0}));
+}
+
+TEST(Rotation, TurnsPairsOfHalves) {
+  const int64_t size = 6;
+  const double theta = 50;
+  const at::Tensor heads = numbers({1, 2, 4, size});
+  const at::Tensor turned = rotate(heads, rotation(at::arange(4), size, theta, at::kDouble));
+  for (int64_t t = 0; t < 4; ++t) {
+    for (int64_t i = 0; i < size / 2; ++i) {
+      const double angle = t / std::pow(theta, 2.0 * i / size);
+      const at::Tensor x = heads.select(2, t).select(2, i), y = heads.select(2, t).select(2, i + 3);
+      const at::Tensor want = x * std::cos(angle) - y * std::sin(angle),
+                       also = y * std::cos(angle) + x * std::sin(angle);
+      // The angles are computed in float32.
+      EXPECT_LT((turned.select(2, t).select(2, i) - want).abs().max().item<double>(), 2e-6);
+      EXPECT_LT((turned.select(2, t).select(2, i + 3) - also).abs().max().item<double>(), 2e-6);
+    }
+  }
+}
+
+TEST(Rotation, ProductsDependOnDistancesAlone) {
+  const at::Tensor query = numbers({1, 1, 1, 8}), key = numbers({1, 1, 1, 8});
+  const auto product = [&](int64_t place, int64_t other) {
+    const auto turned = [](const at::Tensor& x, int64_t at) {
+      return rotate(x, rotation(at::full({1, 1}, at, at::kLong), 8, 10000, at::kDouble));
+    };
+    return (turned(query, place) * turned(key, other)).sum().item<double>();
+  };
+  EXPECT_NEAR(product(9, 2), product(17, 10), 1e-5);  // angles in float32
+  EXPECT_GT(std::abs(product(9, 2) - product(9, 4)), 1e-3);
+}
+
+}  // namespace
+}  // namespace gpipe::models::internal

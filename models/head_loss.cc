@@ -1,0 +1,132 @@
+#include "models/head_loss.h"
+
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "models/transformer_layers.h"
+
+namespace gpipe::models {
+namespace {
+
+struct Wanted {
+  bool vectors, matrix;
+};
+
+struct Results {
+  at::Tensor loss;             // the mean
+  at::Tensor vectors, matrix;  // its gradients; undefined where none is wanted
+};
+
+// `vectors` is (tokens, width), `targets` (tokens).
+Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::Tensor& targets,
+                const HeadLossOptions& options, Wanted wanted) {
+  const at::ScalarType sums = at::toOpMathType(vectors.scalar_type());
+  const int64_t tokens = vectors.size(0), piece = options.tokens_per_piece();
+  const at::Tensor counts = targets.ne(options.ignore_index());
+  // What does not count may be no class.
+  const at::Tensor classes = targets.masked_fill(counts.logical_not(), 0).unsqueeze(1);
+  const at::Tensor number = counts.sum().to(sums);
+  Results results;
+  results.loss = at::zeros({}, vectors.options().dtype(sums));
+  if (wanted.vectors) results.vectors = at::empty_like(vectors);
+  if (wanted.matrix) results.matrix = at::zeros(matrix.sizes(), matrix.options().dtype(sums));
+  for (int64_t begin = 0; begin < tokens; begin += piece) {
+    const int64_t end = std::min(begin + piece, tokens);
+    const at::Tensor x = vectors.slice(0, begin, end), target = classes.slice(0, begin, end),
+                     weight = counts.slice(0, begin, end).unsqueeze(1).to(sums);
+    at::Tensor logits = at::linear(x, matrix).to(sums);
+    const at::Tensor log_sums = logits.logsumexp(1, /*keepdim=*/true);
+    results.loss += ((log_sums - logits.gather(1, target)) * weight).sum();
+    if (!wanted.vectors && !wanted.matrix) continue;
+    // The gradient of the logits takes their place.
+    logits.sub_(log_sums).exp_().scatter_add_(
+        1, target, at::full({1, 1}, -1, logits.options()).expand_as(target));
+    logits.mul_(weight / number);
+    const at::Tensor gradient = logits.to(vectors.scalar_type());
+    if (wanted.vectors) results.vectors.slice(0, begin, end).copy_(gradient.matmul(matrix));
+    if (!wanted.matrix) continue;
+    if (sums == matrix.scalar_type()) {
+      results.matrix.addmm_(gradient.t(), x);
+    } else {
+      results.matrix += gradient.t().matmul(x);
+    }
+  }
+  results.loss = (results.loss / number).to(vectors.scalar_type());
+  if (wanted.matrix) results.matrix = results.matrix.to(matrix.scalar_type());
+  return results;
+}
+
+class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& vectors,
+                            const at::Tensor& matrix, const at::Tensor& targets,
+                            const HeadLossOptions& options, Wanted wanted) {
+    Results results = compute(vectors.reshape({-1, vectors.size(-1)}), matrix,
+                              targets.reshape({-1}), options, wanted);
+    if (wanted.vectors) results.vectors = results.vectors.view(vectors.sizes());
+    context->save_for_backward({results.vectors, results.matrix});
+    return results.loss;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!torch::GradMode::is_enabled(),
+                "head_cross_entropy has no second derivatives; call backward without create_graph");
+    const auto saved = context->get_saved_variables();
+    const auto scaled = [&](const at::Tensor& gradient) {
+      return gradient.defined() ? gradient * gradients[0].to(gradient.scalar_type()) : at::Tensor();
+    };
+    return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor head_cross_entropy(const at::Tensor& vectors, const at::Tensor& matrix,
+                              const at::Tensor& targets, const HeadLossOptions& options) {
+  TORCH_CHECK_VALUE(options.tokens_per_piece() > 0, "tokens_per_piece must be at least 1, got ",
+                    options.tokens_per_piece());
+  TORCH_CHECK_VALUE(vectors.dim() > 0 && matrix.dim() == 2 && vectors.size(-1) == matrix.size(1) &&
+                        vectors.is_floating_point() &&
+                        vectors.scalar_type() == matrix.scalar_type(),
+                    "vectors must be [..., width] and the matrix [words, width], of one "
+                    "floating-point type, got ",
+                    vectors.scalar_type(), " of shape ", vectors.sizes(), " and ",
+                    matrix.scalar_type(), " of shape ", matrix.sizes());
+  TORCH_CHECK_VALUE(targets.sizes() == vectors.sizes().slice(0, vectors.dim() - 1) &&
+                        targets.scalar_type() == at::kLong,
+                    "targets must be Long of shape ", vectors.sizes().slice(0, vectors.dim() - 1),
+                    ", got ", targets.scalar_type(), " of shape ", targets.sizes());
+  const bool recording = torch::GradMode::is_enabled();
+  return HeadLossFunction::apply(
+      vectors, matrix, targets, options,
+      Wanted{recording && vectors.requires_grad(), recording && matrix.requires_grad()});
+}
+
+HeadLoss::HeadLoss(std::shared_ptr<torch::nn::Module> head, const HeadLossOptions& options)
+    : head_(std::move(head)), options_(options) {
+  const auto* layer = head_ == nullptr ? nullptr : head_->as<internal::TokenHead>();
+  TORCH_CHECK_VALUE(layer != nullptr && layer->in_loss(),
+                    "HeadLoss needs the last layer of a transformer with head_in_loss(true), got ",
+                    head_ == nullptr   ? "none"
+                    : layer != nullptr ? "one without"
+                                       : head_->name());
+}
+
+at::Tensor HeadLoss::operator()(const std::vector<at::Tensor>& outputs,
+                                const std::vector<at::Tensor>& targets) const {
+  return head_cross_entropy(outputs.at(0), head_->as<internal::TokenHead>()->weight, targets.at(0),
+                            options_);
+}
+
+at::Tensor HeadLoss::logits(const at::Tensor& output) const {
+  return at::linear(output, head_->as<internal::TokenHead>()->weight);
+}
+
+}  // namespace gpipe::models

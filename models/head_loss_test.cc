@@ -1,0 +1,250 @@
+#include "models/head_loss.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/live_memory.h"
+#include "models/testing/pipelines.h"
+#include "models/transformer.h"
+
+namespace gpipe::models {
+namespace {
+
+using gpipe::testing::EqualsBitwise;
+using ::testing::HasSubstr;
+
+struct Case {
+  at::Tensor vectors, matrix, targets;
+
+  Case(at::IntArrayRef rows, int64_t width, int64_t words, at::ScalarType type) {
+    std::vector<int64_t> shape = rows.vec();
+    targets = at::randint(words, shape, at::kLong);
+    shape.push_back(width);
+    vectors = at::randn(shape, at::kDouble).to(type).requires_grad_();
+    matrix = at::randn({words, width}, at::kDouble).to(type).requires_grad_();
+  }
+};
+
+struct Outcome {
+  at::Tensor loss, vectors, matrix;
+};
+
+Outcome in_pieces(const Case& one, const HeadLossOptions& options) {
+  const at::Tensor loss = head_cross_entropy(one.vectors, one.matrix, one.targets, options);
+  const auto gradients = torch::autograd::grad({loss * 3}, {one.vectors, one.matrix});
+  return {loss.detach(), gradients[0], gradients[1]};
+}
+
+Outcome at_once(const Case& one, int64_t ignore_index = -100) {
+  const at::Tensor logits = at::linear(one.vectors, one.matrix);
+  const at::Tensor loss =
+      at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), one.targets.reshape({-1}), {},
+                             at::Reduction::Mean, ignore_index);
+  const auto gradients = torch::autograd::grad({loss * 3}, {one.vectors, one.matrix});
+  return {loss.detach(), gradients[0], gradients[1]};
+}
+
+void expect_near(const Outcome& have, const Outcome& want, double tolerance) {
+  const auto close = [&](const at::Tensor& a, const at::Tensor& b) {
+    EXPECT_EQ(a.scalar_type(), b.scalar_type());
+    EXPECT_EQ(a.sizes(), b.sizes());
+    EXPECT_LE((a - b).to(at::kDouble).abs().max().item<double>(),
+              tolerance * b.to(at::kDouble).abs().max().item<double>());
+  };
+  close(have.loss, want.loss);
+  close(have.vectors, want.vectors);
+  close(have.matrix, want.matrix);
+}
+
+TEST(HeadCrossEntropy, IsThatOfAllLogitsUpToRounding) {
+  // Relative to the largest element. bfloat16 has eight bits, and the whole one rounds each logit.
+  for (const auto& [type, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
+           {at::kDouble, 1e-14}, {at::kFloat, 2e-6}, {at::kBFloat16, 0.05}}) {
+    const Case one({3, 7}, 16, 29, type);
+    for (const int64_t piece : {1, 4, 7, 20, 21, 1000}) {
+      SCOPED_TRACE(::testing::Message() << type << ", pieces of " << piece);
+      expect_near(in_pieces(one, HeadLossOptions().tokens_per_piece(piece)), at_once(one),
+                  tolerance);
+    }
+  }
+}
+
+TEST(HeadCrossEntropy, ItsBitsDependOnThePiecesAlone) {
+  const Case one({5, 6}, 8, 11, at::kFloat);
+  const Outcome first = in_pieces(one, HeadLossOptions().tokens_per_piece(7));
+  for (int i = 0; i < 3; ++i) {
+    const Outcome again = in_pieces(one, HeadLossOptions().tokens_per_piece(7));
+    EXPECT_THAT(again.loss, EqualsBitwise(first.loss));
+    EXPECT_THAT(again.vectors, EqualsBitwise(first.vectors));
+    EXPECT_THAT(again.matrix, EqualsBitwise(first.matrix));
+  }
+}
+
+TEST(HeadCrossEntropy, LargeLogitsDoNotOverflow) {
+  Case one({4}, 2, 3, at::kFloat);
+  one.vectors = (one.vectors.detach() * 1e4).requires_grad_();
+  const Outcome have = in_pieces(one, HeadLossOptions().tokens_per_piece(3));
+  EXPECT_TRUE(have.loss.isfinite().item<bool>());
+  EXPECT_TRUE(have.vectors.isfinite().all().item<bool>());
+  expect_near(have, at_once(one), 1e-6);
+}
+
+TEST(HeadCrossEntropy, IgnoredTargetsDoNotCount) {
+  for (const int64_t ignored : {-100, 7}) {
+    Case one({4, 5}, 6, 9, at::kDouble);
+    one.targets.select(0, 1).fill_(ignored);
+    one.targets.select(1, 3).fill_(ignored);
+    const auto options = HeadLossOptions().tokens_per_piece(3).ignore_index(ignored);
+    const Outcome have = in_pieces(one, options);
+    expect_near(have, at_once(one, ignored), 1e-14);
+    EXPECT_EQ(have.vectors.select(0, 1).abs().max().item<double>(), 0);
+    // The mean over nothing, as LibTorch's.
+    one.targets.fill_(ignored);
+    EXPECT_TRUE(std::isnan(
+        head_cross_entropy(one.vectors, one.matrix, one.targets, options).item<double>()));
+  }
+}
+
+TEST(HeadCrossEntropy, GradientsAreComputedOnlyWhereWanted) {
+  const Case one({3, 4}, 5, 6, at::kDouble);
+  const Outcome want = in_pieces(one, {});
+  const at::Tensor vectors = one.vectors.detach(), matrix = one.matrix.detach();
+  const auto with_matrix = head_cross_entropy(vectors, one.matrix, one.targets);
+  EXPECT_THAT(torch::autograd::grad({with_matrix * 3}, {one.matrix})[0],
+              EqualsBitwise(want.matrix));
+  const auto with_vectors = head_cross_entropy(one.vectors, matrix, one.targets);
+  EXPECT_THAT(torch::autograd::grad({with_vectors * 3}, {one.vectors})[0],
+              EqualsBitwise(want.vectors));
+  const auto with_neither = head_cross_entropy(vectors, matrix, one.targets);
+  EXPECT_FALSE(with_neither.requires_grad());
+  EXPECT_THAT(with_neither, EqualsBitwise(want.loss));
+  const torch::NoGradGuard no_grad;
+  EXPECT_THAT(head_cross_entropy(one.vectors, one.matrix, one.targets), EqualsBitwise(want.loss));
+}
+
+TEST(HeadCrossEntropy, ASecondBackwardGivesTheSame) {
+  const Case one({3, 4}, 5, 6, at::kDouble);
+  const at::Tensor loss = head_cross_entropy(one.vectors, one.matrix, one.targets);
+  const auto first = torch::autograd::grad({loss}, {one.vectors}, {}, /*retain_graph=*/true);
+  const auto second = torch::autograd::grad({loss * 2}, {one.vectors}, {}, /*retain_graph=*/true);
+  EXPECT_THAT(second[0], EqualsBitwise(first[0] * 2));
+  EXPECT_THROW(torch::autograd::grad({loss}, {one.vectors}, {}, true, /*create_graph=*/true),
+               c10::Error);
+}
+
+TEST(HeadCrossEntropy, MistakesAreNamed) {
+  const Case one({3, 4}, 5, 6, at::kFloat);
+  const auto refused = [](const std::function<void()>& call, const std::string& part) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown: " << part;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  };
+  refused([&] { in_pieces(one, HeadLossOptions().tokens_per_piece(0)); }, "tokens_per_piece");
+  refused([&] { head_cross_entropy(one.vectors, one.matrix.t(), one.targets); }, "[5, 6]");
+  refused([&] { head_cross_entropy(one.vectors.to(at::kDouble), one.matrix, one.targets); },
+          "Double");
+  refused([&] { head_cross_entropy(one.vectors, one.matrix, one.targets.flatten()); },
+          "must be Long of shape [3, 4], got Long of shape [12]");
+  refused([&] { head_cross_entropy(one.vectors, one.matrix, one.targets.to(at::kInt)); },
+          "got Int");
+  refused([] { HeadLoss(nullptr); }, "got none");
+  auto model = transformer(gpt2_small().num_layers(0).hidden_size(12).vocab_size(5));
+  refused([&] { HeadLoss(model->ptr(2)); }, "got one without");
+  refused([&] { HeadLoss(model->ptr(1)); }, "TokenNorm");
+}
+
+// --- memory
+
+TEST(HeadCrossEntropy, HoldsTheLogitsOfOnePiece) {
+  gpipe::testing::count_live_memory();
+  const int64_t tokens = 1024, words = 2000, width = 16, piece = 64;
+  const Case one({tokens}, width, words, at::kFloat);
+  const auto most = [&](const std::function<at::Tensor()>& loss) {
+    one.vectors.mutable_grad() = at::Tensor();
+    one.matrix.mutable_grad() = at::Tensor();
+    const int64_t before = gpipe::testing::live_bytes();
+    gpipe::testing::reset_peak_bytes();
+    loss().backward();
+    return gpipe::testing::peak_bytes() - before;
+  };
+  const int64_t whole = most(
+      [&] { return at::cross_entropy_loss(at::linear(one.vectors, one.matrix), one.targets); });
+  const int64_t pieces = most([&] {
+    return head_cross_entropy(one.vectors, one.matrix, one.targets,
+                              HeadLossOptions().tokens_per_piece(piece));
+  });
+  const int64_t logits = tokens * words * 4, gradients = (tokens + words) * width * 4;
+  EXPECT_GE(whole, 2 * logits);
+  // A piece's logits, what is made of them in one operation, and the gradients twice: before and
+  // after they are multiplied with the one from above.
+  EXPECT_LE(pieces, 3 * logits / (tokens / piece) + 2 * gradients + 100'000);
+}
+
+// --- models
+
+TransformerOptions small(TransformerKind kind) {
+  TransformerOptions options(kind);
+  options.vocab_size(23).max_positions(10).num_layers(1).hidden_size(16).num_heads(4);
+  return options.intermediate_size(20).head_in_loss(true);
+}
+
+at::Tensor random_ids(int64_t rows, int64_t tokens) {
+  return at::randint(23, {rows, tokens}, at::kLong);
+}
+
+TEST(HeadLoss, TrainsAsTheModelWithLogits) {
+  for (const TransformerKind kind : {TransformerKind::kGPT2, TransformerKind::kLlama}) {
+    const at::Tensor ids = random_ids(3, 8), next = random_ids(3, 8);
+    torch::manual_seed(1);
+    auto whole = transformer(small(kind).head_in_loss(false));
+    torch::manual_seed(1);
+    auto model = transformer(small(kind));
+    const HeadLoss loss(model->ptr(model->size() - 1), HeadLossOptions().tokens_per_piece(5));
+    const at::Tensor logits = whole->forward(ids), vectors = model->forward(ids);
+    EXPECT_EQ(vectors.sizes(), (at::IntArrayRef{3, 8, 16}));
+    EXPECT_THAT(loss.logits(vectors), EqualsBitwise(logits));
+    const at::Tensor want = at::cross_entropy_loss(logits.flatten(0, 1), next.flatten());
+    const at::Tensor have = loss({vectors}, {next});
+    want.backward();
+    have.backward();
+    EXPECT_NEAR(have.item<double>(), want.item<double>(), 1e-6);  // of about 3, in float32
+    const auto expected = whole->named_parameters();
+    ASSERT_EQ(model->named_parameters().keys(), expected.keys());
+    for (const auto& parameter : model->named_parameters()) {
+      const at::Tensor& gradient = expected[parameter.key()].grad();
+      EXPECT_LE((parameter.value().grad() - gradient).abs().max().item<double>(),
+                1e-5 * gradient.abs().max().item<double>() + 1e-9)
+          << parameter.key();
+    }
+  }
+}
+
+class HeadLossPipeline : public ::testing::TestWithParam<TransformerOptions> {};
+
+TEST_P(HeadLossPipeline, IsThePlainModelBitForBit) {
+  testing::expect_every_table_equals_plain_model(
+      [&] { return transformer(GetParam()); }, random_ids(7, 6), random_ids(7, 6),
+      [](const torch::nn::Sequential& model) {
+        return HeadLoss(model->ptr(model->size() - 1), HeadLossOptions().tokens_per_piece(5));
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, HeadLossPipeline,
+                         ::testing::Values(small(TransformerKind::kGPT2),
+                                           small(TransformerKind::kLlama)));
+
+}  // namespace
+}  // namespace gpipe::models

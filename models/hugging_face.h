@@ -1,0 +1,55 @@
+// hugging_face: transformers' weights in Hugging Face's layout: config.json, and model.safetensors
+// or its pieces.
+//
+// What Python's `transformers` saves (GPT2LMHeadModel, LlamaForCausalLM) is read, and it reads what
+// is written here.
+#ifndef MODELS_HUGGING_FACE_H_
+#define MODELS_HUGGING_FACE_H_
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <string>
+
+#include "models/hugging_face_config.h"
+#include "models/transformer_options.h"
+
+namespace gpipe::models {
+
+// The options that folder/config.json says; the caller may change dropout, fused_attention and the
+// like. Throws std::runtime_error as options_from_config, with the path, or if it cannot be read.
+TransformerOptions read_config(const std::string& folder);
+
+// Copies the weights of folder/model.safetensors, or of the files that
+// folder/model.safetensors.index.json lists, into a model of these options: what transformer()
+// made, or a pipeline (GPipe) of it. Values are converted to the parameters' types and brought to
+// their devices, one tensor at a time.
+//
+// The file's tensors may begin with "transformer." (GPT-2) or not. Ignored are masks and rotary
+// frequencies of older files, and a head's matrix that equals the embedding's it is tied to.
+//
+// Throws std::runtime_error for files that cannot be read or are damaged, for tensors that are
+// missing, left over or of another shape, with their names; nothing is changed then, unless a file
+// is damaged within a tensor. Throws c10::ValueError for a module that is not of these options.
+//
+// Example:
+//   const auto options = gpipe::models::read_config(folder);
+//   auto model = gpipe::models::transformer(options);
+//   gpipe::models::load_hugging_face(folder, options, *model);
+void load_hugging_face(const std::string& folder, const TransformerOptions& options,
+                       const torch::nn::Module& model);
+
+// Writes config.json and the weights, in one file, or in several if they are more than
+// `max_file_bytes` (a single larger tensor has a file of its own). Creates the folder. Each file is
+// replaced as a whole, the folder is not; what would be read instead of the new weights is removed.
+//
+// Throws std::runtime_error where a file cannot be written, c10::ValueError for a module that is
+// not of these options, parameters of several types, and a max_file_bytes below 1.
+void save_hugging_face(const std::string& folder, const TransformerOptions& options,
+                       const torch::nn::Module& model,
+                       int64_t max_file_bytes = int64_t{50'000'000'000});
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_HUGGING_FACE_H_

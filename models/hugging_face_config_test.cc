@@ -1,0 +1,174 @@
+#include "models/hugging_face_config.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpipe::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(HuggingFaceConfig, WhatIsLeftOutHasTheirDefaults) {
+  const TransformerOptions gpt2 = options_from_config(R"({"model_type": "gpt2"})");
+  EXPECT_EQ(gpt2.kind(), TransformerKind::kGPT2);
+  EXPECT_EQ(gpt2.vocab_size(), 50257);
+  EXPECT_EQ(gpt2.max_positions(), 1024);
+  EXPECT_EQ(gpt2.num_layers(), 12);
+  EXPECT_EQ(gpt2.hidden_size(), 768);
+  EXPECT_EQ(gpt2.num_heads(), 12);
+  EXPECT_EQ(gpt2.mlp_size(), 4 * 768);
+  EXPECT_TRUE(gpt2.tied());
+  EXPECT_EQ(gpt2.norm_epsilon(), 1e-5);
+  EXPECT_EQ(gpt2.embedding_dropout(), 0.1);
+  EXPECT_EQ(gpt2.residual_dropout(), 0.1);
+  EXPECT_EQ(gpt2.attention_dropout(), 0.1);
+
+  const TransformerOptions llama = options_from_config(R"({"model_type": "llama"})");
+  EXPECT_EQ(llama.kind(), TransformerKind::kLlama);
+  EXPECT_EQ(llama.vocab_size(), 32000);
+  EXPECT_EQ(llama.max_positions(), 2048);
+  EXPECT_EQ(llama.num_layers(), 32);
+  EXPECT_EQ(llama.hidden_size(), 4096);
+  EXPECT_EQ(llama.kv_heads(), 32);
+  EXPECT_EQ(llama.size_of_head(), 128);
+  EXPECT_EQ(llama.mlp_size(), 11008);
+  EXPECT_FALSE(llama.tied());
+  EXPECT_EQ(llama.norm_epsilon(), 1e-6);
+  EXPECT_EQ(llama.rope_theta(), 10000);
+  EXPECT_EQ(llama.attention_dropout(), 0);
+}
+
+TEST(HuggingFaceConfig, EveryFieldIsTaken) {
+  const TransformerOptions gpt2 = options_from_config(
+      R"({"model_type": "gpt2", "vocab_size": 11, "n_positions": 12, "n_layer": 3, "n_embd": 8,
+          "n_head": 2, "n_inner": 5, "tie_word_embeddings": false, "layer_norm_epsilon": 0.25,
+          "initializer_range": 0.5, "embd_pdrop": 0.2, "resid_pdrop": 0.3, "attn_pdrop": 0,
+          "activation_function": "gelu_pytorch_tanh", "n_ctx": 12, "summary_type": "cls_index",
+          "output_attentions": false, "torch_dtype": "float32"})");
+  EXPECT_EQ(gpt2.vocab_size(), 11);
+  EXPECT_EQ(gpt2.max_positions(), 12);
+  EXPECT_EQ(gpt2.num_layers(), 3);
+  EXPECT_EQ(gpt2.hidden_size(), 8);
+  EXPECT_EQ(gpt2.num_heads(), 2);
+  EXPECT_EQ(gpt2.mlp_size(), 5);
+  EXPECT_FALSE(gpt2.tied());
+  EXPECT_EQ(gpt2.norm_epsilon(), 0.25);
+  EXPECT_EQ(gpt2.initializer_range(), 0.5);
+  EXPECT_EQ(gpt2.embedding_dropout(), 0.2);
+  EXPECT_EQ(gpt2.residual_dropout(), 0.3);
+  EXPECT_EQ(gpt2.attention_dropout(), 0);
+  const TransformerOptions llama = options_from_config(
+      R"({"model_type": "llama", "vocab_size": 11, "max_position_embeddings": 12,
+          "num_hidden_layers": 3, "hidden_size": 8, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 5,
+          "tie_word_embeddings": true, "rms_norm_eps": 0.25, "initializer_range": 0.5,
+          "attention_dropout": 0.1, "rope_theta": 500, "rope_scaling": null, "pretraining_tp": 1})");
+  EXPECT_EQ(llama.vocab_size(), 11);
+  EXPECT_EQ(llama.max_positions(), 12);
+  EXPECT_EQ(llama.num_layers(), 3);
+  EXPECT_EQ(llama.hidden_size(), 8);
+  EXPECT_EQ(llama.num_heads(), 4);
+  EXPECT_EQ(llama.kv_heads(), 2);
+  EXPECT_EQ(llama.size_of_head(), 6);
+  EXPECT_EQ(llama.mlp_size(), 5);
+  EXPECT_TRUE(llama.tied());
+  EXPECT_EQ(llama.norm_epsilon(), 0.25);
+  EXPECT_EQ(llama.initializer_range(), 0.5);
+  EXPECT_EQ(llama.attention_dropout(), 0.1);
+  EXPECT_EQ(llama.rope_theta(), 500);  // version 4's form
+  EXPECT_EQ(options_from_config(R"({"model_type": "llama",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 7.5}})")
+                .rope_theta(),
+            7.5);
+}
+
+TEST(HuggingFaceConfig, WhatIsWrittenIsReadAgain) {
+  for (const TransformerOptions& options :
+       {gpt2_xl().attention_dropout(0.5).residual_dropout(0.25).embedding_dropout(0.125),
+        gpt2_small().tied(false).intermediate_size(7), llama_70b().rope_theta(1e6),
+        llama_7b().tied(true).head_size(64).norm_epsilon(1e-6).attention_dropout(0.5)}) {
+    const std::string text = config_from_options(options, c10::kBFloat16);
+    EXPECT_THAT(text, HasSubstr(R"("dtype": "bfloat16")"));
+    const TransformerOptions again = options_from_config(text);
+    EXPECT_EQ(config_from_options(again, c10::kBFloat16), text);
+    EXPECT_EQ(again.kv_heads(), options.kv_heads());
+    EXPECT_EQ(again.size_of_head(), options.size_of_head());
+    EXPECT_EQ(again.rope_theta(), options.rope_theta());
+    EXPECT_EQ(again.norm_epsilon(), options.norm_epsilon());
+    EXPECT_EQ(again.tied(), options.tied());
+    EXPECT_EQ(again.residual_dropout(), options.residual_dropout());
+  }
+  EXPECT_THROW(config_from_options(gpt2_small(), c10::kLong), c10::ValueError);
+  EXPECT_THROW(config_from_options(gpt2_small().num_heads(7), c10::kFloat), c10::ValueError);
+  EXPECT_THROW(config_from_options(llama_7b().residual_dropout(0.1), c10::kFloat), c10::ValueError);
+}
+
+struct Mistake {
+  std::string fields;
+  std::string part;  // of the message
+};
+
+void expect_refused(const std::string& text, const std::string& part) {
+  SCOPED_TRACE(text);
+  try {
+    options_from_config(text);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("config.json: "));
+    EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
+  expect_refused("", "no JSON object");
+  expect_refused("[1]", "no JSON object");
+  expect_refused("{}", "model_type must be 'gpt2' or 'llama', got ''");
+  expect_refused(R"({"model_type": "mistral"})", "got 'mistral'");
+  expect_refused(R"({"model_type": 7})", "model_type must be a text, got 7");
+  for (const Mistake& mistake : std::vector<Mistake>{
+           {R"("activation_function": "relu")",
+            "activation_function must be 'gelu_new', got 'relu'"},
+           {R"("activation_function": "gelu")", "got 'gelu'"},
+           {R"("scale_attn_weights": false)", "scale_attn_weights must be true"},
+           {R"("scale_attn_by_inverse_layer_idx": true)", "must be false"},
+           {R"("reorder_and_upcast_attn": true)", "reorder_and_upcast_attn must be false"},
+           {R"("add_cross_attention": true)", "add_cross_attention must be false"},
+           {R"("n_embd": 9, "n_head": 2)", "hidden_size must be a multiple of num_heads"},
+           {R"("n_embd": "768")", "n_embd must be a whole number, got \"768\""},
+           {R"("n_embd": 768.5)", "n_embd must be a whole number, got 768.5"},
+           {R"("n_layer": 18446744073709551615)", "n_layer must be a whole number"},
+           {R"("n_layer": -1)", "num_layers must be from 0"},
+           {R"("attn_pdrop": "none")", "attn_pdrop must be a number"},
+           {R"("attn_pdrop": 1.5)", "attention_dropout must be"},
+           {R"("tie_word_embeddings": 1)", "tie_word_embeddings must be true or false"},
+           {R"("quantization_config": {"bits": 4})",
+            "the field 'quantization_config' is not known"},
+           {R"("hidden_size": 8)", "the field 'hidden_size' is not known"},
+       }) {
+    expect_refused(R"({"model_type": "gpt2", )" + mistake.fields + "}", mistake.part);
+  }
+  for (const Mistake& mistake : std::vector<Mistake>{
+           {R"("hidden_act": "gelu")", "hidden_act must be 'silu', got 'gelu'"},
+           {R"("attention_bias": true)", "attention_bias must be false"},
+           {R"("mlp_bias": true)", "mlp_bias must be false"},
+           {R"("rope_scaling": {"type": "linear", "factor": 2})", "rope_scaling must be null"},
+           {R"("rope_parameters": {"rope_type": "llama3", "factor": 8})", "got 'llama3'"},
+           {R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})",
+            "'rope_parameters.partial_rotary_factor' is not known"},
+           {R"("rope_parameters": 3)", "rope_parameters must be an object"},
+           {R"("rope_theta": 0)", "rope_theta must be a positive number"},
+           {R"("num_key_value_heads": 3)", "num_heads must be a multiple of num_kv_heads"},
+           {R"("head_dim": 5)", "head_size must be even"},
+           {R"("sliding_window": 4096)", "the field 'sliding_window' is not known"},
+       }) {
+    expect_refused(R"({"model_type": "llama", )" + mistake.fields + "}", mistake.part);
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::models

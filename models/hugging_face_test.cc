@@ -1,0 +1,375 @@
+// Against what Python's transformers 5.24.0 saved and computed, with attention "eager":
+// testdata/transformers/make_golden.py.
+#include "models/hugging_face.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "models/transformer.h"
+#include "safetensors/safetensors.h"
+
+namespace gpipe::models {
+namespace {
+
+using gpipe::testing::EqualsBitwise;
+using ::testing::HasSubstr;
+
+namespace fs = std::filesystem;
+
+const std::string kCases[] = {"gpt2", "gpt2_untied", "llama", "llama_tied"};
+
+std::string golden_folder(const std::string& name) {
+  return "models/testdata/transformers/" + name;
+}
+
+// A new folder. (LibTorch brings a std::filesystem::remove_all that crashes on folders with files.)
+fs::path scratch() {
+  static int count = 0;
+  const fs::path path = fs::path(::testing::TempDir()) / ("folder" + std::to_string(count++));
+  fs::create_directories(path);
+  return path;
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+torch::nn::Sequential loaded(const std::string& folder) {
+  const TransformerOptions options = read_config(folder);
+  torch::nn::Sequential model = transformer(options);
+  load_hugging_face(folder, options, *model);
+  return model;
+}
+
+// A model's gradients under the names that their parameters have in a file.
+std::map<std::string, at::Tensor> gradients(const TransformerOptions& options,
+                                            const torch::nn::Sequential& model) {
+  torch::nn::Sequential copy = transformer(options);
+  copy->to(model->parameters().front().scalar_type());
+  {
+    const torch::NoGradGuard no_grad;
+    const auto values = model->named_parameters();
+    for (const auto& parameter : copy->named_parameters()) {
+      parameter.value().copy_(values[parameter.key()].grad());
+    }
+  }
+  const fs::path folder = scratch();
+  save_hugging_face(folder, options, *copy);
+  std::map<std::string, at::Tensor> result;
+  const safetensors::File file(folder / "model.safetensors");
+  for (const auto& [name, entry] : file.header().tensors) result[name] = file.read(name);
+  return result;
+}
+
+double apart(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  return (a - b).abs().max().item<double>();
+}
+
+class Golden : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::ValuesIn(kCases));
+
+TEST_P(Golden, OutputsAndGradientsAreThoseOfTransformers) {
+  const std::string folder = golden_folder(GetParam());
+  const safetensors::File golden(folder + "/golden.safetensors");
+  const TransformerOptions options = read_config(folder);
+  // Logits and gradients are of order one. In float32 a sum of eight products, a softmax and a norm
+  // round by some 1e-7 each, over four layers and back.
+  for (const auto& [type, prefix, tolerance] :
+       std::vector<std::tuple<at::ScalarType, std::string, double>>{
+           {at::kDouble, "float64.", 1e-12}, {at::kFloat, "float32.", 5e-6}}) {
+    SCOPED_TRACE(prefix);
+    torch::nn::Sequential model = loaded(folder);
+    model->to(type);
+    model->eval();
+    const at::Tensor logits = model->forward(golden.read("ids"));
+    EXPECT_LE(apart(logits, golden.read(prefix + "logits")), tolerance);
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits.flatten(0, 1), golden.read("targets").flatten());
+    EXPECT_LE(apart(loss, golden.read(prefix + "loss")), tolerance);
+    loss.backward();
+    const auto have = gradients(options, model);
+    size_t compared = 0;
+    double largest = 0;
+    for (const auto& [name, entry] : golden.header().tensors) {
+      const std::string start = prefix + "grad.";
+      if (name.rfind(start, 0) != 0) continue;
+      const at::Tensor want = golden.read(name);
+      ASSERT_EQ(have.count(name.substr(start.size())), 1u) << name;
+      EXPECT_LE(apart(have.at(name.substr(start.size())), want), tolerance) << name;
+      largest = std::max(largest, want.abs().max().item<double>());
+      ++compared;
+    }
+    EXPECT_EQ(compared, have.size());
+    EXPECT_GT(largest, 0.01);
+    EXPECT_GT(golden.read(prefix + "logits").std().item<double>(), 0.1);
+  }
+}
+
+TEST_P(Golden, WritesTheFilesThatTransformersWrote) {
+  const std::string folder = golden_folder(GetParam());
+  const fs::path written = scratch();
+  // As the script has asked for.
+  const bool sharded = fs::exists(folder + "/model.safetensors.index.json");
+  save_hugging_face(written, read_config(folder), *loaded(folder),
+                    sharded ? 4000 : int64_t{5'000'000'000});
+  size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name == "golden.safetensors") continue;
+    ++files;
+    if (entry.path().extension() == ".safetensors") {
+      EXPECT_EQ(contents(written / name), contents(entry.path())) << name;
+      continue;
+    }
+    const auto want = nlohmann::json::parse(contents(entry.path()));
+    const auto have = nlohmann::json::parse(contents(written / name));
+    if (name == "model.safetensors.index.json") {
+      EXPECT_EQ(have["weight_map"], want["weight_map"]);
+      EXPECT_EQ(have["metadata"]["total_size"], want["metadata"]["total_size"]);
+      continue;
+    }
+    for (const auto& [key, value] : have.items()) {
+      if (want.contains(key) && !want[key].is_null()) {
+        EXPECT_EQ(value, want[key]) << key;
+      }
+    }
+    EXPECT_GE(have.size(), 16u);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(written), fs::directory_iterator()),
+            static_cast<ptrdiff_t>(files));
+}
+
+TEST_P(Golden, LoadsIntoAPipelineAndSavesFromIt) {
+  const std::string folder = golden_folder(GetParam());
+  const TransformerOptions options = read_config(folder);
+  GPipe pipe(transformer(options), GPipeOptions({3, 2, 2}).devices({3, c10::Device(c10::kCPU)}));
+  load_hugging_face(folder, options, *pipe);
+  const auto expected = loaded(folder)->named_parameters();
+  ASSERT_EQ(pipe->parameters().size(), expected.size());
+  for (const auto& parameter : pipe->named_parameters()) {
+    EXPECT_THAT(parameter.value(), EqualsBitwise(expected[parameter.key()])) << parameter.key();
+  }
+  const fs::path written = scratch();
+  save_hugging_face(written, options, *pipe);
+  EXPECT_THAT(loaded(written)->parameters(), EqualsBitwise(pipe->parameters()));
+}
+
+// --- types and names
+
+TEST(HuggingFace, ValuesAreConvertedToTheModelsType) {
+  const std::string folder = golden_folder("llama");
+  const TransformerOptions options = read_config(folder);
+  auto half = transformer(options);
+  half->to(at::kBFloat16);
+  load_hugging_face(folder, options, *half);
+  const auto whole = loaded(folder)->named_parameters();
+  for (const auto& parameter : half->named_parameters()) {
+    EXPECT_THAT(parameter.value(), EqualsBitwise(whole[parameter.key()].to(at::kBFloat16)));
+  }
+  const fs::path written = scratch();
+  save_hugging_face(written, options, *half);
+  EXPECT_THAT(contents(written / "config.json"), HasSubstr(R"("dtype": "bfloat16")"));
+  EXPECT_EQ(
+      safetensors::File(written / "model.safetensors").header().tensors.at("lm_head.weight").type,
+      "BF16");
+  for (const auto& parameter : loaded(written)->named_parameters()) {
+    EXPECT_THAT(parameter.value(),
+                EqualsBitwise(whole[parameter.key()].to(at::kBFloat16).to(at::kFloat)));
+  }
+}
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+// A copy of a golden folder in one file, with other tensors.
+fs::path changed(const std::string& name, const std::function<void(Tensors&)>& change) {
+  const fs::path folder = scratch();
+  save_hugging_face(folder, read_config(golden_folder(name)), *loaded(golden_folder(name)));
+  Tensors tensors;
+  {
+    const safetensors::File file(folder / "model.safetensors");
+    for (const auto& [key, entry] : file.header().tensors) tensors[key] = file.read(key);
+  }
+  change(tensors);
+  safetensors::write(folder / "model.safetensors", {tensors.begin(), tensors.end()});
+  return folder;
+}
+
+TEST(HuggingFace, NamesOfOlderFilesAreUnderstood) {
+  // Without the prefix, with masks, and with the head that is tied.
+  const fs::path folder = changed("gpt2", [](Tensors& tensors) {
+    Tensors bare;
+    for (const auto& [name, tensor] : tensors)
+      bare[name.substr(std::string("transformer.").size())] = tensor;
+    bare["h.0.attn.bias"] = at::ones({1, 1, 8, 8}).tril();
+    bare["h.1.attn.masked_bias"] = at::scalar_tensor(-1e4);
+    bare["lm_head.weight"] = bare["wte.weight"];
+    tensors = bare;
+  });
+  EXPECT_THAT(loaded(folder)->parameters(),
+              EqualsBitwise(loaded(golden_folder("gpt2"))->parameters()));
+  const fs::path llama = changed("llama", [](Tensors& tensors) {
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({1});
+  });
+  EXPECT_THAT(loaded(llama)->parameters(),
+              EqualsBitwise(loaded(golden_folder("llama"))->parameters()));
+}
+
+// --- refused
+
+void expect_refused(const std::function<void()>& call, const std::string& part) {
+  SCOPED_TRACE(part);
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
+  struct Mistake {
+    std::string model;
+    std::function<void(Tensors&)> change;
+    std::string part;
+  };
+  for (const Mistake& mistake : std::vector<Mistake>{
+           {"gpt2", [](Tensors& t) { t.erase("transformer.ln_f.bias"); },
+            "it has no 'transformer.ln_f.bias'"},
+           {"gpt2_untied", [](Tensors& t) { t.erase("lm_head.weight"); },
+            "it has no 'lm_head.weight'"},
+           {"gpt2", [](Tensors& t) { t.clear(); }, "and 25 more"},
+           {"gpt2", [](Tensors& t) { t["transformer.h.2.ln_1.bias"] = at::ones({8}); },
+            "it has 'transformer.h.2.ln_1.bias', of which the model knows nothing"},
+           {"llama", [](Tensors& t) { t["model.layers.0.self_attn.q_proj.bias"] = at::ones({8}); },
+            "it has 'model.layers.0.self_attn.q_proj.bias'"},
+           // A matrix that is not transposed, as Conv1D's is.
+           {"gpt2",
+            [](Tensors& t) {
+              t["transformer.h.1.mlp.c_fc.weight"] = at::ones({32, 8});
+            },
+            "'transformer.h.1.mlp.c_fc.weight' is [32, 8], config.json asks for [8, 32]"},
+           {"llama",
+            [](Tensors& t) {
+              t["model.layers.0.self_attn.k_proj.weight"] = at::ones({8, 8});
+            },
+            "'model.layers.0.self_attn.k_proj.weight' is [8, 8], config.json asks for [4, 8]"},
+           {"llama_tied",
+            [](Tensors& t) {
+              t["lm_head.weight"] = at::ones({13, 8});
+            },
+            "'lm_head.weight' is not 'model.embed_tokens.weight'"},
+       }) {
+    const fs::path folder = changed(mistake.model, mistake.change);
+    const TransformerOptions options = read_config(folder);
+    auto model = transformer(options);
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.clone());
+    expect_refused([&] { load_hugging_face(folder, options, *model); }, mistake.part);
+    EXPECT_THAT(model->parameters(), EqualsBitwise(before));
+  }
+}
+
+TEST(HuggingFace, DamagedFoldersAreRefused) {
+  const fs::path folder = scratch();
+  expect_refused([&] { read_config(folder); }, "config.json");
+  std::ofstream(folder / "config.json") << R"({"model_type": "bert"})";
+  expect_refused([&] { read_config(folder); }, folder.string());
+
+  for (const auto& entry : fs::directory_iterator(golden_folder("llama"))) {
+    fs::copy_file(entry.path(), folder / entry.path().filename(),
+                  fs::copy_options::overwrite_existing);
+  }
+  loaded(folder);
+  const std::string index = contents(folder / "model.safetensors.index.json");
+  const auto with = [&](const std::string& text) {
+    std::ofstream(folder / "model.safetensors.index.json") << text;
+    return [&] { loaded(folder); };
+  };
+  const std::string second = "model-00002-of-00002.safetensors";
+  const auto replaced = [&](const std::string& by) {
+    std::string text = index;
+    for (size_t at = 0; (at = text.find(second, at)) != std::string::npos; at += by.size()) {
+      text.replace(at, second.size(), by);
+    }
+    return text;
+  };
+  expect_refused(with("[]"), "has no weight_map");
+  expect_refused(with("{"), "has no weight_map");
+  expect_refused(with(replaced("../" + second)), "must be a name in the folder");
+  expect_refused(with(replaced("..")), "must be a name in the folder");
+  expect_refused(with(replaced("another.safetensors")), "No such file");
+  expect_refused(with(replaced("model-00001-of-00002.safetensors")), "is not in model-00001");
+  with(index);
+  fs::copy_file(folder / second, folder / "again.safetensors");
+  expect_refused(with(R"({"weight_map": {"a": "again.safetensors", "b": ")" + second + "\"}}"),
+                 "is in ");
+  with(index);
+  fs::resize_file(folder / second, fs::file_size(folder / second) - 1);
+  expect_refused([&] { loaded(folder); }, second);
+  fs::remove(folder / "model.safetensors.index.json");
+  expect_refused([&] { loaded(folder); }, "there is neither model.safetensors nor");
+}
+
+TEST(HuggingFace, AModuleOfOtherOptionsIsTheCallersMistake) {
+  const std::string folder = golden_folder("gpt2");
+  const TransformerOptions options = read_config(folder);
+  const fs::path written = scratch();
+  for (const auto& [model, part] : std::vector<std::pair<torch::nn::Sequential, std::string>>{
+           {transformer(TransformerOptions(options).num_layers(1)), "has no parameter 'block1"},
+           {transformer(TransformerOptions(options).num_layers(3)), "has the parameter 'block2"},
+           {transformer(TransformerOptions(options).tied(false)),
+            "has the parameter 'head.weight'"},
+           {transformer(TransformerOptions(options).vocab_size(14)),
+            "is [14, 8], that of the options [13, 8]"},
+           {loaded(golden_folder("llama")), "has no parameter"}}) {
+    SCOPED_TRACE(part);
+    for (const bool load : {false, true}) {
+      try {
+        load ? load_hugging_face(folder, options, *model)
+             : save_hugging_face(written, options, *model);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const c10::ValueError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(part));
+      }
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(written));
+  auto mixed = transformer(options);
+  mixed->ptr(1)->to(at::kDouble);
+  EXPECT_THROW(save_hugging_face(written, options, *mixed), c10::ValueError);
+  EXPECT_THROW(save_hugging_face(written, options, *transformer(options), 0), c10::ValueError);
+}
+
+TEST(HuggingFace, WhatWouldBeReadInsteadIsRemoved) {
+  const fs::path folder = scratch();
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  for (const int64_t bytes : {4000, 1'000'000, 1000}) {
+    auto model = transformer(options);
+    save_hugging_face(folder, options, *model, bytes);
+    EXPECT_THAT(loaded(folder)->parameters(), EqualsBitwise(model->parameters()));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::models

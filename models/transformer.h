@@ -1,0 +1,38 @@
+// transformer: decoder-only language models, GPT-2's and Llama's, as a flat Sequential.
+#ifndef MODELS_TRANSFORMER_H_
+#define MODELS_TRANSFORMER_H_
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include "models/transformer_options.h"
+
+namespace gpipe::models {
+
+// The layers: "embedding", "block0_attention", "block0_mlp", "block1_attention", ..., "norm",
+// "head"; that is 2 * num_layers + 3. Each gives one tensor.
+//
+// Takes token ids, whole numbers of shape [rows, tokens], gives logits of shape [rows, tokens,
+// vocab_size]: those in row i, place t are for the token behind the first t + 1 tokens of row i.
+// Cosines and sines of rotary positions are computed, not kept: nothing but parameters is saved.
+//
+// Outputs and gradients are those of Python's `transformers` (GPT2LMHeadModel, LlamaForCausalLM)
+// with attention "eager"; models/hugging_face.h reads and writes its files. As there, Llama's
+// norms, softmax and rotation angles are computed in float32 even in a model of float64.
+//
+// With head_in_loss the model gives vectors, and HeadLoss (models/head_loss.h) makes logits of
+// them, some at a time.
+//
+// A tied head has no parameter of its own, so `parameters()` has the matrix once; its gradient is
+// the sum of both uses. Head and embedding must be on one device, and the model cannot be cloned.
+//
+// Throws c10::ValueError for options that make no network; its layers do for inputs that are no
+// token ids and, with learned positions, for sequences longer than max_positions.
+//
+// Example:
+//   auto model = gpipe::models::transformer(gpipe::models::gpt2_small());
+//   auto logits = model->forward(ids);
+torch::nn::Sequential transformer(const TransformerOptions& options);
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_TRANSFORMER_H_

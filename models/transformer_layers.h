@@ -1,0 +1,117 @@
+// transformer_layers: the layers of a decoder-only language model.
+//
+// Each takes and gives one tensor, (N, T, hidden_size) but for the first and the last, so that a
+// pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
+// between them cost no more than between blocks, and parts half as large balance better.
+#ifndef MODELS_TRANSFORMER_LAYERS_H_
+#define MODELS_TRANSFORMER_LAYERS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <optional>
+#include <ostream>
+
+#include "models/transformer_options.h"
+
+namespace gpipe::models::internal {
+
+// GPT-2's LayerNorm, or Llama's RMSNorm, which is computed in float32 whatever the tensor's type
+// (Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019).
+class TokenNormImpl : public torch::nn::Cloneable<TokenNormImpl> {
+ public:
+  explicit TokenNormImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  at::Tensor weight, bias;  // no bias for Llama
+
+ private:
+  TransformerOptions options_;
+};
+TORCH_MODULE(TokenNorm);
+
+// Token ids, (N, T) -> vectors. GPT-2 adds one for the place in the sequence.
+class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
+ public:
+  explicit TokenEmbeddingImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& ids);
+
+  torch::nn::Embedding tokens{nullptr}, positions{nullptr};
+
+ private:
+  TransformerOptions options_;
+};
+TORCH_MODULE(TokenEmbedding);
+
+// x + attention(norm(x)). `qkv` makes queries of all heads, then keys, then values.
+class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
+ public:
+  explicit AttentionLayerImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  TokenNorm norm{nullptr};
+  torch::nn::Linear qkv{nullptr}, output{nullptr};
+
+ private:
+  TransformerOptions options_;
+};
+TORCH_MODULE(AttentionLayer);
+
+// x + mlp(norm(x)): down(gelu(up)) for GPT-2, down(silu(gate) * up) for Llama (Shazeer, "GLU
+// Variants Improve Transformer", 2020).
+class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
+ public:
+  explicit MlpLayerImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  TokenNorm norm{nullptr};
+  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // no gate for GPT-2
+
+ private:
+  TransformerOptions options_;
+};
+TORCH_MODULE(MlpLayer);
+
+// Vectors -> logits, (N, T, vocab_size); with head_in_loss it hands the vectors on.
+class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
+ public:
+  // With a matrix of its own, or tied to an embedding's. That one is used, but not registered here:
+  // a parameter that is registered twice is stepped twice by LibTorch's optimizers.
+  TokenHeadImpl(const TransformerOptions& options, const at::Tensor& tied);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+  // Throws c10::ValueError for a tied head: a clone of it alone would be tied to the original.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<c10::Device>& device = std::nullopt) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  bool in_loss() const { return options_.head_in_loss(); }
+
+  at::Tensor weight;  // (vocab_size, hidden_size)
+
+ private:
+  TransformerOptions options_;
+  bool tied_;
+};
+TORCH_MODULE(TokenHead);
+
+}  // namespace gpipe::models::internal
+
+#endif  // MODELS_TRANSFORMER_LAYERS_H_

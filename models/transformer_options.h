@@ -1,0 +1,85 @@
+// TransformerOptions: the shape of a decoder-only language model, and those of well-known ones.
+#ifndef MODELS_TRANSFORMER_OPTIONS_H_
+#define MODELS_TRANSFORMER_OPTIONS_H_
+
+#include <torch/arg.h>
+
+#include <cstdint>
+
+namespace gpipe::models {
+
+enum class TransformerKind : uint8_t {
+  kGPT2,   // learned positions, LayerNorm, tanh-GELU, biases (Radford et al., 2019)
+  kLlama,  // rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al., 2023)
+};
+const char* to_text(TransformerKind kind);  // "gpt2", "llama"
+
+// A value type. Sizes that are 0 follow from others.
+//
+// Example:
+//   TransformerOptions(TransformerKind::kLlama).hidden_size(512).num_heads(8).num_kv_heads(2)
+struct TransformerOptions {
+  // The defaults are those of the smallest GPT-2, or of a Llama of 7 billion parameters.
+  TransformerOptions(TransformerKind kind);  // NOLINT: implicit, as LibTorch's options are
+
+  TORCH_ARG(TransformerKind, kind);
+  TORCH_ARG(int64_t, vocab_size);  // at most 2^24
+  // The longest sequence. Learned positions are a matrix of this many rows; for rotary ones it says
+  // what the model is trained on, and longer sequences are taken. At most 2^24.
+  TORCH_ARG(int64_t, max_positions);
+  TORCH_ARG(int64_t, num_layers);   // blocks, at most 1024
+  TORCH_ARG(int64_t, hidden_size);  // at most 2^20
+  TORCH_ARG(int64_t, num_heads);    // of queries, at most 4096
+  // Heads of keys and values, each for as many heads of queries (Ainslie et al., "GQA", 2023).
+  // Default: 0, as many as num_heads. GPT-2 has no fewer.
+  TORCH_ARG(int64_t, num_kv_heads) = 0;
+  // Default: 0, hidden_size / num_heads. GPT-2 has no other. Rotary positions need an even one.
+  TORCH_ARG(int64_t, head_size) = 0;
+  // The width within the MLP. Default: 0, 4 * hidden_size. At most 2^22.
+  TORCH_ARG(int64_t, intermediate_size) = 0;
+  // Whether the head multiplies with the matrix of the embedding. Default: true for GPT-2.
+  TORCH_ARG(bool, tied);
+  TORCH_ARG(double, norm_epsilon);
+  TORCH_ARG(double, rope_theta) = 10000;  // the base of the rotations' wavelengths
+  // Probabilities: of what the embedding gives; of what a block adds to it; of attention's weights.
+  // Default: 0.
+  TORCH_ARG(double, embedding_dropout) = 0;
+  TORCH_ARG(double, residual_dropout) = 0;
+  TORCH_ARG(double, attention_dropout) = 0;
+  // Whether attention is LibTorch's scaled_dot_product_attention, which on most devices does not
+  // keep the weights of all pairs of tokens. Without, it is written out in products and a softmax.
+  // Results differ in rounding. Default: false.
+  TORCH_ARG(bool, fused_attention) = false;
+  // Whether the last layer hands on what it is given, and the loss function multiplies with its
+  // matrix, in pieces: see models/head_loss.h. Default: false.
+  TORCH_ARG(bool, head_in_loss) = false;
+  // Matrices are drawn from a normal distribution with this standard deviation. GPT-2's second
+  // matrices of attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
+  TORCH_ARG(double, initializer_range) = 0.02;
+
+ public:
+  // What holds for the sizes that are 0.
+  int64_t kv_heads() const { return num_kv_heads_ > 0 ? num_kv_heads_ : num_heads_; }
+  int64_t size_of_head() const { return head_size_ > 0 ? head_size_ : hidden_size_ / num_heads_; }
+  int64_t mlp_size() const {
+    return intermediate_size_ > 0 ? intermediate_size_ : 4 * hidden_size_;
+  }
+};
+
+// Throws c10::ValueError, with the option's name and value, for options that make no network, or
+// one far beyond any.
+void check(const TransformerOptions& options);
+
+// The shapes of published models. GPT-2: 124, 355, 774 and 1,558 million parameters, without the
+// dropout that it was trained with. Llama 2: 6.7, 13.0 and 69.0 billion.
+TransformerOptions gpt2_small();
+TransformerOptions gpt2_medium();
+TransformerOptions gpt2_large();
+TransformerOptions gpt2_xl();
+TransformerOptions llama_7b();
+TransformerOptions llama_13b();
+TransformerOptions llama_70b();
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_TRANSFORMER_OPTIONS_H_

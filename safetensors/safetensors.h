@@ -1,0 +1,71 @@
+// safetensors: tensors by name in a file that holds nothing else: no code, no pickled objects.
+//
+// The format is Hugging Face's; Python's `safetensors` reads what is written here, and the reverse.
+#ifndef SAFETENSORS_SAFETENSORS_H_
+#define SAFETENSORS_SAFETENSORS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "safetensors/header.h"
+
+namespace gpipe::safetensors {
+
+// A file that is open for reading.
+//
+// Guarantees: the whole header is checked before the first tensor is read (parse_header), so a
+// damaged file is refused when it is opened, and no more memory is asked for than the file is
+// large. A tensor that is read has memory of its own.
+//
+// Thread-safety: read() may be called from several threads.
+//
+// Throws std::runtime_error with the path and the reason for a file that cannot be read, or is
+// damaged; c10::ValueError for a name that it does not have.
+//
+// Example:
+//   gpipe::safetensors::File file("model.safetensors");
+//   for (const auto& [name, entry] : file.header().tensors) {
+//     at::Tensor tensor = file.read(name);
+//   }
+class File {
+ public:
+  explicit File(std::string path);
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const Header& header() const { return header_; }
+  const std::string& path() const { return path_; }
+
+  // On the CPU, in the file's type.
+  at::Tensor read(const std::string& name) const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+  int64_t data_ = 0;  // where the tensors begin
+  Header header_;
+};
+
+// Writes the tensors, wherever they are, and moves the file to its place when it is whole and on
+// the disk: a reader, or a crash in the middle, sees the old or the new file, never half of one.
+// Bytes are those that Python's `safetensors` would write. What is on another device, or not
+// contiguous, is copied one tensor at a time.
+//
+// Throws c10::ValueError for a name twice, the name "__metadata__", a tensor that is undefined, not
+// dense or of a type that the format does not have; std::runtime_error with the path and the reason
+// where the file cannot be written. The old file is unchanged then, and nothing is left behind.
+void write(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+           const std::map<std::string, std::string>& metadata = {});
+
+// "F32" for at::kFloat, and back. Throw c10::ValueError for what has no counterpart.
+std::string type_name(at::ScalarType type);
+at::ScalarType type_of(const std::string& name);
+
+}  // namespace gpipe::safetensors
+
+#endif  // SAFETENSORS_SAFETENSORS_H_
