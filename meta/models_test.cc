@@ -11,6 +11,7 @@
 #include "meta/testing/same_on_meta.h"
 #include "models/amoebanetd.h"
 #include "models/resnet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe {
@@ -75,6 +76,41 @@ TEST(ModelsOnMeta, AmoebaNetTrains) {
   EXPECT_TRUE(same_on_meta(training(make, {2, 3, 224, 224}, true)));
 }
 
+// Two training steps of a language model, then an evaluation.
+testing::Computation token_training(const models::TransformerOptions& options, int64_t rows) {
+  return [=](Trial& trial) {
+    Sequential model = trial.module([&] { return models::transformer(options); });
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    const std::vector<int64_t> sizes = {rows, options.max_positions()};
+    std::vector<at::Tensor> results;
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor output = model->forward(trial.integers(options.vocab_size(), sizes));
+      const at::Tensor loss = torch::nn::functional::cross_entropy(
+          output.flatten(0, 1), trial.integers(options.vocab_size(), sizes).flatten());
+      results.insert(results.end(), {output.detach(), loss.detach()});
+      loss.backward();
+      optimizer.step();
+    }
+    model->eval();
+    const at::NoGradGuard no_grad;
+    results.push_back(model->forward(trial.integers(options.vocab_size(), sizes)));
+    return results;
+  };
+}
+
+TEST(ModelsOnMeta, TransformersTrain) {
+  for (const auto kind : {models::TransformerKind::kGPT2, models::TransformerKind::kLlama}) {
+    models::TransformerOptions options(kind);
+    options.vocab_size(11).max_positions(6).num_layers(2).hidden_size(8).num_heads(4);
+    options.intermediate_size(12).attention_dropout(0.1);
+    if (kind == models::TransformerKind::kLlama) options.num_kv_heads(2);
+    for (const bool tied : {false, true}) {
+      EXPECT_TRUE(same_on_meta(token_training(options.tied(tied), 3)));
+    }
+  }
+}
+
 // A batch on the CPU would take minutes and tens of gigabytes.
 TEST(ModelsOnMeta, PublishedSizesTrainInSeconds) {
   const auto step = [](const Make& make, std::vector<int64_t> sizes, bool classifies) {
@@ -85,6 +121,9 @@ TEST(ModelsOnMeta, PublishedSizesTrainInSeconds) {
             (at::IntArrayRef{32, 1000}));
   EXPECT_EQ(step([] { return models::unet(); }, {32, 3, 192, 192}, false).back().sizes(),
             (at::IntArrayRef{32, 1, 192, 192}));
+  Trial trial(/*on_meta=*/true);
+  EXPECT_EQ(token_training(models::llama_70b(), 2)(trial).back().sizes(),
+            (at::IntArrayRef{2, 4096, 32000}));
   EXPECT_EQ(step([] { return models::amoebanetd(); }, {32, 3, 224, 224}, true).back().sizes(),
             (at::IntArrayRef{32, 1000}));
 }

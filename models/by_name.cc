@@ -6,17 +6,20 @@
 #include <ATen/ops/randint.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "command/suggestion.h"
 #include "models/amoebanetd.h"
 #include "models/old_amoebanetd.h"
 #include "models/old_resnet.h"
 #include "models/resnet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe::models {
@@ -29,10 +32,11 @@ constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
   // Also as other libraries write them.
-  std::string closest =
-      command::closest(absl::AsciiStrToLower(family),
-                       {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet", "resnet50",
-                        "resnet101", "resnet152", "old_resnet", "old_amoebanetd"});
+  std::string closest = command::closest(
+      absl::AsciiStrToLower(family),
+      {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet", "resnet50", "resnet101", "resnet152",
+       "old_resnet", "old_amoebanetd", "gpt2", "gpt-2", "llama"});
+  if (closest == "gpt-2") closest = "gpt2";
   if (closest == "u-net") closest = "unet";
   if (closest == "amoebanet-d") closest = "amoebanetd";
   if (closest.size() > 6 && closest.rfind("resnet", 0) == 0) closest.insert(6, ":");
@@ -64,6 +68,46 @@ std::vector<int64_t> groups_of(const std::string& name, const std::vector<int64_
                     "any other by the blocks of its groups, such as resnet:3,4,23,3");
 }
 
+// "gpt2:small", or its numbers.
+TransformerOptions language_model(const std::string& name, const std::string& family,
+                                  const std::string& list) {
+  const std::string size = absl::AsciiStrToLower(list);
+  if (family == "gpt2") {
+    if (size == "small") return gpt2_small();
+    if (size == "medium") return gpt2_medium();
+    if (size == "large") return gpt2_large();
+    if (size == "xl") return gpt2_xl();
+    const std::vector<int64_t> numbers = numbers_of(name, list);
+    TORCH_CHECK_VALUE(numbers.size() == 4, "model '", name, "' has ", numbers.size(),
+                      numbers.size() == 1 ? " number" : " numbers",
+                      ", expected gpt2:small, medium, large or xl, or four: gpt2:L,E,H,T, blocks, "
+                      "width, heads and tokens");
+    return gpt2_small()
+        .num_layers(numbers[0])
+        .hidden_size(numbers[1])
+        .num_heads(numbers[2])
+        .max_positions(numbers[3]);
+  }
+  if (size == "7b") return llama_7b();
+  if (size == "13b") return llama_13b();
+  if (size == "70b") return llama_70b();
+  const std::vector<int64_t> numbers = numbers_of(name, list);
+  TORCH_CHECK_VALUE(numbers.size() == 5, "model '", name, "' has ", numbers.size(),
+                    numbers.size() == 1 ? " number" : " numbers",
+                    ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
+                    "heads, heads of keys and tokens");
+  // What is out of range is refused when the network is made.
+  constexpr int64_t kStep = 256, kWidest = int64_t{1} << 20;
+  const int64_t width = std::clamp<int64_t>(numbers[1], 0, kWidest);
+  return llama_7b()
+      .num_layers(numbers[0])
+      .hidden_size(numbers[1])
+      .num_heads(numbers[2])
+      .num_kv_heads(numbers[3])
+      .max_positions(numbers[4])
+      .intermediate_size((width * 8 / 3 + kStep - 1) / kStep * kStep);
+}
+
 // Adds the name to what the network says about its options.
 std::function<torch::nn::Sequential()> named(const std::string& name,
                                              std::function<torch::nn::Sequential()> make) {
@@ -82,7 +126,11 @@ const char* model_names() {
   return "unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal cells, filters), "
          "resnet:50, resnet:101, resnet:152, resnet:3,4,23,3 (the blocks of each group), and those "
          "of "
-         "June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101";
+         "June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101; language "
+         "models "
+         "gpt2:small, gpt2:medium, gpt2:large, gpt2:xl, gpt2:L,E,H,T (blocks, width, heads, "
+         "tokens), "
+         "llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys)";
 }
 
 NamedModel model_by_name(const std::string& name, int64_t image_size) {
@@ -92,13 +140,28 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
   const size_t colon = text.find(':');
   const std::string family = text.substr(0, colon);
   TORCH_CHECK_VALUE(family == "unet" || family == "amoebanetd" || family == "resnet" ||
-                        family == "old_amoebanetd" || family == "old_resnet",
+                        family == "old_amoebanetd" || family == "old_resnet" || family == "gpt2" ||
+                        family == "llama",
                     "there is no model '", name, "'", meant(family), " There are ", model_names());
   TORCH_CHECK_VALUE(colon != std::string::npos, "model '", name, "' has no numbers; there are ",
                     model_names());
-  const std::vector<int64_t> numbers = numbers_of(name, text.substr(colon + 1));
-
   NamedModel model;
+  if (family == "gpt2" || family == "llama") {
+    TORCH_CHECK_VALUE(image_size == 0, "model '", name, "' takes tokens, no images; its numbers ",
+                      "say how many: there are ", model_names());
+    std::string list = text.substr(colon + 1);
+    const TransformerOptions options = language_model(name, family, list);
+    absl::StrReplaceAll({{" ", ""}}, &list);
+    model.name = family + ":" + absl::AsciiStrToLower(list);
+    model.make = named(model.name, [options = TransformerOptions(options).tied(false)] {
+      return transformer(options);
+    });
+    model.row = {options.max_positions()};
+    model.classes = options.vocab_size();
+    model.takes_tokens = true;
+    return model;
+  }
+  const std::vector<int64_t> numbers = numbers_of(name, text.substr(colon + 1));
   model.name = family + ":" + absl::StrJoin(numbers, ",");
   int64_t side = kImageNetSide;
   if (family == "unet") {
@@ -140,10 +203,14 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
 at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device) {
   std::vector<int64_t> shape = model.row;
   shape.insert(shape.begin(), rows);
+  if (model.takes_tokens) {
+    return at::randint(model.classes, shape, at::TensorOptions(at::kLong).device(device));
+  }
   return at::rand(shape, device);
 }
 
 at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device) {
+  if (model.takes_tokens) return random_input(model, rows, device);
   if (model.loss == Loss::kCrossEntropy) {
     return at::randint(model.classes, {rows}, at::TensorOptions(at::kLong).device(device));
   }
@@ -151,8 +218,12 @@ at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device devi
 }
 
 at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target) {
-  return loss == Loss::kCrossEntropy ? at::cross_entropy_loss(output, target)
-                                     : at::binary_cross_entropy_with_logits(output, target);
+  if (loss == Loss::kBinaryCrossEntropyWithLogits) {
+    return at::binary_cross_entropy_with_logits(output, target);
+  }
+  // LibTorch wants the classes of several tokens second.
+  return target.dim() < 2 ? at::cross_entropy_loss(output, target)
+                          : at::cross_entropy_loss(output.flatten(0, 1), target.flatten());
 }
 
 }  // namespace gpipe::models

@@ -14,7 +14,7 @@
 namespace gpipe::models {
 
 enum class Loss : uint8_t {
-  kCrossEntropy,                  // targets: class numbers, [rows]
+  kCrossEntropy,                  // targets: class numbers, [rows], or [rows, tokens]
   kBinaryCrossEntropyWithLogits,  // targets: 0 .. 1, of the output's shape
 };
 
@@ -24,9 +24,10 @@ struct NamedModel {
   // Makes the network, on the CPU unless a MetaScope is open; its parameters are drawn from
   // LibTorch's generator. Throws c10::ValueError, with the name, for numbers that make no network.
   std::function<torch::nn::Sequential()> make;
-  std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}
+  std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}; {1024} for tokens
   Loss loss = Loss::kCrossEntropy;
-  int64_t classes = 1000;  // for cross entropy
+  int64_t classes = 1000;     // for cross entropy
+  bool takes_tokens = false;  // samples are token ids, below `classes`, and so are their targets
 };
 
 // The forms of a name, for --help and for messages.
@@ -40,11 +41,17 @@ const char* model_names();
 // Those of the tables of June 2019, with 10 classes:
 //   old_amoebanetd:L,D  L normal cells in each of the three groups, D filters
 //   old_resnet:...      as resnet:...
+// Language models, with the published vocabulary and sequences as long as they are made for. Their
+// heads have matrices of their own, for tied ones need one device:
+//   gpt2:small, gpt2:medium, gpt2:large, gpt2:xl; llama:7b, llama:13b, llama:70b
+//   gpt2:L,E,H,T        L blocks, E wide, H heads, T tokens in a sequence
+//   llama:L,E,H,K,T     K heads of keys and values; the MLP is 8/3 E wide, to the next 256
+//   (Llama's)
 // `image_size` is the side of the images; 0 takes the published one: 192 for a U-Net, 224 for the
-// others.
+// others. A language model takes none.
 //
-// Throws c10::ValueError for an unknown name, numbers that are none or of a wrong count, and a
-// negative image size.
+// Throws c10::ValueError for an unknown name, numbers that are none or of a wrong count, a negative
+// image size, and one for a language model.
 //
 // Example:
 //   NamedModel named = model_by_name("unet:5,64");
@@ -52,13 +59,14 @@ const char* model_names();
 //   at::Tensor output = model->forward(random_input(named, 32, torch::kCPU));
 NamedModel model_by_name(const std::string& name, int64_t image_size = 0);
 
-// `rows` samples, uniform in 0 .. 1: [rows, 3, side, side].
+// `rows` samples, uniform in 0 .. 1: [rows, 3, side, side]; of token ids: [rows, tokens].
 at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device);
 
-// Targets for them: class numbers, [rows], or uniform in 0 .. 1, [rows, 1, side, side].
+// Targets for them: class numbers, [rows] or [rows, tokens], or uniform in 0 .. 1, [rows, 1, side,
+// side].
 at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device);
 
-// The mean loss over the rows: a scalar.
+// The mean loss over the rows, or tokens: a scalar.
 at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace gpipe::models

@@ -67,9 +67,36 @@ TEST(ModelByName, SaysWhatItIsTrainedOn) {
   }
 }
 
+TEST(ModelByName, MakesLanguageModels) {
+  EXPECT_EQ(layers("gpt2:small"), 27u);
+  EXPECT_EQ(layers("gpt2:XL"), 99u);
+  EXPECT_EQ(layers("llama:70b"), 163u);
+  const NamedModel named = model_by_name(" gpt2:2, 12,3,16 ");
+  EXPECT_EQ(named.name, "gpt2:2,12,3,16");
+  EXPECT_THAT(named.row, ElementsAre(16));
+  EXPECT_TRUE(named.takes_tokens);
+  EXPECT_EQ(named.classes, 50257);
+  const at::Tensor input = random_input(named, 2, c10::kCPU);
+  EXPECT_EQ(input.scalar_type(), at::kLong);
+  EXPECT_THAT(input.sizes().vec(), ElementsAre(2, 16));
+  EXPECT_THAT(random_target(named, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 16));
+  EXPECT_EQ(random_input(model_by_name("llama:7B"), 1, c10::kMeta).size(1), 4096);
+  EXPECT_EQ(model_by_name("gpt2:0,4,1,2").make()->parameters().back().sizes(),
+            (at::IntArrayRef{50257, 4}));
+  // As Llama's own: 11008 for 4096, 13824 for 5120.
+  MetaScope scope;
+  for (const auto& [name, same] : std::vector<std::pair<std::string, std::string>>{
+           {"llama:32,4096,32,32,4096", "llama:7b"}, {"llama:40,5120,40,40,4096", "llama:13b"}}) {
+    const auto have = model_by_name(name).make()->parameters();
+    const auto want = model_by_name(same).make()->parameters();
+    ASSERT_EQ(have.size(), want.size());
+    for (std::size_t i = 0; i < have.size(); ++i) EXPECT_EQ(have[i].sizes(), want[i].sizes());
+  }
+}
+
 TEST(ModelByName, LossesFitOutputsAndTargets) {
-  for (const auto& [name, side] :
-       std::vector<std::pair<std::string, int64_t>>{{"unet:1,2", 64}, {"resnet:1,1", 32}}) {
+  for (const auto& [name, side] : std::vector<std::pair<std::string, int64_t>>{
+           {"unet:1,2", 64}, {"resnet:1,1", 32}, {"llama:1,8,2,1,6", 0}}) {
     const NamedModel named = model_by_name(name, side);
     const at::Tensor output = named.make()->forward(random_input(named, 2, c10::kCPU));
     const at::Tensor loss = loss_of(named.loss, output, random_target(named, 2, c10::kCPU));
@@ -102,6 +129,11 @@ TEST(ModelByName, MistakesListTheForms) {
            {"old_resnet:34", "resnet:152"},
            {"resnet:34", "resnet:152"},
            {"resnet:", "is no whole number"},
+           {"gpt2:tiny", "'tiny' is no whole number"},
+           {"gpt2:12,768,12", "has 3 numbers, expected gpt2:small"},
+           {"llama:7", "has 1 number, expected llama:7b"},
+           {"gpt-2:small", "did you mean gpt2?"},
+           {"lama:7b", "did you mean llama?"},
        }) {
     try {
       model_by_name(mistake.name);
@@ -111,11 +143,13 @@ TEST(ModelByName, MistakesListTheForms) {
     }
   }
   EXPECT_THROW(model_by_name("resnet:50", -1), c10::ValueError);
+  EXPECT_THROW(model_by_name("gpt2:small", 64), c10::ValueError);
 }
 
 TEST(ModelByName, NumbersThatMakeNoNetworkAreRefusedWithTheName) {
-  for (const std::string name : {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0",
-                                 "old_amoebanetd:6,4", "old_resnet:3,0"}) {
+  for (const std::string name :
+       {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0", "old_amoebanetd:6,4",
+        "old_resnet:3,0", "gpt2:1,7,2,8", "llama:1,9223372036854775807,1,1,8"}) {
     const NamedModel model = model_by_name(name);
     try {
       model.make();

@@ -70,7 +70,8 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     Results results = compute(vectors.reshape({-1, vectors.size(-1)}), matrix,
                               targets.reshape({-1}), options, wanted);
     if (wanted.vectors) results.vectors = results.vectors.view(vectors.sizes());
-    context->save_for_backward({results.vectors, results.matrix});
+    context->saved_data[kVectors] = results.vectors;
+    context->saved_data[kMatrix] = results.matrix;
     return results.loss;
   }
 
@@ -78,12 +79,24 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
                                                  torch::autograd::variable_list gradients) {
     TORCH_CHECK(!torch::GradMode::is_enabled(),
                 "head_cross_entropy has no second derivatives; call backward without create_graph");
-    const auto saved = context->get_saved_variables();
-    const auto scaled = [&](const at::Tensor& gradient) {
-      return gradient.defined() ? gradient * gradients[0].to(gradient.scalar_type()) : at::Tensor();
+    const auto take = [&](size_t input, const char* name) {
+      // Split backwards come for one after the other.
+      if (!context->needs_input_grad(input)) return at::Tensor();
+      const auto found = context->saved_data.find(name);
+      TORCH_CHECK(found != context->saved_data.end(),
+                  "head_cross_entropy gives its gradients away; compute it again for a second "
+                  "backward");
+      at::Tensor gradient = std::move(found->second).toTensor();
+      context->saved_data.erase(found);
+      // In place, as the matrix's may be larger than all logits of a piece.
+      return gradient.mul_(gradients[0].to(gradient.scalar_type()));
     };
-    return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+    return {take(0, kVectors), take(1, kMatrix), {}, {}, {}};
   }
+
+ private:
+  static constexpr const char* kVectors = "vectors";
+  static constexpr const char* kMatrix = "matrix";
 };
 
 }  // namespace
@@ -121,12 +134,13 @@ HeadLoss::HeadLoss(std::shared_ptr<torch::nn::Module> head, const HeadLossOption
 
 at::Tensor HeadLoss::operator()(const std::vector<at::Tensor>& outputs,
                                 const std::vector<at::Tensor>& targets) const {
-  return head_cross_entropy(outputs.at(0), head_->as<internal::TokenHead>()->weight, targets.at(0),
-                            options_);
+  const at::Tensor& vectors = outputs.at(0);
+  return head_cross_entropy(vectors, head_->as<internal::TokenHead>()->matrix_for(vectors),
+                            targets.at(0), options_);
 }
 
 at::Tensor HeadLoss::logits(const at::Tensor& output) const {
-  return at::linear(output, head_->as<internal::TokenHead>()->weight);
+  return head_->as<internal::TokenHead>()->logits(output);
 }
 
 }  // namespace gpipe::models

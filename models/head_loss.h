@@ -25,13 +25,13 @@ struct HeadLossOptions {
 // cross_entropy(linear(vectors, matrix).flatten(0, -2), targets.flatten()) gives, NaN if none
 // counts. `vectors`: (..., width); `matrix`: (words, width); `targets`: (...), whole numbers.
 //
-// The gradients are computed with the loss, so that no product is computed twice; a backward
-// multiplies them with the gradient that it is given. Beside the arguments and their gradients
-// there are logits of one piece. Sums over the pieces round apart from those of one piece: for
-// types below float32 they, and the softmax, are in float32.
+// The gradients are computed with the loss, so that no product is computed twice; the backward, of
+// which there can be one, multiplies them with the gradient that it is given. Beside the arguments
+// and their gradients there are logits of one piece. Sums over the pieces round apart from those of
+// one piece: for types below float32 they, and the softmax, are in float32.
 //
 // Throws c10::ValueError for shapes or types that do not fit and for less than one token per piece;
-// c10::Error from a backward that wants a graph of its own.
+// c10::Error from a second backward, and from one that wants a graph of its own.
 at::Tensor head_cross_entropy(const at::Tensor& vectors, const at::Tensor& matrix,
                               const at::Tensor& targets, const HeadLossOptions& options = {});
 

@@ -1,25 +1,43 @@
 #include "models/transformer.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "models/packed_layers.h"
 #include "models/transformer_layers.h"
 
 namespace gpipe::models {
 
+namespace {
+
+// Adds a layer, as it is or for packed documents.
+template <typename LayerImpl>
+void push(torch::nn::Sequential& model, const std::string& name,
+          const std::shared_ptr<LayerImpl>& layer, bool packed) {
+  if (packed) {
+    model->push_back(name, std::make_shared<internal::PackedImpl<LayerImpl>>(*layer));
+  } else {
+    model->push_back(name, layer);
+  }
+}
+
+}  // namespace
+
 torch::nn::Sequential transformer(const TransformerOptions& options) {
   check(options);
+  const bool packed = options.packed();
   torch::nn::Sequential model;
   const internal::TokenEmbedding embedding(options);
-  model->push_back("embedding", embedding);
+  push(model, "embedding", embedding.ptr(), packed);
   for (int64_t block = 0; block < options.num_layers(); ++block) {
     const std::string prefix = "block" + std::to_string(block) + "_";
-    model->push_back(prefix + "attention", internal::AttentionLayer(options));
-    model->push_back(prefix + "mlp", internal::MlpLayer(options));
+    push(model, prefix + "attention", internal::AttentionLayer(options).ptr(), packed);
+    push(model, prefix + "mlp", internal::MlpLayer(options).ptr(), packed);
   }
-  model->push_back("norm", internal::TokenNorm(options));
+  push(model, "norm", internal::TokenNorm(options).ptr(), packed);
   const at::Tensor tied = options.tied() ? embedding->tokens->weight : at::Tensor();
-  model->push_back("head", internal::TokenHead(options, tied));
+  push(model, "head", internal::TokenHead(options, tied).ptr(), packed);
   return model;
 }
 

@@ -19,6 +19,9 @@ namespace gpipe::models {
 // with attention "eager"; models/hugging_face.h reads and writes its files. As there, Llama's
 // norms, softmax and rotation angles are computed in float32 even in a model of float64.
 //
+// With `packed` the model takes two tensors, token ids and the numbers of their documents: both
+// [rows, tokens]. Padding is a document of its own.
+//
 // With head_in_loss the model gives vectors, and HeadLoss (models/head_loss.h) makes logits of
 // them, some at a time.
 //

@@ -73,16 +73,22 @@ void TokenEmbeddingImpl::reset() {
 
 void TokenEmbeddingImpl::pretty_print(std::ostream& stream) const { stream << "TokenEmbedding"; }
 
-at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& ids) {
+at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& documents) {
   TORCH_CHECK_VALUE(ids.dim() == 2 && !ids.is_floating_point() && !ids.is_complex(),
                     "a language model takes token ids, whole numbers of shape [rows, tokens], got ",
                     ids.scalar_type(), " of shape ", ids.sizes());
+  TORCH_CHECK_VALUE(
+      !documents.defined() || (documents.sizes() == ids.sizes() && !documents.is_floating_point() &&
+                               !documents.is_complex()),
+      "the tokens' documents must be whole numbers of the token ids' shape ", ids.sizes(), ", got ",
+      documents.scalar_type(), " of shape ", documents.sizes());
   at::Tensor vectors = tokens->forward(ids);
   if (!positions.is_empty()) {
     TORCH_CHECK_VALUE(ids.size(1) <= options_.max_positions(), "the model has ",
                       options_.max_positions(), " positions, got sequences of ", ids.size(1),
                       " tokens");
-    vectors = vectors + positions->weight.slice(0, 0, ids.size(1));
+    vectors = vectors + (documents.defined() ? positions->forward(positions_in(documents))
+                                             : positions->weight.slice(0, 0, ids.size(1)));
   }
   return drop(vectors, options_.embedding_dropout(), is_training());
 }
@@ -97,7 +103,7 @@ void AttentionLayerImpl::reset() {
 
 void AttentionLayerImpl::pretty_print(std::ostream& stream) const { stream << "AttentionLayer"; }
 
-at::Tensor AttentionLayerImpl::forward(const at::Tensor& input) {
+at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& documents) {
   const int64_t heads = options_.num_heads(), kv_heads = options_.kv_heads(),
                 size = options_.size_of_head();
   // (N, heads, T, size)
@@ -107,8 +113,10 @@ at::Tensor AttentionLayerImpl::forward(const at::Tensor& input) {
                                             .split_with_sizes({heads, kv_heads, kv_heads}, 1);
   at::Tensor queries = parts[0], keys = parts[1];
   if (!is_gpt2(options_)) {
-    const Rotation angles = rotation(at::arange(input.size(1), input.options().dtype(at::kLong)),
-                                     size, options_.rope_theta(), input.scalar_type());
+    const at::Tensor places = documents.defined()
+                                  ? positions_in(documents)
+                                  : at::arange(input.size(1), input.options().dtype(at::kLong));
+    const Rotation angles = rotation(places, size, options_.rope_theta(), input.scalar_type());
     queries = rotate(queries, angles);
     keys = rotate(keys, angles);
   }
@@ -117,7 +125,7 @@ at::Tensor AttentionLayerImpl::forward(const at::Tensor& input) {
   attention.float32_softmax = !is_gpt2(options_);
   attention.fused = options_.fused_attention();
   const at::Tensor seen =
-      causal_attention(queries, keys, parts[2], {}, attention).transpose(1, 2).flatten(2);
+      causal_attention(queries, keys, parts[2], documents, attention).transpose(1, 2).flatten(2);
   return input + drop(output->forward(seen), options_.residual_dropout(), is_training());
 }
 
@@ -162,8 +170,19 @@ std::shared_ptr<torch::nn::Module> TokenHeadImpl::clone(
   return Cloneable::clone(device);
 }
 
+at::Tensor TokenHeadImpl::logits(const at::Tensor& input) const {
+  return at::linear(input, matrix_for(input));
+}
+
+const at::Tensor& TokenHeadImpl::matrix_for(const at::Tensor& input) const {
+  TORCH_CHECK_VALUE(input.device() == weight.device(), "the head runs on ", input.device(),
+                    ", but is tied to an embedding on ", weight.device(),
+                    "; put both on one device, or take tied(false)");
+  return weight;
+}
+
 at::Tensor TokenHeadImpl::forward(const at::Tensor& input) {
-  return in_loss() ? input : at::linear(input, weight);
+  return in_loss() ? input : logits(input);
 }
 
 }  // namespace gpipe::models::internal

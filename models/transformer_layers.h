@@ -44,7 +44,9 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  at::Tensor forward(const at::Tensor& ids);
+  at::Tensor forward(const at::Tensor& ids) { return apply(ids, {}); }
+  // With the numbers of the tokens' documents, (N, T): places are counted from each one's start.
+  at::Tensor apply(const at::Tensor& ids, const at::Tensor& documents);
 
   torch::nn::Embedding tokens{nullptr}, positions{nullptr};
 
@@ -60,7 +62,9 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input) { return apply(input, {}); }
+  // With the numbers of the tokens' documents, (N, T): tokens look at those of their own.
+  at::Tensor apply(const at::Tensor& input, const at::Tensor& documents);
 
   TokenNorm norm{nullptr};
   torch::nn::Linear qkv{nullptr}, output{nullptr};
@@ -103,6 +107,10 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
   at::Tensor forward(const at::Tensor& input);
 
   bool in_loss() const { return options_.head_in_loss(); }
+  at::Tensor logits(const at::Tensor& input) const;
+  // The weight. Throws c10::ValueError if it is on another device than the input, as one that is
+  // tied may be.
+  const at::Tensor& matrix_for(const at::Tensor& input) const;
 
   at::Tensor weight;  // (vocab_size, hidden_size)
 

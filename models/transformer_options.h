@@ -50,6 +50,11 @@ struct TransformerOptions {
   // keep the weights of all pairs of tokens. Without, it is written out in products and a softmax.
   // Results differ in rounding. Default: false.
   TORCH_ARG(bool, fused_attention) = false;
+  // Whether rows hold several documents, one behind the other: the model takes {ids, documents},
+  // the numbers of the tokens' documents, and computes what each document would give alone. A
+  // number that comes again behind another one is looked back at, but counts its places anew.
+  // Default: false.
+  TORCH_ARG(bool, packed) = false;
   // Whether the last layer hands on what it is given, and the loss function multiplies with its
   // matrix, in pieces: see models/head_loss.h. Default: false.
   TORCH_ARG(bool, head_in_loss) = false;

@@ -231,6 +231,14 @@ TEST(TransformerTest, ATiedHeadHasTheEmbeddingsMatrix) {
     EXPECT_TRUE(head->weight.is_same(matrix));
     EXPECT_LT((head->forward(hidden) - hidden.matmul(matrix.t())).abs().max().item<double>(),
               1e-14);
+    // As over several devices. On meta nothing else would notice.
+    try {
+      head->forward(hidden.to(at::kMeta));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("the head runs on meta, but is tied to an embedding on cpu"));
+    }
     try {
       model->clone();
       ADD_FAILURE() << "nothing was thrown";
@@ -258,7 +266,7 @@ TEST_P(TransformerPipeline, IsThePlainModelBitForBit) {
   };
   // The last micro-batch is short.
   testing::expect_every_table_equals_plain_model(
-      [&] { return transformer(options); }, random_ids(7, 6, options), random_ids(7, 6, options),
+      [&] { return transformer(options); }, {random_ids(7, 6, options)}, random_ids(7, 6, options),
       [&](const torch::nn::Sequential&) { return loss; });
 }
 
@@ -271,6 +279,97 @@ INSTANTIATE_TEST_SUITE_P(
                           .embedding_dropout(0.1)
                           .residual_dropout(0.1)
                           .attention_dropout(0.1)));
+
+// --- several documents in a row
+
+// Two rows of ten tokens: three documents and padding, two documents.
+at::Tensor documents() {
+  return at::tensor({0, 0, 0, 1, 2, 2, 2, 2, 9, 9, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3}, at::kLong)
+      .view({2, 10});
+}
+
+// Rows, first tokens and lengths of what is in documents().
+constexpr int64_t kDocuments[][3] = {{0, 0, 3}, {0, 3, 1}, {0, 4, 4},
+                                     {0, 8, 2}, {1, 0, 5}, {1, 5, 5}};
+
+TEST(PackedTransformer, GivesWhatEachDocumentGivesAlone) {
+  for (const TransformerKind kind : kKinds) {
+    for (const bool fused : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << to_text(kind) << ", fused " << fused);
+      const auto make = [&](bool packed) {
+        torch::manual_seed(2);
+        auto model =
+            transformer(small(kind).packed(packed).fused_attention(fused).initializer_range(0.3));
+        model->to(at::kDouble);
+        return model;
+      };
+      torch::nn::Sequential packed = make(true), alone = make(false);
+      EXPECT_EQ(packed->named_parameters().keys(), alone->named_parameters().keys());
+      const at::Tensor ids = random_ids(2, 10, small(kind));
+      const at::Tensor logits = packed->forward(Tensors{ids, documents()});
+      ASSERT_EQ(logits.sizes(), (at::IntArrayRef{2, 10, 23}));
+      logits.logsumexp(-1).sum().backward();
+      // Of order one; Llama's norms and angles are computed in float32.
+      const double tolerance = kind == TransformerKind::kGPT2 ? 1e-12 : 1e-5;
+      for (const auto& [row, first, length] : kDocuments) {
+        const at::Tensor own =
+            alone->forward(ids.slice(0, row, row + 1).slice(1, first, first + length));
+        own.logsumexp(-1).sum().backward();
+        EXPECT_LE((own[0] - logits[row].slice(0, first, first + length)).abs().max().item<double>(),
+                  tolerance);
+      }
+      const auto expected = alone->named_parameters();
+      for (const auto& parameter : packed->named_parameters()) {
+        const at::Tensor& want = expected[parameter.key()].grad();
+        EXPECT_LE((parameter.value().grad() - want).abs().max().item<double>(),
+                  tolerance * (1 + want.abs().max().item<double>()))
+            << parameter.key();
+      }
+    }
+  }
+}
+
+TEST(PackedTransformer, CanBeCloned) {
+  auto model = transformer(small(TransformerKind::kLlama).packed(true));
+  torch::nn::Sequential clone(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  const at::NoGradGuard no_grad;
+  const Tensors inputs = {random_ids(2, 10, small(TransformerKind::kLlama)), documents()};
+  const at::Tensor want = model->forward(inputs);
+  EXPECT_THAT(clone->forward(inputs), EqualsBitwise(want));
+  for (at::Tensor& parameter : model->parameters()) parameter.zero_();
+  EXPECT_THAT(clone->forward(inputs), EqualsBitwise(want)) << "it has tensors of its own";
+}
+
+TEST(PackedTransformer, MistakesAreNamed) {
+  auto model = transformer(small(TransformerKind::kGPT2).packed(true));
+  const at::Tensor ids = random_ids(2, 10, small(TransformerKind::kGPT2));
+  for (const auto& [inputs, part] : std::vector<std::pair<Tensors, std::string>>{
+           {{ids}, "takes two tensors"},
+           {{ids, documents(), ids}, "got 3"},
+           {{ids, documents().slice(1, 1)},
+            "of the token ids' shape [2, 10], got Long of shape [2, 9]"},
+           {{ids, documents().to(at::kFloat)}, "got Float"}}) {
+    try {
+      model->forward(inputs);
+      ADD_FAILURE() << "nothing was thrown: " << part;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+}
+
+TEST(PackedTransformer, IsThePlainModelBitForBitInPipelines) {
+  for (const TransformerKind kind : kKinds) {
+    const TransformerOptions options = small(kind).num_layers(1).packed(true);
+    const auto loss = [](const Tensors& outputs, const Tensors& targets) {
+      return at::cross_entropy_loss(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
+    };
+    testing::expect_every_table_equals_plain_model(
+        [&] { return transformer(options); },
+        {random_ids(4, 10, options), at::cat({documents(), documents().flip(0)})},
+        random_ids(4, 10, options), [&](const torch::nn::Sequential&) { return loss; });
+  }
+}
 
 }  // namespace
 }  // namespace gpipe::models

@@ -71,7 +71,7 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
 }
 
 void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
-                                           const at::Tensor& input, const at::Tensor& target,
+                                           const Tensors& inputs, const at::Tensor& target,
                                            const MakeLoss& loss) {
   using gpipe::testing::BackwardOrder;
   constexpr int64_t kChunks = 4;
@@ -95,14 +95,14 @@ void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequen
     const torch::nn::Sequential model = seeded();
     torch::manual_seed(5);
     expected[which] =
-        gpipe::testing::PlainModel(model, kChunks).step({input}, {target}, loss(model), order);
+        gpipe::testing::PlainModel(model, kChunks).step(inputs, {target}, loss(model), order);
     expected_gradients[which] = gradients(model);
   }
   for (const std::vector<int64_t>& balance : balances) {
     const auto stages = static_cast<int64_t>(balance.size());
     for (const Checkpoint mode :
          {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-      const auto rows = input.size(0), size = (rows + kChunks - 1) / kChunks;
+      const auto rows = inputs.at(0).size(0), size = (rows + kChunks - 1) / kChunks;
       const Schedule tables[] = {
           Schedule::gpipe(stages, (rows + size - 1) / size),
           Schedule::one_f_one_b(stages, (rows + size - 1) / size),
@@ -121,7 +121,7 @@ void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequen
                               .checkpoint(mode)
                               .cpu_threads_per_stage(threads));
         torch::manual_seed(5);
-        const StepResult result = pipe->step({input}, {target}, loss(model),
+        const StepResult result = pipe->step(inputs, {target}, loss(model),
                                              StepOptions().schedule(table).keep_outputs(true));
         EXPECT_EQ(result.loss, expected[which].loss);
         EXPECT_THAT(result.outputs, EqualsBitwise(expected[which].outputs));

@@ -27,11 +27,11 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
 // A model's loss function: it may use the model's parameters.
 using MakeLoss = std::function<LossFn(const torch::nn::Sequential& model)>;
 
-// The same with any input, target and loss, in four micro-batches, for many balances (all those of
+// The same with any inputs, target and loss, in four micro-batches, for many balances (all those of
 // two partitions, some of more, one layer each), for every checkpoint mode, and for fill-drain,
 // 1F1B and random tables. Micro-batches count by their rows.
 void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
-                                           const at::Tensor& input, const at::Tensor& target,
+                                           const Tensors& inputs, const at::Tensor& target,
                                            const MakeLoss& loss);
 
 }  // namespace gpipe::models::testing
