@@ -16,7 +16,7 @@
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/run.h"
-#include "gpipe/internal/usable_cores.h"
+#include "command/usable_cores.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -54,7 +54,7 @@ void run_variant(const Variant& variant, const RunContext& context, Outcome& out
 }
 
 std::string describe_machine() {
-  const int64_t cores = internal::usable_cores();
+  const int64_t cores = command::usable_cores();
   return command::describe_build() + "; " + std::to_string(cores) +
          (cores == 1 ? " core" : " cores");
 }

@@ -1,11 +1,11 @@
-#include "gpipe/internal/usable_cores.h"
+#include "command/usable_cores.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <thread>
 
-namespace gpipe::internal {
+namespace gpipe::command {
 
 int64_t usable_cores() {
   cpu_set_t cores;
@@ -17,4 +17,4 @@ int64_t usable_cores() {
   return std::max<int64_t>(std::thread::hardware_concurrency(), 1);
 }
 
-}  // namespace gpipe::internal
+}  // namespace gpipe::command

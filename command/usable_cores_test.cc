@@ -1,11 +1,11 @@
-#include "gpipe/internal/usable_cores.h"
+#include "command/usable_cores.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <thread>
 
-namespace gpipe::internal {
+namespace gpipe::command {
 namespace {
 
 TEST(UsableCoresTest, AreThoseOfTheAffinity) {
@@ -21,4 +21,4 @@ TEST(UsableCoresTest, AreThoseOfTheAffinity) {
 }
 
 }  // namespace
-}  // namespace gpipe::internal
+}  // namespace gpipe::command
