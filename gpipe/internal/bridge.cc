@@ -13,8 +13,8 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/internal/local_backward.h"
 #include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/node_kinds.h"
 #include "gpipe/internal/packet.h"
 #include "gpipe/internal/pipeline.h"
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "gpipe/internal/model_state.h"
+#include "gpipe/internal/node_kinds.h"
 
 namespace gpipe::internal {
 namespace {

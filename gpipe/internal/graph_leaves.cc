@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/gradient_sink.h"
+#include "gpipe/internal/node_kinds.h"
 
 namespace gpipe::internal {
 

@@ -13,12 +13,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -27,7 +24,7 @@
 #include "gpipe/internal/alias.h"
 #include "gpipe/internal/finite.h"
 #include "gpipe/internal/gradient_sink.h"
-#include "gpipe/internal/replay_node.h"
+#include "gpipe/internal/node_kinds.h"
 #include "gpipe/internal/transfer.h"
 
 namespace gpipe::internal {
@@ -41,68 +38,6 @@ using torch::autograd::InputBuffer;
 using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-template <size_t kSize>
-bool starts_with(const char* text, const char (&start)[kSize]) {
-  return std::strncmp(text, start, kSize - 1) == 0;
-}
-
-enum class Kind {
-  kLeaf,  // accumulates a leaf's gradient
-  kSink,  // where the cell's graph ends
-  // Of one of LibTorch's own operators, or of a replayed cell: needs only its inputs from the
-  // engine.
-  kBuiltin,
-  kOther,  // runs user code
-};
-
-Kind kind_of(const Node& node) {
-  // A type usually has a single type_info object, so comparing addresses is enough; comparing names
-  // is slower.
-  const std::type_info& type = typeid(node);
-  if (&type == &typeid(AccumulateGrad)) return Kind::kLeaf;
-  const char* name = type.name();
-  if (starts_with(name, "N5torch8autograd")) {
-    if (type == typeid(AccumulateGrad)) return Kind::kLeaf;
-    return is_custom_function(node) ? Kind::kOther : Kind::kBuiltin;
-  }
-  if (type == typeid(GradientSink)) return Kind::kSink;
-  return type == typeid(ReplayNode) ? Kind::kBuiltin : Kind::kOther;
-}
-
-// The type names of nodes of LibTorch's operators.
-const absl::flat_hash_set<std::string>* mangled(std::initializer_list<std::string> names) {
-  auto* result = new absl::flat_hash_set<std::string>();
-  for (const std::string& name : names) {
-    result->insert("N5torch8autograd9generated" + std::to_string(name.size()) + name + "E");
-  }
-  return result;
-}
-
-// Whether the node computes each of its results separately, and at considerable cost: then it may
-// run twice, each time for some of them.
-bool is_product(const Node& node) {
-  static const auto* const products =
-      mangled({"AddbmmBackward0", "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0",
-               "BmmBackward0", "ConvolutionBackward0", "ConvolutionBackward1", "LinearBackward0",
-               "MmBackward0", "MvBackward0"});
-  return products->contains(typeid(node).name());
-}
-
-// Whether the node's results are in new memory, as those of products are. Of nodes that computed
-// weights come through; others may pass on the gradient that they are given, or a view of it.
-bool computes_anew(const Node& node) {
-  static const auto* const known =
-      mangled({"CudnnBatchNormBackward0", "DivBackward0", "EmbeddingBackward0",
-               "MiopenBatchNormBackward0", "MulBackward0", "NativeBatchNormBackward0",
-               "NativeGroupNormBackward0", "NativeLayerNormBackward0"});
-  return is_product(node) || known->contains(typeid(node).name());
-}
-
-// Whether users' code runs with the node: its own, or hooks before or after it.
-bool may_write(Node& node) {
-  return kind_of(node) == Kind::kOther || has_hooks(node) || !node.pre_hooks().empty();
-}
 
 const at::Tensor& leaf_of(const Node& node) {
   return static_cast<const AccumulateGrad&>(node).variable;
@@ -522,7 +457,7 @@ class LocalBackward {
     std::vector<std::pair<Order, Node*>> nodes;  // sorted so that one pass usually is enough
     bool any = false;
     for (auto& [node, waiting] : waiting_) {
-      if (kind_of(*node) == Kind::kSink || waiting.sum != nullptr) {
+      if (kind_of(*node) == NodeKind::kSink || waiting.sum != nullptr) {
         waiting.urgent = any = true;
       } else if (!waiting.leaf) {
         nodes.emplace_back(Order{waiting.foreign, node->sequence_nr()}, node);
@@ -677,8 +612,8 @@ class LocalBackward {
     waiting.from = from;
     if (options_.progress != nullptr) options_.progress->node = from;
     found.push_back(&node);
-    const Kind kind = kind_of(node);
-    if (kind == Kind::kSink) {
+    const NodeKind kind = kind_of(node);
+    if (kind == NodeKind::kSink) {
       const auto& known = options_.sinks;
       TORCH_CHECK(
           std::find(known.begin(), known.end(), &node) != known.end(),
@@ -690,10 +625,10 @@ class LocalBackward {
       has_writers_ = has_writers_ || may_write(node);
       return;
     }
-    waiting.leaf = kind == Kind::kLeaf;
+    waiting.leaf = kind == NodeKind::kLeaf;
     waiting.foreign = !waiting.leaf && is_foreign(node);
     if (waiting.foreign && options_.enter_foreign) options_.enter_foreign(node);
-    const bool users_code = kind == Kind::kOther || has_hooks(node);
+    const bool users_code = kind == NodeKind::kOther || has_hooks(node);
     waiting.users_code = anomaly_ || users_code;
     if (!waiting.leaf) {
       has_writers_ = has_writers_ || users_code || !node.pre_hooks().empty();
@@ -867,17 +802,6 @@ class LocalBackward {
 };
 
 }  // namespace
-
-bool has_hooks(Node& node) {
-  return !node.post_hooks().empty() || !node.tensor_pre_hooks().empty() ||
-         !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
-}
-
-bool is_custom_function(const Node& node) {
-  return starts_with(typeid(node).name(), "N5torch8autograd7CppNodeI");
-}
-
-bool runs_users_code(const Node& node) { return kind_of(node) == Kind::kOther; }
 
 at::Tensor* LocalBackwardOptions::discarded() {
   static at::Tensor sink;

@@ -27,9 +27,6 @@ namespace gpipe::internal {
 
 class GradientSink;
 
-// Whether hooks are registered on the node, or on the tensor whose gradient it takes.
-bool has_hooks(torch::autograd::Node& node);
-
 struct LocalBackwardOptions {
   // Saved tensors are not released.
   bool keep_graph = false;
@@ -81,12 +78,6 @@ struct LocalBackwardOptions {
   };
   Progress* progress = nullptr;
 };
-
-// Whether the node belongs to a user's torch::autograd::Function.
-bool is_custom_function(const torch::autograd::Node& node);
-
-// Whether the node runs user code other than hooks.
-bool runs_users_code(const torch::autograd::Node& node);
 
 // Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves.
 //

@@ -9,16 +9,18 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/internal/node_kinds.h"
+
 namespace gpipe::internal {
 
 // Its inputs are the gradients of the cell's outputs, its results those of the cell's inputs and of
 // the leaves, in the order of `edges`. run_local_backward() runs it like one of LibTorch's own.
-class ReplayNode final : public torch::autograd::Node {
+class ReplayNode final : public OperatorNode {
  public:
   using Run = std::function<torch::autograd::variable_list(torch::autograd::variable_list)>;
 
   ReplayNode(torch::autograd::edge_list edges, Run run)
-      : Node(std::move(edges)), run_(std::move(run)) {}
+      : OperatorNode(std::move(edges)), run_(std::move(run)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     return run_(std::move(gradients));

@@ -23,6 +23,7 @@
 #include "gpipe/internal/graph_leaves.h"
 #include "gpipe/internal/graph_log.h"
 #include "gpipe/internal/graph_memory.h"
+#include "gpipe/internal/node_kinds.h"
 #include "gpipe/internal/replay_node.h"
 #include "gpipe/internal/saved_versions.h"
 #include "gpipe/internal/transfer.h"
