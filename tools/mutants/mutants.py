@@ -535,10 +535,10 @@ def mutated_files(root):
     """The files to mutate, relative to `root`."""
     result = []
     for folder in FOLDERS:
-        for path in sorted((root / folder).iterdir()):
-            name = "{}/{}".format(folder, path.name)
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root).as_posix()
             # Tests of single units do not run programs.
-            other = path.stem.endswith(("_test", "_main", "_benchmark")) or name in NOT_MUTATED
+            other = path.stem.endswith(("_test", "_main", "_benchmark")) or name in NOT_MUTATED or "/testing/" in name
             if path.suffix in (".cc", ".h") and not other:
                 result.append(name)
     return result
@@ -687,7 +687,7 @@ class Workplace:
                 len(labels), sum(self.is_built(mutant) for mutant in self.mutants)))
             done = self.bazel(
                 "build", "--config=ci", "--jobs={}".format(self.arguments.build_jobs),
-                "--per_file_copt=^({})/[^/]*\\.cc$,-_test\\.cc$@-w".format("|".join(FOLDERS)), *labels,
+                "--per_file_copt=^({})/.*\\.cc$,-_test\\.cc$@-w".format("|".join(FOLDERS)), *labels,
                 check=False)
             log = done.stdout.decode(errors="replace")
             (self.work / "build.log").write_text(log)

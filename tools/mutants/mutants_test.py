@@ -157,6 +157,17 @@ class Mutants(unittest.TestCase):
                 (root / "balance" / name).write_text("")
             self.assertEqual(["balance/cut.cc", "balance/cut.h"], mutants.mutated_files(root))
 
+    def test_rooms_are_mutated_and_what_is_for_tests_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in mutants.FOLDERS + ("gpipe/internal/cell", "balance/testing"):
+                (root / name).mkdir(parents=True, exist_ok=True)
+                (root / name / "a.cc").write_text("")
+            found = mutants.mutated_files(root)
+            self.assertIn("gpipe/internal/cell/a.cc", found)
+            self.assertIn("gpipe/internal/a.cc", found)
+            self.assertNotIn("balance/testing/a.cc", found)
+
     def test_errors_of_the_compiler_are_found(self):
         log = (
             "gpipe/internal/a.cc: In function 'int f()':\n"
