@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/internal/layer_runs.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
 
 namespace gpipe::balance {
 namespace {

@@ -38,7 +38,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 

@@ -19,8 +19,8 @@
 #include "balance/fitting_cut.h"
 #include "balance/partition.h"
 #include "balance/profile.h"
-#include "gpipe/internal/layer_runs.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::balance {

@@ -20,7 +20,7 @@
 
 #include "balance/model_guard.h"
 #include "balance/profiler.h"
-#include "gpipe/internal/layer_runs.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
 

@@ -14,7 +14,7 @@
 #include "balance/caching_allocator.h"
 #include "balance/memory_recorder.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"

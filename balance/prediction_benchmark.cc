@@ -23,7 +23,7 @@
 #include "balance/profiler.h"
 #include "balance/testing/small_networks.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/internal/cpu_threads.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/timing.h"
 
 namespace gpipe::balance {

@@ -14,8 +14,8 @@
 
 #include "balance/layer_memory.h"
 #include "balance/model_guard.h"
-#include "gpipe/internal/layer_runs.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/timing.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"

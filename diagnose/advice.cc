@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "balance/explain.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 
 namespace gpipe::diagnosis {
 namespace {

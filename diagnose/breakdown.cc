@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 
 namespace gpipe::diagnosis {
 namespace {

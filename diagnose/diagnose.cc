@@ -23,8 +23,8 @@
 #include "diagnose/costs.h"
 #include "diagnose/measure.h"
 #include "diagnose/step_model.h"
-#include "gpipe/internal/layer_runs.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
 
 namespace gpipe {
 namespace {

@@ -10,7 +10,7 @@
 #include "balance/explain.h"
 #include "balance/recomputed_cells.h"
 #include "balance/shared_cores.h"
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/simulate.h"

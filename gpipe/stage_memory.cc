@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/internal/stage_work.h"
+#include "gpipe/internal/threads/stage_work.h"
 #include "interception/allocations.h"
 
 namespace gpipe {

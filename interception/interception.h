@@ -9,7 +9,7 @@
 // - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators: it decides
 //   where a tensor is made, on which what to draw for it depends.
 // - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
-//   (gpipe/internal/random_streams.cc), updates of running statistics (gpipe/internal/
+//   (gpipe/internal/operators/random_streams.cc), updates of running statistics (gpipe/internal/
 //   batch_norm.cc). Every other operator falls through at no cost.
 //
 // A kernel looks at what is in force on its thread and hands on what is not for it: all can be

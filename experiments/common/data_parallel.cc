@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpipe/internal/cpu_threads.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 
 namespace gpipe::experiments {
 

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/internal/mini_batch.h"
+#include "gpipe/internal/batch/mini_batch.h"
 
 namespace gpipe::experiments {
 namespace {

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/internal/mini_batch.h"
-#include "gpipe/internal/random_streams.h"
-#include "gpipe/internal/value.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/tensors/value.h"
 #include "interception/interception.h"
 #include "skip/tracker.h"
 

@@ -1,8 +1,8 @@
 // PlainModel: the same Sequential without a pipeline, run micro-batch by micro-batch.
 //
 // What a pipeline computes is checked against it bitwise: the same micro-batches, the same draws
-// (see gpipe/internal/random_streams.h), gradients accumulated in the order in which a schedule
-// runs its backwards.
+// (see gpipe/internal/operators/random_streams.h), gradients accumulated in the order in which a
+// schedule runs its backwards.
 #ifndef GPIPE_TESTING_PLAIN_MODEL_H_
 #define GPIPE_TESTING_PLAIN_MODEL_H_
 

@@ -53,9 +53,9 @@ grep -q '"passed": 0' "${work}/results/summary.json" && fail "no test passed"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "${work}/results/summary.json" ||
   fail "the summary is not JSON"
 # All of it, as README.md has it: nothing fails, and what needs a GPU is told.
-expect 0 '"program": "gpipe_internal_device_graph_cuda_test", "kind": "test", "device": "none", "exit_code": 0' \
+expect 0 '"program": "gpipe_internal_graphs_device_graph_cuda_test", "kind": "test", "device": "none", "exit_code": 0' \
   "${run}" --device=cpu --output="${work}/results" --only='*device_graph*' --only='gpu_test/*' --only='*peer_access*' --only='*bitwise*'
-grep -qF "gpu_test/gpipe_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
+grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
   fail "nothing tells of a test that needs a GPU"
 expect 0 '"programs": 7' grep '"summary": true' "${work}/results/summary.json"
 expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
@@ -73,7 +73,7 @@ expect 2 "--timeout=0: give seconds" "${run}" --timeout=0
 # A test by its name is under the same rules.
 expect 0 "[  PASSED  ]" "${run}" --device=cpu gpipe_testing_bitwise_cuda_test
 if ! nvidia-smi >/dev/null 2>&1; then
-  expect 1 "this machine has no GPU" "${run}" gpipe_internal_device_graph_cuda_test --gtest_filter='*RecordingRunsNothing'
+  expect 1 "this machine has no GPU" "${run}" gpipe_internal_graphs_device_graph_cuda_test --gtest_filter='*RecordingRunsNothing'
 fi
 expect 0 "Google Test" "${run}" test/gpipe_testing_bitwise_cuda_test --help
 expect 0 '"program": "gpipe_testing_bitwise_cuda_test"' "${run}" --device=cpu --only='test/*bitwise*' --output="${work}/results"

@@ -12,7 +12,7 @@ usage: run.sh [--list] [--device=cuda|cpu] [--only=PATTERN]... [--benchmarks] [-
 Without a name it runs the tests, with --benchmarks the benchmarks too, and prints a line of JSON for each and one at
 the end: {"summary": true, "passed": ..., "failed": ..., "skipped": ...}. Its exit code is 0 if nothing failed.
 With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda:0 --scale=small`; a test under the same
-rules, such as `run.sh gpipe_graphs_cuda_test --gtest_filter='Graphs.*' --gtest_repeat=5`.
+rules, such as `run.sh gpipe_tests_graphs_graphs_cuda_test --gtest_filter='Graphs.*' --gtest_repeat=5`.
 
   --list            the programs in here
   --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole: tests that

@@ -7,7 +7,7 @@ no test kills is a survivor, and stands for a defect that the tests would let th
 
   tools/mutants/mutants.py --list                   the mutants, with their numbers
   tools/mutants/mutants.py --count 150 --seed 1     runs 150 of them, spread over the files
-  tools/mutants/mutants.py --only gpipe/internal/stage.cc
+  tools/mutants/mutants.py --only gpipe/internal/stage/stage.cc
   tools/mutants/mutants.py --mutant 17 --again      this one, once more, say after a test was added
   tools/mutants/mutants.py --report                 what is known so far; runs nothing
 
@@ -54,8 +54,8 @@ NOT_MUTATED = ("skip/testing.h",)
 TESTS = ("//balance:all + //diagnose:all + //gpipe:all + //gpipe/internal:all + //gpipe/runtime:all + "
          "//interception:all + //meta:all + //skip:all")
 # They take minutes, or are about the machine rather than the code.
-SLOW_TESTS = ("//gpipe:golden_test", "//diagnose:diagnose_test")
-LAST_TESTS = ("//gpipe:generated_programs_test",)
+SLOW_TESTS = ("//gpipe/tests/exactness:golden_test", "//diagnose:diagnose_test")
+LAST_TESTS = ("//gpipe/tests/exactness:generated_programs_test",)
 
 # Changes there show nothing.
 USELESS = re.compile(

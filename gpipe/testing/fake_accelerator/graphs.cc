@@ -1,11 +1,11 @@
-// Graphs on the fake accelerator, behind gpipe/internal/device_graph.h. It has no header: linking
-// registers it.
+// Graphs on the fake accelerator, behind gpipe/internal/graphs/device_graph.h. It has no header:
+// linking registers it.
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/device_graph.h"
+#include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/generator.h"
 

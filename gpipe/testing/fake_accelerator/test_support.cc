@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "gpipe/internal/stage_work.h"
+#include "gpipe/internal/threads/stage_work.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/gate.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "gpipe/checkpoint.h"
-#include "gpipe/internal/value.h"
+#include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/programs/catalogue.h"
 #include "gpipe/testing/programs/expression.h"
 

@@ -6,7 +6,7 @@
 #include <regex>
 #include <tuple>
 
-#include "gpipe/internal/value.h"
+#include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/function_layer.h"
 
 namespace gpipe::testing::programs {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/packet.h"
+#include "gpipe/internal/tensors/packet.h"
 #include "gpipe/options.h"
 #include "skip/namespace.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "gpipe/internal/value.h"
+#include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/programs/catalogue.h"
 #include "skip/tracker.h"
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/randn.h>
 
-#include "gpipe/internal/value.h"
+#include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/programs/catalogue.h"
 #include "gpipe/testing/programs/expression.h"
 #include "skip/skippable.h"

@@ -1,0 +1,32 @@
+#include "gpipe/internal/backward/foreign_nodes.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(ForeignNodesTest, EachBelongsToTheStageThatReachedItFirst) {
+  const at::Tensor x = at::ones({2}).requires_grad_();
+  const at::Tensor a = x * 2;
+  const at::Tensor b = x * 3;
+  ForeignNodes nodes;
+  nodes.enter(*a.grad_fn(), 2);
+  nodes.enter(*b.grad_fn(), 0);
+  nodes.enter(*a.grad_fn(), 2);  // another micro-batch of stage 2
+  EXPECT_THAT(([&] { nodes.enter(*a.grad_fn(), 1); }),
+              ThrowsMessage<c10::Error>(AllOf(HasSubstr("stages 1 and 2"),
+                                              HasSubstr("MulBackward1"), HasSubstr("detach()"))));
+  nodes.clear();
+  EXPECT_NO_THROW(nodes.enter(*a.grad_fn(), 1));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

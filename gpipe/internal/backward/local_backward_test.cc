@@ -1,0 +1,653 @@
+#include "gpipe/internal/backward/local_backward.h"
+
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/functional/embedding.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::EqualsBitwise;
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+edge_list roots_of(const std::vector<at::Tensor>& outputs) {
+  edge_list roots;
+  for (const at::Tensor& output : outputs) {
+    roots.push_back(torch::autograd::impl::gradient_edge(output));
+  }
+  return roots;
+}
+
+variable_list ones_for(const std::vector<at::Tensor>& outputs) {
+  variable_list gradients;
+  for (const at::Tensor& output : outputs) gradients.push_back(torch::ones_like(output));
+  return gradients;
+}
+
+constexpr int kLeaves = 4;
+
+// Runs the backward of `outputs` in halves; the first half gives the gradient of `input`, if that
+// is defined.
+at::Tensor halves(const std::vector<at::Tensor>& outputs,
+                  const std::shared_ptr<GradientSink>& input) {
+  LocalBackwardOptions options;
+  options.sinks = {input.get()};
+  variable_list gradients = ones_for(outputs);
+  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, options);
+  at::Tensor result;
+  if (input != nullptr && !input->gradients().empty()) result = input->gradients()[0];
+  const at::Tensor copy = result.defined() ? result.clone() : result;
+  rest.run(options);
+  if (result.defined()) {
+    EXPECT_THAT(result.to_dense(), EqualsBitwise(copy.to_dense())) << "changed by the second half";
+  }
+  return result;
+}
+
+// Runs `model` on fresh leaves, and its backward twice: in the engine, locally, and locally in
+// halves, with each of the leaves, or none, as the input of a stage.
+void expect_same_as_engine(
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& leaves)>& model) {
+  enum class Way { kEngine, kWhole, kHalves };
+  auto run = [&](Way way, int input) {
+    testing::manual_seed(3);
+    std::vector<at::Tensor> leaves;
+    for (int i = 0; i < kLeaves; ++i) leaves.push_back(torch::randn({5, 5}).requires_grad_());
+    at::Tensor of_input;
+    for (int call = 0; call < 2; ++call) {  // the second adds to existing gradients
+      std::vector<at::Tensor> given = leaves;
+      std::shared_ptr<GradientSink> sink;
+      if (way == Way::kEngine && input >= 0) {
+        // The input comes from a node that is older than those of the model.
+        given[input] = leaves[input] * 1;
+      }
+      if (way == Way::kHalves && input >= 0) {
+        sink = std::make_shared<GradientSink>();
+        given[input] = leaves[input].detach();
+        sink->attach(given[input]);
+        given[input].mutable_grad() = leaves[input].mutable_grad();
+      }
+      const std::vector<at::Tensor> outputs = model(given);
+      const edge_list roots = roots_of(outputs);
+      variable_list gradients = ones_for(outputs);
+      if (way == Way::kEngine) {
+        torch::autograd::Engine::get_default_engine().execute(roots, gradients, false, false, true);
+      } else if (way == Way::kWhole) {
+        run_local_backward(roots, gradients, {});
+      } else {
+        const at::Tensor gradient = halves(outputs, sink);
+        if (gradient.defined()) of_input = of_input.defined() ? of_input + gradient : gradient;
+      }
+    }
+    variable_list result;
+    for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
+    if (input >= 0 && of_input.defined()) result[input] = of_input;
+    return result;
+  };
+  auto compare = [](const variable_list& result, const variable_list& expected) {
+    for (size_t k = 0; k < expected.size(); ++k) {
+      ASSERT_EQ(result[k].defined(), expected[k].defined()) << k;
+      if (!expected[k].defined()) continue;
+      ASSERT_EQ(result[k].layout(), expected[k].layout()) << k;
+      EXPECT_THAT(result[k].to_dense(), EqualsBitwise(expected[k].to_dense())) << k;
+    }
+  };
+  compare(run(Way::kWhole, -1), run(Way::kEngine, -1));
+  for (int input = -1; input < kLeaves; ++input) {
+    SCOPED_TRACE("halves, input " + std::to_string(input));
+    compare(run(Way::kHalves, input), run(Way::kEngine, input));
+  }
+}
+
+using Leaves = std::vector<at::Tensor>;
+
+TEST(LocalBackward, AChain) {
+  expect_same_as_engine([](const Leaves& x) { return Leaves{(x[0].matmul(x[1]).tanh() + x[2])}; });
+}
+
+TEST(LocalBackward, SumsOfManyUsesAreAddedInTheEnginesOrder) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0] * 1.1;
+    at::Tensor sum = y.sin();
+    for (int i = 0; i < 9; ++i) sum = sum + (y * (0.3 + i)).cos() * sum.exp().tanh();
+    return Leaves{sum};
+  });
+}
+
+TEST(LocalBackward, SeveralRootsOneBehindAnother) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor inner = x[0].matmul(x[1]).sigmoid();
+    at::Tensor outer = (inner * x[2]).matmul(inner) * inner;
+    return Leaves{inner, outer, inner};
+  });
+}
+
+TEST(LocalBackward, BroadcastAndCastGradientsAreReduced) {
+  expect_same_as_engine([](const Leaves& x) {
+    return Leaves{(x[0][0] + x[1]).to(torch::kDouble) * x[2].select(1, 0).unsqueeze(1)};
+  });
+}
+
+TEST(LocalBackward, SparseGradients) {
+  expect_same_as_engine([](const Leaves& x) {
+    namespace F = torch::nn::functional;
+    const at::Tensor indices = torch::tensor({0, 3, 3, 1});
+    return Leaves{F::embedding(indices, x[0], F::EmbeddingFuncOptions().sparse(true)) * 2};
+  });
+}
+
+TEST(LocalBackward, ChangesInPlaceAndViews) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0] * 2;
+    y.slice(0, 1, 3).mul_(x[1].slice(0, 0, 2));
+    y.add_(x[3].t());
+    return Leaves{y.t().matmul(x[2])};
+  });
+}
+
+// The view's graph is made anew after the change, with a node that is later than the nodes in front
+// of it.
+TEST(LocalBackward, ViewsThatWereChangedThroughTheirBase) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0] * x[1];
+    const at::Tensor view = y.view_as(y);
+    y.add_(x[2]);
+    return Leaves{y.matmul(x[3]) * x[1], view.sin() * x[2] + view};
+  });
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = x[0].sigmoid() * 0.5;
+    const at::Tensor part = y.narrow(1, 0, 2);
+    y.mul_(x[1]).copy_(y * 2 + x[3]);
+    return Leaves{part.matmul(x[2].narrow(0, 0, 2)) * x[3], y.matmul(x[1]) + x[3]};
+  });
+}
+
+TEST(LocalBackward, KeepsTheGraphIfAskedTo) {
+  const at::Tensor x = torch::randn({3}).requires_grad_();
+  const at::Tensor y = x.exp();
+  LocalBackwardOptions keep;
+  keep.keep_graph = true;
+  for (int i = 1; i <= 2; ++i) {
+    variable_list gradients = ones_for({y});
+    run_local_backward(roots_of({y}), gradients, keep);
+    EXPECT_THAT(x.grad(), EqualsBitwise(i * y)) << i;
+  }
+  variable_list gradients = ones_for({y});
+  run_local_backward(roots_of({y}), gradients, {});
+  gradients = ones_for({y});
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error)
+      << "what the node had saved is freed";
+}
+
+TEST(LocalBackward, AGradientOfAnotherShapeIsRefused) {
+  const at::Tensor x = torch::randn({3}).requires_grad_();
+  const at::Tensor y = x.exp();
+  variable_list gradients = {torch::ones({2})};
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
+}
+
+TEST(LocalBackward, ThrowsWhatANodeThrows) {
+  const at::Tensor x = torch::randn({3}).requires_grad_();
+  const at::Tensor saved = x * 2;
+  const at::Tensor y = saved.exp() * saved;
+  saved.detach().add_(1);
+  variable_list gradients = ones_for({y});
+  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(LocalBackward, HooksAreCalledAsTheEngineCallsThem) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor inner = x[0].matmul(x[1]);
+    inner.register_hook([](const at::Tensor& g) { return g * 0.5; });
+    at::Tensor outer = inner.tanh() * inner;
+    outer.retain_grad();
+    if (!x[2].grad().defined()) x[2].register_hook([](const at::Tensor& g) { return g + 1; });
+    return Leaves{outer * x[2] + x[2].exp()};
+  });
+}
+
+TEST(LocalBackward, RetainedGradientsAreThere) {
+  const at::Tensor x = torch::randn({3}).requires_grad_();
+  const at::Tensor inner = x * 2;
+  inner.retain_grad();
+  variable_list gradients = ones_for({inner});
+  run_local_backward(roots_of({inner.exp()}), gradients, {});
+  EXPECT_THAT(inner.grad(), EqualsBitwise(inner.exp().detach()));
+}
+
+struct TwiceFunction : torch::autograd::Function<TwiceFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return x * 2;
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context,
+                                variable_list gradients) {
+    EXPECT_EQ(context->get_saved_variables().size(), 1u);
+    // As a library does that waits for the end of backward: only the engine's graph task accepts
+    // this.
+    torch::autograd::Engine::get_default_engine().queue_callback([] { ++callbacks; });
+    return {gradients[0] * 2};
+  }
+  static inline int callbacks = 0;
+};
+
+TEST(LocalBackward, CustomFunctionsFindTheEnginesTask) {
+  TwiceFunction::callbacks = 0;
+  expect_same_as_engine([](const Leaves& x) {
+    return Leaves{TwiceFunction::apply(x[0] * x[1]).exp() + TwiceFunction::apply(x[0]) * x[2]};
+  });
+  EXPECT_EQ(TwiceFunction::callbacks, 4 * 2 * (1 + 1 + kLeaves));
+}
+
+struct PairFunction : torch::autograd::Function<PairFunction> {
+  static variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& x,
+                               const at::Tensor& y) {
+    return {x * y.detach(), x + y};
+  }
+  static variable_list backward(torch::autograd::AutogradContext*, variable_list gradients) {
+    EXPECT_TRUE(gradients[1].defined());
+    return {gradients[1] * 3, at::Tensor()};
+  }
+};
+
+TEST(LocalBackward, CustomFunctionsWithSeveralValuesAndUndefinedGradients) {
+  expect_same_as_engine([](const Leaves& x) {
+    const variable_list pair = PairFunction::apply(x[0] * 1.5, x[1].sin());
+    return Leaves{pair[1] * x[2]};
+  });
+}
+
+TEST(LocalBackward, AnomalyModeFindsWhatIsNotANumber) {
+  torch::autograd::DetectAnomalyGuard anomaly;
+  expect_same_as_engine([](const Leaves& x) { return Leaves{x[0].exp() * x[1]}; });
+  const at::Tensor x = torch::zeros({3}).requires_grad_();
+  const at::Tensor y = x.sqrt() * 0;
+  variable_list gradients = ones_for({y});
+  try {
+    run_local_backward(roots_of({y}), gradients, {});
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("SqrtBackward0"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("nan"));
+  }
+}
+
+// LibTorch's own accumulation takes the memory of a view, so two leaves end up with the same
+// memory.
+TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
+  const at::Tensor a = torch::randn({4}).requires_grad_();
+  const at::Tensor b = torch::randn({4}).requires_grad_();
+  for (int call = 1; call <= 2; ++call) {
+    const at::Tensor y = a.unsqueeze(0) + b.unsqueeze(0) * 1;
+    variable_list gradients = {torch::full({1, 4}, 3.0)};
+    const at::Tensor given = gradients[0];
+    run_local_backward(roots_of({y}), gradients, {});
+    EXPECT_FALSE(a.grad().is_alias_of(b.grad()));
+    EXPECT_FALSE(a.grad().is_alias_of(given));
+    EXPECT_THAT(a.grad(), EqualsBitwise(torch::full({4}, 3.0 * call)));
+    EXPECT_THAT(b.grad(), EqualsBitwise(torch::full({4}, 3.0 * call)));
+    EXPECT_THAT(given, EqualsBitwise(torch::full({1, 4}, 3.0)));
+  }
+}
+
+TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
+  const at::Tensor a = torch::randn({4}).requires_grad_();
+  at::Tensor kept = torch::ones({4});
+  a.register_hook([&](const at::Tensor&) { return kept.view({4}); });
+  const at::Tensor y = a.exp();
+  variable_list gradients = ones_for({y});
+  run_local_backward(roots_of({y}), gradients, {});
+  EXPECT_FALSE(a.grad().is_alias_of(kept));
+}
+
+TEST(LocalBackward, ReachesTheSinksItIsGivenAndNoOther) {
+  auto mine = std::make_shared<GradientSink>();
+  auto other = std::make_shared<GradientSink>();
+  at::Tensor x = torch::ones({2});
+  at::Tensor hidden = torch::ones({2});
+  mine->attach(x);
+  other->attach(hidden);
+  const at::Tensor w = torch::ones({2}).requires_grad_();
+  LocalBackwardOptions options;
+  options.sinks = {mine.get()};
+  variable_list gradients = ones_for({x});
+  run_local_backward(roots_of({x * 2 * w}), gradients, options);
+  EXPECT_THAT(mine->gradients()[0], EqualsBitwise(torch::full({2}, 2.0)));
+  w.mutable_grad() = at::Tensor();
+  gradients = ones_for({x});
+  EXPECT_THROW(run_local_backward(roots_of({x * hidden * w}), gradients, options), c10::Error);
+  EXPECT_FALSE(w.grad().defined()) << "nothing ran";
+  EXPECT_TRUE(other->gradients().empty());
+}
+
+// A leaf's terms add up over two backwards as in one.
+TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
+  testing::manual_seed(5);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor x = torch::randn({5, 5});
+  auto first = [&] { return (w * 1.1).sin() + (x * w) * 0.7; };
+  auto last = [&](const at::Tensor& y) { return (y.matmul(w) * w.cos()).tanh(); };
+  (last(first())).sum().backward();
+  const at::Tensor want = w.grad();
+  w.mutable_grad() = at::Tensor();
+
+  auto sink = std::make_shared<GradientSink>();
+  const at::Tensor y = first();
+  at::Tensor cut = y.detach().clone();
+  sink->attach(cut);
+  at::Tensor sum;
+  LocalBackwardOptions options;
+  options.sinks = {sink.get()};
+  options.sum_of = [&](const auto&, const at::Tensor&) { return &sum; };
+  variable_list gradients = {torch::ones({})};
+  run_local_backward(roots_of({last(cut).sum()}), gradients, options);
+  EXPECT_FALSE(w.grad().defined());
+  edge_list roots = {torch::autograd::impl::gradient_edge(w)};
+  gradients = {sum};
+  roots.push_back(torch::autograd::impl::gradient_edge(y));
+  gradients.push_back(sink->gradients()[0]);
+  sum = at::Tensor();
+  run_local_backward(roots, gradients, {});
+  EXPECT_THAT(w.grad(), EqualsBitwise(want));
+}
+
+// --- Users' code that writes into the gradients that it is given. LibTorch lets several nodes have
+// the same gradient, and what is written shows where it is used later.
+
+at::Tensor tripled(const at::Tensor& x) {
+  x.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });
+  return x;
+}
+
+struct TripleInPlace : torch::autograd::Function<TripleInPlace> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static variable_list backward(torch::autograd::AutogradContext*, variable_list gradients) {
+    gradients[0].mul_(3);
+    return gradients;
+  }
+};
+
+// Two values whose gradients have the same memory.
+struct TripleForTwo : torch::autograd::Function<TripleForTwo> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x,
+                            const at::Tensor& y) {
+    return x + y;
+  }
+  static variable_list backward(torch::autograd::AutogradContext*, variable_list gradients) {
+    gradients[0].mul_(3);
+    return {gradients[0], gradients[0].view_as(gradients[0])};
+  }
+};
+
+TEST(WritingHooks, BesideProductsThatWaitForTheirWeights) {
+  for (const bool hooked_first : {true, false}) {
+    SCOPED_TRACE(hooked_first);
+    expect_same_as_engine([&](const Leaves& x) {
+      const at::Tensor ones = torch::ones({5, 5});
+      at::Tensor other;
+      if (!hooked_first) other = ones.matmul(x[2]);
+      const at::Tensor y = tripled(x[0].matmul(x[1]));
+      if (hooked_first) other = ones.matmul(x[2]);
+      return Leaves{y + other};
+    });
+  }
+}
+
+// The other way round, with what waits made first and reached through views, is an exception of
+// docs/exactness.md.
+TEST(WritingHooks, BesideLeavesThatWait) {
+  expect_same_as_engine([&](const Leaves& x) {
+    const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
+    const at::Tensor other = x[2].exp() * x[3];
+    return Leaves{y + other.t().t() + x[2]};
+  });
+  expect_same_as_engine([&](const Leaves& x) {
+    const at::Tensor other = x[2].exp() * x[3];
+    const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
+    return Leaves{y + other + x[2]};
+  });
+}
+
+TEST(WritingHooks, OnViewsAndSlicesOfOneGradient) {
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y = x[0].matmul(x[1]);
+    const at::Tensor part = tripled(y.narrow(0, 1, 3));
+    return Leaves{torch::cat({part, tripled(y.t()).narrow(0, 0, 2)}) + x[2].matmul(x[3])};
+  });
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor rows = tripled(x[0] * 2).unsqueeze(0);
+    return Leaves{rows.expand({3, 5, 5}) * 1 + tripled(x[1].matmul(x[2])) + x[3].unsqueeze(0)};
+  });
+}
+
+TEST(WritingHooks, SeveralOnTheWay) {
+  expect_same_as_engine([](const Leaves& x) {
+    at::Tensor y = tripled(x[0].matmul(x[1]));
+    y = tripled(y + x[2].matmul(x[3]));
+    y = tripled(y.view({25}).view({5, 5}));
+    return Leaves{y + torch::ones({5, 5}).matmul(x[3]) + x[2].matmul(x[1])};
+  });
+}
+
+TEST(WritingHooks, OnTheRootAndOnWhatIsUsedTwice) {
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y = tripled(x[0].matmul(x[1]));
+    return Leaves{tripled(y + x[2].matmul(x[1]) + y), x[3].matmul(x[1])};
+  });
+}
+
+// A node that only weights need.
+TEST(WritingHooks, OnAComputedWeight) {
+  for (const bool hooked_first : {true, false}) {
+    SCOPED_TRACE(hooked_first);
+    expect_same_as_engine([&](const Leaves& x) {
+      at::Tensor other;
+      if (!hooked_first) other = x[0] * 2;
+      const at::Tensor computed = tripled(x[1] * 2);
+      if (hooked_first) other = x[0] * 2;
+      return Leaves{other + computed + x[2].matmul(tripled(x[3].t()))};
+    });
+  }
+}
+
+TEST(WritingFunctions, FirstLastAndBetween) {
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y = TripleInPlace::apply(x[0].matmul(x[1]) + x[2].matmul(x[1]));
+    return Leaves{y + x[3]};
+  });
+  expect_same_as_engine([](const Leaves& x) {
+    return Leaves{TripleInPlace::apply(x[0].matmul(x[1]) + x[2]), x[3].matmul(x[1])};
+  });
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y = TripleInPlace::apply(x[0] * 1);
+    return Leaves{y.matmul(x[1]) + y + x[2].matmul(x[3])};
+  });
+}
+
+TEST(WritingFunctions, ThatGiveTwoValuesTheSameGradient) {
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y =
+        TripleForTwo::apply(tripled(x[0].matmul(x[1])), x[2].matmul(x[3]) + x[1] * 1);
+    return Leaves{y + x[3].matmul(x[1])};
+  });
+}
+
+TEST(WritingFunctions, InAnomalyMode) {
+  torch::autograd::DetectAnomalyGuard anomaly;
+  expect_same_as_engine([](const Leaves& x) {
+    const at::Tensor y = TripleInPlace::apply(x[0].matmul(x[1]));
+    return Leaves{y + torch::ones({5, 5}).matmul(x[2]) + x[3]};
+  });
+}
+
+// The engine lets it write into the gradients of others that share the memory.
+TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
+  for (const bool split : {false, true}) {
+    SCOPED_TRACE(split);
+    auto sink = std::make_shared<GradientSink>();
+    at::Tensor input = torch::zeros({2, 2});
+    sink->attach(input);
+    const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
+    p.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });
+    LocalBackwardOptions options;
+    options.sinks = {sink.get()};
+    for (int call = 1; call <= 2; ++call) {
+      const at::Tensor y = input + p;
+      variable_list gradients = ones_for({y});
+      const at::Tensor given = gradients[0];
+      if (split) {
+        run_input_backward(roots_of({y}), gradients, options).run(options);
+      } else {
+        run_local_backward(roots_of({y}), gradients, options);
+      }
+      EXPECT_THAT(p.grad(), EqualsBitwise(torch::full({2, 2}, 3.0 * call)));
+      EXPECT_THAT(sink->gradients()[0], EqualsBitwise(torch::ones({2, 2})));
+      EXPECT_THAT(given, EqualsBitwise(torch::ones({2, 2})));
+    }
+  }
+}
+
+// Others may write into what they gave, and into what leaves.
+TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
+  auto sink = std::make_shared<GradientSink>();
+  at::Tensor x = torch::ones({2, 2});
+  sink->attach(x);
+  const at::Tensor w = torch::ones({2, 2}).requires_grad_();
+  const at::Tensor p = torch::ones({2, 2}).requires_grad_();
+  const at::Tensor y = x.matmul(w) + p.view({2, 2}) + x;
+  LocalBackwardOptions options;
+  options.sinks = {sink.get()};
+  variable_list gradients = ones_for({y});
+  const at::Tensor given = gradients[0].view({2, 2});
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
+  given.zero_();
+  sink->gradients()[0].zero_();
+  rest.run(options);
+  EXPECT_THAT(w.grad(), EqualsBitwise(torch::full({2, 2}, 2.0)));
+  EXPECT_THAT(p.grad(), EqualsBitwise(torch::ones({2, 2})));
+}
+
+// The names of the nodes that have run while it lived.
+class NodesRun {
+ public:
+  NodesRun()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                           -> std::unique_ptr<at::ObserverContext> {
+              const std::string name = function.name();
+              if (name.rfind(kPrefix, 0) == 0) names().push_back(name.substr(kPrefix.size()));
+              return nullptr;
+            }).scopes({at::RecordScope::FUNCTION}))) {
+    names().clear();
+  }
+  ~NodesRun() { at::removeCallback(handle_); }
+  std::vector<std::string> take() { return std::exchange(names(), {}); }
+
+ private:
+  static inline const std::string kPrefix = "autograd::engine::evaluate_function: ";
+  static std::vector<std::string>& names() {
+    static std::vector<std::string> result;
+    return result;
+  }
+  at::CallbackHandle handle_;
+};
+
+TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
+  auto sink = std::make_shared<GradientSink>();
+  at::Tensor x = torch::randn({3, 5});
+  sink->attach(x);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor p = torch::randn({5}).requires_grad_();
+  const at::Tensor scale = torch::randn({5}).requires_grad_();
+  const at::Tensor turned = w.t();
+  const at::Tensor product = x.matmul(turned) + p;
+  const at::Tensor factor = scale.exp();
+  const at::Tensor y = (product * factor).tanh();
+  LocalBackwardOptions options;
+  options.sinks = {sink.get()};
+  variable_list gradients = ones_for({y});
+  NodesRun nodes;
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
+  using ::testing::ElementsAre;
+  EXPECT_THAT(nodes.take(), ElementsAre("TanhBackward0", "MulBackward0", "AddBackward0",
+                                        "MmBackward0", "GPipeGradientSink"));
+  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_FALSE(leaf.grad().defined());
+  EXPECT_FALSE(rest.empty());
+  rest.run(options);
+  EXPECT_THAT(nodes.take(), ElementsAre("ExpBackward0", "torch::autograd::AccumulateGrad",
+                                        "torch::autograd::AccumulateGrad", "MmBackward0",
+                                        "TBackward0", "torch::autograd::AccumulateGrad"));
+  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_TRUE(leaf.grad().defined());
+  EXPECT_TRUE(rest.empty());
+}
+
+// What a waiting half keeps: the inputs of the products, and no activation of nodes that have run.
+TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
+  auto sink = std::make_shared<GradientSink>();
+  at::Tensor x = torch::randn({3, 5});
+  sink->attach(x);
+  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
+  at::Tensor product = x.matmul(w);
+  at::Tensor activation = product.sigmoid();
+  const c10::weak_intrusive_ptr<c10::StorageImpl> of_activation =
+      activation.storage().getWeakStorageImpl();
+  const c10::weak_intrusive_ptr<c10::StorageImpl> of_input = x.storage().getWeakStorageImpl();
+  LocalBackwardOptions options;
+  options.sinks = {sink.get()};
+  variable_list gradients = ones_for({activation});
+  edge_list roots = roots_of({activation});
+  product = activation = x = at::Tensor();
+  EXPECT_FALSE(of_activation.expired()) << "saved for backward";
+  WeightBackward rest = run_input_backward(roots, gradients, options);
+  roots.clear();
+  sink->gradients().clear();
+  EXPECT_TRUE(of_activation.expired());
+  EXPECT_FALSE(of_input.expired());
+  rest = WeightBackward();
+  EXPECT_TRUE(of_input.expired());
+  EXPECT_FALSE(w.grad().defined());
+}
+
+// Other stages wait for the terms of leaves that they own: these terms belong to the first half.
+TEST(SplitBackward, OthersLeavesAreUrgent) {
+  const at::Tensor mine = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();
+  const at::Tensor y = mine.matmul(theirs.t());
+  at::Tensor sum;
+  LocalBackwardOptions options;
+  options.sum_of = [&](const auto&, const at::Tensor& leaf) {
+    return leaf.is_same(theirs) ? &sum : nullptr;
+  };
+  variable_list gradients = ones_for({y});
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
+  EXPECT_THAT(sum, EqualsBitwise(torch::ones({5, 5}).t().matmul(mine.detach())));
+  EXPECT_FALSE(mine.grad().defined());
+  sum = at::Tensor();
+  rest.run(options);
+  EXPECT_FALSE(sum.defined());
+  EXPECT_THAT(mine.grad(), EqualsBitwise(torch::ones({5, 5}).matmul(theirs.detach())));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,84 @@
+#include "gpipe/internal/batch/caller_inputs.h"
+
+#include <utility>
+
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+
+CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record)
+    : whole_(std::move(whole)), mini_batch_(std::move(mini_batch)), record_(record) {
+  for (size_t k = 0; k < whole_.items.size(); ++k) {
+    const at::Tensor& tensor = whole_.items[k].tensor;
+    memory_of_.push_back(-1);
+    if (!tensor.defined() || tensor.is_inference()) continue;
+    const c10::StorageImpl* storage = storage_of(tensor);
+    for (size_t n = 0; n < memories_.size() && storage != nullptr; ++n) {
+      if (memories_[n].storage == storage) memory_of_[k] = static_cast<int>(n);
+    }
+    if (memory_of_[k] >= 0) continue;
+    memory_of_[k] = static_cast<int>(memories_.size());
+    Memory memory{storage, k, tensor.unsafeGetTensorImpl()->version_counter(), 0, {}};
+    for (int64_t i = 0; i < mini_batch_.micro_batches(); ++i) {
+      memory.of_micro_batches.emplace_back(/*version=*/0);
+    }
+    memories_.push_back(std::move(memory));
+  }
+}
+
+Packet CallerInputs::micro_batch(int64_t i) const {
+  Packet packet;
+  packet.kind = whole_.kind;
+  for (size_t k = 0; k < whole_.items.size(); ++k) {
+    const Item& item = whole_.items[k];
+    // A tensor that is given twice stays a single tensor.
+    size_t same = 0;
+    while (same < k && !whole_.items[same].tensor.is_same(item.tensor)) ++same;
+    if (same < k && item.tensor.defined()) {
+      packet.items.push_back(packet.items[same]);
+      continue;
+    }
+    at::Tensor rows = mini_batch_.cut(item.tensor, i);
+    if (memory_of_[k] >= 0) {
+      rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
+    }
+    Item piece;
+    piece.tensor = std::move(rows);
+    piece.needs_grad = item.needs_grad;
+    piece.version = version_of(piece.tensor);
+    packet.items.push_back(std::move(piece));
+  }
+  // Two tensors over the same memory are not views of each other here.
+  for (size_t k = 0; record_ && k < packet.items.size(); ++k) {
+    for (size_t n = 0; n < k; ++n) {
+      Item& a = packet.items[k];
+      Item& b = packet.items[n];
+      if (a.tensor.is_same(b.tensor)) continue;
+      if (may_overlap(a.tensor, b.tensor)) a.read_only = b.read_only = true;
+    }
+  }
+  return packet;
+}
+
+void CallerInputs::finish_forward() {
+  whole_ = Packet();
+  for (Memory& memory : memories_) {
+    bool changed = false;
+    for (const auto& version : memory.of_micro_batches) changed |= version.current_version() > 0;
+    if (changed) memory.of_caller.bump();
+    memory.seen = memory.of_caller.current_version();
+  }
+}
+
+std::optional<size_t> CallerInputs::changed_by_caller() {
+  std::optional<size_t> input;
+  for (Memory& memory : memories_) {
+    if (memory.of_caller.current_version() == memory.seen) continue;
+    memory.seen = memory.of_caller.current_version();
+    for (auto& version : memory.of_micro_batches) version.bump();
+    if (!input) input = memory.input;
+  }
+  return input;
+}
+
+}  // namespace gpipe::internal

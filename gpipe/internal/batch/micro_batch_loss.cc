@@ -1,0 +1,187 @@
+#include "gpipe/internal/batch/micro_batch_loss.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/tensors/finite.h"
+
+namespace gpipe::internal {
+namespace {
+
+// A loss function that indexes with [] a tensor that was not given reads past the end of the list.
+// In the first few places there it finds an undefined tensor, which every operator refuses by name,
+// instead of arbitrary memory.
+Tensors with_undefined_tensors_behind(const Tensors& tensors) {
+  constexpr size_t kBehind = 8;
+  Tensors result;
+  result.reserve(tensors.size() + kBehind);
+  result = tensors;
+  for (size_t k = 0; k < kBehind; ++k) new (result.data() + result.size() + k) at::Tensor();
+  return result;
+}
+
+std::vector<double> weights_of(const std::vector<Tensors>& targets,
+                               const std::vector<int64_t>& sizes, const StepOptions& options) {
+  const bool sum = options.reduction() == LossReduction::kSum;
+  TORCH_CHECK_VALUE(sum || options.reduction() == LossReduction::kMean,
+                    "reduction must be one of kMean and kSum, got the number ",
+                    static_cast<int>(options.reduction()));
+  if (sum) {
+    TORCH_CHECK_VALUE(options.weight() == nullptr,
+                      "StepOptions has both reduction(kSum) and a weight: the sum over the "
+                      "mini-batch is that of the micro-batches, however large they are; give one "
+                      "of the two");
+    return std::vector<double>(sizes.size(), 1.0);
+  }
+  std::vector<double> weights;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double weight =
+        options.weight() == nullptr ? static_cast<double>(sizes[i]) : options.weight()(targets[i]);
+    TORCH_CHECK_VALUE(std::isfinite(weight) && weight >= 0, "the weight of micro-batch ", i,
+                      " must be a finite number of 0 or more, got ", weight);
+    weights.push_back(weight);
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  TORCH_CHECK_VALUE(options.weight() != nullptr || total > 0,
+                    "step was given an empty mini-batch (0 rows), whose mean loss is not defined; "
+                    "leave the step out");
+  TORCH_CHECK_VALUE(total > 0 && std::isfinite(total),
+                    "the weights of the micro-batches add up to ", total,
+                    ", so that the mean over the mini-batch is not defined (all targets padding?); "
+                    "leave the step out");
+  for (double& weight : weights) weight /= total;
+  return weights;
+}
+
+}  // namespace
+
+MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
+                               const LossFn& loss_fn, const StepOptions& options, bool backward)
+    : loss_fn_(loss_fn),
+      backward_(backward),
+      check_finite_(options.check_finite()),
+      mini_batch_(std::move(mini_batch)),
+      targets_(mini_batch_.micro_batches()),
+      losses_(mini_batch_.micro_batches()) {
+  if (!targets.empty()) {
+    const int64_t target_rows = batch_size(targets, "target");
+    TORCH_CHECK_VALUE(target_rows == mini_batch_.rows(), "the targets have ", target_rows,
+                      " rows in dimension 0, but the inputs have ", mini_batch_.rows());
+    for (size_t k = 0; k < targets.size(); ++k) {
+      TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
+                        " is on ", targets[k].device(), ", but the last partition is on ", device,
+                        "; move it there with .to()");
+      target_wants_.push_back(targets[k].defined() && targets[k].requires_grad());
+    }
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      targets_[i] = mini_batch_.cut(targets, static_cast<int64_t>(i));
+    }
+  }
+  weights_ = weights_of(targets_, mini_batch_.sizes(), options);
+  weights_by_rows_ = options.weight() == nullptr && options.reduction() == LossReduction::kMean;
+}
+
+LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
+  for (size_t n = 0; n < outputs.size(); ++n) {
+    // Checked now, before any gradient is added to the caller's.
+    mini_batch_.check_rows(outputs[n], n, i);
+  }
+  LossResult result;
+  Tensors targets = with_undefined_tensors_behind(targets_[i]);
+  targets_[i].clear();
+  for (size_t k = 0; k < targets.size(); ++k) {
+    result.targets.add(0, targets[k], target_wants_[k]);
+  }
+  try {
+    result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
+  } catch (const std::out_of_range& error) {  // from .at(), on outputs or targets
+    if (typeid(error) != typeid(std::out_of_range)) throw;
+    throw std::out_of_range(std::string(error.what()) + "; the loss function was given " +
+                            std::to_string(outputs.size()) + " outputs and " +
+                            std::to_string(targets.size()) + " targets");
+  }
+  TORCH_CHECK_VALUE(
+      result.loss.defined() && result.loss.numel() == 1,
+      "the loss function must return one number per micro-batch (see StepOptions::reduction), got ",
+      result.loss.defined() ? "a tensor of shape " + c10::str(result.loss.sizes())
+                            : std::string("an undefined tensor"));
+  TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
+                    result.loss.dtype(), "; take at::real() or at::abs() of it");
+  TORCH_CHECK_VALUE(!backward_ || result.loss.requires_grad(),
+                    "the loss needs no gradient: no parameter and no input of the model requires "
+                    "one, or the loss function detached it");
+  losses_[i] = result.loss.detach();
+  if (check_finite_ && weights_[i] > 0) {
+    check_finite(losses_[i],
+                 "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "
+                 "over nothing: give StepOptions::weight (docs/losses.md)");
+  }
+  if (backward_ && weights_[i] > 0) {
+    result.seed =
+        at::full(result.loss.sizes(), weights_[i], result.loss.options().requires_grad(false));
+  }
+  return result;
+}
+
+std::vector<double> MicroBatchLoss::values() const {
+  std::vector<double> values;
+  values.reserve(losses_.size());
+  for (const at::Tensor& loss : on_host()) {
+    values.push_back(loss.is_meta() ? std::numeric_limits<double>::quiet_NaN()
+                                    : loss.item<double>());
+  }
+  return values;
+}
+
+double MicroBatchLoss::total(const std::vector<double>& values) const {
+  double total = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
+    if (weights_[i] > 0) total += weights_[i] * values[i];
+  }
+  return total;
+}
+
+std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
+  if (!weights_by_rows_) return "";
+  std::vector<size_t> nan;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (losses_[i].is_meta()) return "";
+    if (std::isnan(values[i])) nan.push_back(i);
+  }
+  if (nan.empty() || nan.size() == values.size()) return "";
+  return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
+         std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
+         " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
+         "nothing: give StepOptions::weight, the number of those that count (docs/losses.md). If "
+         "not, StepOptions::check_finite(true) names the layer that gives the first value that is "
+         "not finite";
+}
+
+// [micro-batch] With one wait for the device, not one for each.
+Tensors MicroBatchLoss::on_host() const {
+  const c10::Device device = losses_.front().device();
+  const auto elsewhere = [&](const at::Tensor& loss) { return loss.device() != device; };
+  if (device.is_cpu() || device.is_meta() ||
+      std::any_of(losses_.begin(), losses_.end(), elsewhere)) {
+    return losses_;
+  }
+  Tensors scalars;
+  scalars.reserve(losses_.size());
+  for (const at::Tensor& loss : losses_) scalars.push_back(loss.reshape({}));
+  return at::stack(scalars).cpu().unbind();
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,69 @@
+// MicroBatchLoss: the caller's loss function, called for each micro-batch, and its mean or sum over
+// the mini-batch.
+#ifndef GPIPE_INTERNAL_BATCH_MICRO_BATCH_LOSS_H_
+#define GPIPE_INTERNAL_BATCH_MICRO_BATCH_LOSS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/cell/cell.h"
+#include "gpipe/options.h"
+
+namespace gpipe::internal {
+
+// The loss of a micro-batch.
+struct LossResult {
+  at::Tensor loss;  // a scalar that requires a gradient, unless it is evaluated only
+  at::Tensor seed;  // the gradient at which its backward starts; undefined: does not count, or none
+  Sinks targets;    // one packet with the targets
+};
+
+// Calls the caller's loss function for each micro-batch.
+//
+// Requirements: `loss_fn` outlives it.
+//
+// Thread-safety: the call operator runs on the last stage's worker; everything else is called
+// outside a run.
+class MicroBatchLoss {
+ public:
+  // Cuts the targets. `backward`: whether a backward starts at the losses. Throws c10::ValueError
+  // for targets that do not fit `mini_batch` or `device`, and for weights that are negative, not
+  // finite, all zero, or given together with a sum.
+  MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
+                 const LossFn& loss_fn, const StepOptions& options, bool backward = true);
+
+  // The loss of micro-batch i. Throws c10::ValueError if it is not a real number or requires no
+  // gradient though a backward starts at it, for outputs that do not have the micro-batch's rows,
+  // and under StepOptions::check_finite for a loss that counts and is not finite.
+  LossResult operator()(int64_t i, const Tensors& outputs);
+
+  // After the run: the losses of the micro-batches. NaN on meta, where nothing has a value.
+  std::vector<double> values() const;
+  // The loss of the mini-batch, from values().
+  double total(const std::vector<double>& values) const;
+  // What to tell who got a NaN although some micro-batches' losses are none, because a mean over
+  // nothing may be among them. Empty: nothing.
+  std::string nan_text(const std::vector<double>& values) const;
+
+ private:
+  Tensors on_host() const;
+
+  const LossFn& loss_fn_;
+  const bool backward_;
+  const bool check_finite_;
+  const MiniBatch mini_batch_;
+  std::vector<Tensors> targets_;    // [micro-batch]
+  std::vector<bool> target_wants_;  // [target] requires a gradient
+  std::vector<double> weights_;     // [micro-batch] of its loss in the total
+  bool weights_by_rows_ = false;    // since nothing else was given
+  std::vector<at::Tensor> losses_;  // [micro-batch]
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BATCH_MICRO_BATCH_LOSS_H_

@@ -1,0 +1,69 @@
+// MiniBatch: how the rows of the caller's tensors are cut into micro-batches and joined again.
+#ifndef GPIPE_INTERNAL_BATCH_MINI_BATCH_H_
+#define GPIPE_INTERNAL_BATCH_MINI_BATCH_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+
+namespace gpipe::internal {
+
+// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is no
+// defined tensor, if one has no dimension, or if the sizes differ. `what` names the argument in the
+// message.
+int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
+
+// How rows are cut: each micro-batch has ceil(rows / chunks) rows and the last one the remainder,
+// as with Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one
+// empty micro-batch.
+struct CutSizes {
+  int64_t rows = 0;  // of a micro-batch but the last
+  int64_t micro_batches = 1;
+};
+CutSizes cut_sizes(int64_t rows, int64_t chunks);
+
+// A value type: it knows numbers of rows and no tensors.
+class MiniBatch {
+ public:
+  MiniBatch() = default;
+  MiniBatch(int64_t rows, int64_t chunks);
+
+  int64_t rows() const { return rows_; }
+  int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
+  const std::vector<int64_t>& sizes() const { return sizes_; }  // [micro-batch] number of rows
+
+  // The rows of micro-batch i of a tensor with as many rows as the mini-batch. The result covers
+  // the tensor's storage, is detached, and is not a view for autograd. An undefined tensor stays
+  // undefined. Throws c10::ValueError for a part of a tensor that is not strided (e.g. a sparse
+  // one).
+  at::Tensor cut(const at::Tensor& whole, int64_t i) const;
+  std::vector<at::Tensor> cut(const std::vector<at::Tensor>& whole, int64_t i) const;
+  // Gradients need no alias: with a single micro-batch they are returned as they are.
+  Packet cut_gradients(const std::vector<at::Tensor>& whole, int64_t i) const;
+
+  // Throws c10::ValueError if `piece`, output number `output` of micro-batch i, does not stand for
+  // its rows: it is a scalar, or does not have as many rows as the micro-batch. With a single
+  // micro-batch everything is accepted.
+  void check_rows(const at::Tensor& piece, size_t output, int64_t i) const;
+
+  // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
+  // Outputs that are the same tensor stay the same tensor; otherwise they share no memory. Throws
+  // c10::ValueError for what check_rows() refuses, and for values that differ in number or in
+  // definedness.
+  std::vector<at::Tensor> join(const std::vector<Packet>& outputs) const;
+  // The gradient of a tensor that was cut, from the gradients of its pieces, which are item number
+  // `item` of the micro-batches' packets. Undefined if all of them are; otherwise zero for those
+  // that are undefined.
+  at::Tensor join_gradients(const std::vector<Packet>& gradients, size_t item) const;
+
+ private:
+  int64_t rows_ = 0;
+  std::vector<int64_t> sizes_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BATCH_MINI_BATCH_H_

@@ -1,0 +1,24 @@
+// LayersResult: what the layers of a cell leave when they have run.
+#ifndef GPIPE_INTERNAL_BOUNDARY_LAYERS_RESULT_H_
+#define GPIPE_INTERNAL_BOUNDARY_LAYERS_RESULT_H_
+
+#include <c10/util/SmallVector.h>
+
+#include "gpipe/internal/boundary/leaving_copies.h"
+#include "gpipe/internal/cell/cell.h"
+#include "gpipe/internal/tensors/value.h"
+
+namespace gpipe::internal {
+
+struct LayersResult {
+  c10::SmallVector<Value, 1> outputs;  // [port]
+  CellGraph graph;
+  // Memory of inputs that are read_only or shared (see Item). The pointers are weak: the memory can
+  // be freed, and no other memory gets the same address.
+  WeakStorages read_only;
+  WeakStorages shared;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BOUNDARY_LAYERS_RESULT_H_

@@ -1,0 +1,52 @@
+// LeavingCopies: copies of outputs that leave a cell in memory of their own, because somebody else
+// may change the original.
+#ifndef GPIPE_INTERNAL_BOUNDARY_LEAVING_COPIES_H_
+#define GPIPE_INTERNAL_BOUNDARY_LEAVING_COPIES_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <vector>
+
+#include "gpipe/internal/model/model_state.h"
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+
+// Weak pointers to storages: they do not keep the memory alive, and the address of freed memory
+// matches nothing.
+using WeakStorages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
+bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
+
+// An output without a gradient leaves as a copy if somebody else may change it before it is used,
+// e.g. a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
+// share a copy.
+class LeavingCopies {
+ public:
+  // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
+  // references counts. `shared`: memory that other tensors on their way also have; it must stay
+  // theirs. `record`: whether gradients will be asked for.
+  LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
+                const WeakStorages& shared);
+
+  // The tensor's counterpart in the copy. Undefined: the tensor leaves over its own memory.
+  at::Tensor of(const at::Tensor& tensor) const;
+
+ private:
+  struct Copy {
+    const c10::StorageImpl* storage;
+    at::Tensor memory;
+    MemoryRange range;
+  };
+  void add(bool record, const ModelState& model, const at::Tensor& first,
+           c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared);
+
+  c10::SmallVector<Copy, 2> copies_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BOUNDARY_LEAVING_COPIES_H_

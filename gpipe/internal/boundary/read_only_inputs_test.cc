@@ -1,0 +1,53 @@
+#include "gpipe/internal/boundary/read_only_inputs.h"
+
+#include <ATen/ops/ones.h>
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+std::string layer() { return "layer 3 ('relu')"; }
+
+TEST(ReadOnlyInputsTest, AChangeInPlaceIsTheLayersFault) {
+  at::Tensor watched = at::ones({2, 2});
+  at::Tensor other = at::ones({2});
+  ReadOnlyInputs inputs;
+  inputs.watch(watched);
+  other.add_(1);
+  EXPECT_NO_THROW(inputs.check(layer));
+  watched.select(0, 1).add_(1);  // through a view
+  EXPECT_THAT([&] { inputs.check(layer); },
+              ThrowsMessage<c10::Error>(HasSubstr("layer 3 ('relu') changed a tensor in place")));
+}
+
+TEST(ReadOnlyInputsTest, AChangeThroughAnAliasIsSeenAndTheTensorNeedNotLive) {
+  at::Tensor tensor = at::ones({2});
+  const at::Tensor alias = detached_alias(tensor);
+  ReadOnlyInputs inputs;
+  inputs.watch(tensor);
+  tensor = at::Tensor();
+  EXPECT_NO_THROW(inputs.check(layer));
+  alias.add_(1);
+  EXPECT_THROW(inputs.check(layer), c10::Error);
+}
+
+TEST(ReadOnlyInputsTest, TensorsOfInferenceKeepNoCount) {
+  c10::InferenceMode inference;
+  at::Tensor tensor = at::ones({2});
+  ReadOnlyInputs inputs;
+  inputs.watch(tensor);
+  tensor.add_(1);
+  EXPECT_NO_THROW(inputs.check(layer));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,22 @@
+// devices_for: the devices of a pipeline's partitions.
+#ifndef GPIPE_INTERNAL_CALL_DEVICES_H_
+#define GPIPE_INTERNAL_CALL_DEVICES_H_
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace gpipe::internal {
+
+// Returns `given` for the partitions, as full names, so that "cuda" and "cuda:0" are the same
+// device; surplus devices are dropped. If none are given: every CUDA device, or the CPU as often as
+// needed.
+//
+// Throws c10::IndexError if there are too few devices, c10::ValueError for a device that does not
+// exist. It does so before any layer is moved, since a moved layer is not moved back.
+std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device> given);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CALL_DEVICES_H_

@@ -1,0 +1,44 @@
+#include "gpipe/internal/call/devices.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const c10::Device kHost(c10::kCPU);
+
+TEST(DevicesForTest, SurplusOnesAreDroppedAndNamesAreFull) {
+  EXPECT_THAT(devices_for(2, {kHost, c10::Device(c10::kCPU, 0), kHost}), ElementsAre(kHost, kHost));
+  EXPECT_THAT(devices_for(0, {}), ElementsAre());
+}
+
+TEST(DevicesForTest, WithoutGpusTheHostIsTheDefault) {
+  if (torch::cuda::is_available()) GTEST_SKIP() << "this machine has GPUs";
+  EXPECT_THAT(devices_for(3, {}), ElementsAre(kHost, kHost, kHost));
+}
+
+TEST(DevicesForTest, RefusesTooFewAndThoseThatAreNotThere) {
+  EXPECT_THAT(([] {
+                devices_for(3, {kHost, kHost});
+              }),
+              ThrowsMessage<c10::IndexError>(
+                  AllOf(HasSubstr("3 partitions"), HasSubstr("only 2 devices"))));
+  EXPECT_THAT(([] { devices_for(3, {kHost}); }),
+              ThrowsMessage<c10::IndexError>(HasSubstr("there is only 1 device;")));
+  EXPECT_THAT(([] {
+                devices_for(2, {kHost, c10::Device(c10::kXPU, 1)});
+              }),
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("device 1 is xpu:1"), HasSubstr("0 devices of type xpu"))));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,120 @@
+#include "gpipe/internal/call/model_checks.h"
+
+#include <c10/util/Exception.h>
+
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "gpipe/internal/tensors/value.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr char kBalanceHint[] =
+    "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a "
+    "good one (#include \"balance/balance.h\")";
+
+// No machine has more threads for a stage, and OpenMP ends the process if it cannot create them.
+constexpr int64_t kMostThreads = 1024;
+
+void check_mode(Checkpoint mode, const char* what) {
+  TORCH_CHECK_VALUE(
+      mode == Checkpoint::kAlways || mode == Checkpoint::kExceptLast || mode == Checkpoint::kNever,
+      what, " must be one of kAlways, kExceptLast and kNever, got the number ",
+      static_cast<int>(mode));
+}
+
+}  // namespace
+
+std::string list_text(const std::vector<int64_t>& values) {
+  return "{" + absl::StrJoin(values, ", ") + "}";
+}
+
+void check_options(const GPipeOptions& options) {
+  TORCH_CHECK_VALUE(options.chunks() > 0, "chunks must be at least 1, got ", options.chunks());
+  TORCH_CHECK_VALUE(
+      options.cpu_threads_per_stage() >= 0 && options.cpu_threads_per_stage() <= kMostThreads,
+      "cpu_threads_per_stage must be 0 (an equal share) or from 1 to ", kMostThreads, ", got ",
+      options.cpu_threads_per_stage());
+  check_mode(options.checkpoint(), "checkpoint");
+  const std::vector<Checkpoint>& modes = options.partition_checkpoints();
+  TORCH_CHECK_VALUE(modes.empty() || modes.size() == options.balance().size(),
+                    "partition_checkpoints has ", modes.size(), " modes, but the balance has ",
+                    options.balance().size(),
+                    " partitions; give one mode for each, or none to let checkpoint hold for all");
+  for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
+}
+
+void check_balance(const std::vector<int64_t>& balance, size_t layers) {
+  TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ",
+                    layers, " layers: say how many each partition gets", kBalanceHint);
+  int64_t sum = 0;
+  for (int64_t count : balance) {
+    TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, got the balance ",
+                      list_text(balance), kBalanceHint);
+    const int64_t room = std::numeric_limits<int64_t>::max() - sum;
+    TORCH_CHECK_VALUE(count <= room, "the balance ", list_text(balance),
+                      " sums up to more than 2^63 - 1, but the model has ", layers, " layers",
+                      kBalanceHint);
+    sum += count;
+  }
+  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers), "the balance ", list_text(balance),
+                    " sums up to ", sum, ", but the model has ", layers, " layers", kBalanceHint);
+}
+
+void check_layers(const torch::nn::Sequential& module) {
+  std::unordered_map<const torch::nn::Module*, std::string> seen;
+  for (const auto& child : module->named_children()) {
+    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
+                      "' of the model is a null pointer; give a module or leave it out");
+    const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
+    TORCH_CHECK_VALUE(
+        fresh, "the layers '", entry->second, "' and '", child.key(),
+        "' of the model are the same object; a layer can stand only once in a pipeline");
+  }
+}
+
+void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance) {
+  size_t next_cut = 0;
+  int64_t partition = 0;
+  size_t index = 0;
+  const auto children = module->named_children();
+  for (auto any = module->begin(); any != module->end(); ++any, ++index) {
+    const bool begins = index == next_cut;
+    const std::string name =
+        "layer " + std::to_string(index) + " ('" + children[index].key() + "')";
+    torch::nn::AnyModule layer = *any;  // the same module, but not const
+    check_argument(layer, name, begins ? partition : -1);
+    if (begins) next_cut += balance[partition++];
+  }
+}
+
+void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
+                   const std::vector<c10::Device>& devices) {
+  const auto layers = module->named_children();
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
+  size_t layer = 0;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
+      auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+        if (!tensor.defined()) return;
+        const std::string full = layers[layer].key() + "." + name;
+        const auto [entry, fresh] =
+            owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
+        TORCH_CHECK_VALUE(fresh || devices[entry->second.first] == devices[j], "the ", what, " '",
+                          entry->second.second, "' of partition ", entry->second.first, " on ",
+                          devices[entry->second.first], " is also '", full, "' of partition ", j,
+                          " on ", devices[j],
+                          "; a tensor shared between partitions needs both on the same device");
+      };
+      for (const auto& p : layers[layer].value()->named_parameters())
+        check(p.key(), p.value(), "parameter");
+      for (const auto& b : layers[layer].value()->named_buffers())
+        check(b.key(), b.value(), "buffer");
+    }
+  }
+}
+
+}  // namespace gpipe::internal

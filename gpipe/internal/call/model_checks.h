@@ -1,0 +1,41 @@
+// Model checks: what can be found wrong with a model, a balance and options before anything is made
+// or moved.
+#ifndef GPIPE_INTERNAL_CALL_MODEL_CHECKS_H_
+#define GPIPE_INTERNAL_CALL_MODEL_CHECKS_H_
+
+#include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/options.h"
+
+namespace gpipe::internal {
+
+// "{1, 2}"
+std::string list_text(const std::vector<int64_t>& values);
+
+// All of these throw c10::ValueError that says what was given and what to do.
+
+// Checks numbers and modes; neither the balance nor the devices.
+void check_options(const GPipeOptions& options);
+
+void check_balance(const std::vector<int64_t>& balance, size_t layers);
+
+// Refuses layers that are null, and one object that occurs twice.
+void check_layers(const torch::nn::Sequential& module);
+
+// Refuses, with c10::TypeError, layers that take several arguments, and first layers of a partition
+// that take what cannot travel between partitions. The balance must fit the model.
+void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
+
+// Refuses parameters and buffers that would have to be on two devices. The balance must fit the
+// model.
+void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
+                   const std::vector<c10::Device>& devices);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CALL_MODEL_CHECKS_H_

@@ -1,0 +1,10 @@
+#include "gpipe/internal/call/warning_log.h"
+
+// LibTorch has macros of the same names, so none of its headers may be included here.
+#include <glog/logging.h>
+
+namespace gpipe::internal {
+
+void log_warning(const std::string& text) { LOG(WARNING) << "GPipe: " << text; }
+
+}  // namespace gpipe::internal

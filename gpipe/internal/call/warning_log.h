@@ -1,0 +1,13 @@
+// WarningLog: warnings to the caller, through glog.
+#ifndef GPIPE_INTERNAL_CALL_WARNING_LOG_H_
+#define GPIPE_INTERNAL_CALL_WARNING_LOG_H_
+
+#include <string>
+
+namespace gpipe::internal {
+
+void log_warning(const std::string& text);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CALL_WARNING_LOG_H_

@@ -1,0 +1,249 @@
+#include "gpipe/internal/cell/cell.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "gpipe/internal/backward/node_kinds.h"
+#include "gpipe/internal/model/model_state.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+using Progress = LocalBackwardOptions::Progress;
+using torch::autograd::AccumulateGrad;
+
+// The sequence number of accumulators, which have no place in the order of nodes.
+constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
+
+// The gradient on the device that the edge expects: a layer may have moved its output to another
+// device.
+at::Tensor where_wanted(at::Tensor gradient, const Edge& edge) {
+  const auto& wanted = edge.function->input_metadata(edge.input_nr);
+  if (wanted.was_default_constructed() || wanted.device() == gradient.device()) return gradient;
+  c10::NoGradGuard no_grad;
+  return gradient.to(wanted.device());
+}
+
+}  // namespace
+
+void Sinks::add(size_t packet, const at::Tensor& tensor, bool wanted) {
+  if (places_.size() <= packet) places_.resize(packet + 1);
+  int place = -1;
+  if (wanted) {
+    if (!sink_) sink_ = std::make_shared<GradientSink>();
+    place = static_cast<int>(sink_->attach(tensor));
+  }
+  places_[packet].push_back(place);
+}
+
+std::vector<Packet> Sinks::take() {
+  std::vector<Packet> packets(places_.size());
+  for (size_t k = 0; k < places_.size(); ++k) {
+    for (int place : places_[k]) {
+      Item item;
+      if (place >= 0 && !sink_->gradients().empty()) {
+        item.tensor = std::move(sink_->gradients()[place]);
+      }
+      packets[k].items.push_back(std::move(item));
+    }
+  }
+  return packets;
+}
+
+// Makes the random numbers that user code draws in a backward depend only on what is computed.
+struct CellGraph::UsersCode {
+  const CellGraph& graph;
+  const CellDraws& from;
+  uint64_t others = 0;  // the number of leaves that have run and that no layer has registered
+
+  // Called before `node` runs; `next` is as in LocalBackwardOptions.
+  void enter(const Node& node, uint64_t next) {
+    if (is_custom_function(node) && repeat_forward(node, next)) return;
+    const uint64_t number = node.sequence_nr();
+    if (number == kNoNumber) return enter_leaf(static_cast<const AccumulateGrad&>(node).variable);
+    if (number < graph.begin_) return enter(0, 0);
+    const int64_t layer = graph.layer_of(number);
+    enter(layer, number - graph.start_of(layer) + 1);
+  }
+
+  // A function that drew in its forward may compute that forward again.
+  bool repeat_forward(const Node& node, uint64_t next) {
+    for (const DrawRecord& record : graph.draws_) {
+      // The function's forward drew after its node was made and before the next node was.
+      if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
+      from.draws->repeat(from.step_seed, from.micro_batch, record);
+      return true;
+    }
+    return false;
+  }
+
+  // A parameter's numbers depend on its place in the model, not on the stage that owns it. A leaf
+  // that no layer has registered accumulates in the first stage on its device.
+  void enter_leaf(const at::Tensor& leaf) {
+    std::optional<size_t> number;
+    if (from.model != nullptr) number = from.model->number_of(leaf);
+    const uint64_t device = static_cast<uint64_t>(leaf.device().index() + 1) << 32;
+    from.draws->enter_leaf(from.step_seed, from.micro_batch,
+                           number ? uint64_t{*number} : ~(device + others++));
+  }
+
+  void enter(int64_t layer, uint64_t node) {
+    from.draws->enter_backward(from.step_seed, from.micro_batch, from.first_layer + layer, node);
+  }
+};
+
+// Finds the layer to name when something fails.
+struct CellGraph::Blame {
+  const CellGraph& graph;
+  const GraphTask& task;
+  const Progress& progress;
+  int64_t& layer;
+
+  void find() const {
+    if (progress.node != kNoNumber) {
+      // Nodes from outside may have numbers of another thread.
+      layer = std::min(graph.last_layer(), graph.layer_of(progress.node));
+    } else {
+      // Reached from outside the graph: only a loss, or a single layer, has surely made it.
+      const bool only_one = graph.has_loss_ || graph.last_layer() == 0;
+      layer = !progress.found && only_one ? graph.last_layer() : graph.before_layers();
+    }
+  }
+
+  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) const {
+    find();
+    at::Tensor* const sum = task.sum_of(accumulator, leaf);
+    layer = graph.last_layer();
+    return sum;
+  }
+
+  void enter_foreign(const Node& node) const {
+    find();
+    task.enter_foreign(node, graph.thread_);
+    layer = graph.last_layer();
+  }
+};
+
+void CellGraph::begin() {
+  thread_ = at::RecordFunction::currentThreadId();
+  begin_ = at::sequence_number::peek();
+}
+
+void CellGraph::begin_loss(size_t layers) {
+  begin();
+  layer_ends_.assign(layers, 0);  // all sequence numbers are behind the layers
+  has_layers_ = false;
+  has_loss_ = true;
+}
+
+void CellGraph::add_output(size_t packet, size_t item, const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.requires_grad()) return;
+  outputs_.push_back({static_cast<uint32_t>(packet), static_cast<uint32_t>(item),
+                      torch::autograd::impl::gradient_edge(tensor)});
+}
+
+void CellGraph::append_loss(CellGraph loss) {
+  has_loss_ = true;
+  targets_ = std::move(loss.targets_);
+  outputs_ = std::move(loss.outputs_);
+  draws_.insert(draws_.end(), loss.draws_.begin(), loss.draws_.end());
+}
+
+std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
+                                        int64_t& layer) {
+  add_roots(std::move(gradients), roots);
+  Progress progress;
+  const Blame blame{*this, task, progress, layer};
+  UsersCode users_code{*this, task.draws};
+  LocalBackwardOptions options;
+  options.keep_graph = task.keep;
+  options.check_finite = task.check_finite;
+  options.progress = &progress;
+  options.sinks = {inputs_.node(), targets_.node()};
+  options.own = LocalBackwardOptions::Range{thread_, begin_};
+  // Each function captures one pointer, so it allocates no memory.
+  if (task.sum_of) {
+    options.sum_of = [&blame](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
+      return blame.sum_of(accumulator, leaf);
+    };
+  }
+  if (task.enter_foreign) {
+    options.enter_foreign = [&blame](const Node& node) { blame.enter_foreign(node); };
+  }
+  options.before_users_code = [&users_code](const Node& node, uint64_t next) {
+    users_code.enter(node, next);
+  };
+  layer = last_layer();
+  try {
+    run(std::move(roots), task.part, options);
+  } catch (...) {
+    blame.find();
+    throw;
+  }
+  std::vector<Packet> result;
+  if (task.part != BackwardPart::kWeights) result = inputs_.take();
+  if (targets_.node() != nullptr && task.target_gradients != nullptr) {
+    *task.target_gradients = std::move(targets_.take()[0]);
+  }
+  if (!task.keep) release(task.part);
+  return result;
+}
+
+void CellGraph::add_roots(std::vector<Packet> gradients, Roots& roots) {
+  for (const Output& output : outputs_) {
+    if (output.packet >= gradients.size()) continue;
+    c10::SmallVector<Item, 2>& items = gradients[output.packet].items;
+    if (output.item >= items.size() || !items[output.item].tensor.defined()) continue;
+    roots.add(output.edge, where_wanted(std::move(items[output.item].tensor), output.edge));
+  }
+}
+
+void CellGraph::run(Roots roots, BackwardPart part, const LocalBackwardOptions& options) {
+  switch (part) {
+    case BackwardPart::kWhole:
+      return run_local_backward(roots.edges, roots.gradients, options);
+    case BackwardPart::kInputs:
+      weights_ = run_input_backward(roots.edges, roots.gradients, options);
+      return;
+    case BackwardPart::kWeights:
+      return weights_.run(options);
+  }
+}
+
+void CellGraph::release(BackwardPart part) {
+  if (part != BackwardPart::kInputs || weights_.empty()) {
+    *this = CellGraph();
+    return;
+  }
+  inputs_ = Sinks();
+  targets_ = Sinks();
+  outputs_.clear();
+}
+
+int64_t CellGraph::last_layer() const {
+  return static_cast<int64_t>(layer_ends_.size()) - (has_loss_ ? 0 : 1);
+}
+
+int64_t CellGraph::before_layers() const { return has_layers_ ? -1 : last_layer(); }
+
+int64_t CellGraph::layer_of(uint64_t sequence_nr) const {
+  if (sequence_nr < begin_) return before_layers();
+  if (undivided_ && sequence_nr < layer_ends_.front()) return before_layers();
+  return std::upper_bound(layer_ends_.begin(), layer_ends_.end(), sequence_nr) -
+         layer_ends_.begin();
+}
+
+uint64_t CellGraph::start_of(int64_t layer) const {
+  return layer == 0 ? begin_ : std::max(begin_, layer_ends_[layer - 1]);
+}
+
+}  // namespace gpipe::internal

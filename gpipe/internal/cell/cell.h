@@ -1,0 +1,198 @@
+// Cell: what one micro-batch in one stage keeps between its forward and its backward.
+//
+// Its graph is local. It begins at Sinks, where the gradients of its inputs end; its outputs are
+// edges whose gradients are given. A CellGraph knows nothing about layers except where their nodes
+// end; Stage runs the layers, in the forward and in a recompute. The graph of a loss is one more
+// CellGraph, either behind the graph of the layers or joined to it.
+#ifndef GPIPE_INTERNAL_CELL_CELL_H_
+#define GPIPE_INTERNAL_CELL_CELL_H_
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/internal/cell/fingerprint.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/tensors/packet.h"
+
+namespace gpipe::internal {
+
+class ModelState;
+
+// Which part of a cell's backward is run.
+enum class BackwardPart : uint8_t {
+  kWhole,
+  kInputs,   // what the previous stages wait for; includes the recompute, if any
+  kWeights,  // the rest
+};
+
+// Tensors, by packet, whose gradients end in one GradientSink.
+class Sinks {
+ public:
+  // Adds the next tensor of a packet. If `wanted`, its gradient ends here: see
+  // GradientSink::attach().
+  void add(size_t packet, const at::Tensor& tensor, bool wanted);
+
+  // Takes the gradients that have arrived; each is returned once. As many items as were added,
+  // undefined where none has arrived.
+  std::vector<Packet> take();
+
+  // Null if no gradient is wanted.
+  const GradientSink* node() const { return sink_.get(); }
+
+ private:
+  std::shared_ptr<GradientSink> sink_;
+  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] index in the sink, or -1
+};
+
+// Where a backward starts. Gradients of one node are added up in this order.
+struct Roots {
+  torch::autograd::edge_list edges;
+  torch::autograd::variable_list gradients;
+
+  void add(torch::autograd::Edge edge, at::Tensor gradient) {
+    edges.push_back(std::move(edge));
+    gradients.push_back(std::move(gradient));
+  }
+};
+
+// The random numbers that user code (hooks, custom functions) draws in a cell's backward.
+struct CellDraws {
+  RandomStreams* draws = nullptr;
+  uint64_t step_seed = 0;
+  int64_t micro_batch = 0;
+  int64_t first_layer = 0;            // the index in the model of the stage's first layer
+  const ModelState* model = nullptr;  // null: no leaf is registered
+};
+
+// What a backward of a CellGraph needs besides the gradients.
+struct GraphTask {
+  BackwardPart part = BackwardPart::kWhole;
+  bool keep = false;          // the graph may run again; only with kWhole
+  bool check_finite = false;  // as in LocalBackwardOptions
+  CellDraws draws;
+  // As in LocalBackwardOptions; `thread` is the one on which the graph was made.
+  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
+      sum_of;
+  std::function<void(const torch::autograd::Node&, uint64_t thread)> enter_foreign;
+  // Gets the gradients of the loss's targets; left as it is if none are wanted.
+  Packet* target_gradients = nullptr;
+};
+
+// The part of autograd's graph that a forward, a recompute or a loss leaves for a backward.
+//
+// Layers have positions: 0 is the stage's first layer, -1 stands for what was made before it, and
+// the number of layers stands for the loss behind them.
+//
+// Thread-safety: none.
+class CellGraph {
+ public:
+  // The graph is made in this order. First the sinks: the cell's inputs, or the outputs that a loss
+  // starts from; and the targets of a loss.
+  Sinks& inputs() { return inputs_; }
+  Sinks& targets() { return targets_; }
+  // What this thread makes after begin() belongs to the graph: nodes of layers, each of which is
+  // closed with end_layer(). After begin_loss(), they are nodes of a loss alone, behind that many
+  // layers.
+  void begin();
+  void begin_loss(size_t layers);
+  void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
+  // Instead of end_layer() for each of that many layers, if no node belongs to a single one.
+  void end_layers_as_one(size_t layers) {
+    layer_ends_.assign(layers, at::sequence_number::peek());
+    undivided_ = true;
+  }
+  // The nodes that this thread has made since begin().
+  LocalBackwardOptions::Range own_nodes() const { return {thread_, begin_}; }
+  // Item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the order
+  // of the calls.
+  void add_output(size_t packet, size_t item, const at::Tensor& tensor);
+  // The draws of functions that may repeat them in their backward: see RandomStreamsScope.
+  std::vector<DrawRecord>& draws() { return draws_; }
+
+  // Appends the graph of a loss that was computed directly on this graph's outputs, with no sinks
+  // in between. The loss is then the only output.
+  void append_loss(CellGraph loss);
+
+  // Runs the part task.part of the backward. It starts from `roots` and then from the outputs,
+  // whose gradients are given as packets; kWeights takes neither, because it goes on where kInputs
+  // stopped. Adds to the leaves' gradients (not with kInputs) and returns the gradients of the
+  // inputs (none with kWeights). Unless task.keep, nothing is left afterwards, except, with
+  // kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
+  //
+  // `layer`: the position of the layer to name in error messages, and before_layers() where that is
+  // not known. It is the last layer until a node fails, or until one is reached that `task`
+  // refuses.
+  std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
+                               int64_t& layer);
+
+ private:
+  struct Output {
+    uint32_t packet;
+    uint32_t item;
+    torch::autograd::Edge edge;
+  };
+  struct UsersCode;
+  struct Blame;
+
+  void add_roots(std::vector<Packet> gradients, Roots& roots);
+  void run(Roots roots, BackwardPart part, const LocalBackwardOptions& options);
+  void release(BackwardPart part);
+
+  // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.
+  int64_t last_layer() const;
+  int64_t before_layers() const;
+  int64_t layer_of(uint64_t sequence_nr) const;
+  // The lowest sequence number that a node of that layer may have.
+  uint64_t start_of(int64_t layer) const;
+
+  Sinks inputs_;
+  Sinks targets_;
+  c10::SmallVector<Output, 2> outputs_;  // those that require a gradient
+  // Nodes made in layer k have sequence numbers below layer_ends_[k] and not below the end before
+  // it (for the first layer: not below begin_). All of them are made on thread_.
+  uint64_t thread_ = 0;
+  uint64_t begin_ = 0;
+  c10::SmallVector<uint64_t, 8> layer_ends_;
+  bool has_layers_ = true;
+  bool undivided_ = false;  // what is before the first layer's end belongs to no single layer
+  bool has_loss_ = false;
+  std::vector<DrawRecord> draws_;
+  WeightBackward weights_;  // between the halves of a split backward
+};
+
+// What a cell keeps between its forward and its backward.
+struct Cell {
+  // The graph of the layers and, unless the cell is checkpointed, of the loss. A checkpointed cell
+  // has it from its recompute on.
+  CellGraph graph;
+
+  // Present in a checkpointed cell.
+  struct Recompute {
+    std::vector<Packet> inputs;
+    std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
+    GivenGenerators given;                  // to operators in its forward
+    bool done = false;                      // the graph is there again, before its backward
+  };
+  std::optional<Recompute> recompute;
+  std::unique_ptr<CellGraph> loss;  // starts at detached outputs; null: none
+
+  // The gradient of the loss. Undefined if there is no loss here or this micro-batch does not
+  // count.
+  at::Tensor seed;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CELL_CELL_H_

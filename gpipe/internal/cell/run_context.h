@@ -1,0 +1,80 @@
+// RunContext: what the cells of one call, and of one run over them, have in common.
+//
+// A call of step() is one run. A call of forward() is one run, and each backward through its
+// outputs is another. The plan belongs to the call and is kept between its runs.
+#ifndef GPIPE_INTERNAL_CELL_RUN_CONTEXT_H_
+#define GPIPE_INTERNAL_CELL_RUN_CONTEXT_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "gpipe/checkpoint.h"
+#include "gpipe/internal/model/model_state.h"
+#include "gpipe/internal/threads/caller_state.h"
+
+namespace gpipe::internal {
+
+class ForeignNodes;
+class LateChecks;
+class TrackedStatistics;
+class Transfers;
+
+// What one call of forward() or step() sets for all of its cells. A value type.
+struct CellPlan {
+  uint64_t step_seed = 0;
+  bool record = true;                   // gradients will be asked for
+  std::vector<Checkpoint> checkpoints;  // [stage]
+  bool defer_batch_norm = false;
+  ModelState model;           // at forward
+  CallerState forward_state;  // at forward, for recomputes
+  // The calling thread, and its next sequence number when the call began: graph nodes made there
+  // since then are the pipeline's.
+  uint64_t thread = 0;
+  uint64_t begin = 0;
+};
+
+// What torch::autograd::grad, or a backward with a list of inputs, asks for. The gradients of these
+// leaves are collected here, and every .grad stays as it is. Each sum is written by the stage that
+// owns the leaf.
+struct RequestedGradients {
+  std::vector<const torch::autograd::Node*> leaves;       // accumulators
+  std::vector<at::Tensor> sums;                           // [leaf]; undefined: none arrived
+  absl::flat_hash_set<const torch::autograd::Node*> all;  // that were asked for, inputs included
+};
+
+// When the action that a stage runs made graphs again; equal: it did not.
+struct RecomputeTime {
+  std::chrono::steady_clock::time_point begin{};
+  std::chrono::steady_clock::time_point end{};
+};
+
+// What the cells of one run use besides the plan. It lives as long as the run. What it refers to
+// belongs to the pipeline or lives as long as the run.
+struct RunContext {
+  const CellPlan& plan;
+  // [stage][micro-batch] whether the cell's backward is its worker's next action after its forward.
+  const std::vector<std::vector<bool>>& follows_at_once;
+  const std::vector<bool>& forwards_ascend;     // [stage] as in ProgramCache::Compiled
+  const std::vector<int64_t>& first_on_device;  // [stage] the first stage on the same device
+  const TrackedStatistics& tracked;             // as of the start of the run
+  ForeignNodes& foreign;
+  // For recomputes whose values are not known at once, and the transfers that bring the answers to
+  // the host.
+  LateChecks& late_checks;
+  Transfers& transfers;
+  const std::vector<uint64_t>& worker_threads;       // as graph nodes know them
+  bool on_caller = false;                            // the cells run on the calling thread
+  bool keep_graph = false;                           // the backward may run once more
+  bool check_finite = false;                         // as in StepOptions
+  RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
+  std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CELL_RUN_CONTEXT_H_

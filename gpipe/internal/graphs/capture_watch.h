@@ -1,0 +1,55 @@
+// CaptureWatch: notices what a recorded graph could not repeat: waits for a device, and tensors
+// that come from elsewhere.
+#ifndef GPIPE_INTERNAL_GRAPHS_CAPTURE_WATCH_H_
+#define GPIPE_INTERNAL_GRAPHS_CAPTURE_WATCH_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace gpipe::internal {
+
+// While it lives, this thread records. A replay repeats kernels with the addresses and the numbers
+// that they had then. So
+// - an operator for whose result the host would have to wait (item(), nonzero(), a copy to or from
+//   the host) throws c10::Error before anything was launched, because CUDA would give up the whole
+//   recording;
+// - an operator that a layer gives a tensor neither made here nor among `known` is noted for
+//   check(): another run may have other memory there. So is a tensor on another device, whose
+//   values the recording would keep.
+//
+// Requirements: it is used under an InterceptionScope.
+class CaptureWatch {
+ public:
+  // Only the first half of that; for a backward, whose graph holds nothing from elsewhere.
+  CaptureWatch();
+  CaptureWatch(c10::Device device, const std::vector<at::Tensor>& known);
+  ~CaptureWatch();
+  CaptureWatch(const CaptureWatch&) = delete;
+  CaptureWatch& operator=(const CaptureWatch&) = delete;
+
+  // Throws c10::Error that names the first operator with such a tensor.
+  void check() const;
+
+  static bool is_recording();  // this thread
+
+ private:
+  struct Observer;
+
+  CaptureWatch* const former_;
+  c10::Device device_ = c10::kCPU;
+  at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;
+  int depth_ = 0;  // operators that operators call are not looked at
+  absl::flat_hash_set<const c10::StorageImpl*> known_;
+  std::string found_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_GRAPHS_CAPTURE_WATCH_H_

@@ -1,0 +1,228 @@
+// CUDA Graphs, as LibTorch records them, behind the interface of device_graph.h. It has no header:
+// linking registers it.
+
+#include <ATen/Context.h>
+#include <c10/core/Device.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/graphs/device_graph.h"
+#include "gpipe/internal/threads/default_generators.h"
+
+#if GPIPE_TORCH_HAS_CUDA
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/version.h>
+#endif
+
+namespace gpipe::internal {
+namespace {
+
+#if GPIPE_TORCH_HAS_CUDA
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// What give_up(), CudaPool and prepare_stream() rely on was read in this version and is promised by
+// nobody. Later ones drop the work spaces of cuBLAS when a graph is reset, also those that
+// prepare_stream() has made for the graphs that live on, for one.
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11,
+              "for another LibTorch read CUDAGraph.cpp, CUDACachingAllocator.cpp and "
+              "CachingHostAllocator.h again (docs/design/graphs.md, LibTorch's side)");
+
+// Other threads allocate, and ask for events, while this one records.
+constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;
+
+// Of pinned memory, of which each recording takes a pool, too.
+at::HostAllocator& pinned() { return *at::getHostAllocator(at::kCUDA); }
+
+// Runs something that puts LibTorch right, if it can.
+template <typename Function>
+bool succeeds(const Function& function) noexcept {
+  try {
+    function();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// A pool of LibTorch's dies with the last graph that was recorded in it, and its name cannot be
+// used again: the next recording would fail in LibTorch. So this counts as a user of it, with both
+// allocators.
+class CudaPool final : public GraphPool {
+ public:
+  explicit CudaPool(c10::Device device)
+      : id(at::cuda::graph_pool_handle()),
+        device_(device.index()),
+        // cudaMallocAsync has no such count, and needs none.
+        counted_(succeeds([&] { allocator::createOrIncrefPool(device_, id); })),
+        // The only call that makes a pool of pinned memory. Nothing is taken from it here.
+        counted_pinned_(succeeds([&] {
+          pinned().begin_allocate_to_pool(id, [](c10::Stream) { return false; });
+          pinned().end_allocate_to_pool(id);
+        })) {}
+  ~CudaPool() override {
+    if (counted_) succeeds([&] { allocator::releasePool(device_, id); });
+    if (counted_pinned_) succeeds([&] { pinned().release_pool(id); });
+  }
+  CudaPool(const CudaPool&) = delete;
+  CudaPool& operator=(const CudaPool&) = delete;
+
+  const c10::MempoolId_t id;
+
+ private:
+  const c10::DeviceIndex device_;
+  const bool counted_;
+  const bool counted_pinned_;
+};
+
+// To destroy a graph may not be allowed where one is recorded. Those that go meanwhile, because
+// what is recorded drops them, are kept until it is over. Under default_generators_mutex().
+struct Recording {
+  bool underway = false;  // by the thread that holds the mutex
+  std::vector<std::unique_ptr<at::cuda::CUDAGraph>> gone;
+
+  void over() {
+    underway = false;
+    gone.clear();
+  }
+};
+Recording& recording() {
+  static auto* const made = new Recording;  // threads may use it while the process ends
+  return *made;
+}
+
+// LibTorch registers each graph with the default generator, whose seed every replay writes to the
+// device, in memory that goes with the last graph: another pipeline's replays may still be under
+// way, on streams that nobody orders with it. So there is always one more graph, an empty one.
+void keep_default_seeds(c10::Device device) {
+  static auto* const kept = new std::map<c10::DeviceIndex, std::unique_ptr<at::cuda::CUDAGraph>>;
+  const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+  if (kept->count(device.index()) > 0) return;
+  auto graph = std::make_unique<at::cuda::CUDAGraph>();
+  graph->register_generator_state(at::globalContext().defaultGenerator(device));
+  kept->emplace(device.index(), std::move(graph));
+}
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  CudaGraph(c10::Device device, std::shared_ptr<GraphPool> pool,
+            const std::vector<at::Generator>& generators)
+      : device_(device), pool_(std::move(pool)) {
+    const c10::InferenceMode off(false);  // see begin()
+    keep_default_seeds(device);
+    graph_ = std::make_unique<at::cuda::CUDAGraph>();
+    for (const at::Generator& generator : generators) graph_->register_generator_state(generator);
+  }
+
+  // It leaves the list of the default generator, which a recording in another stage may read.
+  ~CudaGraph() override {
+    const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+    if (recording().underway) recording().gone.push_back(std::move(graph_));
+    graph_.reset();
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  // LibTorch makes tensors for the generators' states and fills them in later recordings, which it
+  // refuses if they were made in inference mode.
+  void begin() override {
+    const c10::InferenceMode off(false);
+    try {
+      graph_->capture_begin(id(), kMode);
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    recording().underway = true;
+  }
+
+  void end() override {
+    try {
+      graph_->capture_end();
+    } catch (...) {
+      give_up();
+      recording().over();
+      throw;
+    }
+    recording().over();
+  }
+
+  void abort() noexcept override {
+    try {
+      graph_->capture_end();
+    } catch (...) {
+      give_up();
+    }
+    recording().over();
+  }
+
+  void replay() override { graph_->replay(); }
+
+ private:
+  c10::MempoolId_t id() const { return static_cast<const CudaPool&>(*pool_).id; }
+
+  // What capture_begin() and capture_end() leave undone where they fail: the allocators still take
+  // memory from the pool, by a filter that refers to this graph, and the default generator refuses
+  // to be used outside a recording. (Read in LibTorch 2.11's source; nobody promises it.)
+  void give_up() noexcept {
+    // Whether an allocator had left the pool, or not yet entered it, it says by throwing. Each is
+    // asked, whatever the other one said.
+    succeeds([&] {
+      allocator::endAllocateToPool(device_.index(), id());
+      allocator::releasePool(device_.index(), id());
+    });
+    succeeds([&] {
+      pinned().end_allocate_to_pool(id());
+      pinned().release_pool(id());
+    });
+    // Gives the generator back, and warns that there is nothing in the graph. If it cannot, the
+    // device is broken, as the next call will say.
+    succeeds([] {
+      const c10::InferenceMode off(false);
+      at::cuda::CUDAGraph empty;
+      empty.capture_begin(at::cuda::graph_pool_handle(), kMode);
+      empty.capture_end();
+    });
+  }
+
+  const c10::Device device_;
+  const std::shared_ptr<GraphPool> pool_;
+  std::unique_ptr<at::cuda::CUDAGraph> graph_;
+};
+
+class CudaGraphs final : public GraphDevice {
+ public:
+  std::shared_ptr<GraphPool> make_pool(c10::Device device) override {
+    return std::make_shared<CudaPool>(device);
+  }
+  std::unique_ptr<DeviceGraph> make_graph(c10::Device device, std::shared_ptr<GraphPool> pool,
+                                          std::vector<at::Generator> generators) override {
+    return std::make_unique<CudaGraph>(device, std::move(pool), generators);
+  }
+  // The work spaces of cuBLAS and cuBLASLt belong to a stream and a thread, and would otherwise be
+  // taken from the pool of the first graph that needs them, which could never be freed.
+  void prepare_stream() override {
+    (void)at::cuda::getCurrentCUDABlasHandle();
+    (void)at::cuda::getCUDABlasLtWorkspace();
+  }
+  void release_cached_memory() override { allocator::emptyCache(); }
+};
+
+[[maybe_unused]] const bool registered = [] {
+  register_graph_device(c10::kCUDA, new CudaGraphs);  // lives until the process ends
+  return true;
+}();
+
+#endif
+
+}  // namespace
+}  // namespace gpipe::internal

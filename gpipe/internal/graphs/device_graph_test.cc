@@ -1,0 +1,330 @@
+// What StageGraphs expects of the graphs of a device: those of the fake accelerator, and CUDA's.
+
+#include "gpipe/internal/graphs/device_graph.h"
+
+#include <ATen/Context.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#if GPIPE_TORCH_HAS_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/threads/default_generators.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::copy_on;
+using testing::device;
+using testing::EqualsBitwise;
+using testing::on_host;
+
+struct DeviceGraphs : testing::DeviceTest {
+  void SetUp() override {
+    testing::DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    graphs = graph_device(device().type());
+    ASSERT_NE(graphs, nullptr);
+    side = c10::impl::VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+    pool = graphs->make_pool(device());
+    x = copy_on(device(), torch::arange(4).to(torch::kFloat));
+  }
+
+  std::unique_ptr<DeviceGraph> record(const std::function<void()>& body,
+                                      std::vector<at::Generator> generators = {}) {
+    auto graph = graphs->make_graph(device(), pool, std::move(generators));
+    record_graph(*graph, *side, body);
+    return graph;
+  }
+
+  const torch::NoGradGuard no_grad;
+  GraphDevice* graphs = nullptr;
+  std::optional<c10::Stream> side;
+  std::shared_ptr<GraphPool> pool;
+  at::Tensor x;
+};
+
+at::Tensor drawn_with(uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  {
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  at::Tensor drawn = torch::empty({100}, torch::device(device()));
+  return on_host(drawn.uniform_(0, 1, generator));
+}
+
+struct RecordedDraw {
+  at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  at::Tensor drawn;
+  void operator()() {
+    drawn = torch::empty({100}, torch::device(device()));
+    drawn.uniform_(0, 1, generator);
+  }
+};
+
+TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
+  at::Tensor y;
+  const auto graph = record([&] { y = (x * 2).add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 2.f + 1));
+  x.add_(10);
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise((torch::arange(4) + 10) * 2.f + 1));
+}
+
+TEST_F(DeviceGraphs, NobodyElseChangesDefaultGeneratorsMeanwhile) {
+  const auto others_may = [] {
+    bool may = false;
+    std::thread([&] {
+      may = default_generators_mutex().try_lock();
+      if (may) default_generators_mutex().unlock();
+    }).join();
+    return may;
+  };
+  bool during = true;
+  (void)record([&] { during = others_may(); });
+  EXPECT_FALSE(during);
+  EXPECT_TRUE(others_may());
+}
+
+TEST_F(DeviceGraphs, RecordingRunsNothing) {
+  const auto graph = record([&] { x.add_(1); });
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat)));
+  graph->replay();
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 2));
+}
+
+// A second graph of the pool may take what the first one has freed, but nobody else may.
+TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
+  at::Tensor y;
+  const auto graph = record([&] { y = (x + 1) * 3 + (x + 2) * 5; });
+  std::vector<at::Tensor> others;
+  for (int k = 0; k < 20; ++k) others.push_back(torch::full({4}, -1.f, x.options()));
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 8.f + 13));
+  for (const at::Tensor& other : others) {
+    EXPECT_THAT(on_host(other), EqualsBitwise(torch::full({4}, -1.f)));
+  }
+}
+
+// LibTorch's pools do not.
+TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
+  for (int round = 0; round < 3; ++round) {
+    at::Tensor y;
+    const auto graph = record([&] { y = x * 2; });
+    graph->replay();
+    EXPECT_THAT(on_host(y), EqualsBitwise(torch::arange(4) * 2.f));
+  }
+}
+
+// As a layer may, which keeps an output of an earlier step until it runs again.
+TEST_F(DeviceGraphs, AGraphMayGoWhileAnotherOneIsRecorded) {
+  auto former = record([&] { x.add_(1); });
+  const auto graph = record([&] {
+    x.add_(1);
+    former.reset();
+  });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+TEST_F(DeviceGraphs, GraphsOfInferenceModeDoNotSpoilThoseAfter) {
+  RecordedDraw draw;
+  std::unique_ptr<DeviceGraph> first;
+  {
+    const c10::InferenceMode inference;
+    first = record([&] { x * 2; });
+    RecordedDraw inferred;
+    const auto second = record(std::ref(inferred), {inferred.generator});
+    second->replay();
+  }
+  const auto graph = record(std::ref(draw), {draw.generator});
+  graph->replay();
+  EXPECT_EQ(on_host(draw.drawn).numel(), 100);
+}
+
+TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
+  at::Tensor y;
+  const auto graph = record([&] { y = x * 2; });
+  const testing::OtherStreamsScope others;
+  const at::Tensor z = torch::full({4}, 3.f, x.options());
+  x.copy_(z);
+  graph->replay();
+  EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
+}
+
+// LibTorch's allocator forgets what is noted, by any thread, while a graph is recorded.
+TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
+  constexpr int64_t kSize = int64_t{1} << 22;
+  testing::slow_work(device());  // measures its time, which waits
+  on_host(x);
+  const c10::Stream here = current_stream(device());
+  const c10::Stream other =
+      c10::impl::VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+  at::Tensor out;
+  std::thread user;
+  std::promise<void> noted;
+  const auto use = [&] {
+    const torch::NoGradGuard no_grad_here;
+    at::Tensor t = torch::full({kSize}, 1.f, x.options());
+    {
+      follow(other, here);
+      const StreamScope scope(other);
+      testing::slow_work(device());
+      out = t.clone();
+    }
+    use_on(t, other);
+    t.reset();
+    noted.set_value();
+  };
+  (void)record([&] {
+    user = std::thread(use);
+    // It may have to wait for the end of the recording.
+    (void)noted.get_future().wait_for(std::chrono::milliseconds(500));
+  });
+  user.join();
+  const at::Tensor next = torch::full({kSize}, 7.f, x.options());
+  follow(here, other);
+  EXPECT_THAT(on_host(out), EqualsBitwise(torch::full({kSize}, 1.f)));
+  EXPECT_THAT(on_host(next), EqualsBitwise(torch::full({kSize}, 7.f)));
+}
+
+// A recording is given no memory by whoever else has some; it fails, and nothing else does.
+TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
+  constexpr int64_t kTooMuch = int64_t{1} << 46;
+  const at::Tensor kept = torch::full({1000}, 3.f, x.options());
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_THROW(record([&] {
+                   const at::Tensor y = x + 1;
+                   (void)at::empty({kTooMuch}, x.options().dtype(at::kByte));
+                   x.add_(y);
+                 }),
+                 c10::OutOfMemoryError);
+    EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + round));
+    EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+    const auto graph = record([&] { x.add_(1); });
+    graph->replay();
+    EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1 + round));
+  }
+  EXPECT_THAT(on_host(kept), EqualsBitwise(torch::full({1000}, 3.f)));
+}
+
+#if GPIPE_TORCH_HAS_CUDA
+// A share that is used up but for what lies free in another shape: that cannot be given back while
+// something is recorded, and can before the second attempt.
+TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
+  if (!device().is_cuda()) GTEST_SKIP() << "of CUDA's allocator";
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto bytes = x.options().dtype(at::kByte);
+  const c10::DeviceIndex index = device().index();
+  on_host(x);
+  allocator::emptyCache();
+  const auto reserved = [&] { return allocator::getDeviceStats(index).reserved_bytes[0].current; };
+  const int64_t before = reserved();
+  const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
+  allocator::setMemoryFraction(static_cast<double>(before + 400 * kMiB) / total, index);
+  // Six blocks of 50 MiB, which are one of 300 MiB to nobody.
+  {
+    std::vector<at::Tensor> blocks;
+    for (int k = 0; k < 6; ++k) blocks.push_back(at::empty({50 * kMiB}, bytes));
+  }
+  int64_t attempts = 0;
+  at::Tensor y;
+  std::unique_ptr<DeviceGraph> graph;
+  const auto recording = [&](int64_t size) {
+    graph.reset();
+    graph = record([&] {
+      ++attempts;
+      y = at::empty({size}, bytes);
+      y.fill_(5);
+    });
+  };
+  EXPECT_NO_THROW(record_with_all_memory(*graphs, [&] { recording(300 * kMiB); }));
+  EXPECT_EQ(attempts, 2);
+  graph->replay();
+  EXPECT_EQ(on_host(y.narrow(0, 300 * kMiB - 1, 1)).item<uint8_t>(), 5);
+  y.reset();
+  graph.reset();
+  attempts = 0;
+  EXPECT_THROW(record_with_all_memory(*graphs, [&] { recording(500 * kMiB); }),
+               c10::OutOfMemoryError);
+  EXPECT_EQ(attempts, 2);
+  allocator::setMemoryFraction(1.0, index);
+  EXPECT_NO_THROW(recording(500 * kMiB));
+}
+#endif
+
+// As StageGraphs uses it: a generator for each draw, seeded before each replay.
+TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
+  RecordedDraw draw;
+  const auto graph = record(std::ref(draw), {draw.generator});
+  for (const uint64_t seed : {5, 6, 5}) {
+    {
+      std::lock_guard<std::mutex> lock(draw.generator.mutex());
+      draw.generator.set_current_seed(seed);
+    }
+    graph->replay();
+    EXPECT_THAT(on_host(draw.drawn), EqualsBitwise(drawn_with(seed)));
+  }
+}
+
+TEST_F(DeviceGraphs, WithoutASeedADrawGoesOn) {
+  RecordedDraw draw;
+  const auto graph = record(std::ref(draw), {draw.generator});
+  graph->replay();
+  const at::Tensor first = on_host(draw.drawn);
+  graph->replay();
+  EXPECT_FALSE(torch::equal(first, on_host(draw.drawn)));
+}
+
+TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {
+  EXPECT_THROW(record([&] {
+                 x.add_(1);
+                 throw std::runtime_error("a layer's");
+               }),
+               std::runtime_error);
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat)));
+  // Draws from the default generator, which LibTorch registers with each graph.
+  EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+  const auto graph = record([&] { x.add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+// The last resort: StageGraphs refuses what waits before it is launched.
+TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
+  const testing::HostWaitsAllowed waits;
+  EXPECT_ANY_THROW(record([&] { x.sum().item<float>(); }));
+  EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
+  const auto graph = record([&] { x.add_(1); });
+  graph->replay();
+  EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+TEST(GraphDevice, TheHostHasNone) { EXPECT_EQ(graph_device(c10::kCPU), nullptr); }
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,40 @@
+// Graph memory: tensors at fixed addresses, which graphs of kernels read and write again and again.
+#ifndef GPIPE_INTERNAL_GRAPHS_GRAPH_MEMORY_H_
+#define GPIPE_INTERNAL_GRAPHS_GRAPH_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace gpipe::internal {
+
+// What kernels may depend on besides values: shape, strides and dtype, and where in a cache line
+// the tensor begins, because kernels add up what comes before the next line in another way. Two
+// tensors are alike if they add the same.
+using LayoutKey = std::vector<int64_t>;
+void add_layout(LayoutKey& key, const at::Tensor& tensor);
+void add_place(LayoutKey& key, const at::Tensor& tensor);
+
+// Whether memory of the tensor's layout can be filled with another tensor's values: it is dense, or
+// repeats the elements of a dense tensor.
+bool can_be_filled(const at::Tensor& tensor);
+
+// Memory with the layout of the tensor, which can be filled. Its values are anything.
+at::Tensor memory_like(const at::Tensor& tensor);
+void fill_memory(const at::Tensor& memory, const at::Tensor& values);
+
+// The tensor in memory of its own, in the same layout.
+at::Tensor copy_out(const at::Tensor& tensor);
+
+// Over the same memory, with a version counter of its own: what autograd has saved does not count
+// as changed when it is filled. Undefined stays undefined; so below.
+at::Tensor alias_to_fill(const at::Tensor& tensor);
+
+// Over the same memory, which it does not keep: the memory is its pool's, and stays where it is as
+// long as the pool lives, but graphs that are recorded later may use it, too.
+at::Tensor unowned_alias(const at::Tensor& tensor);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_GRAPHS_GRAPH_MEMORY_H_

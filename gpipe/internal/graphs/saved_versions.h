@@ -1,0 +1,56 @@
+// SavedVersions: the version counters of parameters as a recorded backward expects them.
+#ifndef GPIPE_INTERNAL_GRAPHS_SAVED_VERSIONS_H_
+#define GPIPE_INTERNAL_GRAPHS_SAVED_VERSIONS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+
+inline std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> versions;
+  versions.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) versions.push_back(version_of(tensor));
+  return versions;
+}
+
+// While it lives, the tensors have the version counters that autograd has saved with them, when the
+// forward was recorded: an optimizer has changed parameters since, and the cell's forward, a
+// replay, saw the new values, which autograd cannot know. What was changed since that forward still
+// counts.
+//
+// Requirements: nobody else looks at the counters; `tensors` outlives it.
+class SavedVersionsScope {
+ public:
+  SavedVersionsScope(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& saved,
+                     const std::vector<int64_t>& in_forward)
+      : tensors_(tensors), now_(versions_of(tensors)) {
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      set(tensors[k], saved[k] + now_[k] - in_forward[k]);
+    }
+  }
+  ~SavedVersionsScope() {
+    for (size_t k = 0; k < tensors_.size(); ++k) set(tensors_[k], now_[k]);
+  }
+  SavedVersionsScope(const SavedVersionsScope&) = delete;
+  SavedVersionsScope& operator=(const SavedVersionsScope&) = delete;
+
+ private:
+  static void set(const at::Tensor& tensor, int64_t version) {
+    if (tensor.is_inference()) return;
+    c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
+    counter.set_version(version);
+  }
+
+  const std::vector<at::Tensor>& tensors_;
+  const std::vector<int64_t> now_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_GRAPHS_SAVED_VERSIONS_H_

@@ -1,0 +1,696 @@
+#include "gpipe/internal/graphs/stage_graphs.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/internal/backward/node_kinds.h"
+#include "gpipe/internal/graphs/capture_watch.h"
+#include "gpipe/internal/graphs/graph_leaves.h"
+#include "gpipe/internal/graphs/graph_log.h"
+#include "gpipe/internal/graphs/graph_memory.h"
+#include "gpipe/internal/graphs/replay_node.h"
+#include "gpipe/internal/graphs/saved_versions.h"
+#include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/transfer.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using Key = LayoutKey;
+
+// Of one slot. Which gradients arrive, and in which layout, hardly ever changes.
+constexpr size_t kMostBackwards = 4;
+
+// While it lives, draws take the recorder's generators.
+class RecordDrawsScope {
+ public:
+  RecordDrawsScope(RandomStreams& draws, DrawRecorder& recorder) : draws_(draws) {
+    draws_.record(&recorder);
+  }
+  ~RecordDrawsScope() { draws_.record(nullptr); }
+  RecordDrawsScope(const RecordDrawsScope&) = delete;
+  RecordDrawsScope& operator=(const RecordDrawsScope&) = delete;
+
+ private:
+  RandomStreams& draws_;
+};
+
+// An exception's message, without LibTorch's backtrace.
+std::string message_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
+}
+
+}  // namespace
+
+struct StageGraphs::BackwardGraph {
+  Key layout;               // of the gradients that it takes
+  variable_list gradients;  // where it takes them; undefined: none
+  variable_list results;    // where it leaves its own; not owned
+  std::unique_ptr<DeviceGraph> graph;
+};
+
+// An output of a cell, once, even if it leaves by several ports.
+struct StageGraphs::Output {
+  size_t port;
+  size_t item;
+  at::Tensor tensor;  // where the graph leaves it
+  bool needs_grad;
+};
+
+// The graphs of one cell at a time: a forward, and a backward for what the forward has left in the
+// slot's memory.
+struct StageGraphs::Slot {
+  std::atomic<bool> busy{false};  // a cell's backward may still come
+  Key places;  // of the inputs in cache lines: the micro-batches of one input may differ
+  std::vector<Packet> inputs;  // where the forward takes its inputs; a tensor that comes twice
+                               // is one tensor
+  std::vector<std::vector<at::Tensor>> fill;  // aliases of the inputs; undefined: nothing to copy
+  DrawRecorder draws;
+  std::shared_ptr<GraphPool> pool;
+  std::unique_ptr<DeviceGraph> forward;
+  LayersResult recorded;  // autograd's graph of it, with what it has saved
+  std::vector<Output> outputs;
+  std::vector<ValueKind> kinds;                            // [port]
+  std::vector<std::vector<int>> output_numbers;            // [port][item] in outputs; -1: undefined
+  std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
+  std::vector<Edge> leaves;                                // their accumulators
+  std::vector<at::Tensor> tensors;                         // of the stage, and...
+  size_t parameters = 0;                                   // (the first ones)
+  std::vector<int64_t> versions;                           // ... as of the recording...
+  std::vector<int64_t> versions_in_forward;                // ... and of the cell's forward
+  std::vector<bool> counters;                              // of batches, in batch norms
+  bool has_backward = false;
+  std::vector<std::unique_ptr<BackwardGraph>> backwards;
+};
+
+// Cells of one kind: shape, mode, and whatever else changes which kernels run.
+struct StageGraphs::Entry {
+  Key kind;
+  int64_t last_used = 0;
+  int64_t first_run = 0;  // of the pipeline
+  int64_t plain_runs = 0;
+  int64_t draws = 0;
+  bool has_loss = false;
+  std::vector<std::shared_ptr<Slot>> slots;
+};
+
+StageGraphs::StageGraphs(int64_t stage, c10::Device device)
+    : stage_(stage), device_(device), graphs_(graph_device(device.type())) {
+  if (graphs_ == nullptr) give_up("there are none on " + device.str());
+}
+
+StageGraphs::~StageGraphs() = default;
+
+void StageGraphs::give_up(const std::string& reason) {
+  if (!usable()) return;
+  use_.reason = reason;
+  entries_.clear();
+  scratch_.reset();
+  log_without_graphs(stage_, reason);
+}
+
+void StageGraphs::begin_run(const std::vector<Layer>& layers) {
+  if (!usable()) return;
+  ++runs_;
+  Key state;
+  std::vector<at::Tensor> tensors;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    state.push_back(reinterpret_cast<intptr_t>(tensor.unsafeGetTensorImpl()));
+    const c10::StorageImpl* storage = storage_of(tensor);
+    state.push_back(storage == nullptr ? 0 : reinterpret_cast<intptr_t>(tensor.const_data_ptr()));
+    state.push_back(tensor.requires_grad() ? 1 : 0);
+    // The same memory may be seen in another way (set_data, t_).
+    add_layout(state, tensor);
+    tensors.push_back(tensor);
+  };
+  for (const Layer& layer : layers) {
+    const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
+    for (const auto& part : module->modules()) {
+      state.push_back(reinterpret_cast<intptr_t>(part.get()));
+      state.push_back(part->is_training() ? 1 : 0);
+    }
+    for (const at::Tensor& tensor : module->parameters()) add(tensor);
+  }
+  const size_t parameters = tensors.size();
+  for (const Layer& layer : layers) {
+    for (const at::Tensor& tensor : layer.module.ptr()->buffers()) add(tensor);
+  }
+  if (state == state_) return;
+  state_ = std::move(state);
+  parameters_ = parameters;
+  tensors_ = std::move(tensors);
+  entries_.clear();
+}
+
+StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vector<Packet>& inputs,
+                                           bool has_loss, Key& places) {
+  const at::Context& context = at::globalContext();
+  Key kind = {is_checkpointing(),
+              is_recomputing(),
+              run.plan.record,
+              has_loss,
+              c10::InferenceMode::is_enabled(),
+              at::autocast::is_autocast_enabled(device_.type()),
+              static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
+              context.deterministicAlgorithms(),
+              context.userEnabledCuDNN(),
+              context.benchmarkCuDNN(),
+              context.deterministicCuDNN()};
+  c10::SmallVector<const c10::TensorImpl*, 4> known;
+  for (const Packet& packet : inputs) {
+    kind.push_back(static_cast<int64_t>(packet.kind));
+    kind.push_back(static_cast<int64_t>(packet.items.size()));
+    for (const Item& item : packet.items) {
+      const at::Tensor& tensor = item.tensor;
+      if (tensor.defined() && (tensor.device() != device_ || !can_be_filled(tensor))) {
+        give_up("an input is not a dense tensor on " + device_.str());
+        return nullptr;
+      }
+      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      kind.push_back(std::find(known.begin(), known.end(), impl) - known.begin());
+      known.push_back(impl);
+      kind.push_back(item.needs_grad);
+      kind.push_back(item.read_only);
+      kind.push_back(item.shared);
+      add_layout(kind, tensor);
+      add_place(places, tensor);
+    }
+  }
+  ++clock_;
+  for (const auto& entry : entries_) {
+    if (entry->kind != kind) continue;
+    entry->last_used = clock_;
+    return entry.get();
+  }
+  if (entries_.size() == kMostKinds) {
+    if (++drops_ > kMostDrops) {
+      give_up("the shapes of its inputs change too often");
+      return nullptr;
+    }
+    entries_.erase(
+        std::min_element(entries_.begin(), entries_.end(),
+                         [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
+  }
+  entries_.push_back(std::make_unique<Entry>());
+  Entry& made = *entries_.back();
+  made.kind = std::move(kind);
+  made.last_used = clock_;
+  made.first_run = runs_;
+  made.has_loss = has_loss;
+  return &made;
+}
+
+LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
+                              std::vector<Packet>& inputs, bool keep_inputs, bool has_loss,
+                              const Layers& layers) {
+  const auto run_plainly = [&] {
+    LayersResult result = layers.run(inputs, keep_inputs);
+    if (run.plan.record) layers.add_outputs(result);
+    return result;
+  };
+  // In anomaly mode each node is to be seen. Where forwards are out of order, the updates of
+  // running statistics are.
+  const bool updates_later = !run.forwards_ascend[stage_] && tensors_.size() > parameters_;
+  if (!usable() || updates_later || torch::autograd::AnomalyMode::is_enabled()) {
+    return run_plainly();
+  }
+  Key places;
+  Entry* const entry = entry_for(run, inputs, has_loss, places);
+  if (entry == nullptr) return run_plainly();
+  std::shared_ptr<Slot> slot;
+  for (const std::shared_ptr<Slot>& one : entry->slots) {
+    const bool fits = !one->busy.load(std::memory_order_acquire) && one->places == places;
+    if (!fits) continue;
+    slot = one;
+    break;
+  }
+  if (slot == nullptr && (entry->plain_runs < kPlainRuns || entry->first_run == runs_)) {
+    const int64_t before = layers.draws.draws();
+    LayersResult result = run_plainly();
+    entry->draws = layers.draws.draws() - before;
+    ++entry->plain_runs;
+    return result;
+  }
+  if (slot != nullptr) check_leaves(run, *slot);
+  if (!usable()) return run_plainly();
+  if (slot == nullptr) slot = record(run, *entry, places, inputs, layers);
+  if (slot == nullptr) return run_plainly();
+  return replay(run, micro_batch, inputs, keep_inputs, slot, layers);
+}
+
+// What may have changed since the recording without the stage's own parameters.
+void StageGraphs::check_leaves(const RunContext& run, const Slot& slot) {
+  for (const Edge& edge : slot.leaves) {
+    if (has_hooks(*edge.function)) return give_up("a parameter has a hook");
+    const auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*edge.function).variable;
+    const ModelState::Parameter* parameter = run.plan.model.find(leaf);
+    if (parameter != nullptr && parameter->stages.size() > 1) {
+      return give_up("other stages use the parameter '" + parameter->name + "', too");
+    }
+  }
+}
+
+void StageGraphs::use_current_stream() {
+  const c10::Stream here = current_stream(device_);
+  if (stream_ && *stream_ != here) {
+    follow(here, *stream_);
+    for (const auto& entry : entries_) {
+      for (const std::shared_ptr<Slot>& slot : entry->slots) {
+        for (const auto& port : slot->fill) {
+          for (const at::Tensor& tensor : port) {
+            if (tensor.defined()) use_on(tensor, here);
+          }
+        }
+        for (const auto& backward : slot->backwards) {
+          for (const at::Tensor& tensor : backward->gradients) {
+            if (tensor.defined()) use_on(tensor, here);
+          }
+        }
+      }
+    }
+  }
+  stream_ = here;
+}
+
+const c10::Stream& StageGraphs::side_stream() {
+  // Not one on which anybody computes: that would be recorded, too. Streams for copies are from the
+  // pool of usual priority.
+  while (!side_stream_ || *side_stream_ == current_stream(device_)) {
+    side_stream_ = c10::impl::VirtualGuardImpl(device_.type())
+                       .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+  }
+  const StreamScope scope(*side_stream_);
+  graphs_->prepare_stream();
+  return *side_stream_;
+}
+
+const std::shared_ptr<GraphPool>& StageGraphs::scratch() {
+  if (scratch_ == nullptr) scratch_ = graphs_->make_pool(device_);
+  return scratch_;
+}
+
+std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, Entry& entry,
+                                                       const Key& places,
+                                                       const std::vector<Packet>& inputs,
+                                                       const Layers& layers) {
+  std::shared_ptr<Slot> slot;
+  std::string place;
+  try {
+    record_with_all_memory(
+        *graphs_, [&] { slot = record_forward(run, entry, places, inputs, layers, place); });
+  } catch (const std::exception& error) {
+    give_up(place + " cannot be recorded: " + message_of(error));
+    return nullptr;
+  } catch (...) {
+    give_up(place + " cannot be recorded: it threw something else than an exception");
+    return nullptr;
+  }
+  ++use_.recorded;
+  entry.slots.push_back(slot);
+  return slot;
+}
+
+std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext& run,
+                                                               const Entry& entry, Key places,
+                                                               const std::vector<Packet>& inputs,
+                                                               const Layers& layers,
+                                                               std::string& place) {
+  auto slot = std::make_shared<Slot>();
+  slot->places = std::move(places);
+  slot->has_backward = run.plan.record && !is_checkpointing();
+  place = "it";
+  // What the log of updates takes must be known after each micro-batch.
+  TORCH_CHECK(!run.plan.defer_batch_norm ||
+                  std::none_of(tensors_.begin(), tensors_.end(),
+                               [&](const at::Tensor& t) { return run.tracked.counter(t); }),
+              "batch norms are deferred");
+  for (const at::Tensor& tensor : tensors_) {
+    TORCH_CHECK(!run.tracked.is_shared(tensor), "several stages share running statistics");
+    TORCH_CHECK(tensor.device() == device_, "a parameter or buffer is on ", tensor.device());
+  }
+  use_current_stream();
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
+  std::vector<at::Tensor> of_stage = tensors_;
+  // The accumulators of the parameters belong to the stream on which they are made, and live as
+  // long as a graph of autograd leads to them. Of a stream of their own, each backward would be
+  // ordered with it by events, and .grad would lie in its memory.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  for (size_t k = 0; run.plan.record && k < parameters_; ++k) {
+    const at::Tensor& parameter = tensors_[k];
+    if (parameter.requires_grad() && parameter.is_leaf()) {
+      accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter));
+    }
+  }
+  slot->inputs = inputs;
+  for (Packet& packet : slot->inputs) {
+    packet.ready.clear();
+    slot->fill.emplace_back();
+    for (Item& item : packet.items) {
+      slot->fill.back().emplace_back();
+      if (!item.tensor.defined()) continue;
+      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
+      const auto twin = std::find_if(known.begin(), known.end(),
+                                     [&](const auto& entry) { return entry.first == impl; });
+      if (twin != known.end()) {
+        item.tensor = twin->second;
+      } else {
+        item.tensor = memory_like(item.tensor);
+        known.emplace_back(impl, item.tensor);
+        slot->fill.back().back() = alias_to_fill(item.tensor);
+      }
+      item.version = version_of(item.tensor);
+      of_stage.push_back(item.tensor);
+    }
+  }
+  for (int64_t k = 0; k < entry.draws; ++k) {
+    slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
+  }
+  // What a checkpointed forward leaves is copied at once, and nothing else is needed of it.
+  slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
+  slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
+  const std::vector<int64_t> before = versions_of(tensors_);
+  record_graph(*slot->forward, side_stream(), [&] {
+    const CaptureWatch watch(device_, of_stage);
+    const RecordDrawsScope draws(layers.draws, slot->draws);
+    std::vector<Packet> packets = slot->inputs;
+    try {
+      slot->recorded = layers.run(packets, /*keep_inputs=*/false);
+    } catch (...) {
+      place = layers.current();
+      throw;
+    }
+    if (run.plan.record) layers.add_outputs(slot->recorded);
+    watch.check();
+  });
+  for (const at::Tensor& tensor : tensors_) {
+    slot->counters.push_back(static_cast<bool>(run.tracked.counter(tensor)));
+  }
+  check_unchanged(*slot, before);
+  slot->tensors = tensors_;
+  slot->parameters = parameters_;
+  slot->versions = versions_of(tensors_);
+  examine(run, entry, *slot);
+  return slot;
+}
+
+// A replay changes what the layers change in place, but nobody sees it by a version counter.
+void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const {
+  for (size_t k = 0; k < tensors_.size(); ++k) {
+    if (slot.counters[k]) continue;  // no backward needs it
+    TORCH_CHECK(version_of(tensors_[k]) == before[k], "it changes a ",
+                k < parameters_ ? "parameter" : "buffer", " in place");
+  }
+  if (stage_ != 0) return;
+  for (const Packet& packet : slot.inputs) {
+    for (const Item& item : packet.items) {
+      TORCH_CHECK(!item.tensor.defined() || version_of(item.tensor) == item.version,
+                  "it changes the caller's input in place");
+    }
+  }
+}
+
+void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot) const {
+  c10::SmallVector<const c10::TensorImpl*, 4> known;
+  for (size_t k = 0; k < slot.recorded.outputs.size(); ++k) {
+    slot.output_numbers.emplace_back();
+    slot.kinds.push_back(slot.recorded.outputs[k].kind);
+    const std::vector<at::Tensor>& tensors = slot.recorded.outputs[k].tensors;
+    for (size_t n = 0; n < tensors.size(); ++n) {
+      const at::Tensor& tensor = tensors[n];
+      if (!tensor.defined()) {
+        slot.output_numbers.back().push_back(-1);
+        continue;
+      }
+      TORCH_CHECK(tensor.device() == device_ && tensor.layout() == c10::kStrided &&
+                      !tensor.is_conj() && !tensor.is_neg(),
+                  "an output is not a dense tensor on ", device_);
+      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      const auto twin = std::find(known.begin(), known.end(), impl);
+      slot.output_numbers.back().push_back(static_cast<int>(twin - known.begin()));
+      if (twin != known.end()) continue;
+      // Whoever changes one of them in place changes the other one, but not its copy.
+      const auto overlapping = [&](const Output& output) {
+        return storage_of(output.tensor) == storage_of(tensor);
+      };
+      TORCH_CHECK(std::none_of(slot.outputs.begin(), slot.outputs.end(), overlapping),
+                  "two outputs share memory");
+      known.push_back(impl);
+      slot.outputs.push_back(
+          {k, n, detached_alias(tensor), run.plan.record && tensor.requires_grad()});
+    }
+  }
+  for (size_t k = 0; k < slot.inputs.size(); ++k) {
+    for (size_t n = 0; n < slot.inputs[k].items.size(); ++n) {
+      const bool wanted = run.plan.record && slot.inputs[k].items[n].needs_grad;
+      // Of a tensor that comes twice, the first one has the gradient.
+      if (wanted && slot.fill[k][n].defined()) slot.input_gradients.emplace_back(k, n);
+    }
+  }
+  if (!run.plan.record) {
+    slot.recorded = LayersResult{std::move(slot.recorded.outputs), {}, {}, {}};
+    return;
+  }
+  std::vector<Edge> roots;
+  for (const Value& value : slot.recorded.outputs) {
+    for (const at::Tensor& tensor : value.tensors) {
+      if (tensor.defined() && tensor.requires_grad()) {
+        roots.push_back(torch::autograd::impl::gradient_edge(tensor));
+      }
+    }
+  }
+  const GraphLeaves found = leaves_of(roots, slot.recorded.graph.own_nodes());
+  TORCH_CHECK(found.reason.empty(), found.reason);
+  for (const GraphLeaves::Leaf& leaf : found.leaves) {
+    const ModelState::Parameter* parameter = run.plan.model.find(leaf.tensor);
+    TORCH_CHECK(parameter != nullptr, "it uses a leaf that no layer has registered");
+    TORCH_CHECK(parameter->stages.size() == 1, "other stages use the parameter '", parameter->name,
+                "', too");
+    // The sum would begin with the loss's own term, and have its parentheses elsewhere.
+    TORCH_CHECK(!entry.has_loss || leaf.uses == 1, "the parameter '", parameter->name,
+                "' is used several times in the stage that computes the loss");
+    slot.leaves.push_back(leaf.accumulator);
+  }
+  slot.recorded.outputs.clear();
+  if (!slot.has_backward) slot.recorded.graph = CellGraph();
+}
+
+LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
+                                 std::vector<Packet>& inputs, bool keep_inputs,
+                                 const std::shared_ptr<Slot>& slot, const Layers& layers) {
+  LayersResult result;
+  edge_list edges;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    for (size_t n = 0; n < inputs[k].items.size(); ++n) {
+      const Item& item = inputs[k].items[n];
+      const at::Tensor alias = detached_alias(item.tensor);
+      const bool wanted = run.plan.record && item.needs_grad && slot->fill[k][n].defined();
+      result.graph.inputs().add(k, alias, wanted);
+      if (wanted) edges.push_back(torch::autograd::impl::gradient_edge(alias));
+    }
+  }
+  edges.insert(edges.end(), slot->leaves.begin(), slot->leaves.end());
+
+  use_current_stream();
+  slot->versions_in_forward = versions_of(slot->tensors);
+  {
+    c10::NoGradGuard no_grad;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      for (size_t n = 0; n < inputs[k].items.size(); ++n) {
+        if (slot->fill[k][n].defined()) fill_memory(slot->fill[k][n], inputs[k].items[n].tensor);
+      }
+    }
+    for (size_t d = 0; d < slot->draws.draws.size(); ++d) {
+      at::Generator& generator = slot->draws.generators[d];
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_current_seed(
+          RandomStreams::seed_of_draw(run.plan.step_seed, micro_batch, slot->draws.draws[d]));
+    }
+    try {
+      slot->forward->replay();
+    } catch (const std::exception& error) {
+      give_up("a replay failed: " + message_of(error));
+      throw;
+    }
+    ++use_.replayed;
+  }
+  if (!keep_inputs) {
+    for (Packet& packet : inputs) {
+      for (Item& item : packet.items) item.tensor = at::Tensor();
+    }
+  }
+
+  std::vector<at::Tensor> outputs;
+  {
+    c10::NoGradGuard no_grad;
+    for (const Output& output : slot->outputs) outputs.push_back(copy_out(output.tensor));
+  }
+  result.graph.begin();
+  const bool any_grad = std::any_of(slot->outputs.begin(), slot->outputs.end(),
+                                    [](const Output& output) { return output.needs_grad; });
+  if (run.plan.record && any_grad) {
+    slot->busy.store(true, std::memory_order_relaxed);
+    // The slot is free again when the node is gone, with the cell's graph.
+    std::shared_ptr<Slot> lease(
+        slot.get(), [slot](Slot* held) { held->busy.store(false, std::memory_order_release); });
+    auto node = std::make_shared<ReplayNode>(
+        std::move(edges),
+        [self = shared_from_this(), lease = std::move(lease)](variable_list gradients) {
+          return self->backward(*lease, std::move(gradients));
+        });
+    for (size_t u = 0; u < outputs.size(); ++u) {
+      if (slot->outputs[u].needs_grad) torch::autograd::set_history(outputs[u], node);
+    }
+  }
+  result.graph.end_layers_as_one(layers.count);
+  for (size_t k = 0; k < slot->output_numbers.size(); ++k) {
+    Value value{slot->kinds[k], {}};
+    for (const int number : slot->output_numbers[k]) {
+      value.tensors.push_back(number < 0 ? at::Tensor() : outputs[static_cast<size_t>(number)]);
+    }
+    result.outputs.push_back(std::move(value));
+  }
+  if (run.plan.record) layers.add_outputs(result);
+  return result;
+}
+
+StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
+                                                     const variable_list& gradients) const {
+  const SavedVersionsScope versions(slot.tensors, slot.versions, slot.versions_in_forward);
+  std::vector<Packet> packets(slot.output_numbers.size());
+  for (size_t k = 0; k < packets.size(); ++k)
+    packets[k].items.resize(slot.output_numbers[k].size());
+  size_t next = 0;
+  for (const Output& output : slot.outputs) {
+    if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
+  }
+  std::vector<at::Tensor> sums(slot.leaves.size());
+  GraphTask task;
+  task.keep = true;
+  task.sum_of = [&](const std::shared_ptr<torch::autograd::Node>& accumulator, const at::Tensor&) {
+    const auto place = std::find_if(slot.leaves.begin(), slot.leaves.end(),
+                                    [&](const Edge& edge) { return edge.function == accumulator; });
+    TORCH_INTERNAL_ASSERT(place != slot.leaves.end());
+    return &sums[place - slot.leaves.begin()];
+  };
+  int64_t layer = -1;
+  std::vector<Packet> of_inputs =
+      slot.recorded.graph.backward(std::move(packets), Roots(), std::move(task), layer);
+  variable_list results;
+  for (const auto& [port, item] : slot.input_gradients) {
+    results.push_back(of_inputs.empty() ? at::Tensor()
+                                        : std::move(of_inputs[port].items[item].tensor));
+  }
+  for (at::Tensor& sum : sums) results.push_back(std::move(sum));
+  return results;
+}
+
+StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
+                                                         const variable_list& gradients) {
+  std::unique_ptr<BackwardGraph> made;
+  try {
+    record_with_all_memory(*graphs_, [&] { made = recorded_backward(slot, gradients); });
+  } catch (const std::exception& error) {
+    give_up("its backward cannot be recorded: " + message_of(error));
+    return nullptr;
+  } catch (...) {
+    give_up("its backward cannot be recorded: it threw something else than an exception");
+    return nullptr;
+  }
+  ++use_.recorded;
+  slot.backwards.push_back(std::move(made));
+  return slot.backwards.back().get();
+}
+
+std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
+    Slot& slot, const variable_list& gradients) {
+  auto made = std::make_unique<BackwardGraph>();
+  for (const at::Tensor& gradient : gradients) {
+    add_layout(made->layout, gradient);
+    add_place(made->layout, gradient);
+    made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
+  }
+  made->graph = graphs_->make_graph(device_, scratch(), {});
+  // They are freed after the recording, so that nothing in it may take their memory.
+  variable_list results;
+  record_graph(*made->graph, side_stream(), [&] {
+    const CaptureWatch watch;
+    results = run_backward(slot, made->gradients);
+  });
+  for (const at::Tensor& result : results) {
+    TORCH_CHECK(
+        !result.defined() || (result.layout() == c10::kStrided && result.device() == device_),
+        "a gradient is not a dense tensor on ", device_);
+    made->results.push_back(unowned_alias(result));
+  }
+  return made;
+}
+
+StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {
+  c10::NoGradGuard no_grad;
+  use_current_stream();
+  // A forward that is not replayed counts, too.
+  for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
+    if (slot.counters[k]) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
+  }
+  // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
+  const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
+  bool records = usable() && unchanged && slot.backwards.size() < kMostBackwards;
+  Key layout;
+  for (const at::Tensor& gradient : gradients) {
+    records = records && (!gradient.defined() || can_be_filled(gradient));
+    add_layout(layout, gradient);
+    add_place(layout, gradient);
+  }
+  BackwardGraph* graph = nullptr;
+  for (const auto& one : slot.backwards) {
+    if (unchanged && one->layout == layout) graph = one.get();
+  }
+  if (graph == nullptr && records) graph = record_backward(slot, gradients);
+  if (graph == nullptr) {
+    variable_list results = run_backward(slot, gradients);
+    for (at::Tensor& result : results) {
+      if (shares_storage(result)) result = copy_in_layout(result);
+    }
+    return results;
+  }
+  for (size_t k = 0; k < gradients.size(); ++k) {
+    if (gradients[k].defined()) fill_memory(graph->gradients[k], gradients[k]);
+  }
+  try {
+    graph->graph->replay();
+  } catch (const std::exception& error) {
+    give_up("a replay failed: " + message_of(error));
+    throw;
+  }
+  ++use_.replayed;
+  variable_list results;
+  for (size_t k = 0; k < graph->results.size(); ++k) {
+    const at::Tensor& result = graph->results[k];
+    const size_t inputs = slot.input_gradients.size();
+    // A hook that was added since the forward may keep what it is given.
+    const bool lent = lend_ && k >= inputs && !has_hooks(*slot.leaves[k - inputs].function);
+    results.push_back(!result.defined() || lent ? detached_alias(result) : copy_out(result));
+  }
+  return results;
+}
+
+}  // namespace gpipe::internal

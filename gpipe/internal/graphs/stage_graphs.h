@@ -1,0 +1,135 @@
+// StageGraphs: the graphs of kernels of one stage: when they are recorded, and what a replay takes
+// and gives.
+//
+// A replayed cell looks to everybody else like any other: its graph of autograd has a single node
+// (ReplayNode), which replays the backward. docs/design/graphs.md says why it is as it is.
+#ifndef GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_H_
+#define GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/boundary/layers_result.h"
+#include "gpipe/internal/cell/run_context.h"
+#include "gpipe/internal/graphs/device_graph.h"
+#include "gpipe/internal/graphs/graph_memory.h"
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/options.h"
+
+namespace gpipe::internal {
+
+// Guarantees: results are bitwise those of Layers::run. What cannot be recorded runs as without
+// graphs, from the first failure on, and the reason is logged once.
+//
+// Thread-safety: none, except that the nodes that run() leaves may be destroyed on any thread.
+class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
+ public:
+  // How Stage runs its layers.
+  struct Layers {
+    size_t count;
+    RandomStreams& draws;
+    // Consumes the inputs unless it is to keep them (see Stage).
+    std::function<LayersResult(std::vector<Packet>& inputs, bool keep_inputs)> run;
+    std::function<void(LayersResult& result)> add_outputs;  // to its graph
+    std::function<std::string()> current;                   // "layer 5 ('relu')"
+  };
+
+  StageGraphs(int64_t stage, c10::Device device);
+  ~StageGraphs();
+
+  // Called before the first cell of a run. What was recorded with other parameters, buffers or
+  // modes is dropped.
+  void begin_run(const std::vector<Layer>& layers);
+  // Called before each backward. `accumulates`: gradients of leaves go into their .grad at once, so
+  // they may be lent.
+  void begin_backward(bool accumulates) { lend_ = accumulates; }
+
+  // Runs the layers of a cell, plainly or as a replay. The outputs are listed in the result's
+  // graph. `has_loss`: a loss will be joined to it. Throws what Layers::run throws, and what a
+  // replay throws.
+  LayersResult run(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                   bool keep_inputs, bool has_loss, const Layers& layers);
+
+  const GraphUse& use() const { return use_; }
+
+  // A shape runs so often without graphs, and in an earlier run of the pipeline, before it is
+  // recorded: LibTorch chooses algorithms and makes work spaces then, also those of backwards, and
+  // random numbers are counted.
+  static constexpr int64_t kPlainRuns = 3;
+  // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
+  static constexpr size_t kMostKinds = 8;
+  // ... and after so many drops shapes change too much for graphs.
+  static constexpr int64_t kMostDrops = 32;
+
+ private:
+  using variable_list = torch::autograd::variable_list;
+  struct Slot;
+  struct Entry;
+  struct BackwardGraph;
+  struct Output;
+
+  bool usable() const { return use_.reason.empty(); }
+  void give_up(const std::string& reason);
+
+  // Of the cell's kind; adds to `places` those of the inputs. Null: none.
+  Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss,
+                   LayoutKey& places);
+  std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, const LayoutKey& places,
+                               const std::vector<Packet>& inputs, const Layers& layers);
+  // Throws what stands in the way. `place`: what it is at.
+  std::shared_ptr<Slot> record_forward(const RunContext& run, const Entry& entry, LayoutKey places,
+                                       const std::vector<Packet>& inputs, const Layers& layers,
+                                       std::string& place);
+  // Throw c10::Error if a replay could not stand for what was recorded. `before`: the versions of
+  // the stage's tensors.
+  void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
+  void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
+  void check_leaves(const RunContext& run, const Slot& slot);
+  LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                      bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
+
+  variable_list backward(Slot& slot, variable_list gradients);
+  BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);
+  std::unique_ptr<BackwardGraph> recorded_backward(Slot& slot, const variable_list& gradients);
+  // The backward of what was recorded, launched or recorded kernel by kernel.
+  variable_list run_backward(Slot& slot, const variable_list& gradients) const;
+
+  // Everything that graphs have used so far is ordered before the current stream.
+  void use_current_stream();
+  const c10::Stream& side_stream();
+  const std::shared_ptr<GraphPool>& scratch();
+
+  const int64_t stage_;
+  const c10::Device device_;
+  GraphDevice* const graphs_;
+  GraphUse use_;
+  int64_t drops_ = 0;
+  int64_t clock_ = 0;  // for the entries
+  int64_t runs_ = 0;   // that have begun
+  bool lend_ = true;
+
+  LayoutKey state_;                  // of the layers
+  std::vector<at::Tensor> tensors_;  // their parameters, so many...
+  size_t parameters_ = 0;
+  // ... and their buffers.
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::optional<c10::Stream> stream_;  // on which graphs were used last
+  std::optional<c10::Stream> side_stream_;
+  // Memory that no replay finds again: of graphs whose results are used before the next replay.
+  std::shared_ptr<GraphPool> scratch_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_H_

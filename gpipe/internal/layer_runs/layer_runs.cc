@@ -1,0 +1,232 @@
+#include "gpipe/internal/layer_runs/layer_runs.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <string>
+#include <utility>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/internal/batch/caller_inputs.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/call/devices.h"
+#include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/run/pipeline.h"
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/value.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "skip/call.h"
+#include "skip/layout.h"
+#include "skip/tracker.h"
+#include "skip/verify.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::variable_list;
+
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) bytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+  }
+  return bytes;
+}
+
+const std::vector<int64_t>& checked(const torch::nn::Sequential& model,
+                                    const std::vector<int64_t>& pieces) {
+  TORCH_INTERNAL_ASSERT(!model->is_empty());
+  TORCH_CHECK_VALUE(!inside_pipeline(),
+                    "a model was profiled inside a layer of a pipeline, or its loss function; do "
+                    "it before");
+  skip::verify_skippables(model);
+  check_balance(pieces, model->size());
+  check_arguments(model, pieces);
+  return pieces;
+}
+
+Schedule one_worker(int64_t stages) {
+  std::vector<Action> actions;
+  for (int64_t j = 0; j < stages; ++j) {
+    actions.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
+  }
+  for (int64_t j = stages - 1; j >= 0; --j) {
+    actions.push_back({ActionKind::kBackward, static_cast<int32_t>(j), 0});
+  }
+  return Schedule::create(stages, 1, {std::move(actions)});
+}
+
+// Stands for the loss: hands on gradients that were made in the forward. No operator does that for
+// outputs on any device, meta included, without work that would have to be told from the layers'.
+class GivenGradients : public torch::autograd::Node {
+ public:
+  GivenGradients(torch::autograd::edge_list edges, variable_list gradients,
+                 std::function<void()> done)
+      : Node(std::move(edges)), gradients_(std::move(gradients)), done_(std::move(done)) {}
+
+  variable_list apply(variable_list&&) override {
+    variable_list gradients = std::move(gradients_);
+    done_();
+    return gradients;
+  }
+
+ private:
+  variable_list gradients_;
+  std::function<void()> done_;
+};
+
+}  // namespace
+
+std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
+  check_layers(model);
+  std::vector<int64_t> pieces;
+  for (auto any = model->begin(); any != model->end(); ++any) {
+    torch::nn::AnyModule layer = *any;  // the same module, but not const
+    // The first layer takes what the caller gives; check_arguments() refuses what cannot travel.
+    if (pieces.empty() || argument_kind(layer)) {
+      pieces.push_back(1);
+    } else {
+      ++pieces.back();
+    }
+  }
+  return pieces;
+}
+
+LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
+                     std::vector<int64_t> pieces)
+    : model_(model),
+      device_(device),
+      pieces_(checked(model, pieces)),
+      layout_(skip::Layout::inspect(model, pieces_)),
+      schedule_(one_worker(static_cast<int64_t>(pieces_.size()))) {
+  const WorkScope work;
+  const size_t stages = pieces_.size();
+  const std::vector<c10::Device> devices =
+      devices_for(stages, std::vector<c10::Device>(stages, device));
+  device_ = devices.front();
+
+  const auto children = model->named_children();
+  std::vector<std::vector<Layer>> parts(stages);
+  auto any = model->begin();
+  size_t index = 0;
+  for (size_t j = 0; j < stages; ++j) {
+    for (int64_t k = 0; k < pieces_[j]; ++k, ++index, ++any) {
+      parts[j].push_back({*any, children[index].key(), static_cast<int64_t>(index),
+                          skip::CallPlan(*children[index].value())});
+    }
+  }
+  input_kind_ = argument_kind(parts[0][0].module);
+  pipeline_ = std::make_shared<Pipeline>(std::move(parts), devices, layout_, cpu_threads,
+                                         /*workers=*/1);
+}
+
+LayerRuns::~LayerRuns() = default;
+
+Value LayerRuns::first_value(const Tensors& inputs) const {
+  return shape_as(input_kind_.value_or(ValueKind::kTensor), inputs, "the model's first layer");
+}
+
+LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
+  // With gradients, which a layer may ask for in its forward; the graph is dropped.
+  const c10::AutoGradMode grad_mode(true);
+  Tensors own;  // no leaves, so a layer may change them in place
+  for (const at::Tensor& input : inputs) {
+    own.push_back(input.defined() && input.requires_grad() ? input.clone() : input);
+  }
+  Traffic traffic;
+  skip::Tracker tracker;
+  const skip::TrackerScope scope(tracker);
+  torch::nn::AnyValue value = to_any(first_value(own));
+  auto any = model_->begin();
+  int64_t index = 0;
+  for (const int64_t piece : pieces_) {
+    for (int64_t k = 0; k < piece; ++k, ++any, ++index) {
+      value = any->any_forward(std::move(value));
+      for (const skip::SkipEdge& edge : layout_.edges()) {
+        if (edge.source_layer != index) continue;
+        at::Tensor stashed = tracker.pop(edge.key);
+        traffic.skips.push_back({edge.source_layer, edge.target_layer, bytes_of({stashed})});
+        tracker.stash(edge.key, std::move(stashed));
+      }
+    }
+    Value output = from_any(std::move(value));
+    traffic.outputs.push_back(bytes_of(output.tensors));
+    value = to_any(std::move(output));
+  }
+  return traffic;
+}
+
+void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
+  const WorkScope work;
+  const c10::AutoGradMode grad_mode(true);
+  pipeline_->check_callable();
+  const int64_t stages = pipeline_->stages();
+  const auto tell = [&](int64_t piece, bool backward, bool begin) {
+    if (!device_.is_cpu() && !device_.is_meta()) {
+      c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+    }
+    observer({piece, backward, begin, std::chrono::steady_clock::now()});
+  };
+
+  Pass pass(stages, MiniBatch(batch_size(inputs, "sample"), /*chunks=*/1));
+  pass.plan.step_seed = draw_step_seed();
+  pass.plan.thread = at::RecordFunction::currentThreadId();
+  pass.plan.begin = at::sequence_number::peek();
+  pass.plan.checkpoints.assign(stages, Checkpoint::kNever);
+  Packet whole;
+  whole.kind = first_value(inputs).kind;
+  for (const at::Tensor& input : inputs) {
+    Item item;
+    item.tensor = input;
+    item.needs_grad = input.defined() && input.requires_grad();
+    whole.items.push_back(std::move(item));
+  }
+  pass.inputs = CallerInputs(std::move(whole), pass.mini_batch, /*record=*/true);
+  pass.keep_outputs = false;
+
+  // The last stage's actions have the loss in them; the layers' share begins and ends where the
+  // loss ends and begins.
+  bool reached = false;  // whether the loss depends on the layers
+  const LossFn loss = [&](const Tensors& outputs, const Tensors&) {
+    tell(stages - 1, /*backward=*/false, /*begin=*/false);
+    at::Tensor result = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
+    torch::autograd::edge_list edges;
+    variable_list gradients;
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined() || !output.requires_grad()) continue;
+      edges.push_back(torch::autograd::impl::gradient_edge(output));
+      c10::NoGradGuard no_grad;
+      gradients.push_back(at::ones_like(output));
+    }
+    reached = !edges.empty();
+    if (!reached) return result.requires_grad_();
+    const auto node = std::make_shared<GivenGradients>(std::move(edges), std::move(gradients), [&] {
+      tell(stages - 1, /*backward=*/true, /*begin=*/true);
+    });
+    const uint32_t number = node->add_input_metadata(result);
+    torch::autograd::impl::set_gradient_edge(result, {node, number});
+    return result;
+  };
+  pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
+
+  pipeline_->run_step(pass, schedule_, [&](const Event& event) {
+    if (event.failed) return;
+    const bool backward = event.action.kind != ActionKind::kForward;
+    const bool begin = event.edge == Event::Edge::kBegin;
+    const bool last = event.action.stage == stages - 1;
+    if (last && !backward && !begin) return;
+    if (last && backward && begin && reached) return;
+    tell(event.action.stage, backward, begin);
+  });
+  pipeline_->check_late();
+}
+
+}  // namespace gpipe::internal

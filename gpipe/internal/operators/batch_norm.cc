@@ -1,0 +1,421 @@
+#include "gpipe/internal/operators/batch_norm.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/instance_norm.h>
+#include <ATen/ops/var_mean.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "gpipe/internal/tensors/alias.h"
+#include "interception/interception.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr int64_t kShared = -1;
+constexpr char kCounterName[] = "num_batches_tracked";
+
+thread_local RunningStatisticsScope* current_scope = nullptr;
+
+at::Tensor tensor_of(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+// The three known kinds have no common base class with these members.
+struct BatchNorm {
+  const at::Tensor& counter;
+  const at::Tensor& running_mean;
+  const at::Tensor& running_var;
+  bool cumulative;
+};
+
+template <typename Module>
+std::optional<BatchNorm> as(torch::nn::Module& module) {
+  auto* norm = dynamic_cast<Module*>(&module);
+  if (norm == nullptr) return std::nullopt;
+  return BatchNorm{norm->num_batches_tracked, norm->running_mean, norm->running_var,
+                   !norm->options.momentum().has_value()};
+}
+
+std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
+  if (auto norm = as<torch::nn::BatchNorm2dImpl>(module)) return norm;
+  if (auto norm = as<torch::nn::BatchNorm1dImpl>(module)) return norm;
+  return as<torch::nn::BatchNorm3dImpl>(module);
+}
+
+// Moments over all dimensions except the channels, in double whatever the input's dtype is.
+void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
+  c10::NoGradGuard no_grad;
+  statistics.elements = input.numel() / input.size(1);
+  std::vector<int64_t> dims;
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    if (d != 1) dims.push_back(d);
+  }
+  at::Tensor variance;
+  std::tie(variance, statistics.mean) =
+      at::var_mean(input.detach().to(at::kDouble), dims, /*correction=*/0);
+  statistics.spread = variance * static_cast<double>(statistics.elements);
+}
+
+// Mean and unbiased variance of each instance and channel, computed as the operator does: it treats
+// the channels of every instance as channels of a batch norm.
+void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
+  c10::NoGradGuard no_grad;
+  statistics.instances = input.size(0);
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape[1] *= shape[0];
+  shape[0] = 1;
+  auto zeros_as = [&](const at::Tensor& running) {
+    return running.defined() ? at::zeros({shape[1]}, running.options()) : at::Tensor();
+  };
+  statistics.mean = zeros_as(statistics.running_mean);
+  statistics.spread = zeros_as(statistics.running_var);
+  at::batch_norm_update_stats(input.detach().contiguous().view(shape), statistics.mean,
+                              statistics.spread, /*momentum=*/1);
+}
+
+// A copy with the input's strides, because the order of sums depends on them.
+at::Tensor copy_of(const at::Tensor& input) {
+  c10::NoGradGuard no_grad;
+  std::vector<int64_t> strides = input.strides().vec();
+  const bool overlaps = std::find(strides.begin(), strides.end(), 0) != strides.end();
+  if (overlaps) return input.detach().clone();
+  return at::empty_strided(input.sizes(), strides, input.options().requires_grad(false))
+      .copy_(input);
+}
+
+// Replaces an operator that updates running statistics.
+class UpdateKernel : public c10::OperatorKernel {
+ public:
+  // Null if the operator updates none.
+  static std::unique_ptr<UpdateKernel> make(const c10::FunctionSchema& schema) {
+    auto kernel = std::make_unique<UpdateKernel>();
+    kernel->arity_ = schema.arguments().size();
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      const std::string& name = schema.arguments()[i].name();
+      if (name == "input") kernel->input_ = i;
+      if (name == "running_mean") kernel->mean_ = i;
+      if (name == "running_var") kernel->variance_ = i;
+      if (name == "momentum" || name == "exponential_average_factor") kernel->momentum_ = i;
+      if (name == "training" || name == "use_input_stats") kernel->training_ = i;
+      if (name == "use_input_stats") kernel->by_instance_ = true;
+    }
+    if (!kernel->input_ || !kernel->mean_ || !kernel->variance_ || !kernel->momentum_) {
+      return nullptr;
+    }
+    for (const char* other : {"backward", "functional", "no_update", "no_training"}) {
+      if (schema.name().find(other) != std::string::npos) return nullptr;
+    }
+    return kernel;
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    InterceptionPause pause;
+    c10::IValue* const values = stack->data() + (stack->size() - arity_);
+    RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+    if (scope == nullptr || (training_ && !values[*training_].toBool())) {
+      return op.redispatchBoxed(after_interception(keys), stack);
+    }
+    StatisticsLog::Statistics statistics;
+    statistics.running_mean = tensor_of(values[*mean_]);
+    statistics.running_var = tensor_of(values[*variance_]);
+    if ((!statistics.running_mean.defined() && !statistics.running_var.defined()) ||
+        !scope->takes_update(statistics.running_mean, statistics.running_var)) {
+      return op.redispatchBoxed(after_interception(keys), stack);
+    }
+    const at::Tensor input = values[*input_].toTensor();
+    statistics.momentum = values[*momentum_].toDouble();
+    for (const size_t k : {*mean_, *variance_}) {
+      const at::Tensor running = tensor_of(values[k]);
+      if (running.defined()) values[k] = at::zeros_like(running);
+    }
+    op.redispatchBoxed(after_interception(keys), stack);
+    if (scope->policy() == RunningStatistics::kKeep) return;
+    if (input.numel() == 0) {
+      // There is nothing to update with, but a counter that was raised just before still counts.
+    } else if (scope->policy() == RunningStatistics::kUpdate) {
+      statistics.input = copy_of(input);
+      statistics.instances = by_instance_ ? input.size(0) : 0;
+    } else if (by_instance_) {
+      gather_instances(input, statistics);
+    } else {
+      gather(input, statistics);
+    }
+    scope->update(std::move(statistics));
+  }
+
+ private:
+  size_t arity_ = 0;
+  std::optional<size_t> input_, mean_, variance_, momentum_, training_;
+  bool by_instance_ = false;
+};
+
+// Intercepts `num_batches_tracked += 1`.
+at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Scalar& other,
+                       const at::Scalar& alpha) {
+  RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+  if (scope != nullptr && alpha.equal(1) && scope->takes_count(self, other)) return self;
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("aten::add_", "Scalar")
+          .typed<at::Tensor&(at::Tensor&, const at::Scalar&, const at::Scalar&)>();
+  return op.redispatch(after_interception(keys), self, other, alpha);
+}
+
+// Computed in double and rounded once.
+at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
+  return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
+}
+
+void intercept() {
+  static const Interceptor interceptor([](torch::Library& aten) {
+    for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
+      std::unique_ptr<UpdateKernel> kernel = UpdateKernel::make(op.schema());
+      if (kernel == nullptr) return;
+      aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    });
+    aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
+  });
+}
+
+}  // namespace
+
+void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
+  if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
+    for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
+      own(stage, *tensor);
+    }
+    if (norm->counter.defined()) {
+      Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
+      counter.cumulative = counter.cumulative || norm->cumulative;
+    }
+  }
+  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
+    own(stage, buffer.value());
+    if (buffer.key() == kCounterName) {
+      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
+    }
+  }
+  for (const std::shared_ptr<torch::nn::Module>& child : layer.children()) {
+    if (child != nullptr) add(stage, *child);
+  }
+}
+
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  alive_.push_back(tensor);
+  const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
+  if (memory == nullptr) return;
+  int64_t& owner = stages_.try_emplace(memory, stage).first->second;
+  if (owner != stage) owner = kShared;
+}
+
+const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
+  const auto found = counters_.find(tensor.unsafeGetTensorImpl());
+  return found == counters_.end() ? nullptr : &found->second;
+}
+
+bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
+  if (stages_.empty()) return false;
+  const auto found = stages_.find(storage_of(tensor));
+  return found != stages_.end() && found->second == kShared;
+}
+
+void StatisticsLog::count(const Place& place, const at::Tensor& counter, bool cumulative,
+                          const c10::Scalar& by) {
+  settle();
+  counted_ = Entry{place, counter, cumulative, by, {}};
+}
+
+bool StatisticsLog::counts(const Place& place) const {
+  return counted_ && counted_->place.micro_batch == place.micro_batch &&
+         counted_->place.layer == place.layer;
+}
+
+void StatisticsLog::update(const Place& place, Statistics statistics) {
+  Entry entry;
+  if (counts(place)) {
+    entry = std::move(*counted_);
+    counted_.reset();
+  } else {
+    settle();
+    entry.place = place;
+  }
+  entry.statistics = std::move(statistics);
+  put(std::move(entry));
+}
+
+void StatisticsLog::settle() {
+  if (!counted_) return;
+  Entry entry = std::move(*counted_);
+  counted_.reset();
+  put(std::move(entry));
+}
+
+void StatisticsLog::put(Entry entry) {
+  if (entry.place.deferred && !entry.place.any_order) {
+    // Micro-batches usually make the same calls in the same order, so the search ends at once.
+    for (size_t k = 0; k < entries_.size(); ++k) {
+      const size_t place = (next_ + k) % entries_.size();
+      Entry& known = entries_[place];
+      if (known.place.micro_batch == entry.place.micro_batch ||
+          known.place.layer != entry.place.layer || !known.counter.is_same(entry.counter) ||
+          !are_same_view(known.statistics.running_mean, entry.statistics.running_mean) ||
+          !are_same_view(known.statistics.running_var, entry.statistics.running_var)) {
+        continue;
+      }
+      merge(known.statistics, entry.statistics);
+      known.place.micro_batch = entry.place.micro_batch;
+      next_ = place + 1;
+      return;
+    }
+  }
+  entries_.push_back(std::move(entry));
+  next_ = entries_.size();
+}
+
+// Merges what put() has left alone.
+void StatisticsLog::merge_in_order() {
+  const bool any_order = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.place.deferred && entry.place.any_order;
+  });
+  if (!any_order) return;
+  std::vector<Entry> entries = std::exchange(entries_, {});
+  next_ = 0;
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.place.micro_batch < b.place.micro_batch;
+  });
+  for (Entry& entry : entries) {
+    entry.place.any_order = false;
+    put(std::move(entry));
+  }
+}
+
+// For batch norms, the pairwise update of Chan, Golub, LeVeque (1979), which does not suffer from
+// cancellation as a sum of squares does.
+void StatisticsLog::merge(Statistics& sum, Statistics& fresh) {
+  c10::NoGradGuard no_grad;
+  sum.momentum = fresh.momentum;
+  if (!fresh.mean.defined() && !fresh.spread.defined()) return;
+  if (!sum.mean.defined() && !sum.spread.defined()) {
+    sum = std::move(fresh);
+  } else if (fresh.instances > 0) {
+    if (sum.mean.defined()) sum.mean = at::cat({sum.mean, fresh.mean});
+    if (sum.spread.defined()) sum.spread = at::cat({sum.spread, fresh.spread});
+    sum.instances += fresh.instances;
+  } else {
+    const double before = static_cast<double>(sum.elements);
+    const double added = static_cast<double>(fresh.elements);
+    const double total = before + added;
+    const at::Tensor delta = fresh.mean - sum.mean;
+    sum.mean = sum.mean + delta * (added / total);
+    sum.spread = sum.spread + fresh.spread + delta * delta * (before * added / total);
+    sum.elements += fresh.elements;
+  }
+}
+
+void StatisticsLog::apply(Entry& entry) {
+  if (entry.counter.defined()) entry.counter.add_(entry.by);
+  Statistics& s = entry.statistics;
+  if (entry.cumulative) s.momentum = 1.0 / entry.counter.item<double>();
+  // Like the operators, which do not tell autograd that they write to these tensors.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (s.input.defined() && s.instances > 0) {
+    at::instance_norm(s.input, {}, {}, s.running_mean, s.running_var, /*use_input_stats=*/true,
+                      s.momentum, /*eps=*/1e-5, /*cudnn_enabled=*/false);
+    return;
+  }
+  if (s.input.defined()) {
+    at::batch_norm_update_stats(s.input, s.running_mean, s.running_var, s.momentum);
+    return;
+  }
+  // With one element per channel the operator also gives infinity.
+  if (s.elements > 0) s.spread = s.spread / static_cast<double>(s.elements - 1);
+  auto renew = [&](const at::Tensor& running, const at::Tensor& fresh) {
+    if (!running.defined() || !fresh.defined()) return;
+    if (s.instances == 0) {
+      running.copy_(blended(running, fresh, s.momentum));
+      return;
+    }
+    const at::Tensor each = blended(running.repeat(s.instances), fresh, s.momentum);
+    running.copy_(each.to(running.scalar_type()).view({s.instances, running.numel()}).mean(0));
+  };
+  renew(s.running_mean, s.mean);
+  renew(s.running_var, s.spread);
+}
+
+void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {
+  c10::NoGradGuard no_grad;
+  std::vector<Entry> all;
+  for (StatisticsLog& log : stages) {
+    log.settle();
+    log.merge_in_order();
+    std::move(log.entries_.begin(), log.entries_.end(), std::back_inserter(all));
+    log.entries_.clear();
+    log.next_ = 0;
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) {
+    auto key = [](const Place& place) {
+      return std::pair(place.deferred ? int64_t{0} : place.micro_batch, place.layer);
+    };
+    return key(a.place) < key(b.place);
+  });
+  for (Entry& entry : all) apply(entry);
+}
+
+RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
+                                               const TrackedStatistics& tracked, StatisticsLog* log,
+                                               int64_t micro_batch, bool any_order)
+    : policy_(policy),
+      tracked_(tracked),
+      log_(log),
+      place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer, any_order},
+      former_(current_scope) {
+  intercept();
+  current_scope = this;
+}
+
+RunningStatisticsScope::~RunningStatisticsScope() { current_scope = former_; }
+
+void RunningStatisticsScope::enter_layer(int64_t layer) {
+  if (current_scope != nullptr) current_scope->place_.layer = layer;
+}
+
+RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope; }
+
+bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
+  const TrackedStatistics::Counter* known = tracked_.counter(counter);
+  if (known == nullptr) return false;
+  if (updates_at_once() && !tracked_.is_shared(counter)) return false;
+  if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
+  return true;
+}
+
+bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
+                                          const at::Tensor& running_var) const {
+  // If a counter was logged, its update must be logged too, because its momentum may depend on the
+  // counter.
+  return !updates_at_once() || tracked_.is_shared(running_mean) ||
+         tracked_.is_shared(running_var) || log_->counts(place_);
+}
+
+void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {
+  log_->update(place_, std::move(statistics));
+}
+
+}  // namespace gpipe::internal

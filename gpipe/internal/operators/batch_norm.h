@@ -1,0 +1,173 @@
+// Running statistics: how they are updated when a mini-batch passes a norm in micro-batches.
+//
+// - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
+//   not update them again. Statistics that several stages share are not updated while the stages
+//   run, because that would be a race; those of a stage whose forwards a schedule runs out of order
+//   are not, because the later of two updates counts more. Their updates are logged, and committed
+//   after the run in the loop's order. The log has a copy of each input of the norms that use them,
+//   so it takes memory for a whole mini-batch.
+// - Deferred: micro-batches are normalized by their own statistics. After the whole mini-batch the
+//   running statistics are updated once, as if the layer had seen it as one batch (GPipe, Huang et
+//   al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm). In a stage with forwards
+//   out of order, each micro-batch's moments are kept until then and added up in the loop's order.
+//
+// Both work on operators: those that update running statistics, and the addition that counts
+// batches. So they work for any module that calls these operators; the user's modules are neither
+// replaced nor changed. What a norm returns in training does not depend on its running statistics,
+// so an operator that must not change them gets zeros in their place.
+//
+// Limits: a module that reads its running statistics in a training forward sees those from before
+// the mini-batch if they are deferred, shared, or of a stage with forwards out of order. A module
+// that is not a torch::nn::BatchNorm and derives its momentum from its counter is updated with the
+// momentum of that time.
+#ifndef GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
+#define GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace gpipe::internal {
+
+// The running statistics and counters in a model's modules as they are now. It is made anew for
+// each run, because a module may be replaced between two runs. It keeps the tensors alive, so that
+// no new tensor is taken for one of them.
+class TrackedStatistics {
+ public:
+  explicit TrackedStatistics(int64_t stages) : several_stages_(stages > 1) {}
+
+  // Adds those of `layer`, which belongs to `stage`, and of the modules in it.
+  void add(int64_t stage, torch::nn::Module& layer);
+
+  struct Counter {
+    bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
+  };
+  // Null if `tensor` is not a counter.
+  const Counter* counter(const at::Tensor& tensor) const;
+
+  // Whether modules of several stages have it, or another tensor with its memory.
+  bool is_shared(const at::Tensor& tensor) const;
+
+ private:
+  void own(int64_t stage, const at::Tensor& tensor);
+
+  bool several_stages_;
+  absl::flat_hash_map<const c10::TensorImpl*, Counter> counters_;
+  absl::flat_hash_map<const c10::StorageImpl*, int64_t> stages_;  // kShared: several
+  std::vector<at::Tensor> alive_;
+};
+
+// Updates that are to be made after the run.
+//
+// Thread-safety: none; it is written by one stage's worker and committed after that has stopped.
+class StatisticsLog {
+ public:
+  // Where an update belongs.
+  struct Place {
+    int64_t micro_batch = 0;
+    int64_t layer = 0;  // in the whole model
+    // Updates of several micro-batches that belong together become one update: one for each call in
+    // a layer's forward. Calls are told apart by what they update and by how often that was updated
+    // before.
+    bool deferred = false;
+    bool any_order = false;  // the micro-batches come in any order
+  };
+  struct Statistics {
+    at::Tensor running_mean;  // if one of the two is undefined, it is not updated
+    at::Tensor running_var;
+    double momentum = 0;
+    int64_t instances = 0;  // of an instance norm; 0: a batch norm
+    // Not deferred: LibTorch's operator makes the update, from a copy of its input. Computing the
+    // update from mean and variance would take less memory, but would not always give the same last
+    // bit.
+    at::Tensor input;
+    // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
+    // means and sums of squared deviations, of shape (C).
+    at::Tensor mean;
+    at::Tensor spread;
+    int64_t elements = 0;  // per channel; of a batch norm
+  };
+
+  // Logs the addition to a counter. It belongs to the update that follows, if that has the same
+  // place.
+  void count(const Place& place, const at::Tensor& counter, bool cumulative, const c10::Scalar& by);
+  bool counts(const Place& place) const;  // whether the last entry is a count() there
+  void update(const Place& place, Statistics statistics);
+
+  // Makes the updates of all stages' logs and empties the logs: deferred updates in the order of
+  // the layers, others in the order of micro-batch and layer.
+  static void commit(std::vector<StatisticsLog>& stages);
+
+ private:
+  struct Entry {
+    Place place;
+    at::Tensor counter;
+    bool cumulative = false;
+    c10::Scalar by = 0;
+    Statistics statistics;
+  };
+  void settle();
+  void put(Entry entry);
+  void merge_in_order();
+  static void merge(Statistics& sum, Statistics& fresh);
+  static void apply(Entry& entry);
+
+  std::vector<Entry> entries_;
+  std::optional<Entry> counted_;  // not yet in entries_
+  size_t next_ = 0;               // where put() expects the entry to merge with
+};
+
+enum class RunningStatistics : uint8_t {
+  kUpdate,  // like the module on its own; shared ones, and any out of order, through the log
+  kKeep,    // in a recompute: leave them unchanged
+  kDefer,   // through the log, once per mini-batch
+};
+
+// While it lives, sets the policy for the norms called on this thread.
+//
+// Requirements: it is used under an InterceptionScope.
+class RunningStatisticsScope {
+ public:
+  // `log` may be null with kKeep. `any_order`: the forwards of this stage do not ascend.
+  RunningStatisticsScope(RunningStatistics policy, const TrackedStatistics& tracked,
+                         StatisticsLog* log, int64_t micro_batch, bool any_order = false);
+  ~RunningStatisticsScope();
+  RunningStatisticsScope(const RunningStatisticsScope&) = delete;
+  RunningStatisticsScope& operator=(const RunningStatisticsScope&) = delete;
+
+  // From here on `layer` runs in the current scope, if there is one.
+  static void enter_layer(int64_t layer);
+
+  // The following functions are called by the intercepted operators. current() is null outside a
+  // scope.
+  static RunningStatisticsScope* current();
+  // Whether the addition must not be made now.
+  bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
+  // Whether the update of these two must not be made now.
+  bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var) const;
+  RunningStatistics policy() const { return policy_; }
+  void update(StatisticsLog::Statistics statistics);
+
+ private:
+  // Whether the module itself makes the update, unless stages share what is updated.
+  bool updates_at_once() const {
+    return policy_ == RunningStatistics::kUpdate && !place_.any_order;
+  }
+
+  RunningStatistics policy_;
+  const TrackedStatistics& tracked_;
+  StatisticsLog* log_;
+  StatisticsLog::Place place_;
+  RunningStatisticsScope* former_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_

@@ -1,0 +1,150 @@
+// RandomStreams: random numbers that depend on what is computed, not on when and where.
+//
+// LibTorch's CPU generator belongs to the whole process: stages that draw at the same time would
+// race for its numbers, and a recompute could not draw again what its forward drew. Inside a
+// pipeline, every random operator that was given no generator gets one that is seeded from (step,
+// micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
+// threads, balance, schedule or checkpoint mode. An operator that takes no generator (fused
+// attention) finds the device's default one in that state, and one that was given a generator gets,
+// in a recompute, a copy of it as it was in the forward.
+#ifndef GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_
+#define GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+
+// A draw in a cell's forward by a function whose forward is not recorded by autograd.
+struct DrawRecord {
+  uint64_t sequence_nr;  // of the next graph node at the time of the draw
+  int64_t layer;
+  int64_t number;  // index of the draw within the layer
+};
+
+// While it is set (RandomStreams::record), what draws takes these generators, one for each draw,
+// unseeded: a graph of kernels is recorded, and will be replayed for other micro-batches.
+struct DrawRecorder {
+  struct Draw {
+    int64_t layer;
+    int64_t number;  // index of the draw within the layer
+  };
+  std::vector<at::Generator> generators;
+  std::vector<Draw> draws;  // those that were made
+};
+
+// The generators that a layer gave to operators in the forward of a checkpointed cell, as they were
+// before each draw, so that the recompute draws the same and leaves the layer's own alone. A value
+// type.
+struct GivenGenerators {
+  std::vector<at::Generator> states;  // [draw]
+  size_t next = 0;                    // that the recompute will use
+};
+
+// The generators of one stage or one loop.
+//
+// Each operator that draws gets a stream of its own, seeded from (step, micro-batch, layer, number
+// of the draw within the layer's forward, or within the backward of one of its nodes).
+//
+// Thread-safety: none.
+class RandomStreams {
+ public:
+  // From here on, draws belong to this layer's forward in this micro-batch of the step.
+  void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
+
+  // The same for the backward of one node of the layer: custom functions and hooks may draw there.
+  // `node` numbers the node within the layer, so it does not matter when the other nodes run.
+  void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node);
+
+  // The same for the hooks of a leaf. `leaf` must not depend on the stage in which it accumulates.
+  void enter_leaf(uint64_t step_seed, int64_t micro_batch, uint64_t leaf);
+
+  // From here on, draws repeat those of the forward since `record`: a function that computes its
+  // forward again in its backward gets the same numbers.
+  void repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record);
+
+  // A generator for the next operator that draws, for tensors on `device`.
+  const at::Generator& generator(c10::Device device);
+
+  // How often generator() was called.
+  int64_t draws() const { return draws_; }
+
+  // Null ends the recording. Throws, in generator(), c10::Error for a draw on another device or
+  // without a generator left.
+  void record(DrawRecorder* recorder) { recorder_ = recorder; }
+  // Throws c10::Error while something is recorded: `what`, from which numbers are drawn, would give
+  // every replay the same ones.
+  void check_not_recording(const char* what) const;
+  // The seed that generator() would give the generator of this draw.
+  static uint64_t seed_of_draw(uint64_t step_seed, int64_t micro_batch,
+                               const DrawRecorder::Draw& draw);
+
+  // What to draw from instead of a generator that the layer gave.
+  at::Generator given(const at::Generator& generator);
+
+  // The current one of this thread, or null.
+  static RandomStreams* current();
+
+ private:
+  friend class RandomStreamsScope;
+
+  struct Entry {
+    c10::Device device;
+    at::Generator generator;
+  };
+  struct Place {
+    uint64_t seed = 0;
+    int64_t layer = -1;
+  };
+  void enter(const Place& place);
+
+  Place place_;
+  int64_t number_ = 0;
+  int64_t draws_ = 0;
+  DrawRecorder* recorder_ = nullptr;
+  std::vector<DrawRecord>* log_ = nullptr;
+  GivenGenerators* given_ = nullptr;
+  std::vector<Entry> entries_;
+};
+
+// Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
+// on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
+// unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and used
+// while is_recomputing().
+class RandomStreamsScope {
+ public:
+  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr,
+                              GivenGenerators* given = nullptr);
+  ~RandomStreamsScope();
+  RandomStreamsScope(const RandomStreamsScope&) = delete;
+  RandomStreamsScope& operator=(const RandomStreamsScope&) = delete;
+
+ private:
+  RandomStreams* draws_;
+  RandomStreams* former_;
+  std::vector<DrawRecord>* former_log_;
+  GivenGenerators* former_given_;
+};
+
+// While it lives, autograd's own threads that run a node on this thread's behalf, as for nodes on
+// accelerators, also draw from `draws`. This thread waits meanwhile.
+class RandomStreamsOfAutogradScope {
+ public:
+  explicit RandomStreamsOfAutogradScope(RandomStreams* draws);
+
+ private:
+  c10::DebugInfoGuard guard_;
+};
+
+// A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.
+uint64_t draw_step_seed();
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_

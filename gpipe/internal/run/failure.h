@@ -1,0 +1,27 @@
+// Failure: the place of an error in the pipeline, added to the caller's exception.
+#ifndef GPIPE_INTERNAL_RUN_FAILURE_H_
+#define GPIPE_INTERNAL_RUN_FAILURE_H_
+
+#include <exception>
+#include <string>
+
+#include "gpipe/out_of_memory.h"
+
+namespace gpipe::internal {
+
+// Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
+// types as a copy with more context, those of the standard library with the longer message. Any
+// other type, including a user's class derived from one of these, is rethrown unchanged. `error`
+// itself is never changed: the user may keep it and throw it again.
+[[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
+
+// Whether it is a c10::OutOfMemoryError.
+bool is_out_of_memory(const std::exception_ptr& error);
+
+// "cuda:1 was asked for 3.50 GiB (3758096384 bytes); 512 bytes of 79.00 GiB (84825604096 bytes)
+// were free"
+std::string shortage_text(const OutOfMemory& memory);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_RUN_FAILURE_H_

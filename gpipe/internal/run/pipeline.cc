@@ -1,0 +1,472 @@
+#include "gpipe/internal/run/pipeline.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/run/failure.h"
+#include "gpipe/internal/run/packet_transport.h"
+#include "gpipe/internal/stage/ports.h"
+#include "gpipe/internal/tensors/finite.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/tensors/value.h"
+#include "gpipe/internal/threads/caller_state.h"
+#include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/internal/threads/openmp_team.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/schedule/routes.h"
+#include "interception/interception.h"
+
+namespace gpipe::internal {
+namespace {
+
+// The ends and new starts of OpenMP teams take up to a millisecond: where that is more than a few
+// percent of a run, they stay.
+constexpr std::chrono::milliseconds kRunWorthATeam{20};
+
+Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips) {
+  std::vector<Route> routes;
+  routes.reserve(skips.size());
+  for (const skip::SkipEdge& edge : skips) {
+    routes.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
+  }
+  return Routes::create(stages, std::move(routes));
+}
+
+std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation& ablation) {
+  return ablation.direct_skips ? layout.crossing() : hops(layout.crossing());
+}
+
+// "in the forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl"
+std::string place_of(const Action& action, bool recompute, const std::string& layer,
+                     const std::string& layer_type) {
+  const std::string what = recompute                                    ? "recompute"
+                           : action.kind == ActionKind::kForward        ? "forward"
+                           : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
+                                                                        : "backward";
+  return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
+         std::to_string(action.micro_batch) + ", " + layer +
+         (layer_type.empty() ? "" : ", a " + layer_type);
+}
+
+void check_finite_parameters(const ModelState& model, const std::string& when) {
+  for (const ModelState::Parameter& parameter : model.parameters()) {
+    const std::string name = "'" + parameter.name + "' ";
+    check_finite(parameter.tensor, "the parameter " + name + when);
+    check_finite(parameter.tensor.grad(), "the gradient (.grad) of " + name + when);
+  }
+}
+
+BackwardPart part_of(ActionKind kind) {
+  return kind == ActionKind::kInputGradient    ? BackwardPart::kInputs
+         : kind == ActionKind::kWeightGradient ? BackwardPart::kWeights
+                                               : BackwardPart::kWhole;
+}
+
+// Moves a stage's packets to its sends. There is a send for each packet, except for the first
+// stage's input gradients and the last stage's outputs, which are the caller's.
+void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
+  for (size_t k = 0; k < std::min(sent.size(), packets.size()); ++k) {
+    sent[k] = std::move(packets[k]);
+  }
+}
+
+// An observer that adds to events what the executor does not know. `recomputes` is [stage].
+Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes) {
+  static std::atomic<int64_t> runs{0};
+  return [&observer, &recomputes, run = runs++](const Event& event) {
+    RecomputeTime& recompute = recomputes[event.action.stage];
+    if (event.edge == Event::Edge::kBegin) recompute = {};
+    Event complete = event;
+    complete.recompute_begin = recompute.begin;
+    complete.recompute_end = recompute.end;
+    complete.run = run;
+    observer(complete);
+  };
+}
+
+}  // namespace
+
+// The key is switched on wherever a pipeline's cells run, and autograd copies it to the threads on
+// which it runs their graphs.
+bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
+
+Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
+                   const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers,
+                   const Ablation& ablation, bool graphs)
+    : ablation_(ablation),
+      devices_(std::move(devices)),
+      transfers_(ablation.copy_streams),
+      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation))) {
+  const int64_t stages = static_cast<int64_t>(partitions.size());
+  const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
+  stages_.reserve(stages);
+  for (int64_t j = 0; j < stages; ++j) {
+    stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
+                         ports_of(j, programs_.routes(), skips));
+    if (graphs) stages_.back().use_graphs();
+    first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
+                               devices_.begin());
+    actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
+    works_.emplace_back(StageId{this, j}, [this, j] {
+      const Stage& stage = stages_[j];
+      return place_of(actions_[j], stage.recomputing(), stage.current_layer(),
+                      stage.current_layer_type());
+    });
+  }
+  const int64_t cpu_stages =
+      std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
+  const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
+  workers_have_teams_ = cpu_stages > 0 && threads > 1;
+  const DefaultThreadsScope of_the_caller;
+  if (workers == 0) workers = stages;
+  worker_threads_.resize(workers);
+  // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with a
+  // number of intra-op threads of its own: to set it in each run would also set, for as long as the
+  // run takes, with how many LibTorch lets new threads of the process begin.
+  const bool inline_single = cpu_threads_per_stage == 0;
+  pool_ = std::make_unique<WorkerPool>(
+      workers,
+      [&](int64_t worker) {
+        worker_threads_[worker] = at::RecordFunction::currentThreadId();
+        if (cpu_stages > 0) set_threads_of_this_thread(threads);
+      },
+      inline_single);
+  // What the first run makes for as long as the process lives must be there before: what is made
+  // later is destroyed earlier, while exit() still waits for workers.
+  if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
+  if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
+    watch_cuda_memory();
+  }
+  shut_at_exit();
+}
+
+void Pipeline::check_callable() {
+  run_lock_.check_process();
+  late_checks_.look();
+  for (const Stage& stage : stages_) {
+    for (const Layer& layer : stage.layers()) {
+      if (layer.skips.empty()) continue;
+      const std::optional<std::string> moved = layer.skips.moved_skip();
+      TORCH_CHECK_VALUE(!moved, "isolate() was called on layer ", layer.index, " ('", layer.name,
+                        "'), a ", readable_type(layer.module.type_info()),
+                        ", after the pipeline was made, which reads the namespaces only then: ",
+                        *moved, "; call isolate() before, or make a new pipeline");
+    }
+  }
+}
+
+std::vector<GraphUse> Pipeline::graph_use() const {
+  std::vector<GraphUse> uses;
+  for (const Stage& stage : stages_) {
+    if (std::optional<GraphUse> use = stage.graph_use()) uses.push_back(std::move(*use));
+  }
+  return uses;
+}
+
+std::optional<Failure> Pipeline::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return last_failure_;
+}
+
+ModelState Pipeline::model_state() const {
+  std::vector<const std::vector<Layer>*> partitions;
+  for (const Stage& stage : stages_) partitions.push_back(&stage.layers());
+  return ModelState(partitions);
+}
+
+void Pipeline::run_forward(Pass& pass) {
+  const RunLock::Scope scope(run_lock_);
+  // With a single micro-batch, outputs may be the model's own memory.
+  if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
+  run(pass, Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward, nullptr, nullptr);
+  // A layer may have registered something in its first forward.
+  if (pass.plan.record) pass.plan.model = model_state();
+  StatisticsLog::commit(pass.statistics);
+}
+
+std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request) {
+  check_callable();
+  check_backward_thread();
+  const RunLock::Scope scope(run_lock_);
+  check_unchanged(pass);
+  run(pass, Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward, &request, nullptr);
+  return std::exchange(pass.input_gradients, std::vector<Packet>(pass.micro_batches()));
+}
+
+void Pipeline::check_unchanged(Pass& pass) const {
+  const std::optional<size_t> changed = pass.inputs.changed_by_caller();
+  std::vector<bool> recomputing;
+  for (const std::vector<Cell>& row : pass.cells) {
+    recomputing.push_back(std::any_of(row.begin(), row.end(),
+                                      [](const Cell& cell) { return cell.recompute.has_value(); }));
+  }
+  TORCH_CHECK(
+      !changed || !recomputing.front(), "input ", changed.value_or(0),
+      " of the pipeline was changed in place between forward and backward; the recompute of "
+      "checkpointed micro-batches would start from the changed values and give wrong "
+      "gradients. Change it after backward, give forward a clone(), or use "
+      "Checkpoint::kNever");
+  if (std::find(recomputing.begin(), recomputing.end(), true) == recomputing.end()) return;
+  pass.plan.model.check_same(model_state(), recomputing);
+}
+
+void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const {
+  TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
+                    schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
+                    pass.micro_batches(),
+                    "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
+                    "Schedule where batches vary");
+  if (!check_finite) return;
+  TORCH_CHECK_VALUE(graph_use().empty(),
+                    "StepOptions::check_finite looks at each layer, but this pipeline launches "
+                    "the kernels of its layers as a whole (GPipeOptions::graphs); make a pipeline "
+                    "without graphs to find the layer");
+  check_finite_parameters(pass.plan.model,
+                          "before the step; was it loaded, or made by an "
+                          "optimizer's step, from one that was not finite?");
+}
+
+void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
+                        bool check_finite) {
+  check_backward_thread();
+  const RunLock::Scope scope(run_lock_);
+  pass.plan.model = model_state();
+  check_step(pass, schedule, check_finite);
+  run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
+  if (check_finite) {
+    check_finite_parameters(pass.plan.model,
+                            "after the step, although no term is: the sum is too "
+                            "large for its type");
+  }
+  StatisticsLog::commit(pass.statistics);
+}
+
+void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
+                              bool check_finite) {
+  const RunLock::Scope scope(run_lock_);
+  pass.plan.model = model_state();
+  check_step(pass, schedule, check_finite);
+  run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
+  StatisticsLog::commit(pass.statistics);
+}
+
+// One run over the cells of a pass, as the workers see it.
+struct Pipeline::Run {
+  Pipeline& pipeline;
+  Pass& pass;
+  const BackwardRequest* request;
+  const RunContext& context;
+
+  // The Handler: see executor.h.
+  void operator()(const Action& action, std::vector<Packet>& received,
+                  std::vector<Packet>& sent) const {
+    // A worker may run stages of several devices.
+    const c10::Device device = pipeline.devices_[action.stage];
+    c10::OptionalDeviceGuard guard;
+    if (!device.is_cpu()) guard.reset_device(device);
+    Stage& stage = pipeline.stages_[action.stage];
+    pipeline.actions_[action.stage] = action;
+    stage.begin_action();
+    StageWorkScope::begin_action(pipeline.works_[action.stage]);
+    if (action.kind == ActionKind::kForward) {
+      forward(action.stage, action.micro_batch, received, sent);
+    } else {
+      backward(action.stage, action.micro_batch, part_of(action.kind), received, sent);
+    }
+    stage.end_layers();
+  }
+
+  void forward(int64_t j, int64_t i, std::vector<Packet>& received,
+               std::vector<Packet>& sent) const {
+    const bool last = j + 1 == pipeline.stages();
+    std::vector<Packet> inputs;
+    if (j == 0) inputs.push_back(pass.inputs.micro_batch(i));
+    for (Packet& packet : received) inputs.push_back(std::move(packet));
+    std::vector<Packet> outputs =
+        pipeline.stages_[j].forward(context, i, std::move(inputs), pass.cells[j][i],
+                                    last && pass.loss ? &*pass.loss : nullptr, &pass.statistics[j]);
+    if (last && pass.keep_outputs) pass.outputs[i] = std::move(outputs.front());
+    fill(sent, std::move(outputs));
+  }
+
+  void backward(int64_t j, int64_t i, BackwardPart part, std::vector<Packet>& received,
+                std::vector<Packet>& sent) const {
+    std::vector<Packet> gradients;
+    // Cut here, so that cutting overlaps with the work of other stages.
+    if (request != nullptr && j + 1 == pipeline.stages()) {
+      gradients.push_back(pass.mini_batch.cut_gradients(request->output_gradients, i));
+    }
+    for (Packet& packet : received) gradients.push_back(std::move(packet));
+    if (pipeline.ablation_.early_recomputes && j + 1 == pipeline.stages() &&
+        part != BackwardPart::kWeights) {
+      for (int64_t k = 0; k < pass.micro_batches(); ++k) {
+        pipeline.stages_[j].recompute_early(context, k, pass.cells[j][k]);
+      }
+    }
+    std::vector<Packet> results =
+        pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
+                                     {part, &pass.leaf_sums[i], &pass.target_gradients[i]});
+    if (part == BackwardPart::kWeights) return;
+    if (j == 0) pass.input_gradients[i] = results.empty() ? Packet() : std::move(results.front());
+    fill(sent, std::move(results));
+  }
+};
+
+void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
+                   const Observer& observer, bool check_finite) {
+  const ProgramCache::Compiled& compiled =
+      programs_.get(schedule, half);  // refuses what users give
+  TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
+  TrackedStatistics tracked(stages());
+  for (Stage& stage : stages_) {
+    for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
+    stage.begin_run();
+  }
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    last_failure_.reset();
+  }
+  const CallerState caller_state;
+  const std::vector<c10::Stream> of_caller = streams_of_caller();
+  if (pass.streams.empty()) pass.streams = of_caller;
+  for (size_t k = 0; k < of_caller.size(); ++k) follow(pass.streams[k], of_caller[k]);
+  const bool on_caller = pool_->is_inline();
+  ForeignNodes foreign;
+  RunContext context{pass.plan,
+                     compiled.follows_at_once,
+                     compiled.forwards_ascend,
+                     first_on_device_,
+                     tracked,
+                     foreign,
+                     late_checks_,
+                     transfers_,
+                     worker_threads_};
+  context.on_caller = on_caller;
+  context.check_finite = check_finite;
+  if (request != nullptr) {
+    context.keep_graph = request->keep_graph;
+    context.requested = request->requested ? &*request->requested : nullptr;
+  }
+  ExecuteOptions options;
+  std::vector<RecomputeTime> recomputes;
+  Observer complete;
+  if (observer) {
+    recomputes.resize(stages());
+    complete = completing(observer, recomputes);
+    context.recomputes = &recomputes;
+    options.observer = &complete;
+  }
+  const bool release_teams = !on_caller && workers_have_teams_ && last_run_ >= kRunWorthATeam;
+  options.around = [&](int32_t worker, const std::function<void()>& steps) {
+    std::optional<CallerStateScope> state;
+    if (!on_caller) state.emplace(caller_state);
+    std::optional<OpenMpTeamRelease> team;
+    if (release_teams) team.emplace();
+    AutocastCacheOff no_cache;
+    InterceptionScope interception;
+    StreamScope streams(pass.streams,
+                        devices_[compiled.program.workers[worker].front().action.stage]);
+    StageWorkScope work(/*on_autograd_threads=*/!of_caller.empty());
+    steps();
+  };
+  if (release_teams) release_openmp_team();
+  const auto begin = std::chrono::steady_clock::now();
+  PacketTransport transport(compiled.program, devices_, transfers_);
+  const std::optional<RunFailure> failure = execute<Packet>(
+      *pool_, compiled.program, transport, Run{*this, pass, request, context}, options);
+  last_run_ = std::chrono::steady_clock::now() - begin;
+  if (half != Half::kBackward) pass.inputs.finish_forward();
+  std::exception_ptr error;
+  if (failure) error = describe(*failure);
+  try {
+    give_back(pass, request, of_caller);
+  } catch (...) {  // an error of a broken device; an earlier error tells more
+    if (!error) error = std::current_exception();
+  }
+  pass.failed = error != nullptr;
+  if (error) std::rethrow_exception(error);
+}
+
+std::exception_ptr Pipeline::describe(const RunFailure& failure) {
+  if (!failure.action) return failure.error;
+  Action action = *failure.action;
+  if (const auto early = stages_[action.stage].early_recompute()) action.micro_batch = *early;
+  // The stage has run nothing since.
+  const Stage& stage = stages_[action.stage];
+  const std::string layer = stage.current_layer();
+  const std::string type = stage.current_layer_type();
+  const bool recompute = stage.recomputing();
+  std::optional<OutOfMemory> memory;
+  if (is_out_of_memory(failure.error)) memory = works_[action.stage].out_of_memory();
+  {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    last_failure_ = Failure{action.stage,
+                            action.micro_batch,
+                            action.kind != ActionKind::kForward,
+                            recompute,
+                            layer,
+                            memory,
+                            type};
+  }
+  std::string where = place_of(action, recompute, layer, type);
+  if (memory) where += "; " + shortage_text(*memory);
+  try {
+    rethrow_with(failure.error, where);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+std::vector<c10::Stream> Pipeline::streams_of_caller() const {
+  std::vector<c10::Stream> streams;
+  for (int64_t j = 0; j < stages(); ++j) {
+    const c10::DeviceType type = stages_[j].device().type();
+    const bool known = std::any_of(stages_.begin(), stages_.begin() + j, [&](const Stage& before) {
+      return before.device().type() == type;
+    });
+    if (known) continue;
+    for (const c10::Stream& stream : current_streams(type)) streams.push_back(stream);
+  }
+  return streams;
+}
+
+void Pipeline::check_backward_thread() const {
+  const bool on_cpu = std::all_of(stages_.begin(), stages_.end(),
+                                  [](const Stage& stage) { return stage.device().is_cpu(); });
+  TORCH_CHECK(
+      on_cpu || c10::getThreadName().rfind("pt_autograd_", 0) != 0,
+      "a pipeline's backward was called inside another backward, on autograd's own thread "
+      "of a device (in a custom function or a hook). The stages' custom functions need that "
+      "thread, and would wait for it for ever. Call it outside, or from another thread that "
+      "nobody waits for there");
+}
+
+void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
+                         const std::vector<c10::Stream>& of_caller) {
+  for (size_t k = 0; k < of_caller.size(); ++k) {
+    transfers_.let_follow(pass.streams[k]);
+    follow(of_caller[k], pass.streams[k]);
+  }
+  // These were made on the stages' streams and are read on the caller's.
+  auto use_here = [](const at::Tensor& gradient) {
+    if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
+  };
+  for (const Packet& packet : pass.input_gradients) {
+    for (const Item& item : packet.items) use_here(item.tensor);
+  }
+  if (request == nullptr || !request->requested) return;
+  for (const at::Tensor& sum : request->requested->sums) use_here(sum);
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,191 @@
+// Pipeline: the stages of a model, their workers, and the runs over them.
+//
+// It sits between the public module (gpipe/gpipe.h), which checks what users give, and the
+// torch-free runtime, which runs schedules. Between stages it passes tensors on as packets.
+#ifndef GPIPE_INTERNAL_RUN_PIPELINE_H_
+#define GPIPE_INTERNAL_RUN_PIPELINE_H_
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/backward/leaf_sums.h"
+#include "gpipe/internal/batch/caller_inputs.h"
+#include "gpipe/internal/batch/micro_batch_loss.h"
+#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/cell/cell.h"
+#include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/cell/run_context.h"
+#include "gpipe/internal/model/model_state.h"
+#include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/internal/run/program_cache.h"
+#include "gpipe/internal/stage/stage.h"
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/threads/stage_work.h"
+#include "gpipe/options.h"
+#include "gpipe/runtime/executor.h"
+#include "gpipe/runtime/observer.h"
+#include "gpipe/runtime/run_lock.h"
+#include "gpipe/runtime/worker_pool.h"
+#include "gpipe/schedule/schedule.h"
+#include "skip/layout.h"
+
+namespace gpipe::internal {
+
+// One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
+// backwards use it too. It holds values only: once it is destroyed, nothing of the mini-batch is
+// left.
+struct Pass {
+  Pass(int64_t stages, MiniBatch cut)
+      : mini_batch(std::move(cut)),
+        cells(stages),
+        outputs(micro_batches()),
+        input_gradients(micro_batches()),
+        target_gradients(micro_batches()),
+        statistics(stages),
+        leaf_sums(micro_batches()) {
+    for (std::vector<Cell>& row : cells) row.resize(micro_batches());
+  }
+
+  int64_t micro_batches() const { return mini_batch.micro_batches(); }
+
+  MiniBatch mini_batch;
+  CellPlan plan;
+  CallerInputs inputs;
+  std::optional<MicroBatchLoss> loss;    // of a step
+  std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
+  // The streams on which the stages compute, one for each device of an accelerator: those that were
+  // current where forward or step was called, as in autograd.
+  std::vector<c10::Stream> streams;
+  bool failed = false;  // a run over it failed; there can be no other
+  bool keep_outputs = true;
+  std::vector<Packet> outputs;            // [micro-batch], of the last stage
+  std::vector<Packet> input_gradients;    // [micro-batch], after a step
+  std::vector<Packet> target_gradients;   // [micro-batch], after a step
+  std::vector<StatisticsLog> statistics;  // [stage]
+  std::vector<LeafSums> leaf_sums;        // [micro-batch]
+};
+
+// What autograd asks the backward half of a pass for.
+struct BackwardRequest {
+  std::vector<at::Tensor> output_gradients;     // [output] of the mini-batch
+  bool keep_graph = false;                      // the backward half may run once more
+  std::optional<RequestedGradients> requested;  // none: the leaves' .grad gets what arrives
+};
+
+// As in GPipeOptions.
+struct Ablation {
+  bool direct_skips = true;
+  bool copy_streams = true;
+  bool early_recomputes = false;
+};
+
+// Thread-safety: thread-safe; runs of several threads follow one another.
+class Pipeline {
+ public:
+  // `cpu_threads_per_stage` is as in GPipeOptions. `layout` has the skips of the whole model.
+  // `workers`: how many workers its schedules may have; 0: one for each stage, which run_forward()
+  // and run_backward() need. `graphs` is as in GPipeOptions.
+  Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
+           const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0,
+           const Ablation& ablation = {}, bool graphs = false);
+
+  int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
+  const Routes& routes() const { return programs_.routes(); }
+
+  // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
+  ModelState model_state() const;
+
+  // Throws, saying what to do, if no run is possible: std::logic_error in a forked child;
+  // c10::ValueError if a layer's skips have been moved (Skippable::isolate); c10::Error if a
+  // recompute of an earlier call turns out to have given other values than its forward (see
+  // late_checks.h).
+  void check_callable();
+  void check_late() { late_checks_.look(); }
+
+  // Run all forwards (inputs -> outputs), or all backwards. run_backward() returns the gradients of
+  // the inputs: [micro-batch]. It throws c10::Error if the caller has changed, since the forward,
+  // something that it needs.
+  void run_forward(Pass& pass);
+  std::vector<Packet> run_backward(Pass& pass, BackwardRequest& request);
+  // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if it does
+  // not fit, and under `check_finite` (as in StepOptions) for the first value that is not finite.
+  void run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
+                bool check_finite = false);
+  // Runs the forwards and the loss only, in the order of `schedule`. As run_step() for the rest.
+  void run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
+                      bool check_finite = false);
+
+  // [stage]; empty without graphs. Must not be called during a run.
+  std::vector<GraphUse> graph_use() const;
+
+  // Whether this is the first call: for warnings that are given once.
+  bool first_nan() { return !nan_.exchange(true); }
+  bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
+
+  // The place of the last error in an action.
+  std::optional<Failure> last_failure() const;
+
+ private:
+  struct Run;
+
+  using Half = ProgramCache::Half;
+  // `request`: for a backward, otherwise null.
+  void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
+           const Observer& observer, bool check_finite = false);
+  // The exception that the caller gets: the error with its place in the message. Records the place.
+  std::exception_ptr describe(const RunFailure& failure);
+
+  // What a step and an evaluation ask of a schedule, and of a model under check_finite.
+  void check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const;
+  // Throws c10::Error if a recompute would not see what the forward saw.
+  void check_unchanged(Pass& pass) const;
+
+  // The calling thread's current streams on all devices of the stages' device types.
+  std::vector<c10::Stream> streams_of_caller() const;
+  // Throws c10::Error if this is a thread that the stages' backward may wait for.
+  void check_backward_thread() const;
+  // After a run, even if it failed: makes the caller's own streams wait for the run's.
+  void give_back(const Pass& pass, const BackwardRequest* request,
+                 const std::vector<c10::Stream>& of_caller);
+
+  const Ablation ablation_;
+  std::vector<Stage> stages_;
+  std::vector<Action> actions_;           // [stage] the last that began; its worker's
+  std::deque<StageWork> works_;           // [stage]
+  std::vector<c10::Device> devices_;      // [stage]
+  std::vector<int64_t> first_on_device_;  // [stage]
+  Transfers transfers_;
+  LateChecks late_checks_;
+  bool workers_have_teams_ = false;       // of OpenMP threads
+  std::vector<uint64_t> worker_threads_;  // [worker] as graph nodes know it
+  std::unique_ptr<WorkerPool> pool_;
+
+  RunLock run_lock_;                                // one run at a time
+  ProgramCache programs_;                           // guarded by run_lock_
+  std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
+
+  std::atomic<bool> nan_{false};           // see first_nan()
+  std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
+  mutable std::mutex failure_mutex_;
+  std::optional<Failure> last_failure_;  // guarded by failure_mutex_
+};
+
+// Whether this thread, or the thread on whose behalf autograd uses this one, is running a layer or
+// the loss of a pipeline.
+bool inside_pipeline();
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_RUN_PIPELINE_H_

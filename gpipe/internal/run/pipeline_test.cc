@@ -1,0 +1,156 @@
+// Pipeline and the bridge into the caller's graph, without the module around them.
+#include "gpipe/internal/run/pipeline.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/call/bridge.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/torch_seed.h"
+
+namespace gpipe::internal {
+namespace {
+
+namespace nn = torch::nn;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+struct FailingImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) {
+    if (fails) throw std::runtime_error("x");
+    return x;
+  }
+  bool fails = false;
+};
+TORCH_MODULE(Failing);
+
+// Two stages of a linear layer each, the second with a layer that can fail before it.
+class PipelineTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRows = 5;
+
+  PipelineTest() {
+    testing::manual_seed(5);
+    module_ = nn::Sequential(nn::Linear(4, 4), failing_, nn::Linear(4, 3));
+    const std::vector<int64_t> balance = {1, 2};
+    std::vector<std::vector<Layer>> partitions(2);
+    int64_t index = 0;
+    for (auto any = module_->begin(); any != module_->end(); ++any, ++index) {
+      partitions[index == 0 ? 0 : 1].push_back(
+          {*any, std::to_string(index), index, skip::CallPlan(*any->ptr())});
+    }
+    pipeline_ = std::make_shared<Pipeline>(
+        std::move(partitions), std::vector<c10::Device>(2, c10::Device(c10::kCPU)),
+        skip::Layout::inspect(module_, balance), /*cpu_threads_per_stage=*/1);
+  }
+
+  std::unique_ptr<Pass> pass(const at::Tensor& x) const {
+    auto pass = std::make_unique<Pass>(2, MiniBatch(kRows, /*chunks=*/2));
+    pass->plan.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
+    Packet whole;
+    whole.items.emplace_back();
+    whole.items[0].tensor = x;
+    whole.items[0].needs_grad = x.requires_grad();
+    pass->inputs = CallerInputs(std::move(whole), pass->mini_batch, /*record=*/true);
+    return pass;
+  }
+
+  // As GPipe::forward does it.
+  at::Tensor forward(const at::Tensor& x) {
+    std::unique_ptr<Pass> of_call = pass(x);
+    pipeline_->run_forward(*of_call);
+    std::vector<at::Tensor> outputs = of_call->mini_batch.join(of_call->outputs);
+    attach_bridge(pipeline_, std::move(of_call), {x}, outputs, {true});
+    return outputs[0];
+  }
+
+  Failing failing_;
+  nn::Sequential module_{nullptr};
+  std::shared_ptr<Pipeline> pipeline_;
+};
+
+TEST_F(PipelineTest, TheHalvesOfAPassGiveOutputsAndTheGradientsOfInputs) {
+  const at::Tensor x = at::randn({kRows, 4}).requires_grad_();
+  std::unique_ptr<Pass> of_call = pass(x);
+  pipeline_->run_forward(*of_call);
+  ASSERT_EQ(of_call->outputs.size(), 2u);
+  for (int64_t i : {0, 1}) {
+    EXPECT_THAT(of_call->outputs[i].items[0].tensor,
+                EqualsBitwise(module_->forward(of_call->mini_batch.cut(x, i)).detach()));
+  }
+  BackwardRequest request;
+  request.output_gradients = {at::randn({kRows, 3})};
+  const std::vector<Packet> gradients = pipeline_->run_backward(*of_call, request);
+  ASSERT_EQ(gradients.size(), 2u);
+  for (int64_t i : {0, 1}) {
+    const at::Tensor rows = of_call->mini_batch.cut(x, i).requires_grad_();
+    module_->forward(rows).backward(of_call->mini_batch.cut(request.output_gradients[0], i));
+    EXPECT_THAT(gradients[i].items[0].tensor, EqualsBitwise(rows.grad()));
+  }
+}
+
+TEST_F(PipelineTest, AFailedRunSpoilsItsPassAndNoOther) {
+  const at::Tensor x = at::randn({kRows, 4});
+  failing_->fails = true;
+  std::unique_ptr<Pass> failed = pass(x);
+  EXPECT_THAT([&] { pipeline_->run_forward(*failed); },
+              ThrowsMessage<std::runtime_error>(::testing::AllOf(
+                  ::testing::StartsWith(
+                      "x (in the forward of stage 1, micro-batch 0, layer 1 ('1'), a gpipe::"),
+                  ::testing::EndsWith("Impl)"))));
+  EXPECT_TRUE(failed->failed);
+  const auto failure = pipeline_->last_failure();
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->stage, 1);
+  EXPECT_EQ(failure->micro_batch, 0);
+  EXPECT_FALSE(failure->backward);
+  EXPECT_EQ(failure->layer, "layer 1 ('1')");
+  failing_->fails = false;
+  std::unique_ptr<Pass> good = pass(x);
+  pipeline_->run_forward(*good);
+  EXPECT_FALSE(good->failed);
+  EXPECT_EQ(pipeline_->last_failure(), std::nullopt);
+}
+
+TEST_F(PipelineTest, ThroughTheBridgeAutogradRunsTheBackwardHalf) {
+  const at::Tensor x = at::randn({kRows, 4}).requires_grad_();
+  const at::Tensor y = forward(x);
+  y.sum().backward({}, /*retain_graph=*/true);
+  const at::Tensor once = x.grad().clone();
+  y.sum().backward();
+  EXPECT_THAT(x.grad(), EqualsBitwise(once * 2));
+  EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<c10::Error>(HasSubstr("second time")));
+}
+
+TEST_F(PipelineTest, TheBridgeTellsWhyABackwardIsImpossible) {
+  const at::Tensor x = at::randn({kRows, 4}).requires_grad_();
+  at::Tensor y = forward(x);
+  const auto throwing = y.sum();
+  module_[0]->as<nn::Linear>()->weight.register_hook(
+      [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("hook"); });
+  EXPECT_THAT([&] { throwing.backward(); },
+              ThrowsMessage<c10::Error>(HasSubstr("was given a hook")))
+      << "refused before it runs";
+  y = forward(x);
+  EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<std::runtime_error>(HasSubstr("hook")));
+  EXPECT_THAT([&] { y.sum().backward(); },
+              ThrowsMessage<c10::Error>(HasSubstr("whose earlier backward failed")));
+  y = forward(x);
+  pipeline_.reset();
+  EXPECT_THAT([&] { y.sum().backward(); },
+              ThrowsMessage<c10::Error>(HasSubstr("already destroyed")));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

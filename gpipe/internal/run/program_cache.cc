@@ -1,0 +1,80 @@
+#include "gpipe/internal/run/program_cache.h"
+
+#include <c10/util/Exception.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/follows_at_once.h"
+
+namespace gpipe::internal {
+namespace {
+
+// The last batch of an epoch may give another number of micro-batches. A few programs are enough.
+constexpr size_t kKept = 16;
+
+void check(const Schedule& schedule, const Routes& routes) {
+  TORCH_CHECK_VALUE(schedule.stages() == routes.stages(), "the schedule is for ", schedule.stages(),
+                    " stages, but the pipeline has ", routes.stages());
+  TORCH_CHECK_VALUE(schedule.workers() <= routes.stages(), "the schedule is for ",
+                    schedule.workers(), " workers, but the ", routes.stages(),
+                    " stages can keep only as many busy");
+  try {
+    // Slots hold what was sent until it is taken, so no send waits for its receiver.
+    schedule.verify(routes, Sends::kBuffered);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
+  }
+  bool forwards = false, backwards = false;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+    }
+  }
+  // Half a schedule passes verify() too.
+  TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
+                    forwards ? "backwards" : "forwards",
+                    "; a step needs both, so give the whole schedule and not a half of it");
+}
+
+std::vector<bool> forwards_ascend(const Schedule& schedule) {
+  std::vector<bool> result(static_cast<size_t>(schedule.stages()), true);
+  std::vector<int64_t> latest(result.size(), -1);  // [stage]
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kForward) continue;
+      if (action.micro_batch < latest[action.stage]) result[action.stage] = false;
+      latest[action.stage] = action.micro_batch;
+    }
+  }
+  return result;
+}
+
+Schedule half_of(const Schedule& schedule, ProgramCache::Half half) {
+  switch (half) {
+    case ProgramCache::Half::kForward:
+      return schedule.only({ActionKind::kForward});
+    case ProgramCache::Half::kBackward:
+      return schedule.only({ActionKind::kBackward});
+    case ProgramCache::Half::kBoth:
+      break;
+  }
+  return schedule;
+}
+
+}  // namespace
+
+const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
+  for (const auto& compiled : programs_) {
+    if (compiled->half == half && compiled->schedule == schedule) return *compiled;
+  }
+  check(schedule, routes_);
+  if (programs_.size() >= kKept) programs_.erase(programs_.begin());
+  programs_.push_back(
+      std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
+                                          follows_at_once(schedule), forwards_ascend(schedule)}));
+  return *programs_.back();
+}
+
+}  // namespace gpipe::internal

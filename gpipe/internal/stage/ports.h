@@ -1,0 +1,40 @@
+// Ports: the ends of the routes that meet in a stage.
+#ifndef GPIPE_INTERNAL_STAGE_PORTS_H_
+#define GPIPE_INTERNAL_STAGE_PORTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gpipe/schedule/routes.h"
+#include "skip/layout.h"
+
+namespace gpipe::internal {
+
+// A stage receives and sends one packet for each port, in this order: the activation (for the first
+// stage the model's input, for the last its output), then the skips in the order of their routes. A
+// value type.
+struct Ports {
+  struct Port {
+    std::optional<skip::Key> skip;  // none: the activation
+    // The stage at the other end; -1 for the model's input, the number of stages for its output.
+    int64_t stage;
+  };
+  std::vector<Port> inputs;
+  std::vector<Port> outputs;
+  // The outputs' numbers in the order in which their gradients are added up. The plain model adds
+  // up the gradients of a tensor with several uses in this order, from the last use to the first.
+  std::vector<size_t> gradient_order;
+};
+
+// Each skip as a chain of skips from one partition to the next, for pipelines whose skips go
+// through every stage.
+std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
+
+// `skips` are those with which the routes were created, in the same order.
+Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_STAGE_PORTS_H_

@@ -1,0 +1,611 @@
+#include "gpipe/internal/stage/stage.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/finite.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/threads/caller_state.h"
+#include "interception/interception.h"
+#include "skip/tracker.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+// Whether a gradient could flow through the tensor in this run.
+bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
+  return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
+}
+
+bool checkpoints(const RunContext& run, int64_t stage, int64_t micro_batch) {
+  const Checkpoint mode = run.plan.checkpoints[stage];
+  // If the backward follows at once, what it would recompute is still there.
+  return mode == Checkpoint::kAlways ||
+         (mode == Checkpoint::kExceptLast && !run.follows_at_once[stage][micro_batch]);
+}
+
+std::vector<Packet> packet_of(at::Tensor tensor) {
+  std::vector<Packet> packets(1);
+  packets[0].items.emplace_back();
+  packets[0].items[0].tensor = std::move(tensor);
+  return packets;
+}
+
+bool any_needs_grad(const std::vector<Packet>& packets) {
+  for (const Packet& packet : packets) {
+    for (const Item& item : packet.items) {
+      if (item.needs_grad) return true;
+    }
+  }
+  return false;
+}
+
+// Takes the time of a recompute, if somebody observes. Several of one action follow each other.
+class RecomputeTimer {
+ public:
+  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
+    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
+  }
+  ~RecomputeTimer() {
+    if (time_ != nullptr) time_->end = Clock::now();
+  }
+  RecomputeTimer(const RecomputeTimer&) = delete;
+  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  RecomputeTime* time_;
+};
+
+bool any_defined(const std::vector<Packet>& gradients) {
+  for (const Packet& packet : gradients) {
+    for (const Item& item : packet.items) {
+      if (item.tensor.defined()) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports)
+    : index_(index), device_(device), layers_(std::move(layers)), ports_(std::move(ports)) {}
+
+void Stage::begin_run() {
+  handed_over_.clear();
+  early_recompute_.reset();
+  if (graphs_ != nullptr) graphs_->begin_run(layers_);
+}
+
+void Stage::use_graphs() { graphs_ = std::make_shared<StageGraphs>(index_, device_); }
+
+std::optional<GraphUse> Stage::graph_use() const {
+  if (graphs_ == nullptr) return std::nullopt;
+  return graphs_->use();
+}
+
+std::string Stage::current_layer() const {
+  if (running_layer_ < 0) return "stage " + std::to_string(index_);
+  if (running_layer_ == static_cast<int64_t>(layers_.size())) return "the loss function";
+  const Layer& layer = layers_[running_layer_];
+  return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
+}
+
+std::string Stage::current_layer_type() const {
+  if (running_layer_ < 0 || running_layer_ >= static_cast<int64_t>(layers_.size())) return "";
+  return readable_type(layers_[running_layer_].module.type_info());
+}
+
+Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
+                                std::vector<Packet>& inputs, bool keep_inputs,
+                                GivenGenerators* given) {
+  if (graphs_ == nullptr) {
+    Result result = call_layers(run, micro_batch, inputs, keep_inputs, given);
+    if (run.plan.record) add_outputs(result);
+    return result;
+  }
+  const StageGraphs::Layers layers{layers_.size(), draws_,
+                                   [&](std::vector<Packet>& values, bool keep) {
+                                     return call_layers(run, micro_batch, values, keep, given);
+                                   },
+                                   [this](LayersResult& result) { add_outputs(result); },
+                                   [this] { return current_layer(); }};
+  running_layer_ = -1;
+  return graphs_->run(run, micro_batch, inputs, keep_inputs, has_loss_, layers);
+}
+
+Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
+                                 std::vector<Packet>& inputs, bool keep_inputs,
+                                 GivenGenerators* given) {
+  const CellPlan& plan = run.plan;
+  Result result;
+  CellGraph& graph = result.graph;
+  ReadOnlyInputs read_only;
+  std::vector<std::vector<at::Tensor>> tensors = attach(plan, inputs, result, read_only);
+  if (!keep_inputs) {
+    for (Packet& packet : inputs) {
+      for (Item& item : packet.items) item.tensor = at::Tensor();
+    }
+  }
+
+  skip::Tracker tracker;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& skip = ports_.inputs[k].skip;
+    if (skip) tracker.stash(*skip, std::move(tensors[k][0]));
+  }
+  std::optional<skip::TrackerScope> tracker_scope(tracker);
+  RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr, given);
+
+  torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
+  tensors.clear();  // so that a layer's input is freed when the layer is done with it
+  graph.begin();
+  for (size_t position = 0; position < layers_.size(); ++position) {
+    draws_.enter(plan.step_seed, micro_batch, layers_[position].index);
+    value = run_layer(static_cast<int64_t>(position), std::move(value));
+    if (keep_inputs) check_kept(inputs, "while it is checkpointed");
+    read_only.check([this] { return current_layer(); });
+    if (run.check_finite) check_finite_layer(position, value, tracker);
+    if (plan.record) graph.end_layer();
+  }
+  result.outputs.push_back(from_any(std::move(value)));
+  for (size_t k = 1; k < ports_.outputs.size(); ++k) {
+    result.outputs.push_back({ValueKind::kTensor, {tracker.pop(*ports_.outputs[k].skip)}});
+  }
+  tracker_scope.reset();
+  return result;
+}
+
+std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
+                                                   const std::vector<Packet>& inputs,
+                                                   Result& result,
+                                                   ReadOnlyInputs& read_only) const {
+  std::vector<std::vector<at::Tensor>> tensors(inputs.size());
+  // What arrived several times as the same tensor is a single tensor here too.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    tensors[k].reserve(inputs[k].items.size());
+    for (const Item& item : inputs[k].items) {
+      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
+      const auto twin = std::find_if(known.begin(), known.end(),
+                                     [&](const auto& entry) { return entry.first == impl; });
+      const bool fresh = !item.tensor.defined() || twin == known.end();
+      tensors[k].push_back(fresh ? detached_alias(item.tensor) : twin->second);
+      const at::Tensor& alias = tensors[k].back();
+      if (fresh && item.tensor.defined()) known.emplace_back(impl, alias);
+      if (fresh && item.read_only && (differentiable(plan, alias) || !device_.is_cpu())) {
+        read_only.watch(alias);
+      }
+      result.graph.inputs().add(k, alias, fresh && plan.record && item.needs_grad);
+      if (storage_of(item.tensor) == nullptr) continue;
+      if (item.read_only) result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
+      if (item.shared) result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
+    }
+  }
+  return tensors;
+}
+
+torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value) {
+  Layer& layer = layers_[position];
+  running_layer_ = position;
+  RunningStatisticsScope::enter_layer(layer.index);
+  if (layer.skips.empty()) return layer.module.any_forward(std::move(value));
+  skip::CallScope call(layer.skips);
+  value = layer.module.any_forward(std::move(value));
+  call.finish();
+  return value;
+}
+
+void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
+                               const skip::Tracker& tracker) const {
+  layers_[position].skips.for_each_stash([&](const skip::Key& key) {
+    const at::Tensor* stashed = tracker.find(key);
+    if (stashed != nullptr) check_finite(*stashed, "the skip " + key.to_text());
+  });
+  for (const at::Tensor* tensor : tensors_in(value)) check_finite(*tensor, "what a layer gives");
+}
+
+void Stage::add_outputs(Result& result) const {
+  // A view whose base was changed since gets its new node when that is asked for. The plain model's
+  // layers ask in this order, so the nodes get their sequence numbers in this order.
+  const auto make_node = [](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
+  };
+  for (const Value& output : result.outputs) {
+    for (const at::Tensor& tensor : output.tensors) make_node(tensor);
+  }
+  for (const size_t k : ports_.gradient_order) {
+    const std::vector<at::Tensor>& tensors = result.outputs[k].tensors;
+    for (size_t n = 0; n < tensors.size(); ++n) result.graph.add_output(k, n, tensors[n]);
+  }
+}
+
+void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& skip = ports_.inputs[k].skip;
+    for (Item& item : inputs[k].items) {
+      const int64_t version = version_of(item.tensor);
+      if (version == item.version) continue;
+      // Without a gradient only the value matters; it is that of the plain model unless something
+      // was copied.
+      TORCH_CHECK(!differentiable(plan, item.tensor) && device_.is_cpu(),
+                  skip ? "the skip " + skip->to_text() : "an input", " of stage ", index_,
+                  " was changed in place by a layer of another stage after it had been handed over "
+                  "(its memory went several ways); the gradients would miss the change. Hand on a "
+                  "clone(), make that layer not in-place, or move the cut");
+      item.version = version;
+    }
+  }
+}
+
+void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) const {
+  for (const Packet& packet : inputs) {
+    for (const Item& item : packet.items) {
+      TORCH_CHECK(version_of(item.tensor) == item.version, current_layer(),
+                  " changed an input of stage ", index_, " in place ", when,
+                  "; its recompute would start from the changed values and give wrong gradients. "
+                  "Make the layer not in-place, put it behind another layer of its partition by "
+                  "moving the cut, or use Checkpoint::kNever");
+    }
+  }
+}
+
+// An alias of the tensor, which leaves over its own memory.
+at::Tensor Stage::leaving_alias(const CellPlan& plan, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr || !plan.record || !tensor.requires_grad()) return detached_alias(tensor);
+  const int64_t version = version_of(tensor);
+  const auto [entry, fresh] =
+      handed_over_.try_emplace(storage, HandedOver{tensor.storage().getWeakStorageImpl(), version});
+  TORCH_CHECK(fresh || entry->second.version == version, current_layer(),
+              " returned a tensor in the memory of one that it had returned for an earlier "
+              "micro-batch, and has changed since; the stages behind would see the new values. "
+              "Return a new tensor, or a clone()");
+  return detached_alias(tensor);
+}
+
+std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result) {
+  struct Leaving {
+    const at::Tensor* tensor;
+    int64_t target;
+    Item* item;
+  };
+  c10::SmallVector<Leaving, 4> leaving;
+  c10::SmallVector<const at::Tensor*, 4> tensors;
+  std::vector<Packet> packets(result.outputs.size());
+  for (size_t k = 0; k < result.outputs.size(); ++k) {
+    const Value& output = result.outputs[k];
+    packets[k].kind = output.kind;
+    packets[k].items.resize(output.tensors.size());
+    for (size_t n = 0; n < output.tensors.size(); ++n) {
+      leaving.push_back({&output.tensors[n], ports_.outputs[k].stage, &packets[k].items[n]});
+      tensors.push_back(&output.tensors[n]);
+    }
+  }
+  const LeavingCopies copies(plan.record, plan.model, tensors, result.shared);
+  for (size_t a = 0; a < leaving.size(); ++a) {
+    const at::Tensor& tensor = *leaving[a].tensor;
+    Item& item = *leaving[a].item;
+    item.needs_grad = plan.record && tensor.defined() && tensor.requires_grad();
+    const c10::StorageImpl* storage = storage_of(tensor);
+    item.read_only = storage != nullptr && plan.model.owns(storage);
+    item.read_only = item.read_only || contains(result.read_only, storage);
+    item.shared = storage != nullptr && contains(result.shared, storage);
+    bool twin = false;
+    for (size_t b = 0; b < a; ++b) {
+      const at::Tensor& other = *leaving[b].tensor;
+      Item& other_item = *leaving[b].item;
+      if (tensor.is_same(other)) {
+        twin = true;
+        item.tensor = other_item.tensor;
+        // In one stage they are one tensor again, unless each is copied to another device.
+        if (leaving[a].target == leaving[b].target && device_.is_cpu()) continue;
+      } else if (storage == nullptr || storage != storage_of(other) ||
+                 !may_overlap(tensor, other)) {
+        continue;
+      }
+      item.shared = other_item.shared = true;
+      // Even if neither needs a gradient yet: a parameter that enters through an in-place change
+      // would need one through both.
+      if (!differentiable(plan, tensor) && device_.is_cpu()) continue;
+      // The stage that comes first must not change it.
+      if (leaving[a].target <= leaving[b].target) item.read_only = true;
+      if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
+    }
+    if (!twin) item.tensor = copies.of(tensor);
+    if (!twin && !item.tensor.defined()) item.tensor = leaving_alias(plan, tensor);
+    item.version = version_of(item.tensor);
+  }
+  return packets;
+}
+
+void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
+                     const Packet& handed_over, Cell& cell) {
+  CellGraph graph;
+  if (cell.recompute) {
+    // The layers' graph is freed, so the loss must not be connected to it.
+    for (size_t n = 0; n < outputs.tensors.size(); ++n) {
+      outputs.tensors[n] = detached_alias(outputs.tensors[n]);
+      graph.inputs().add(0, outputs.tensors[n], handed_over.items[n].needs_grad);
+    }
+  }
+  graph.begin_loss(layers_.size());
+  // The loss may also draw random numbers: it counts as the layer after the last one.
+  draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
+  RandomStreamsScope draws_scope(&draws_, &graph.draws());
+  running_layer_ = static_cast<int64_t>(layers_.size());
+  LossResult scalar = loss(micro_batch, outputs.tensors);
+  if (!plan.record) return;  // an evaluation: no backward follows
+  graph.add_output(0, 0, scalar.loss);
+  graph.targets() = std::move(scalar.targets);
+  cell.seed = std::move(scalar.seed);
+  if (cell.recompute) {
+    cell.loss = std::make_unique<CellGraph>(std::move(graph));
+  } else {
+    cell.graph.append_loss(std::move(graph));
+  }
+}
+
+std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
+                                   std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
+                                   StatisticsLog* statistics) {
+  const CellPlan& plan = run.plan;
+  for (Packet& packet : inputs) arrive(packet, device_);
+  check_arrived(plan, inputs);
+  cell = Cell();
+  if (run.check_finite && index_ == 0) {
+    for (const Item& item : inputs.front().items) check_finite(item.tensor, "an input");
+  }
+  if (plan.record) plan.model.check_parameters(index_);
+  const bool recomputes = plan.record && checkpoints(run, index_, micro_batch);
+  has_loss_ = has_loss_ || (plan.record && loss != nullptr);
+  Result result;
+  GivenGenerators given;
+  {
+    RunningStatisticsScope statistics_scope(
+        plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
+        statistics, micro_batch, /*any_order=*/!run.forwards_ascend[index_]);
+    // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
+    // as the plain model would, and know which outputs require a gradient.
+    CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
+                                          : CheckpointPhase::kNone);
+    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
+                        recomputes ? &given : nullptr);
+  }
+  std::vector<Packet> outputs = hand_over(plan, result);
+  if (recomputes && any_needs_grad(outputs)) {
+    cell.recompute =
+        Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given), false};
+    result.graph = CellGraph();
+  } else {
+    inputs.clear();
+    cell.graph = std::move(result.graph);
+  }
+  if (loss != nullptr) {
+    run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
+  }
+  return outputs;
+}
+
+CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
+  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
+  recomputing_ = true;
+  check_kept(kept.inputs, "between its forward and its recompute");
+  run.plan.model.check_parameters(index_);
+  std::vector<Packet> copy;
+  if (run.keep_graph) copy = kept.inputs;
+  CallerStateScope state(run.plan.forward_state);
+  AutocastCacheOff no_cache;
+  InterceptionScope mode;
+  c10::AutoGradMode grad_mode(true);
+  CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr, micro_batch);
+  kept.given.next = 0;
+  Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
+                             /*keep_inputs=*/false, &kept.given);
+  check_recomputed(run, fingerprints_of(result), kept.fingerprints);
+  recomputing_ = false;
+  return std::move(result.graph);
+}
+
+void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
+  if (!cell.recompute || cell.recompute->done) return;
+  early_recompute_ = static_cast<int32_t>(micro_batch);
+  RandomStreamsScope draws_scope(&draws_, nullptr);
+  cell.graph = recompute(run, micro_batch, *cell.recompute);
+  cell.recompute->done = true;
+  early_recompute_.reset();
+}
+
+void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
+                             const std::vector<Fingerprint>& in_forward) {
+  bool same = now.size() == in_forward.size();
+  at::Tensor differs;
+  for (size_t k = 0; same && k < now.size(); ++k) {
+    same = now[k].matches(in_forward[k]);
+    const at::Tensor differs_here = now[k].differs(in_forward[k]);
+    if (!differs_here.defined()) continue;
+    // A layer may have moved its output to another device.
+    const bool first = !differs.defined() || differs.device() != differs_here.device();
+    if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
+    differs = first ? differs_here : differs.logical_or(differs_here);
+  }
+  if (differs.defined()) run.late_checks.add(index_, differs, run.transfers);
+  running_layer_ = -1;
+  if (!same) refuse_recompute(index_, "");
+}
+
+std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
+  std::vector<Fingerprint> fingerprints;
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad()) fingerprints.push_back(Fingerprint::of(tensor));
+  };
+  for (const Value& output : result.outputs) {
+    for (const at::Tensor& tensor : output.tensors) add(tensor);
+  }
+  return fingerprints;
+}
+
+int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf) const {
+  if (leaf.device() != device_) return index_;
+  const ModelState::Parameter* parameter = run.plan.model.find(leaf);
+  const int64_t owner =
+      parameter == nullptr ? run.first_on_device[index_] : parameter->stages.front();
+  TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
+              parameter == nullptr ? "" : parameter->name, "' of stage ", owner,
+              " without having registered it; register it in the first layer that uses it "
+              "(register_parameter) and let the later one use it without, so that the order of its "
+              "gradients is fixed and parameters() lists it once");
+  return owner;
+}
+
+// One backward of one cell; handles what its graph reaches: leaves, and graphs of others.
+struct Stage::Backward {
+  Stage& stage;
+  const RunContext& run;
+  const int64_t micro_batch;
+  const BackwardTask& task;
+  Roots roots;         // terms of others for leaves that this stage accumulates
+  LeafSums requested;  // what the caller asked for; terms of others come first
+
+  // Each function captures one pointer, so it allocates no memory.
+  GraphTask graph_task() {
+    GraphTask result;
+    result.part = task.part;
+    result.keep = run.keep_graph;
+    result.check_finite = run.check_finite;
+    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
+                    &run.plan.model};
+    result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
+      return sum_of(accumulator, leaf);
+    };
+    result.enter_foreign = [this](const Node& node, uint64_t thread) {
+      enter_foreign(node, thread);
+    };
+    result.target_gradients = task.target_gradients;
+    return result;
+  }
+
+  void take(LeafSums& sums) {
+    sums.take(stage.index_, [this](LeafSums::Entry entry) {
+      if (run.requested != nullptr) {
+        *requested.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
+      } else {
+        roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+      }
+    });
+  }
+
+  // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
+  std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
+    LeafSums leaves;
+    GraphTask of_loss = graph_task();
+    of_loss.part = BackwardPart::kWhole;
+    // A leaf that the layers use too gets its gradient together with theirs.
+    of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
+      return leaves.sum_of(accumulator, stage.index_);
+    };
+    gradients =
+        loss.backward(std::move(gradients), Roots(), std::move(of_loss), stage.running_layer_);
+    take(leaves);
+    return gradients;
+  }
+
+  // The tensor in which the terms for the leaf are added up; null: its .grad.
+  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
+    if (run.requested != nullptr) {
+      const auto& leaves = run.requested->leaves;
+      if (std::find(leaves.begin(), leaves.end(), accumulator.get()) == leaves.end()) {
+        TORCH_CHECK(!run.requested->all.contains(accumulator.get()), stage.current_layer(),
+                    " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
+                    "asked for, but that no layer has registered; register it "
+                    "(register_parameter), or use backward() without a list");
+        return LocalBackwardOptions::discarded();
+      }
+    }
+    const int64_t owner = stage.owner_of(run, leaf);
+    if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
+    return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
+  }
+
+  void enter_foreign(const Node& node, uint64_t thread) const {
+    // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
+    const CellPlan& plan = run.plan;
+    const auto& workers = run.worker_threads;
+    const bool hidden =
+        run.on_caller ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
+                      : node.thread_id() == thread || std::find(workers.begin(), workers.end(),
+                                                                node.thread_id()) != workers.end();
+    TORCH_CHECK(!hidden, stage.current_layer(),
+                " uses a tensor of another micro-batch, of another stage, or of a forward that is "
+                "recomputed, that came by a way that the pipeline does not see (a member of a "
+                "layer, say); hand it "
+                "on as one of the values between layers, stash and pop it (skip/skippable.h), "
+                "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
+    run.foreign.enter(node, stage.index_);
+  }
+
+  void hand_over_requested() {
+    requested.take(stage.index_, [this](const LeafSums::Entry& entry) {
+      const auto& leaves = run.requested->leaves;
+      const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
+      at::Tensor& sum = run.requested->sums[place - leaves.begin()];
+      c10::NoGradGuard no_grad;
+      sum = sum.defined() ? sum + entry.sum : entry.sum;
+    });
+  }
+};
+
+std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
+                                    std::vector<Packet> gradients, Cell& cell,
+                                    const BackwardTask& task) {
+  for (Packet& packet : gradients) arrive(packet, device_);
+  RandomStreamsScope draws_scope(&draws_, nullptr);
+  std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
+  if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
+
+  if (graphs_ != nullptr) {
+    graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
+  }
+  Backward backward{*this, run, micro_batch, task, {}, {}};
+  if (task.part != BackwardPart::kWeights) {
+    backward.take(*task.leaf_sums);
+    if (cell.seed.defined()) gradients = packet_of(cell.seed);
+    if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
+    // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
+    // useless.
+    if (!any_defined(gradients)) {
+      if (cell.recompute) cell.graph = CellGraph();
+    } else if (cell.recompute && !cell.recompute->done) {
+      cell.graph = recompute(run, micro_batch, *cell.recompute);
+    }
+  }
+  std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
+                                                   backward.graph_task(), running_layer_);
+  backward.hand_over_requested();
+  if (!run.keep_graph) {
+    cell.recompute.reset();
+    cell.loss.reset();
+    cell.seed.reset();
+  } else if (cell.recompute) {
+    cell.graph = CellGraph();  // made again next time
+    cell.recompute->done = false;
+  }
+  return result;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,159 @@
+// Stage: one partition of the model on its device, able to run the forward and the backward of a
+// micro-batch on its own.
+//
+// A cell is one micro-batch in one stage. Its graph is local: inputs are detached tensors whose
+// gradients end in Sinks, and outputs leave detached. Nothing is hidden from autograd and no graph
+// spans stages; only the schedule decides the order of cells. cell.h says what a cell keeps and how
+// its graph runs backward; its layers run here.
+#ifndef GPIPE_INTERNAL_STAGE_STAGE_H_
+#define GPIPE_INTERNAL_STAGE_STAGE_H_
+
+#include <c10/core/Device.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/backward/leaf_sums.h"
+#include "gpipe/internal/batch/micro_batch_loss.h"
+#include "gpipe/internal/boundary/layers_result.h"
+#include "gpipe/internal/boundary/leaving_copies.h"
+#include "gpipe/internal/boundary/read_only_inputs.h"
+#include "gpipe/internal/cell/cell.h"
+#include "gpipe/internal/cell/fingerprint.h"
+#include "gpipe/internal/cell/run_context.h"
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/stage/ports.h"
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/value.h"
+#include "gpipe/options.h"
+#include "skip/tracker.h"
+
+namespace gpipe::internal {
+
+class StageGraphs;
+
+// One backward of one cell.
+struct BackwardTask {
+  BackwardPart part = BackwardPart::kWhole;
+  LeafSums* leaf_sums = nullptr;  // of the micro-batch
+  // Gets the gradients of the targets of the cell's loss, if any are wanted.
+  Packet* target_gradients = nullptr;
+};
+
+// Requirements: its methods are called under an InterceptionScope, with the stage's device and
+// stream current.
+//
+// Thread-safety: none; only one thread at a time works on a stage.
+class Stage {
+ public:
+  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports);
+
+  // Takes a packet for each input port and returns one for each output port. `loss` may be null.
+  std::vector<Packet> forward(const RunContext& run, int64_t micro_batch,
+                              std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
+                              StatisticsLog* statistics);
+
+  // `gradients`: one packet for each output port (ignored if the cell has a loss; none for
+  // BackwardPart::kWeights). Adds to the leaves' gradients (not with kInputs) and returns the
+  // gradients of the input ports (none with kWeights). Unless run.keep_graph, it frees the cell,
+  // except, with kInputs, what kWeights needs. A split backward cannot keep the graph, and no
+  // gradients can be requested from it.
+  std::vector<Packet> backward(const RunContext& run, int64_t micro_batch,
+                               std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
+
+  // Makes the graph of a checkpointed cell again, ahead of its backward. No effect for others.
+  void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
+
+  // Called before the first cell of a run.
+  void begin_run();
+  // Before each action, and when its layers are done: no layer is to blame.
+  void begin_action() {
+    running_layer_ = -1;
+    recomputing_ = false;
+  }
+  void end_layers() { running_layer_ = -1; }
+
+  // From now on kernels are recorded as graphs where they can be.
+  void use_graphs();
+  std::optional<GraphUse> graph_use() const;  // none: without graphs
+
+  int64_t index() const { return index_; }
+  c10::Device device() const { return device_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+
+  // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
+  std::string current_layer() const;
+  // "torch::nn::ReLUImpl"; empty where no layer ran.
+  std::string current_layer_type() const;
+  // Whether that was in a recompute.
+  bool recomputing() const { return recomputing_; }
+  // The micro-batch of recompute_early() if that failed: the action's is another one.
+  std::optional<int32_t> early_recompute() const { return early_recompute_; }
+
+ private:
+  using Result = LayersResult;
+  struct Backward;
+
+  // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
+  // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
+  // each layer. Otherwise they are consumed, so that an input is freed as soon as the layers are
+  // done with it. `given` is for a checkpointed cell and its recompute, otherwise null.
+  Result run_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                    bool keep_inputs, GivenGenerators* given);
+  Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
+                     bool keep_inputs, GivenGenerators* given);
+  // The inputs as the layers get them: [port][tensor].
+  std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
+                                              const std::vector<Packet>& inputs, Result& result,
+                                              ReadOnlyInputs& read_only) const;
+  torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
+  void add_outputs(Result& result) const;
+  CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
+  // The packets to send, with no graph behind them.
+  std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
+  at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
+  void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
+                const Packet& handed_over, Cell& cell);
+  // The stage that accumulates the leaf's gradient.
+  int64_t owner_of(const RunContext& run, const at::Tensor& leaf) const;
+  std::vector<Fingerprint> fingerprints_of(const Result& result) const;
+
+  void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
+  // Throws c10::ValueError for what the layer at `position` has made that is not finite.
+  void check_finite_layer(size_t position, torch::nn::AnyValue& value,
+                          const skip::Tracker& tracker) const;
+  void check_kept(const std::vector<Packet>& inputs, const char* when) const;
+  void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
+                        const std::vector<Fingerprint>& in_forward);
+
+  int64_t index_;
+  c10::Device device_;
+  std::vector<Layer> layers_;
+  Ports ports_;
+  RandomStreams draws_;
+  std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
+  bool has_loss_ = false;                // a loss was computed here
+  int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
+  bool recomputing_ = false;             // stays if the recompute fails
+  std::optional<int32_t> early_recompute_;
+  // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
+  // the memory would change an output on its way. The pointers are weak: no other memory gets the
+  // same address.
+  struct HandedOver {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    int64_t version;
+  };
+  absl::flat_hash_map<const c10::StorageImpl*, HandedOver> handed_over_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_STAGE_STAGE_H_

@@ -1,0 +1,73 @@
+// Alias: tensors over the same storage; aliases that belong to no graph, and which other tensors
+// cover the same memory.
+#ifndef GPIPE_INTERNAL_TENSORS_ALIAS_H_
+#define GPIPE_INTERNAL_TENSORS_ALIAS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+// Like Tensor::detach(): the same storage and the same version counter, so that an in-place change
+// through either tensor is noticed by autograd and by the pipeline. Unlike the result of detach(),
+// autograd does not treat it as a view, so a layer may change it in place. It does not go through
+// the dispatcher.
+inline at::Tensor detached_alias(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
+                                                  /*allow_tensor_metadata_change=*/true));
+}
+
+// How often the tensor was changed in place; constant for a tensor without a version counter.
+inline int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
+
+// Identifies the tensor's memory; null if it has no storage.
+inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                                  : nullptr;
+}
+
+// Whether the two have the same memory, shape, strides and dtype.
+bool are_same_view(const at::Tensor& a, const at::Tensor& b);
+
+// Whether another tensor object covers the same storage.
+inline bool shares_storage(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
+}
+
+// Whether anybody but these tensors, which have one storage, holds it. It counts references:
+// `tensors` points to all that the caller has, not to copies of them.
+bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors);
+
+// A copy in memory of its own. It has the same strides, gaps and repeated elements included, and
+// the same offset within a cache line, because otherwise kernels may add up in another order. It
+// belongs to no graph.
+at::Tensor copy_in_layout(const at::Tensor& tensor);
+
+// The part of its storage that a tensor covers, in elements; empty if the tensor is.
+struct MemoryRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+MemoryRange memory_range(const at::Tensor& tensor);
+
+// copy_range() copies that part of the tensor's storage, which must contain the tensor.
+// place_in_copy() gives the counterpart, in the copy, of a tensor over the storage.
+at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range);
+at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range);
+
+// Puts these tensors, which have one storage, into a copy of it, as copy_in_layout() does. Those
+// that shared elements still do.
+void move_into_copy(c10::ArrayRef<at::Tensor*> tensors);
+
+// Whether the two tensors have an element of memory in common. True if that is too hard to tell.
+bool may_overlap(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_TENSORS_ALIAS_H_

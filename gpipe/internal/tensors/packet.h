@@ -1,0 +1,44 @@
+// Packet: the tensors that one route carries for one micro-batch, forward or backward.
+#ifndef GPIPE_INTERNAL_TENSORS_PACKET_H_
+#define GPIPE_INTERNAL_TENSORS_PACKET_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gpipe::internal {
+
+// The C++ type in which a layer takes or returns its tensors.
+enum class ValueKind : uint8_t { kTensor, kTensors, kTuple2, kTuple3, kTuple4 };
+
+struct Item {
+  at::Tensor tensor;  // may be undefined
+  // Forward: whether a gradient is to come back for this tensor. The tensor itself is detached, so
+  // no graph crosses the boundary of a stage. A tensor that leaves a stage twice is the same object
+  // in both items.
+  bool needs_grad = false;
+  // Forward: the tensor must not be changed in place. Its memory is also that of another tensor,
+  // whose gradient would miss a change made behind the boundary.
+  bool read_only = false;
+  // Forward: its memory is also that of another tensor on its way.
+  bool shared = false;
+  // Forward: version_of(tensor) when it was handed over. If it differs on arrival, the tensor was
+  // changed on its way.
+  int64_t version = 0;
+};
+
+struct Packet {
+  ValueKind kind = ValueKind::kTensor;
+  c10::SmallVector<Item, 2> items;
+  // Accelerators: the events that the consumer's stream has to wait for (see transfer.h). Empty on
+  // the CPU.
+  std::vector<std::shared_ptr<c10::Event>> ready;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_TENSORS_PACKET_H_

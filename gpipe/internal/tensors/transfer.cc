@@ -1,0 +1,271 @@
+#include "gpipe/internal/tensors/transfer.h"
+
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/threads/default_generators.h"
+
+namespace gpipe::internal {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
+  auto event = std::make_shared<c10::Event>(stream.device_type());
+  event->record(stream);
+  return event;
+}
+
+// Copies without making this thread wait. Between host and device that requires pinned host memory.
+at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
+  c10::NoGradGuard no_grad;
+  if (target.is_meta()) {
+    // A tensor on meta is made on the current device (meta/meta_devices.h).
+    const c10::DeviceGuard guard(target);
+    return tensor.is_meta() ? tensor.clone() : tensor.to(target);
+  }
+  if (tensor.layout() != c10::kStrided) return tensor.to(target);
+  if (!tensor.is_cpu() && !target.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
+  // Only contiguous tensors are copied without a detour that waits. So the dimensions are put in
+  // the order of their strides, and back afterwards. A lazy conjugation would be resolved on the
+  // host, too early, so it is resolved before.
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  std::vector<int64_t> order(plain.dim());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return plain.stride(a) > plain.stride(b); });
+  std::vector<int64_t> back(order.size());
+  for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
+  const at::Tensor ordered = plain.permute(order);
+  // Not pin_memory(): it returns pinned memory as it is, whose owner may change it before it is
+  // read. The allocator of pinned memory keeps the block until the copy is done.
+  const at::Tensor pinned = at::empty(
+      ordered.sizes(), plain.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
+  pinned.copy_(ordered, /*non_blocking=*/true);
+  return (target.is_cpu() ? pinned : pinned.to(target, /*non_blocking=*/true)).permute(back);
+}
+
+// Of all pipelines of the process.
+struct StreamsInUse {
+  std::mutex mutex;
+  std::vector<c10::Stream> copies;  // once for each lane
+  std::vector<c10::Stream> recordings;
+};
+
+// Never destroyed: threads may use it while the process ends.
+StreamsInUse& streams_in_use() {
+  static auto* const made = new StreamsInUse;
+  return *made;
+}
+
+bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream) {
+  return std::find(streams.begin(), streams.end(), stream) != streams.end();
+}
+
+// One of the usual priority, none of `not_these` if there is another: the pool has 32, which it
+// gives in turn.
+c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& not_these) {
+  constexpr int kPool = 32;
+  const VirtualGuardImpl impl(device.type());
+  c10::Stream stream = impl.getStreamFromGlobalPool(device);
+  for (int k = 1; k < kPool && contains(not_these, stream); ++k) {
+    stream = impl.getStreamFromGlobalPool(device);
+  }
+  return stream;
+}
+
+}  // namespace
+
+c10::Stream current_stream(c10::Device device) {
+  if (device.is_cpu()) return c10::Stream(c10::Stream::DEFAULT, device);
+  return VirtualGuardImpl(device.type()).getStream(device);
+}
+
+std::vector<c10::Stream> current_streams(c10::DeviceType type) {
+  std::vector<c10::Stream> streams;
+  if (type == c10::kCPU) return streams;
+  const VirtualGuardImpl impl(type);
+  for (c10::DeviceIndex k = 0; k < impl.deviceCount(); ++k) {
+    streams.push_back(impl.getStream(c10::Device(type, k)));
+  }
+  return streams;
+}
+
+StreamScope::StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device)
+    : former_device_(device) {
+  for (const c10::Stream& stream : streams) {
+    if (stream.device().is_cpu()) continue;
+    former_streams_.push_back(VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
+  }
+  if (!device.is_cpu()) former_device_ = VirtualGuardImpl(device.type()).exchangeDevice(device);
+}
+
+StreamScope::~StreamScope() {
+  // Unchecked: a thread that has used no device is on device 0, and to set that would make a
+  // context there, which takes memory that nobody uses.
+  if (!former_device_.is_cpu()) {
+    VirtualGuardImpl(former_device_.type()).uncheckedSetDevice(former_device_);
+  }
+  for (const c10::Stream& stream : former_streams_) {
+    VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  }
+}
+
+void follow(const c10::Stream& later, const c10::Stream& earlier) {
+  if (later != earlier) recorded(earlier)->block(later);
+}
+
+void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (!tensor.defined() || tensor.device() != stream.device() || !tensor.has_storage()) return;
+  if (stream.device().is_cpu()) return;
+  // Not while a graph is recorded: LibTorch's allocator takes every use that is noted meanwhile, by
+  // whichever thread, for one of the recording's own, and forgets it if the block is freed before
+  // the recording ends.
+  const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
+  VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+c10::Stream take_stream_for_copies(c10::Device device) {
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  const c10::Stream stream = another_stream(device, in_use.recordings);
+  in_use.copies.push_back(stream);
+  return stream;
+}
+
+void give_back_stream_for_copies(const c10::Stream& stream) {
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  const auto place = std::find(in_use.copies.begin(), in_use.copies.end(), stream);
+  if (place != in_use.copies.end()) in_use.copies.erase(place);
+}
+
+c10::Stream stream_for_recordings(c10::Device device) {
+  const c10::Stream here = current_stream(device);
+  StreamsInUse& in_use = streams_in_use();
+  const std::lock_guard<std::mutex> lock(in_use.mutex);
+  // One for all stages: a process records one graph at a time.
+  for (const c10::Stream& stream : in_use.recordings) {
+    if (stream.device() == device && stream != here && !contains(in_use.copies, stream)) {
+      return stream;
+    }
+  }
+  std::vector<c10::Stream> not_these = in_use.copies;
+  not_these.push_back(here);
+  const c10::Stream stream = another_stream(device, not_these);
+  TORCH_CHECK(stream != here, "there is no stream of ", device,
+              " to record on but the current one");
+  if (!contains(in_use.recordings, stream)) in_use.recordings.push_back(stream);
+  return stream;
+}
+
+Transfers::~Transfers() {
+  if (!own_streams_) return;
+  for (const Lane& lane : lanes_) {
+    for (const c10::Stream& stream : {lane.from, lane.to}) {
+      if (!stream.device().is_cpu()) give_back_stream_for_copies(stream);
+    }
+  }
+}
+
+Transfers::Lane Transfers::lane(c10::Device source, c10::Device target) {
+  if (!own_streams_) return {source, target, current_stream(source), current_stream(target)};
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Lane& lane : lanes_) {
+    if (lane.source == source && lane.target == target) return lane;
+  }
+  auto stream_on = [](c10::Device device) {
+    if (device.is_cpu()) return current_stream(device);
+    return take_stream_for_copies(device);
+  };
+  lanes_.push_back({source, target, stream_on(source), stream_on(target)});
+  return lanes_.back();
+}
+
+void Transfers::depart(Packet& packet, c10::Device target) {
+  c10::SmallVector<c10::Stream, 2> busy;
+  auto add_busy = [&](const c10::Stream& stream) {
+    if (std::find(busy.begin(), busy.end(), stream) == busy.end()) busy.push_back(stream);
+  };
+  for (Item& item : packet.items) {
+    if (!item.tensor.defined()) continue;
+    const c10::Device source = item.tensor.device();
+    if (source.is_cpu() && target.is_cpu()) continue;
+    if (source == target) {
+      add_busy(current_stream(source));
+      continue;
+    }
+    const Lane lane = this->lane(source, target);
+    if (!source.is_cpu()) {
+      // The copy waits for what made the tensor and for nothing else.
+      follow(lane.from, current_stream(source));
+      use_on(item.tensor, lane.from);
+    }
+    // Set on both sides: a copy between devices makes the current streams of both wait for each
+    // other.
+    StreamScope to(lane.to);
+    StreamScope from(lane.from);
+    item.tensor = copied(item.tensor, target);
+    item.version = version_of(item.tensor);
+    add_busy(target.is_cpu() ? lane.from : lane.to);
+  }
+  for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));
+}
+
+void Transfers::depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets) {
+  struct Staying {
+    const c10::StorageImpl* storage;
+    c10::Device device;
+  };
+  c10::SmallVector<Staying, 2> staying;
+  c10::SmallVector<const c10::StorageImpl*, 2> copied;
+  for (size_t k = 0; k < packets.size(); ++k) {
+    for (const Item& item : packets[k].items) {
+      const c10::StorageImpl* storage = storage_of(item.tensor);
+      if (storage == nullptr || item.tensor.device().is_cpu()) continue;
+      if (item.tensor.device() == targets[k]) {
+        staying.push_back({storage, targets[k]});
+      } else {
+        copied.push_back(storage);
+      }
+    }
+  }
+  for (size_t k = 0; k < packets.size(); ++k) depart(packets[k], targets[k]);
+  for (const Staying& here : staying) {
+    if (std::find(copied.begin(), copied.end(), here.storage) == copied.end()) continue;
+    let_follow(current_stream(here.device));
+  }
+}
+
+void Transfers::let_follow(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Lane& lane : lanes_) {
+    if (lane.source == stream.device()) follow(stream, lane.from);
+  }
+}
+
+void arrive(Packet& packet, c10::Device device) {
+  if (packet.ready.empty()) return;
+  if (device.is_cpu()) {
+    for (const auto& event : packet.ready) event->synchronize();
+    packet.ready.clear();
+    return;
+  }
+  const c10::Stream stream = current_stream(device);
+  for (const auto& event : packet.ready) event->block(stream);
+  packet.ready.clear();
+  for (const Item& item : packet.items) use_on(item.tensor, stream);
+}
+
+}  // namespace gpipe::internal

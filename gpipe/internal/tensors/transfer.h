@@ -1,0 +1,116 @@
+// Transfers: bring packets from the device of one stage to that of another.
+//
+// They use only c10's device-generic streams and events, so this compiles without CUDA.
+#ifndef GPIPE_INTERNAL_TENSORS_TRANSFER_H_
+#define GPIPE_INTERNAL_TENSORS_TRANSFER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <mutex>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+
+namespace gpipe::internal {
+
+// The calling thread's current stream on `device`; a placeholder for the CPU, which has no streams.
+c10::Stream current_stream(c10::Device device);
+
+// The current streams of all devices of this type, by device index; none for the CPU.
+std::vector<c10::Stream> current_streams(c10::DeviceType type);
+
+// Makes `device` and each of `streams` (one per device) current on this thread, and restores the
+// previous ones on exit. No effect for the CPU. Workers compute on the streams on which their
+// caller would, both on their stage's device and on any other device that a layer or a loss uses.
+// So the caller's own kernels before and after (e.g. those of an optimizer) need no further
+// synchronization.
+class StreamScope {
+ public:
+  StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device);
+  // For the stream and its device.
+  explicit StreamScope(c10::Stream stream) : StreamScope(stream, stream.device()) {}
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  c10::SmallVector<c10::Stream, 4> former_streams_;
+  c10::Device former_device_;
+};
+
+// What is put on `later` from now on waits for what was put on `earlier` before. No effect if they
+// are the same stream. Both belong to accelerators.
+void follow(const c10::Stream& later, const c10::Stream& earlier);
+
+// Makes the allocator keep the tensor's memory until `stream` has finished what was put on it so
+// far. No effect for the CPU, or if the tensor is on another device. While another thread records a
+// graph, it waits until that is done (default_generators.h).
+void use_on(const at::Tensor& tensor, const c10::Stream& stream);
+
+// A stream of an accelerator on which packets travel, until it is given back. Not one on which
+// graphs are recorded, unless all are.
+c10::Stream take_stream_for_copies(c10::Device device);
+void give_back_stream_for_copies(const c10::Stream& stream);
+
+// A stream of an accelerator to record graphs on. Neither the current one nor, unless packets
+// travel on all others, one on which packets travel: what is launched there meanwhile would be
+// recorded, too. Of the usual priority, because replays keep that of the recording, and would
+// overtake stages that run kernel by kernel. All that record share it. Throws c10::Error if there
+// is none.
+c10::Stream stream_for_recordings(c10::Device device);
+
+// The streams on which a pipeline's packets travel: for each pair of devices one stream on either
+// side; the host has none. The streams are taken once and kept, because an allocator keeps the
+// freed blocks of each stream apart.
+//
+// Thread-safety: thread-safe.
+class Transfers {
+ public:
+  // Without `own_streams`, copies are on the current streams of the thread that starts them, on
+  // either side, which therefore wait for each other.
+  explicit Transfers(bool own_streams = true) : own_streams_(own_streams) {}
+  ~Transfers();
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  // Called by the producing stage as soon as the packet is made. Starts the copy of every tensor to
+  // `target`, so that it travels while both stages compute. Neither side's current stream waits for
+  // the copy, nor does this thread; copies from and to the host go through pinned memory. Nothing
+  // is copied within a device or between CPU stages.
+  void depart(Packet& packet, c10::Device target);
+
+  // The same for all packets that leave a stage at one time, each to its target. If a copy reads
+  // memory that also goes, without a copy, to a stage on the same device, the current stream there
+  // does wait for the copy: that memory may be changed in place, e.g. when a gradient is added to
+  // it.
+  void depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets);
+
+  // What is put on `stream` from now on waits for the copies that read memory of its device. After
+  // a run the caller may change memory there that a stage only passed on.
+  void let_follow(const c10::Stream& stream);
+
+ private:
+  struct Lane {
+    c10::Device source;
+    c10::Device target;
+    c10::Stream from;  // reads
+    c10::Stream to;    // owns the copies' memory; done when the whole copy has arrived
+  };
+  Lane lane(c10::Device source, c10::Device target);
+
+  const bool own_streams_;
+  std::mutex mutex_;
+  std::vector<Lane> lanes_;  // guarded by mutex_; only a few
+};
+
+// Called by the consuming stage before it uses the packet: its current stream (on the CPU: its
+// thread) waits for the copies.
+void arrive(Packet& packet, c10::Device device);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_TENSORS_TRANSFER_H_

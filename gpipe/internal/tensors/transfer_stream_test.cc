@@ -1,0 +1,171 @@
+// Streams and events of packets between GPUs, and between a GPU and the host.
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+using testing::device;
+using testing::slow_work;
+
+using TransferStream = testing::DeviceTest;
+
+c10::Stream new_stream() {
+  return VirtualGuardImpl(device().type()).getStreamFromGlobalPool(device());
+}
+
+c10::Stream default_stream() {
+  return VirtualGuardImpl(device().type()).getDefaultStream(device());
+}
+
+Packet packet_of(const at::Tensor& tensor) {
+  Packet packet;
+  packet.items.push_back({tensor, true});
+  return packet;
+}
+
+TEST_F(TransferStream, ANewStreamIsNotTheDefaultOne) { EXPECT_NE(new_stream(), default_stream()); }
+
+TEST_F(TransferStream, TheCurrentStreamIsLibTorchs) {
+  EXPECT_EQ(current_stream(device()), VirtualGuardImpl(device().type()).getStream(device()));
+  EXPECT_EQ(current_stream(device()), default_stream()) << "nobody has set another";
+}
+
+TEST_F(TransferStream, AStreamScopeMakesItsStreamAndDeviceCurrent) {
+  const c10::Device last = device(testing::gpu_count() - 1);
+  VirtualGuardImpl impl(last.type());
+  const c10::Stream stream = impl.getStreamFromGlobalPool(last);
+  const c10::Device before = impl.getDevice();
+  {
+    StreamScope scope(stream);
+    EXPECT_EQ(impl.getDevice(), last);
+    EXPECT_EQ(current_stream(last), stream);
+    EXPECT_EQ(stream.device(), last);
+  }
+  EXPECT_EQ(impl.getDevice(), before);
+  EXPECT_EQ(current_stream(last), impl.getDefaultStream(last));
+}
+
+TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
+  const c10::Stream first = stream_for_recordings(device());
+  EXPECT_NE(first, current_stream(device()));
+  EXPECT_EQ(stream_for_recordings(device()), first) << "for all stages";
+  std::vector<c10::Stream> copies;
+  for (int k = 0; k < 20; ++k) {
+    copies.push_back(take_stream_for_copies(device()));
+    EXPECT_NE(copies.back(), first);
+  }
+  {
+    const StreamScope scope(first);
+    const c10::Stream second = stream_for_recordings(device());
+    EXPECT_NE(second, first);
+    for (const c10::Stream& stream : copies) EXPECT_NE(second, stream);
+  }
+  // A pool gives 32 streams in turn: the next one would be that of a copy.
+  while (new_stream() != copies.back()) continue;
+  for (int k = 0; k < 31; ++k) (void)new_stream();
+  for (const c10::Stream& recording : {first, stream_for_recordings(device())}) {
+    const StreamScope scope(recording);
+    for (const c10::Stream& stream : copies) EXPECT_NE(stream_for_recordings(device()), stream);
+  }
+  for (const c10::Stream& stream : copies) give_back_stream_for_copies(stream);
+}
+
+// They keep the priority of the stream on which they were recorded: that must be of the 32 of the
+// usual one, which the pool gives in turn.
+TEST_F(TransferStream, ReplaysDoNotOvertakeWhatIsLaunchedKernelByKernel) {
+  const c10::Stream recording = stream_for_recordings(device());
+  bool is_usual = false;
+  for (int k = 0; k < 32; ++k) is_usual = new_stream() == recording || is_usual;
+  EXPECT_TRUE(is_usual);
+}
+
+TEST_F(TransferStream, AStreamWaitsForASlowOne) {
+  const c10::Stream producer = new_stream();
+  const c10::Stream consumer = new_stream();
+  ASSERT_NE(producer, consumer);
+  Packet packet;
+  {
+    StreamScope scope(producer);
+    slow_work(device());
+    packet = packet_of(torch::ones({100}, device()) * 2);
+    Transfers().depart(packet, device());
+  }
+  StreamScope scope(consumer);
+  arrive(packet, device());
+  EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 200);
+}
+
+TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost) {
+  const auto leave = [] {
+    Packet packet = packet_of(torch::ones({100}, device()));
+    Transfers().depart(packet, c10::kCPU);
+    return packet;
+  };
+  {
+    // The first use of a kernel, and the first pinned memory, may wait for the device.
+    Packet first = leave();
+    arrive(first, c10::kCPU);
+  }
+  std::shared_ptr<void> busy = testing::hold_stream(device());
+  Packet packet = leave();
+  ASSERT_EQ(packet.ready.size(), 1U);
+  EXPECT_FALSE(packet.ready[0]->query()) << "the copy still waits for the slow work";
+  EXPECT_TRUE(packet.items[0].tensor.is_pinned());
+  busy.reset();
+  arrive(packet, c10::kCPU);
+  EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 100);
+}
+
+// A block that a packet's consumer uses is not reused while the consumer's stream is busy, and is
+// reused afterwards, even if the consumer has only a shifted view of it.
+void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer) {
+  constexpr int64_t kSize = 1 << 22;
+  StreamScope scope(producer);
+  void* block = nullptr;
+  std::shared_ptr<void> busy;
+  {
+    at::Tensor tensor = torch::ones({kSize}, device());
+    block = tensor.storage().mutable_data();
+    Packet packet = packet_of(shifted ? tensor.slice(0, 1) : tensor);
+    tensor = at::Tensor();
+    Transfers().depart(packet, device());
+    StreamScope consuming(consumer);
+    arrive(packet, device());
+    busy = testing::hold_stream(device());
+  }
+  const at::Tensor while_busy = torch::empty({kSize}, device());
+  EXPECT_NE(while_busy.storage().data(), block);
+  busy.reset();
+  consumer.synchronize();
+  // The allocator looks for finished events at its next allocation.
+  bool reused = false;
+  std::vector<at::Tensor> held;
+  for (int i = 0; i < 8 && !reused; ++i) {
+    held.push_back(torch::empty({kSize}, device()));
+    reused = held.back().storage().data() == block;
+  }
+  EXPECT_TRUE(reused);
+}
+
+TEST_F(TransferStream, ABlockIsNotReusedWhileTheConsumerIsBusy) {
+  expect_block_kept(false, new_stream(), new_stream());
+}
+
+TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
+  expect_block_kept(true, new_stream(), new_stream());
+}
+
+}  // namespace
+}  // namespace gpipe::internal

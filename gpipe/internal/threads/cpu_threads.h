@@ -1,0 +1,33 @@
+// CPU threads: how the cores are shared among the stages that run on the CPU.
+#ifndef GPIPE_INTERNAL_THREADS_CPU_THREADS_H_
+#define GPIPE_INTERNAL_THREADS_CPU_THREADS_H_
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+// The number of intra-op threads for each of `cpu_stages` stages: `wanted` if positive, otherwise
+// an equal share of this thread's number, at least one.
+int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
+
+// Sets the number of intra-op threads of the calling thread only. However, at::set_num_threads also
+// changes the initial number of threads started later: see DefaultThreadsScope.
+void set_threads_of_this_thread(int64_t threads);
+
+// Open it while starting threads that call set_threads_of_this_thread(). Threads started after it
+// then begin with this thread's number.
+//
+// That number is also set when the scope opens. After fork(), LibTorch makes its thread pool anew
+// when a number is first set, and does so without a lock; two threads at once would leave it
+// without a pool ("Invalid thread pool").
+class DefaultThreadsScope {
+ public:
+  DefaultThreadsScope();
+  ~DefaultThreadsScope();
+  DefaultThreadsScope(const DefaultThreadsScope&) = delete;
+  DefaultThreadsScope& operator=(const DefaultThreadsScope&) = delete;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_THREADS_CPU_THREADS_H_

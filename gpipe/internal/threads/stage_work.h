@@ -1,0 +1,85 @@
+// StageWork: for which stage of a pipeline a thread works.
+//
+// Allocators see a thread and nothing else: what they tell (that memory is short, that a block was
+// taken) is put down to the stage whose action the thread runs. So is a wait for a device, in
+// tests.
+#ifndef GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
+#define GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gpipe/out_of_memory.h"
+
+namespace gpipe::internal {
+
+// Not by its layers: several pipelines may be made of them.
+struct StageId {
+  const void* pipeline = nullptr;  // the address of a Pipeline
+  int64_t stage = 0;
+};
+
+// One for each stage of a pipeline, as long as that lives.
+//
+// Thread-safety: thread-safe.
+class StageWork {
+ public:
+  // `place` tells what the stage is doing; it is called on the threads that work for it.
+  explicit StageWork(StageId id, std::function<std::string()> place = nullptr)
+      : id_(id), place_(std::move(place)) {}
+
+  // The one of the calling thread, or of the thread on whose behalf autograd uses this one; null
+  // outside of the actions of stages.
+  static StageWork* current();
+
+  StageId id() const { return id_; }
+  // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
+  std::string place() const { return place_ ? place_() : ""; }
+
+  // What was missing last, since the stage began its action.
+  std::optional<OutOfMemory> out_of_memory() const;
+  void set_out_of_memory(std::optional<OutOfMemory> what);
+
+ private:
+  const StageId id_;
+  const std::function<std::string()> place_;
+  mutable std::mutex mutex_;
+  std::optional<OutOfMemory> out_of_memory_;  // guarded by mutex_
+};
+
+// Around the steps of a worker, which runs the actions of one or several stages.
+class StageWorkScope {
+ public:
+  // `on_autograd_threads`: also on the threads that autograd uses on this one's behalf, as it does
+  // for accelerators.
+  explicit StageWorkScope(bool on_autograd_threads);
+  ~StageWorkScope();
+  StageWorkScope(const StageWorkScope&) = delete;
+  StageWorkScope& operator=(const StageWorkScope&) = delete;
+
+  // Under a scope: this thread begins an action of the stage. The work lasts until the next one
+  // begins or the scope ends, so that sending the results belongs to it.
+  static void begin_action(StageWork& work);
+
+ private:
+  StageWork* former_;
+  std::optional<c10::DebugInfoGuard> for_autograd_;
+};
+
+// Notes it for the stage that the calling thread works for, if any.
+void report_out_of_memory(const OutOfMemory& what);
+
+// Makes CUDA's allocator report what it lacks, for the rest of the process. Idempotent. Nothing
+// happens where LibTorch has no CUDA, or an allocator that does not tell (cudaMallocAsync).
+// Requirements: the machine has a GPU.
+void watch_cuda_memory();
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
