@@ -13,11 +13,13 @@
 
 #include "balance/caching_allocator.h"
 #include "balance/memory_recorder.h"
+#include "balance/operator_census.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
+#include "meta/meta_target.h"
 
 namespace gpipe::balance {
 namespace {
@@ -95,6 +97,7 @@ class Planner {
     plan_.balance = options.balance();
     plan_.capacity = options.capacity();
     plan_.device_of_stage = devices_;
+    plan_.device_type = options.device_type();
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
   }
@@ -114,6 +117,7 @@ class Planner {
       total_ += kSteps * static_cast<int64_t>(actions.size());
     }
     {
+      const OperatorCensus census;
       const internal::AllocationScope scope(recorder);
       for (int k = 0; k < kSteps; ++k) {
         step(recorder, schedule);
@@ -121,6 +125,7 @@ class Planner {
         if (k + 1 == kSteps) break;
         if (options_.zero_grad()) release_gradients();
       }
+      plan_.uncertain = uncertainties(census.operators(), options_.device_type());
     }
     plan_.trace = recorder.finish();
     const std::vector<MemoryPeak> peaks = balance::peaks(plan_.trace);
@@ -305,6 +310,7 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
   if (!lock.owns_lock()) {
     throw std::logic_error("another memory plan is being made in this process; make one at a time");
   }
+  const MetaTargetScope target(options.device_type());
   install_meta_devices();
   install_meta_kernels();
   const BackToMeta back(model);

@@ -7,13 +7,14 @@
 // gradients and the optimizer included. Nothing is estimated from formulas.
 //
 // What it cannot see: memory that kernels take on an accelerator beside tensors (workspaces of
-// cuDNN and cuBLAS), the driver's own, and other programs'. Operators are those that LibTorch runs
-// where no kernel of an accelerator is at hand, so some keep more than CUDA's: attention its matrix
-// of weights, dropout a mask of numbers instead of bytes (docs/design/meta.md).
+// cuDNN and cuBLAS), the driver's own, and other programs'. Some operators are others on CUDA than
+// on the CPU (fused attention, LSTM, dropout): a plan is for one of the two, and says which of its
+// operators make it uncertain (docs/design/meta.md).
 #ifndef BALANCE_MEMORY_PLAN_H_
 #define BALANCE_MEMORY_PLAN_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 #include <torch/arg.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "balance/memory_trace.h"
+#include "balance/plan_uncertainty.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
@@ -58,6 +60,8 @@ struct MemoryPlanOptions {
   // Whether the gradients are given back after each step, as Optimizer::zero_grad() does. If not,
   // the next step adds to them.
   TORCH_ARG(bool, zero_grad) = true;
+  // The type of the devices: c10::kCUDA or c10::kCPU.
+  TORCH_ARG(c10::DeviceType, device_type) = c10::kCUDA;
   // The device of each stage, counted from 0. Default: one for each.
   TORCH_ARG(std::vector<int64_t>, device_of_stage) = {};
   // What each device has, in bytes, for the model of the allocator (caching_allocator.h): it gives
@@ -82,9 +86,11 @@ struct DeviceMemory {
 };
 
 struct MemoryPlan {
-  std::vector<int64_t> balance;          // the stages' numbers of layers
-  std::vector<int64_t> device_of_stage;  // as given, or 0, 1, ...
-  int64_t parameters = 0;                // their number, in the whole model
+  std::vector<int64_t> balance;              // the stages' numbers of layers
+  std::vector<int64_t> device_of_stage;      // as given, or 0, 1, ...
+  c10::DeviceType device_type = c10::kCUDA;  // as given
+  std::vector<Uncertainty> uncertain;        // what operators that ran make it
+  int64_t parameters = 0;                    // their number, in the whole model
   std::vector<DeviceMemory> devices;
   int64_t capacity = 0;  // of each device, as given; 0: no limit
   MemoryTrace trace;     // of two steps

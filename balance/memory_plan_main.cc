@@ -51,6 +51,9 @@ ABSL_FLAG(bool, zero_grad, true,
           "Gradients are given back after each step, as by Optimizer::zero_grad().");
 ABSL_FLAG(double, device_gib, 0.0,
           "What each device has, for the model of LibTorch's allocator. Default: 0, no limit.");
+ABSL_FLAG(std::string, device, "cuda",
+          "The devices that are planned for: cuda or cpu. Fused attention, LSTM and dropout keep "
+          "other things there.");
 ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
 ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
 
@@ -101,6 +104,11 @@ Settings read_settings() {
                         "limit",
                         device_gib));
   }
+  const std::string device = absl::GetFlag(FLAGS_device);
+  if (device != "cuda" && device != "cpu") {
+    throw std::invalid_argument("--device=" + device + ": give cuda or cpu");
+  }
+  settings.options.device_type(device == "cpu" ? c10::kCPU : c10::kCUDA);
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   settings.svg = command::output_file("svg", absl::GetFlag(FLAGS_svg));
   if (!settings.json.empty() && settings.json == settings.svg) {

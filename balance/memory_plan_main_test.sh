@@ -20,6 +20,7 @@ expect_mistake "--chunks=0: give a number from 1" "${small[@]}" --chunks=0
 expect_mistake "--device_gib=-1: give a number from 0" "${small[@]}" --device_gib=-1
 expect_mistake "less than a byte" "${small[@]}" --device_gib=1e-12
 expect_mistake "it is a folder" "${small[@]}" --svg="$work"
+expect_mistake "give cuda or cpu" "${small[@]}" --device=tpu
 
 "$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
   --json="$work/plan.json" --svg="$work/plan.svg" >"$work/out" 2>"$work/err" ||
@@ -38,6 +39,11 @@ for device in plan["devices"]:
     assert device["optimizer_state_bytes"] == 2 * device["parameter_bytes"], device
     assert device["total_bytes"] == sum(device["peak"]["bytes"].values()), device
 END
+
+grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: $(cat "$work/out")"
+"$program" "${small[@]}" --device=cpu >"$work/cpu" 2>&1 || fail "a plan for the CPU"
+grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$work/cpu")"
+grep -q "^Uncertain by convolutions" "$work/cpu" || fail "nothing is uncertain: $(cat "$work/cpu")"
 
 # A device that is too small is a result, no error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"

@@ -1,8 +1,11 @@
 #include "balance/memory_plan.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <gmock/gmock.h>
@@ -13,6 +16,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/upsampling.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
@@ -20,9 +25,11 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -333,7 +340,8 @@ WithoutScratch* WithoutScratch::current_ = nullptr;
 thread_local int WithoutScratch::depth_ = 0;
 thread_local std::vector<WithoutScratch::Held> WithoutScratch::held_;
 
-MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options) {
+// `all`: with what kernels take for themselves.
+MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options, bool all = false) {
   const nn::Sequential model = c.make();
   const auto stages = static_cast<int64_t>(c.balance.size());
   GPipe pipe(model, GPipeOptions(c.balance)
@@ -352,7 +360,8 @@ MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options) {
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   {
     WithoutScratch without_scratch(recorder);
-    const internal::AllocationScope scope(without_scratch);
+    const internal::AllocationScope scope(all ? static_cast<internal::AllocationObserver&>(recorder)
+                                              : without_scratch);
     for (int k = 0; k < 2; ++k) {
       recorder.begin_step();
       pipe->step({input}, {}, &squares,
@@ -379,6 +388,7 @@ TEST(MemoryPlan, IsWithinOnePercentOfWhatARealRunTakes) {
                 .checkpoint(mode)
                 .schedule(schedule)
                 .device_of_stage({0, 0})
+                .device_type(c10::kCPU)
                 .optimizer([](std::vector<at::Tensor> parameters) {
                   return std::unique_ptr<torch::optim::Optimizer>(
                       std::make_unique<torch::optim::SGD>(
@@ -398,6 +408,142 @@ TEST(MemoryPlan, IsWithinOnePercentOfWhatARealRunTakes) {
       }
     }
   }
+}
+
+// Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
+// kernels take while they run included.
+double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {
+  // The plan counts what each thread of an operator has for itself.
+  at::set_num_threads(1);
+  const Case c{"", make, std::move(input), {static_cast<int64_t>(make()->size())}};
+  const auto options = MemoryPlanOptions(c.balance)
+                           .chunks(2)
+                           .checkpoint(Checkpoint::kNever)
+                           .schedule(&Schedule::one_f_one_b)
+                           .device_type(c10::kCPU)
+                           .optimizer(parse_optimizer("momentum"));
+  const MemoryPlan plan =
+      memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {}, &squares, options);
+  const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options, true))[0].bytes);
+  return counted / static_cast<double>(plan.devices[0].peak.bytes);
+}
+
+struct SelfAttentionImpl : nn::Module {
+  SelfAttentionImpl(int64_t width, int64_t heads, int64_t kv_heads, bool masked, double dropout)
+      : width(width), heads(heads), kv_heads(kv_heads), masked(masked), drops(dropout) {
+    q = register_module("q", nn::Linear(width, width));
+    kv = register_module("kv", nn::Linear(width, 2 * width / heads * kv_heads));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const int64_t rows = x.size(0), length = x.size(1), dim = width / heads;
+    const auto of_heads = [&](const at::Tensor& y, int64_t count) {
+      return y.view({rows, length, count, dim}).transpose(1, 2);
+    };
+    const std::vector<at::Tensor> both = kv(x).chunk(2, -1);
+    std::optional<at::Tensor> mask;
+    if (masked) mask = at::zeros({length, length}, x.options());
+    return at::scaled_dot_product_attention(
+               of_heads(q(x), heads), of_heads(both[0].contiguous(), kv_heads),
+               of_heads(both[1].contiguous(), kv_heads), mask, drops, /*is_causal=*/!masked,
+               std::nullopt, /*enable_gqa=*/kv_heads != heads)
+        .transpose(1, 2)
+        .reshape({rows, length, width});
+  }
+  const int64_t width, heads, kv_heads;
+  const bool masked;
+  const double drops;
+  nn::Linear q{nullptr}, kv{nullptr};
+};
+TORCH_MODULE(SelfAttention);
+
+TEST(MemoryPlan, OfAttentionIsWithinFivePercentAlsoWhereSequencesAreLong) {
+  const auto check = [](int64_t length, int64_t kv_heads, bool masked, double dropout) {
+    const double ratio = real_to_planned(
+        [&] {
+          return nn::Sequential(SelfAttention(128, 4, kv_heads, masked, dropout),
+                                nn::Linear(128, 128));
+        },
+        {2, length, 128});
+    EXPECT_NEAR(ratio, 1, 0.05) << length << " rows, " << kv_heads << " heads of keys"
+                                << (masked ? ", masked" : "") << ", dropout " << dropout;
+  };
+  for (const int64_t length : {16, 200, 512, 1024, 4096}) check(length, 4, false, 0);
+  check(512, 4, true, 0);
+  for (const int64_t length : {64, 512}) {
+    check(length, 2, false, 0);
+    check(length, 4, false, 0.1);  // made of products on the CPU
+  }
+}
+
+template <typename Recurrent>
+struct OutputOfImpl : nn::Module {
+  template <typename Options>
+  explicit OutputOfImpl(const Options& options) {
+    inner = register_module("inner", Recurrent(options));
+  }
+  at::Tensor forward(const at::Tensor& x) { return std::get<0>(inner->forward(x)); }
+  Recurrent inner{nullptr};
+};
+
+TEST(MemoryPlan, OfRecurrentLayersIsWithinWhatItSays) {
+  for (const int64_t length : {10, 100}) {
+    for (const int64_t width : {32, 100}) {
+      for (const bool both : {false, true}) {
+        const auto make = [&](auto options) {
+          return options.num_layers(2).bidirectional(both).batch_first(true);
+        };
+        const std::string with = c10::str(length, " steps, width ", width, both ? ", both" : "");
+        EXPECT_NEAR(real_to_planned(
+                        [&] {
+                          return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(
+                              make(nn::LSTMOptions(width, width))));
+                        },
+                        {8, length, width}),
+                    1, 0.05)
+            << "LSTM, " << with;
+        const double gru = real_to_planned(
+            [&] {
+              return nn::Sequential(
+                  std::make_shared<OutputOfImpl<nn::GRU>>(make(nn::GRUOptions(width, width))));
+            },
+            {8, length, width});
+        EXPECT_GE(gru, 0.91 - 0.005) << with;
+        EXPECT_LE(gru, 1.05 + 0.005) << with;
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, SaysForWhichDevicesItIsAndWhatMakesItUncertain) {
+  const auto planned = [](const nn::Sequential& model, std::vector<int64_t> input,
+                          c10::DeviceType type) {
+    const MemoryPlan plan = memory_plan(model, {at::empty(input, on_meta())}, {}, &squares,
+                                        MemoryPlanOptions({2}).device_type(type));
+    EXPECT_EQ(plan.device_type, type);
+    std::string text;
+    for (const Uncertainty& each : plan.uncertain) text += each.operators + "; ";
+    return text;
+  };
+  const auto convolutions = [] {
+    return nn::Sequential(nn::Conv2d(3, 4, 3), nn::Upsample(nn::UpsampleOptions()
+                                                                .scale_factor({{2.0, 2.0}})
+                                                                .mode(torch::kBilinear)
+                                                                .align_corners(false)));
+  };
+  EXPECT_EQ(planned(on_meta(convolutions), {2, 3, 8, 8}, c10::kCUDA), "convolutions; ");
+  EXPECT_EQ(planned(on_meta(convolutions), {2, 3, 8, 8}, c10::kCPU), "convolutions; upsampling; ");
+  const auto attention = [] {
+    return nn::Sequential(SelfAttention(8, 2, 2, true, 0), nn::Linear(8, 8));
+  };
+  EXPECT_EQ(planned(on_meta(attention), {2, 4, 8}, c10::kCUDA), "fused attention; ");
+  const auto lstm = [] {
+    return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(nn::LSTMOptions(4, 4)),
+                          nn::Linear(4, 4));
+  };
+  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCUDA), "recurrent layers; ");
+  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCPU), "");
+  EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCUDA), "");
+  EXPECT_THROW(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kMPS), c10::ValueError);
 }
 
 // ---- Wrong input.

@@ -36,6 +36,10 @@ std::string layers_on(const MemoryPlan& plan, size_t device) {
   return absl::StrJoin(ranges, ", ");
 }
 
+std::string device_text(const MemoryPlan& plan) {
+  return plan.device_type == c10::kCPU ? "the CPU" : "CUDA devices";
+}
+
 std::string with_separators(int64_t number) {
   std::string text = absl::StrCat(number);
   for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
@@ -72,6 +76,15 @@ std::string to_text(const MemoryPlan& plan) {
                                   "what LibTorch's allocator for CUDA would hold at most, without "
                                   "cuDNN's workspaces."),
                      80, 0, 0);
+  text += command::wrap("Planned for " + device_text(plan) + ".", 80, 0, 0);
+  for (const Uncertainty& each : plan.uncertain) {
+    text += command::wrap("Uncertain by " + each.operators + ": " +
+                              (each.range ? absl::StrFormat("real steps took %.2f to %.2f of it",
+                                                            each.range->low, each.range->high)
+                                          : "not measured") +
+                              " (" + each.why + ").",
+                          80, 0, 0);
+  }
   if (reserved < 0) {
     text += command::wrap(
         absl::StrFormat("No room: with %s GiB the allocator runs out of memory there, also after "
@@ -91,6 +104,15 @@ std::string to_json(const MemoryPlan& plan) {
   json["total_bytes"] = plan.total_bytes();
   json["total_reserved_bytes"] = or_null(plan.total_reserved());
   json["device_of_stage"] = plan.device_of_stage;
+  json["device_type"] = c10::DeviceTypeName(plan.device_type, /*lower_case=*/true);
+  json["uncertain"] = Json::array();
+  for (const Uncertainty& each : plan.uncertain) {
+    Json& item = json["uncertain"].emplace_back();
+    item["operators"] = each.operators;
+    item["real_to_planned"] =
+        each.range ? Json(std::vector<double>{each.range->low, each.range->high}) : Json();
+    item["why"] = each.why;
+  }
   for (const DeviceMemory& device : plan.devices) {
     Json& item = json["devices"].emplace_back();
     item["parameters"] = device.parameter_count;

@@ -8,11 +8,13 @@
 
 namespace gpipe::balance {
 
-// A table of 80 columns, in GiB, with a row for each device, and what the columns are.
+// A table of 80 columns, in GiB, with a row for each device, what the columns are, which devices
+// it is for and which operators make it uncertain.
 std::string to_text(const MemoryPlan& plan);
 
 // Bytes, in an object: "parameters" (their number), "total_bytes", "total_reserved_bytes" (null if
-// a device runs out of memory), and "devices", an object each with the same and its parts.
+// a device runs out of memory), and "devices", an object each with the same and its parts;
+// "device_type" and "uncertain" say what the text says.
 std::string to_json(const MemoryPlan& plan);
 
 // What each device holds in the second step, by use, as an SVG picture; `title` stands above it.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <unordered_set>
 #include <utility>
 
 #include "gpipe/internal/batch/caller_inputs.h"
@@ -367,11 +368,31 @@ void GPipeImpl::pretty_print(std::ostream& stream) const {
   const auto& modes = partition_checkpoints_;
   if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint m) { return m == checkpoint_; })) {
     stream << to_text(checkpoint_) << ")";
-    return;
+  } else {
+    stream << "{";
+    for (size_t j = 0; j < modes.size(); ++j) stream << (j == 0 ? "" : ", ") << to_text(modes[j]);
+    stream << "})";
   }
-  stream << "{";
-  for (size_t j = 0; j < modes.size(); ++j) stream << (j == 0 ? "" : ", ") << to_text(modes[j]);
-  stream << "})";
+  // LibTorch prints the layers, with all that is in them, below this.
+  size_t first = 0;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (size_t j = 0; j < balance_.size(); ++j) {
+    const size_t end = first + static_cast<size_t>(balance_[j]);
+    int64_t parameters = 0;
+    for (size_t k = first; k < end; ++k) {
+      for (const at::Tensor& parameter : layers_[k]->parameters()) {
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters += parameter.numel();
+      }
+    }
+    stream << "\n  partition " << j << " on " << devices_[j] << ": ";
+    if (end - first == 1) {
+      stream << "layer " << first;
+    } else {
+      stream << "layers " << first << " to " << end - 1;
+    }
+    stream << ", " << parameters << (parameters == 1 ? " parameter" : " parameters");
+    first = end;
+  }
 }
 
 }  // namespace gpipe

@@ -167,6 +167,19 @@ TEST(GPipeTest, HasTheAttributesItWasGiven) {
                                 HasSubstr("cpu")));
 }
 
+TEST(GPipeTest, PrintsItsCut) {
+  GPipe pipe(nn::Sequential(nn::Linear(3, 4), nn::Linear(4, 4), nn::ReLU(),
+                            nn::Linear(nn::LinearOptions(4, 1).bias(false)), nn::ReLU()),
+             GPipeOptions({1, 2, 2}).devices(cpus(3)));
+  std::ostringstream text;
+  text << *pipe;
+  EXPECT_THAT(text.str(), HasSubstr("\n  partition 0 on cpu: layer 0, 16 parameters"
+                                    "\n  partition 1 on cpu: layers 1 to 2, 20 parameters"
+                                    "\n  partition 2 on cpu: layers 3 to 4, 4 parameters"));
+  // LibTorch's part.
+  EXPECT_THAT(text.str(), HasSubstr("(0): torch::nn::Linear(in_features=3"));
+}
+
 TEST(GPipeTest, PartitionsMayHaveCheckpointsOfTheirOwn) {
   const GPipeOptions options = GPipeOptions({1, 1}).devices(cpus(2)).checkpoint(Checkpoint::kNever);
   EXPECT_THAT(GPipe(two_layers(), options)->partition_checkpoints(),

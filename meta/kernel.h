@@ -9,10 +9,12 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/SymInt.h>
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace c10 {
@@ -59,6 +61,7 @@ struct MetaKernel {
 };
 
 // By theme; each in the .cc file of its name.
+std::vector<MetaKernel> attention_kernels();
 std::vector<MetaKernel> convolution_kernels();
 std::vector<MetaKernel> index_kernels();
 std::vector<MetaKernel> loss_kernels();
@@ -67,7 +70,15 @@ std::vector<MetaKernel> padding_kernels();
 std::vector<MetaKernel> pointwise_kernels();
 std::vector<MetaKernel> pool_kernels();
 std::vector<MetaKernel> random_kernels();
+std::vector<MetaKernel> recurrent_kernels();
 std::vector<MetaKernel> reduction_kernels();
+
+// Of _scaled_dot_product_flash_attention, which gives numbers, too.
+using FlashAttention = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
+                                  c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+FlashAttention flash_attention_on_cuda(const at::Tensor& query, const at::Tensor& key,
+                                       const at::Tensor& value, double dropout, bool is_causal,
+                                       bool return_debug_mask, std::optional<double> scale);
 
 // A tensor of these sizes, otherwise like `x`: contiguous unless told.
 at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes,

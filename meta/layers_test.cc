@@ -192,15 +192,16 @@ TEST(LayersOnMeta, AttentionIsAsOnTheCPU) {
                  masked ? std::make_optional(trial.data({5, 6})) : std::nullopt, dropout);
              return {y, weights};
            }});
-      // Strides depend on which of its kernels it chooses.
-      cases.push_back({"scaled dot product " + with, [=](Trial& trial) -> Tensors {
-                         return {at::scaled_dot_product_attention(
-                                     trial.leaf({3, 2, 5, 4}), trial.leaf({3, 2, 6, 4}),
-                                     trial.leaf({3, 2, 6, 4}),
-                                     masked ? std::make_optional(trial.data({5, 6})) : std::nullopt,
-                                     dropout)
-                                     .contiguous()};
-                       }});
+      for (const int64_t heads : {4, 2}) {
+        cases.push_back(
+            {c10::str("scaled dot product ", with, " ", heads), [=](Trial& trial) -> Tensors {
+               return {at::scaled_dot_product_attention(
+                   trial.leaf({3, 4, 5, 8}), trial.leaf({3, heads, 6, 8}),
+                   trial.leaf({3, heads, 6, 8}),
+                   masked ? std::make_optional(trial.data({5, 6})) : std::nullopt, dropout,
+                   /*is_causal=*/false, std::nullopt, /*enable_gqa=*/true)};
+             }});
+      }
     }
   }
   cases.push_back({"transformer", [](Trial& trial) -> Tensors {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "meta/fused_operators.h"
 #include "meta/kernel.h"
 
 namespace gpipe {
@@ -61,9 +62,10 @@ bool install() {
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   for (auto* const kernels :
-       {&internal::convolution_kernels, &internal::index_kernels, &internal::loss_kernels,
-        &internal::norm_kernels, &internal::padding_kernels, &internal::pointwise_kernels,
-        &internal::pool_kernels, &internal::random_kernels, &internal::reduction_kernels}) {
+       {&internal::attention_kernels, &internal::convolution_kernels, &internal::index_kernels,
+        &internal::loss_kernels, &internal::norm_kernels, &internal::padding_kernels,
+        &internal::pointwise_kernels, &internal::pool_kernels, &internal::random_kernels,
+        &internal::recurrent_kernels, &internal::reduction_kernels}) {
     for (MetaKernel& kernel : kernels()) {
       if (!is_missing(kernel.name)) continue;
       const char* const name = kernel.name;
@@ -72,6 +74,9 @@ bool install() {
     }
   }
   if (is_missing("equal")) library->impl("equal", &is_same);
+  const char* const flash = "_scaled_dot_product_flash_attention";
+  if (is_missing(flash)) library->impl(flash, &internal::flash_attention_on_cuda);
+  internal::install_fused_operators();
   return true;
 }
 

@@ -16,9 +16,10 @@ namespace gpipe {
 //
 // Call it before threads run operators on meta tensors. Again does nothing.
 //
-// Results are the CPU's; docs/design/meta.md tells where CUDA keeps more or less. Tensors that only
-// a kernel needs, while it runs, do not exist. Tensors are equal (at::equal) if they are the same
-// memory.
+// Results are the CPU's; those of attention, LSTM and dropout are CUDA's in a MetaTargetScope for
+// it (meta_target.h). docs/design/meta.md tells where CUDA keeps more or less beside that. Tensors
+// that only a kernel needs, while it runs, mostly do not exist. Tensors are equal (at::equal) if
+// they are the same memory.
 //
 // Throws nothing. Operators that give values (item) or as much as values say (nonzero,
 // masked_select, unique, an index of booleans) cannot be on meta. They throw as before:

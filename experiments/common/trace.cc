@@ -30,6 +30,8 @@ StepTimeline from_zero(StepTimeline step) {
   return step;
 }
 
+int64_t span_of(const StepTimeline& step) { return step.end() - step.begin(); }
+
 }  // namespace
 
 std::string trace_file(const std::string& path, const std::string& variant) {
@@ -48,6 +50,12 @@ void write_trace(const std::string& path, const std::string& title, const Timeli
   if (out != nullptr) {
     *out << title << ", the last whole step; " << to_text(split_time(steps.back(), routes))
          << std::flush;
+    if (again && span_of(*again) > span_of(steps.back())) {
+      *out
+          << "The simulation of the same actions takes longer than the step did: it gives each the "
+             "median of its kind, and those that the step waited for were faster.\n"
+          << std::flush;
+    }
   }
   if (std::filesystem::path(path).extension() == ".svg") {
     std::vector<TimelinePanel> panels = {{"measured", steps.back()}};

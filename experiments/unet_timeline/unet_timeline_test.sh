@@ -12,6 +12,8 @@ expect_mistake "is for 2 partitions" --balance=34,35
 expect_mistake "needs 4 devices" --devices=cpu,cpu --ways=measured
 expect_mistake "is for measured pipelines" --ways=planned --trace="$work/trace.json"
 expect_mistake "is for measured rows" --ways=simulated --steps=5
+expect_mistake "--steps=0: give a number from 1" --steps=0
+[ "$("$program" --steps=0 2>&1 | grep -c -e "--steps=0")" -eq 1 ] || fail "--steps=0 is refused more than once"
 expect_mistake "is for simulated rows" --ways=measured,planned --link_latency=1e-3
 expect_mistake "cannot read" --profile="$work/none.json"
 

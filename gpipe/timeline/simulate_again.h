@@ -12,7 +12,9 @@ namespace gpipe {
 // The actions of a whole step in the order in which each worker ran them, simulated: each takes the
 // median of its kind and stage in that step, and of what that stage recomputes if it did recompute;
 // transfers and the pipeline itself take no time. What is longer in the real one was lost to other
-// micro-batches' being slower, to transfers, to waking up, or to what else ran on the machine.
+// micro-batches' being slower, to transfers, to waking up, or to what else ran on the machine. It
+// can be shorter, too: where most actions of a kind were slow and those that the step waited for
+// were not, the median is above what counted.
 //
 // `routes`: the pipeline's (GPipe::routes); without them only neighboring stages wait for each
 // other. Nothing for a step that is not whole or has no actions.

@@ -9,10 +9,8 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr uintptr_t kLine = 64;  // bytes
-
 uintptr_t place_in_line(const at::Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine;
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line_bytes(tensor.device());
 }
 
 // Whether fresh memory, which begins with a line, can have the same layout at once.

@@ -9,9 +9,9 @@
 
 namespace gpipe::internal {
 
-// What kernels may depend on besides values: shape, strides and dtype, and where in a cache line
-// the tensor begins, because kernels add up what comes before the next line in another way. Two
-// tensors are alike if they add the same.
+// What kernels may depend on besides values: shape, strides and dtype, and where in a line
+// (alias.h) the tensor begins, because kernels add up what comes before the next line in another
+// way. Two tensors are alike if they add the same.
 using LayoutKey = std::vector<int64_t>;
 void add_layout(LayoutKey& key, const at::Tensor& tensor);
 void add_place(LayoutKey& key, const at::Tensor& tensor);

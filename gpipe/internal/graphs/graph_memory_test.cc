@@ -3,15 +3,20 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <cstdint>
+#include <set>
 #include <vector>
 
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 
 namespace gpipe::internal {
 namespace {
 
+using testing::device;
 using testing::EqualsBitwise;
+using GraphMemoryOfDevice = testing::DeviceTest;
 
 LayoutKey key_of(const at::Tensor& tensor) {
   LayoutKey key;
@@ -47,6 +52,32 @@ TEST(GraphMemory, HasTheLayoutAndTakesTheValues) {
     EXPECT_EQ(key_of(copy), key_of(tensor));
     EXPECT_THAT(copy, EqualsBitwise(tensor));
   }
+}
+
+// The rows of micro-batches, of an odd number of elements, begin anywhere.
+TEST_F(GraphMemoryOfDevice, HasThePlacesOfOddRows) {
+  const uintptr_t line = device().is_cpu() ? 64 : 256;
+  const at::Tensor base = torch::arange(7 * 100, torch::device(device())).to(torch::kFloat);
+  std::set<LayoutKey> keys;
+  std::set<uintptr_t> places;
+  for (int64_t row = 0; row < 100; ++row) {
+    const at::Tensor tensor = base.narrow(0, 7 * row, 7);
+    const auto place = [&](const at::Tensor& t) {
+      return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % line;
+    };
+    LayoutKey key;
+    add_place(key, tensor);
+    keys.insert(key);
+    places.insert(place(tensor));
+    const at::Tensor memory = memory_like(tensor);
+    fill_memory(memory, tensor);
+    for (const at::Tensor& copy : {memory, copy_out(tensor), copy_in_layout(tensor)}) {
+      EXPECT_EQ(place(copy), place(tensor)) << row;
+      EXPECT_THAT(testing::on_host(copy), EqualsBitwise(testing::on_host(tensor))) << row;
+    }
+  }
+  EXPECT_EQ(places.size(), line / sizeof(float));
+  EXPECT_EQ(keys.size(), places.size());
 }
 
 TEST(GraphMemory, GapsAndOverlapsCannotBeFilled) {

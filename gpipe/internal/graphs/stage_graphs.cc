@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -58,7 +57,28 @@ std::string message_of(const std::exception& error) {
   return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
 }
 
+// How many stages of the process may still record graphs.
+std::atomic<int64_t> may_record{0};
+
+// The calling thread's, unlike its id not given again to another one.
+int64_t number_of_this_thread() {
+  static std::atomic<int64_t> last{0};
+  static thread_local const int64_t number = ++last;
+  return number;
+}
+
 }  // namespace
+
+bool KnownThreads::has_this() const {
+  return std::find(numbers_.begin(), numbers_.end(), number_of_this_thread()) != numbers_.end();
+}
+
+bool KnownThreads::add_this() {
+  if (has_this()) return true;
+  if (numbers_.size() == kMost) numbers_.erase(numbers_.begin());
+  numbers_.push_back(number_of_this_thread());
+  return false;
+}
 
 struct StageGraphs::BackwardGraph {
   Key layout;               // of the gradients that it takes
@@ -78,7 +98,31 @@ struct StageGraphs::Output {
 // The graphs of one cell at a time: a forward, and a backward for what the forward has left in the
 // slot's memory.
 struct StageGraphs::Slot {
-  std::atomic<bool> busy{false};  // a cell's backward may still come
+  Slot() = default;
+  // What belongs to the streams that were current at the recordings (inputs, gradients, and the
+  // seeds that LibTorch keeps on the device for the generators) may be in use by replays on another
+  // stream. Whoever is given that memory comes after them.
+  ~Slot() {
+    for (const c10::Stream& stream : made_on) {
+      if (!used_on || stream == *used_on) continue;
+      try {
+        follow(stream, *used_on);
+      } catch (...) {  // the device is broken, or the process ends
+      }
+    }
+  }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  void note_recording_on(const c10::Stream& stream) {
+    if (std::find(made_on.begin(), made_on.end(), stream) == made_on.end()) {
+      made_on.push_back(stream);
+    }
+  }
+
+  c10::SmallVector<c10::Stream, 1> made_on;
+  std::optional<c10::Stream> used_on;  // last
+  std::atomic<bool> busy{false};       // a cell's backward may still come
   Key places;  // of the inputs in cache lines: the micro-batches of one input may differ
   std::vector<Packet> inputs;  // where the forward takes its inputs; a tensor that comes twice
                                // is one tensor
@@ -107,6 +151,7 @@ struct StageGraphs::Entry {
   int64_t last_used = 0;
   int64_t first_run = 0;  // of the pipeline
   int64_t plain_runs = 0;
+  KnownThreads warm_threads;  // of plain runs
   int64_t draws = 0;
   bool has_loss = false;
   std::vector<std::shared_ptr<Slot>> slots;
@@ -114,13 +159,18 @@ struct StageGraphs::Entry {
 
 StageGraphs::StageGraphs(int64_t stage, c10::Device device)
     : stage_(stage), device_(device), graphs_(graph_device(device.type())) {
+  ++may_record;
   if (graphs_ == nullptr) give_up("there are none on " + device.str());
 }
 
-StageGraphs::~StageGraphs() = default;
+StageGraphs::~StageGraphs() {
+  if (usable()) --may_record;
+  if (side_stream_) give_back_stream_for_recordings(*side_stream_);
+}
 
 void StageGraphs::give_up(const std::string& reason) {
   if (!usable()) return;
+  --may_record;
   use_.reason = reason;
   entries_.clear();
   scratch_.reset();
@@ -128,7 +178,7 @@ void StageGraphs::give_up(const std::string& reason) {
 }
 
 void StageGraphs::begin_run(const std::vector<Layer>& layers) {
-  if (!usable()) return;
+  if (!usable() && !others_may_record()) return;
   ++runs_;
   Key state;
   std::vector<at::Tensor> tensors;
@@ -222,10 +272,9 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
 LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
                               std::vector<Packet>& inputs, bool keep_inputs, bool has_loss,
                               const Layers& layers) {
+  int64_t draws = 0;
   const auto run_plainly = [&] {
-    LayersResult result = layers.run(inputs, keep_inputs);
-    if (run.plan.record) layers.add_outputs(result);
-    return result;
+    return this->run_plainly(run, inputs, keep_inputs, layers, draws);
   };
   // In anomaly mode each node is to be seen. Where forwards are out of order, the updates of
   // running statistics are.
@@ -243,11 +292,14 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
     slot = one;
     break;
   }
-  if (slot == nullptr && (entry->plain_runs < kPlainRuns || entry->first_run == runs_)) {
-    const int64_t before = layers.draws.draws();
+  const bool is_cold =
+      slot == nullptr && (entry->plain_runs < kPlainRuns || entry->first_run == runs_ ||
+                          !entry->warm_threads.has_this());
+  if (is_cold) {
     LayersResult result = run_plainly();
-    entry->draws = layers.draws.draws() - before;
+    entry->draws = draws;
     ++entry->plain_runs;
+    entry->warm_threads.add_this();
     return result;
   }
   if (slot != nullptr) check_leaves(run, *slot);
@@ -255,6 +307,44 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   if (slot == nullptr) slot = record(run, *entry, places, inputs, layers);
   if (slot == nullptr) return run_plainly();
   return replay(run, micro_batch, inputs, keep_inputs, slot, layers);
+}
+
+LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>& inputs,
+                                      bool keep_inputs, const Layers& layers, int64_t& draws) {
+  const auto attempt = [&] {
+    const int64_t before = layers.draws.draws();
+    LayersResult result = layers.run(inputs, keep_inputs);
+    if (run.plan.record) layers.add_outputs(result);
+    draws = layers.draws.draws() - before;
+    return result;
+  };
+  // A stage without graphs comes here with each cell, one with graphs only at first.
+  if (!usable() && !others_may_record()) return attempt();
+  std::vector<Packet> kept;
+  if (!keep_inputs) kept = inputs;
+  const std::vector<int64_t> before = versions_of(tensors_);
+  const int64_t given = layers.draws.given_draws();
+  // Once more from the same values. Updates of statistics that wait in a log would be there twice.
+  const auto may_repeat = [&] {
+    if (run.plan.defer_batch_norm || !run.forwards_ascend[stage_]) return false;
+    for (const at::Tensor& tensor : tensors_) {
+      if (run.tracked.is_shared(tensor)) return false;
+    }
+    const std::vector<Packet>& first = keep_inputs ? inputs : kept;
+    for (const Packet& packet : first) {
+      for (const Item& item : packet.items) {
+        if (version_of(item.tensor) != item.version) return false;
+      }
+    }
+    return versions_of(tensors_) == before && layers.draws.given_draws() == given;
+  };
+  return despite_recordings(
+      *graphs_,
+      [&] {
+        if (!keep_inputs) inputs = kept;
+        return attempt();
+      },
+      may_repeat);
 }
 
 // What may have changed since the recording without the stage's own parameters.
@@ -291,13 +381,14 @@ void StageGraphs::use_current_stream() {
   stream_ = here;
 }
 
+bool StageGraphs::others_may_record() const { return graphs_ != nullptr && may_record > 0; }
+
 const c10::Stream& StageGraphs::side_stream() {
-  // Not one on which anybody computes: that would be recorded, too. Streams for copies are from the
-  // pool of usual priority.
-  while (!side_stream_ || *side_stream_ == current_stream(device_)) {
-    side_stream_ = c10::impl::VirtualGuardImpl(device_.type())
-                       .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+  if (side_stream_ && *side_stream_ == current_stream(device_)) {
+    give_back_stream_for_recordings(*side_stream_);
+    side_stream_.reset();
   }
+  if (!side_stream_) side_stream_ = take_stream_for_recordings(device_);
   const StreamScope scope(*side_stream_);
   graphs_->prepare_stream();
   return *side_stream_;
@@ -348,6 +439,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
     TORCH_CHECK(tensor.device() == device_, "a parameter or buffer is on ", tensor.device());
   }
   use_current_stream();
+  slot->note_recording_on(*stream_);
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
   std::vector<at::Tensor> of_stage = tensors_;
   // The accumulators of the parameters belong to the stream on which they are made, and live as
@@ -510,6 +602,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   edges.insert(edges.end(), slot->leaves.begin(), slot->leaves.end());
 
   use_current_stream();
+  slot->used_on = stream_;
   slot->versions_in_forward = versions_of(slot->tensors);
   {
     c10::NoGradGuard no_grad;
@@ -541,7 +634,9 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   std::vector<at::Tensor> outputs;
   {
     c10::NoGradGuard no_grad;
-    for (const Output& output : slot->outputs) outputs.push_back(copy_out(output.tensor));
+    for (const Output& output : slot->outputs) {
+      outputs.push_back(despite_recordings(*graphs_, [&] { return copy_out(output.tensor); }));
+    }
   }
   result.graph.begin();
   const bool any_grad = std::any_of(slot->outputs.begin(), slot->outputs.end(),
@@ -628,6 +723,7 @@ std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
     add_place(made->layout, gradient);
     made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
   }
+  slot.note_recording_on(*stream_);
   made->graph = graphs_->make_graph(device_, scratch(), {});
   // They are freed after the recording, so that nothing in it may take their memory.
   variable_list results;
@@ -647,13 +743,14 @@ std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
 StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {
   c10::NoGradGuard no_grad;
   use_current_stream();
+  slot.used_on = stream_;
   // A forward that is not replayed counts, too.
   for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
     if (slot.counters[k]) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
   }
   // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
   const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
-  bool records = usable() && unchanged && slot.backwards.size() < kMostBackwards;
+  bool records = usable() && unchanged && is_warm_ && slot.backwards.size() < kMostBackwards;
   Key layout;
   for (const at::Tensor& gradient : gradients) {
     records = records && (!gradient.defined() || can_be_filled(gradient));
@@ -688,7 +785,9 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
     const size_t inputs = slot.input_gradients.size();
     // A hook that was added since the forward may keep what it is given.
     const bool lent = lend_ && k >= inputs && !has_hooks(*slot.leaves[k - inputs].function);
-    results.push_back(!result.defined() || lent ? detached_alias(result) : copy_out(result));
+    results.push_back(!result.defined() || lent
+                          ? detached_alias(result)
+                          : despite_recordings(*graphs_, [&] { return copy_out(result); }));
   }
   return results;
 }

@@ -29,6 +29,18 @@
 
 namespace gpipe::internal {
 
+// Threads that are known, the last ones if there are many.
+class KnownThreads {
+ public:
+  bool has_this() const;
+  // Returns whether it was known.
+  bool add_this();
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::vector<int64_t> numbers_;
+};
+
 // Guarantees: results are bitwise those of Layers::run. What cannot be recorded runs as without
 // graphs, from the first failure on, and the reason is logged once.
 //
@@ -53,7 +65,10 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   void begin_run(const std::vector<Layer>& layers);
   // Called before each backward. `accumulates`: gradients of leaves go into their .grad at once, so
   // they may be lent.
-  void begin_backward(bool accumulates) { lend_ = accumulates; }
+  void begin_backward(bool accumulates) {
+    lend_ = accumulates;
+    is_warm_ = backward_threads_.add_this();
+  }
 
   // Runs the layers of a cell, plainly or as a replay. The outputs are listed in the result's
   // graph. `has_loss`: a loss will be joined to it. Throws what Layers::run throws, and what a
@@ -65,7 +80,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   // A shape runs so often without graphs, and in an earlier run of the pipeline, before it is
   // recorded: LibTorch chooses algorithms and makes work spaces then, also those of backwards, and
-  // random numbers are counted.
+  // random numbers are counted. Handles of cuDNN and others, and what was chosen, belong to a
+  // thread: on another one (a single stage runs on the caller's) it runs so once more.
   static constexpr int64_t kPlainRuns = 3;
   // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
   static constexpr size_t kMostKinds = 8;
@@ -96,6 +112,10 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
   void check_leaves(const RunContext& run, const Slot& slot);
+  // Repeats what runs out of memory while somebody records, unless it has changed something by
+  // then. `draws`: how many it makes.
+  LayersResult run_plainly(const RunContext& run, std::vector<Packet>& inputs, bool keep_inputs,
+                           const Layers& layers, int64_t& draws);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                       bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
 
@@ -105,6 +125,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // The backward of what was recorded, launched or recorded kernel by kernel.
   variable_list run_backward(Slot& slot, const variable_list& gradients) const;
 
+  // Whether another stage of the process may, although this one does not.
+  bool others_may_record() const;
   // Everything that graphs have used so far is ordered before the current stream.
   void use_current_stream();
   const c10::Stream& side_stream();
@@ -118,6 +140,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   int64_t clock_ = 0;  // for the entries
   int64_t runs_ = 0;   // that have begun
   bool lend_ = true;
+  bool is_warm_ = false;  // the thread of the backward that has begun
+  KnownThreads backward_threads_;
 
   LayoutKey state_;                  // of the layers
   std::vector<at::Tensor> tensors_;  // their parameters, so many...

@@ -300,6 +300,7 @@ void RandomStreams::check_not_recording(const char* what) const {
 
 at::Generator RandomStreams::given(const at::Generator& generator) {
   check_not_recording("a generator of a layer's own");
+  ++given_draws_;
   if (given_ == nullptr) return generator;
   if (is_checkpointing()) {
     at::Generator same = generator;  // another handle

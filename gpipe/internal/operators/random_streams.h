@@ -74,6 +74,8 @@ class RandomStreams {
 
   // How often generator() was called.
   int64_t draws() const { return draws_; }
+  // How often given() was.
+  int64_t given_draws() const { return given_draws_; }
 
   // Null ends the recording. Throws, in generator(), c10::Error for a draw on another device or
   // without a generator left.
@@ -107,6 +109,7 @@ class RandomStreams {
   Place place_;
   int64_t number_ = 0;
   int64_t draws_ = 0;
+  int64_t given_draws_ = 0;
   DrawRecorder* recorder_ = nullptr;
   std::vector<DrawRecord>* log_ = nullptr;
   GivenGenerators* given_ = nullptr;

@@ -72,6 +72,8 @@ bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t,
 
 }  // namespace
 
+uintptr_t line_bytes(c10::Device device) { return device.is_cpu() ? 64 : 256; }
+
 MemoryRange memory_range(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {};
   return {tensor.storage_offset(), tensor.storage_offset() + extent(box_of(tensor))};
@@ -80,15 +82,15 @@ MemoryRange memory_range(const at::Tensor& tensor) {
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
   c10::NoGradGuard no_grad;
   const at::Tensor source = tensor.detach().as_strided({range.end - range.begin}, {1}, range.begin);
-  // At the same offset from the start of a cache line: kernels treat the elements up to the next
-  // line in a different way.
-  constexpr uintptr_t kLine = 64;
+  // At the same offset from the start of a line: kernels treat the elements up to the next line in
+  // a different way.
+  const uintptr_t line = line_bytes(tensor.device());
   const auto item = static_cast<uintptr_t>(tensor.element_size());
-  const at::Tensor memory = at::empty({source.size(0) + static_cast<int64_t>(kLine / item)},
+  const at::Tensor memory = at::empty({source.size(0) + static_cast<int64_t>(line / item)},
                                       tensor.options().requires_grad(false));
   const auto from = reinterpret_cast<uintptr_t>(source.const_data_ptr());
   const auto to = reinterpret_cast<uintptr_t>(memory.const_data_ptr());
-  const auto shift = static_cast<int64_t>(((from - to) % kLine) / item);
+  const auto shift = static_cast<int64_t>(((from - to) % line) / item);
   at::Tensor copy = memory.narrow(0, shift, source.size(0));
   copy.copy_(source);
   return copy;

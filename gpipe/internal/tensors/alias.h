@@ -40,13 +40,17 @@ inline bool shares_storage(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
 }
 
+// Where memory begins within so many bytes decides which kernel runs, and in which order it adds
+// up: on the CPU a cache line; on accelerators the largest alignment that cuBLASLt asks about.
+uintptr_t line_bytes(c10::Device device);
+
 // Whether anybody but these tensors, which have one storage, holds it. It counts references:
 // `tensors` points to all that the caller has, not to copies of them.
 bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors);
 
 // A copy in memory of its own. It has the same strides, gaps and repeated elements included, and
-// the same offset within a cache line, because otherwise kernels may add up in another order. It
-// belongs to no graph.
+// the same offset within a line, because otherwise kernels may add up in another order. It belongs
+// to no graph.
 at::Tensor copy_in_layout(const at::Tensor& tensor);
 
 // The part of its storage that a tensor covers, in elements; empty if the tensor is.

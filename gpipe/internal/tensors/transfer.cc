@@ -56,10 +56,10 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   return (target.is_cpu() ? pinned : pinned.to(target, /*non_blocking=*/true)).permute(back);
 }
 
-// Of all pipelines of the process.
+// Of all pipelines of the process. One that was given to several stands there so often.
 struct StreamsInUse {
   std::mutex mutex;
-  std::vector<c10::Stream> copies;  // once for each lane
+  std::vector<c10::Stream> copies;
   std::vector<c10::Stream> recordings;
 };
 
@@ -83,6 +83,12 @@ c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& n
     stream = impl.getStreamFromGlobalPool(device);
   }
   return stream;
+}
+
+void give_back(std::vector<c10::Stream>& streams, const c10::Stream& stream) {
+  const std::lock_guard<std::mutex> lock(streams_in_use().mutex);
+  const auto place = std::find(streams.begin(), streams.end(), stream);
+  if (place != streams.end()) streams.erase(place);
 }
 
 }  // namespace
@@ -145,29 +151,29 @@ c10::Stream take_stream_for_copies(c10::Device device) {
 }
 
 void give_back_stream_for_copies(const c10::Stream& stream) {
-  StreamsInUse& in_use = streams_in_use();
-  const std::lock_guard<std::mutex> lock(in_use.mutex);
-  const auto place = std::find(in_use.copies.begin(), in_use.copies.end(), stream);
-  if (place != in_use.copies.end()) in_use.copies.erase(place);
+  give_back(streams_in_use().copies, stream);
 }
 
-c10::Stream stream_for_recordings(c10::Device device) {
+c10::Stream take_stream_for_recordings(c10::Device device) {
   const c10::Stream here = current_stream(device);
   StreamsInUse& in_use = streams_in_use();
   const std::lock_guard<std::mutex> lock(in_use.mutex);
-  // One for all stages: a process records one graph at a time.
-  for (const c10::Stream& stream : in_use.recordings) {
-    if (stream.device() == device && stream != here && !contains(in_use.copies, stream)) {
-      return stream;
-    }
-  }
-  std::vector<c10::Stream> not_these = in_use.copies;
-  not_these.push_back(here);
-  const c10::Stream stream = another_stream(device, not_these);
+  std::vector<c10::Stream> not_these = {here};
+  not_these.insert(not_these.end(), in_use.copies.begin(), in_use.copies.end());
+  std::vector<c10::Stream> nor_these = not_these;
+  nor_these.insert(nor_these.end(), in_use.recordings.begin(), in_use.recordings.end());
+  c10::Stream stream = another_stream(device, nor_these);
+  // One of another recording is better than one on which packets travel.
+  if (contains(nor_these, stream)) stream = another_stream(device, not_these);
+  if (stream == here) stream = another_stream(device, {here});
   TORCH_CHECK(stream != here, "there is no stream of ", device,
               " to record on but the current one");
-  if (!contains(in_use.recordings, stream)) in_use.recordings.push_back(stream);
+  in_use.recordings.push_back(stream);
   return stream;
+}
+
+void give_back_stream_for_recordings(const c10::Stream& stream) {
+  give_back(streams_in_use().recordings, stream);
 }
 
 Transfers::~Transfers() {

@@ -56,12 +56,13 @@ void use_on(const at::Tensor& tensor, const c10::Stream& stream);
 c10::Stream take_stream_for_copies(c10::Device device);
 void give_back_stream_for_copies(const c10::Stream& stream);
 
-// A stream of an accelerator to record graphs on. Neither the current one nor, unless packets
-// travel on all others, one on which packets travel: what is launched there meanwhile would be
-// recorded, too. Of the usual priority, because replays keep that of the recording, and would
-// overtake stages that run kernel by kernel. All that record share it. Throws c10::Error if there
-// is none.
-c10::Stream stream_for_recordings(c10::Device device);
+// A stream of an accelerator to record graphs on, until it is given back. Never the current one,
+// and, unless all others are taken, neither one on which packets travel nor one that was taken for
+// other recordings: what is launched there meanwhile, or ordered with it, would be recorded, too.
+// Of the usual priority, because replays keep that of the recording, and would overtake stages that
+// run kernel by kernel. Throws c10::Error if there is none.
+c10::Stream take_stream_for_recordings(c10::Device device);
+void give_back_stream_for_recordings(const c10::Stream& stream);
 
 // The streams on which a pipeline's packets travel: for each pair of devices one stream on either
 // side; the host has none. The streams are taken once and kept, because an allocator keeps the

@@ -58,37 +58,50 @@ TEST_F(TransferStream, AStreamScopeMakesItsStreamAndDeviceCurrent) {
 }
 
 TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
-  const c10::Stream first = stream_for_recordings(device());
+  const c10::Stream first = take_stream_for_recordings(device());
   EXPECT_NE(first, current_stream(device()));
-  EXPECT_EQ(stream_for_recordings(device()), first) << "for all stages";
   std::vector<c10::Stream> copies;
   for (int k = 0; k < 20; ++k) {
     copies.push_back(take_stream_for_copies(device()));
     EXPECT_NE(copies.back(), first);
   }
+  // Each stage orders its own work with its recordings, also while another one records.
+  std::vector<c10::Stream> recordings = {first};
   {
-    const StreamScope scope(first);
-    const c10::Stream second = stream_for_recordings(device());
-    EXPECT_NE(second, first);
-    for (const c10::Stream& stream : copies) EXPECT_NE(second, stream);
+    const StreamScope scope(new_stream());
+    for (int k = 0; k < 8; ++k) {
+      const c10::Stream stream = take_stream_for_recordings(device());
+      EXPECT_NE(stream, current_stream(device()));
+      for (const c10::Stream& other : copies) EXPECT_NE(stream, other);
+      for (const c10::Stream& other : recordings) EXPECT_NE(stream, other);
+      recordings.push_back(stream);
+    }
   }
-  // A pool gives 32 streams in turn: the next one would be that of a copy.
-  while (new_stream() != copies.back()) continue;
-  for (int k = 0; k < 31; ++k) (void)new_stream();
-  for (const c10::Stream& recording : {first, stream_for_recordings(device())}) {
-    const StreamScope scope(recording);
-    for (const c10::Stream& stream : copies) EXPECT_NE(stream_for_recordings(device()), stream);
+  // With none left it is one of another stage, not of a copy.
+  for (int k = 0; k < 40; ++k) {
+    recordings.push_back(take_stream_for_recordings(device()));
+    for (const c10::Stream& other : copies) EXPECT_NE(recordings.back(), other);
   }
   for (const c10::Stream& stream : copies) give_back_stream_for_copies(stream);
+  for (const c10::Stream& stream : recordings) give_back_stream_for_recordings(stream);
+  // All are free again: a pool gives 32 in turn.
+  std::vector<c10::Stream> again;
+  for (int k = 0; k < 32; ++k) {
+    const c10::Stream stream = take_stream_for_recordings(device());
+    for (const c10::Stream& other : again) EXPECT_NE(stream, other);
+    again.push_back(stream);
+  }
+  for (const c10::Stream& stream : again) give_back_stream_for_recordings(stream);
 }
 
 // They keep the priority of the stream on which they were recorded: that must be of the 32 of the
 // usual one, which the pool gives in turn.
 TEST_F(TransferStream, ReplaysDoNotOvertakeWhatIsLaunchedKernelByKernel) {
-  const c10::Stream recording = stream_for_recordings(device());
+  const c10::Stream recording = take_stream_for_recordings(device());
   bool is_usual = false;
   for (int k = 0; k < 32; ++k) is_usual = new_stream() == recording || is_usual;
   EXPECT_TRUE(is_usual);
+  give_back_stream_for_recordings(recording);
 }
 
 TEST_F(TransferStream, AStreamWaitsForASlowOne) {

@@ -26,7 +26,11 @@ class FakeGraph final : public internal::DeviceGraph {
  public:
   FakeGraph(c10::Device device, std::shared_ptr<internal::GraphPool> pool,
             std::vector<at::Generator> generators)
-      : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {}
+      : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {
+    // As LibTorch's, generators have their seeds on the device for replays, in memory of the stream
+    // that is current where the graph is made.
+    if (!generators_.empty()) seeds_ = device_allocator()->allocate(kSeedBytes);
+  }
   ~FakeGraph() override {
     if (uses_pool_) allocator().release_pool(pool());
   }
@@ -51,13 +55,27 @@ class FakeGraph final : public internal::DeviceGraph {
     }
     tasks_.clear();
   }
-  void replay() override { runtime().replay(current_stream(device_), tasks_); }
+  void replay() override {
+    const StreamId stream = current_stream(device_);
+    touch_seeds(stream, "seeds of a replay", /*write=*/true);
+    runtime().replay(stream, tasks_);
+    touch_seeds(stream, "draws of a replay", /*write=*/false);
+  }
 
  private:
   int64_t pool() const { return static_cast<const FakePool&>(*pool_).number; }
   void leave() {
     set_recordable(false);
     allocator().end_pool(stream_);
+  }
+  void touch_seeds(StreamId stream, const char* what, bool write) {
+    if (!seeds_) return;
+    runtime().launch(stream,
+                     {what,
+                      Task::Kind::kUpkeep,
+                      {{Footprint(static_cast<const char*>(seeds_.get()), kSeedBytes), write}},
+                      [] {},
+                      {}});
   }
   void set_recordable(bool recordable) {
     for (const at::Generator& generator : generators_) {
@@ -71,6 +89,8 @@ class FakeGraph final : public internal::DeviceGraph {
   StreamId stream_;
   bool uses_pool_ = false;
   std::vector<Task> tasks_;
+  static constexpr size_t kSeedBytes = 16;
+  c10::DataPtr seeds_;
 };
 
 class FakeGraphs final : public internal::GraphDevice {

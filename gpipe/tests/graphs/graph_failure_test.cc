@@ -5,21 +5,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/graphs/device_graph.h"
+#include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
@@ -189,6 +194,90 @@ TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
   GPipe pipe = make(true, Checkpoint::kNever);
   for (int k = 0; k < 3; ++k) expect_as_without(pipe, Checkpoint::kNever);
   EXPECT_LT(flaky->left.pool, 0);
+}
+
+// While anybody records, an allocator cannot release what it keeps, and a stage that does not
+// record may be short of memory that is free.
+TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
+  enum class Case { kRecording, kGaveUp, kNobodyRecords, kHasChangedABuffer, kHasLoggedAnUpdate };
+  const testing::HostWaitsAllowed waits;
+  for (const Case c : {Case::kRecording, Case::kGaveUp, Case::kNobodyRecords,
+                       Case::kHasChangedABuffer, Case::kHasLoggedAnUpdate}) {
+    for (Checkpoint mode : kModes) {
+      SCOPED_TRACE(std::string(to_text(mode)) + " " + std::to_string(static_cast<int>(c)));
+      std::promise<void> begun, is_short;
+      bool fails = false;
+      struct Short : nn::Module {
+        explicit Short(std::function<void()> f) : f(std::move(f)) {
+          count = register_buffer("count", torch::zeros({1}));
+        }
+        at::Tensor forward(const at::Tensor& x) {
+          if (changes) count.add_(1);
+          if (asks) (void)x.sum().item<float>();  // cannot be recorded
+          f();
+          return x * 2;
+        }
+        std::function<void()> f;
+        at::Tensor count;
+        bool changes = false;
+        bool asks = false;
+      };
+      const auto layer = std::make_shared<Short>([&] {
+        if (!std::exchange(fails, false)) return;
+        is_short.set_value();
+        TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory");
+      });
+      layer->changes = c == Case::kHasChangedABuffer;
+      layer->asks = c == Case::kGaveUp;
+      const bool defers = c == Case::kHasLoggedAnUpdate;
+      const auto make_pipe = [&](bool graphs) {
+        testing::manual_seed(1);
+        nn::Sequential model(nn::Linear(6, 8), nn::BatchNorm1d(8), nn::Dropout(0.4), layer,
+                             nn::Linear(8, 3));
+        if (!defers) model[1]->eval();
+        return GPipe(model, GPipeOptions({4, 1})
+                                .devices(devices(2))
+                                .chunks(4)
+                                .checkpoint(mode)
+                                .deferred_batch_norm(defers)
+                                .graphs(graphs));
+      };
+      GPipe pipe = make_pipe(true);
+      if (c == Case::kGaveUp) {
+        for (int k = 0; k < 4; ++k) step(pipe);
+        ASSERT_NE(pipe->graph_use()[0].reason, "");
+        ASSERT_EQ(pipe->graph_use()[1].reason, "");
+      }
+      flaky->released = 0;
+      const auto graph = real->make_graph(device(0), real->make_pool(device(0)), {});
+      const c10::Stream side = internal::take_stream_for_recordings(device(0));
+      std::thread other;
+      if (c != Case::kNobodyRecords) {
+        other = std::thread([&] {
+          internal::record_graph(*graph, side, [&] {
+            begun.set_value();
+            is_short.get_future().wait();
+          });
+        });
+        begun.get_future().wait();
+      }
+      fails = true;
+      if (c == Case::kRecording || c == Case::kGaveUp) {
+        const std::vector<at::Tensor> have = step(pipe);
+        EXPECT_EQ(flaky->released, 1);
+        other.join();
+        GPipe plain = make_pipe(false);
+        const std::vector<at::Tensor> want = step(plain);
+        ASSERT_EQ(want.size(), have.size());
+        for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
+      } else {
+        EXPECT_THROW(step(pipe), c10::OutOfMemoryError);
+        EXPECT_EQ(flaky->released, 0);
+        if (other.joinable()) other.join();
+      }
+      internal::give_back_stream_for_recordings(side);
+    }
+  }
 }
 
 // While a graph is recorded, an allocator cannot release what it keeps for later.

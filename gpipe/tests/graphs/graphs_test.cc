@@ -17,7 +17,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -138,8 +140,8 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
     const auto use = expect_same_training([&] {
       GraphTraining training = four_layers_in_two(mode);
       training.options.chunks(8);
-      training.model = four_layers(16);
-      training.inputs = {torch::ones({8, 16})};  // each row begins with a cache line
+      training.model = four_layers(64);
+      training.inputs = {torch::ones({8, 64})};  // each row begins with a line
       if (fill_drain) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
       return training;
     });
@@ -325,6 +327,56 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
       add_state(pipe, trace);
     }
     if (graphs) expect_replayed(pipe->graph_use());
+    return trace;
+  };
+  expect_same(run(true), run(false));
+}
+
+// LibTorch keeps the seeds of their draws in memory of the stream that was current at the
+// recording.
+TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
+  if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
+  const torch::NoGradGuard no_grad;
+  GPipe pipe(four_layers(), options_for({2, 2}, 4).graphs(true));
+  const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 6}));
+  at::Tensor y;
+  {
+    const testing::OtherStreamsScope others;
+    for (int k = 0; k < 4; ++k) y = pipe->forward(x);
+    expect_replayed(pipe->graph_use());
+    on_host(y);
+  }
+  testing::slow_work(device(0));
+  y = pipe->forward(x);
+  pipe = GPipe(nullptr);
+  EXPECT_TRUE(on_host(y).isfinite().all().item<bool>());
+}
+
+// As handles of cuDNN and the algorithms that it has chosen, which belong to a thread. A single
+// stage runs on the caller's.
+TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
+  const testing::HostWaitsAllowed waits;
+  const auto run = [](bool graphs) {
+    auto known = std::make_shared<std::set<std::thread::id>>();
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(64, 8));
+    model->push_back(tensor_layer([known](const at::Tensor& x) {
+      const bool is_new = known->insert(std::this_thread::get_id()).second;
+      if (is_new) (void)x.sum().item<float>();  // cannot be recorded
+      return x.tanh();
+    }));
+    GPipe pipe(model, options_for({2}, 4, Checkpoint::kNever).graphs(graphs));
+    const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 64}));
+    const at::Tensor y = testing::copy_on(device(0), torch::ones({8, 8}));
+    const auto step = [&] { pipe->step({x}, {y}, &square_loss); };
+    step();
+    std::thread([&] {
+      for (int k = 0; k < 4; ++k) step();
+    }).join();
+    step();
+    if (graphs) expect_replayed(pipe->graph_use());
+    Trace trace;
+    add_state(pipe, trace);
     return trace;
   };
   expect_same(run(true), run(false));

@@ -1,0 +1,221 @@
+#include "meta/fused_operators.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/dropout_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/lstm_native.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/native_dropout.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "meta/meta_target.h"
+
+namespace gpipe::internal {
+namespace {
+
+using at::SDPBackend;
+using OptionalTensor = std::optional<at::Tensor>;
+
+struct Attention {
+  const at::Tensor& query;
+  const at::Tensor& key;
+  const at::Tensor& value;
+  const OptionalTensor& mask;
+  double dropout;
+  bool is_causal;
+  std::optional<double> scale;
+  bool enable_gqa;
+
+  bool all(const std::function<bool(const at::Tensor&)>& holds) const {
+    return holds(query) && holds(key) && holds(value);
+  }
+  bool wants_grad() const {
+    return at::GradMode::is_enabled() &&
+           (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  }
+};
+
+bool has_unit_stride(const at::Tensor& x) { return x.stride(-1) == 1; }
+
+// What CUDA's kernels both need of dense tensors.
+bool may_be_fused_on_cuda(const Attention& a) {
+  return a.all(
+             [](const at::Tensor& x) { return x.dim() == 4 && x.size(0) > 0 && x.size(2) > 0; }) &&
+         a.key.size(2) == a.value.size(2) && a.query.size(0) == a.key.size(0) &&
+         a.query.size(0) == a.value.size(0) && a.query.size(-1) == a.key.size(-1) &&
+         a.all([&](const at::Tensor& x) { return x.scalar_type() == a.query.scalar_type(); });
+}
+
+// As LibTorch chooses on GPUs from the A100 on, in its default order.
+SDPBackend choice_on_cuda(const Attention& a) {
+  const at::Context& context = at::globalContext();
+  if (!may_be_fused_on_cuda(a)) return SDPBackend::math;
+  const c10::ScalarType type = a.query.scalar_type();
+  const bool is_half = type == at::kHalf || type == at::kBFloat16;
+  const int64_t heads = a.query.size(1), kv_heads = a.key.size(1), dim = a.query.size(-1);
+  const bool same_heads = heads == kv_heads && heads == a.value.size(1);
+  const bool grouped = a.enable_gqa && kv_heads == a.value.size(1) && heads % kv_heads == 0;
+  const bool unit_strides =
+      a.all([](const at::Tensor& x) { return x.size(-1) == 1 || has_unit_stride(x); });
+  if (context.userEnabledFlashSDP() && is_half && dim <= 256 && a.value.size(-1) == dim &&
+      !a.mask && (same_heads || grouped) && unit_strides &&
+      (!a.is_causal || a.query.size(2) == a.key.size(2))) {
+    return SDPBackend::flash_attention;
+  }
+  // Loads of 16 bytes.
+  const int64_t alignment = is_half ? 8 : 4;
+  if (context.userEnabledMemEfficientSDP() && (is_half || type == at::kFloat) && same_heads &&
+      dim % alignment == 0 && a.value.size(-1) % alignment == 0 && a.all(has_unit_stride)) {
+    return SDPBackend::efficient_attention;
+  }
+  return SDPBackend::math;
+}
+
+// As numbers to add, and not as booleans.
+OptionalTensor additive(const OptionalTensor& mask, c10::ScalarType type) {
+  if (!mask || !mask->defined() || mask->scalar_type() != at::kBool) return mask;
+  return at::zeros_like(*mask, mask->options().dtype(type));
+}
+
+at::Tensor flash_on_cuda(const Attention& a) {
+  const int64_t dim = a.query.size(-1);
+  const int64_t missing = (8 - dim % 8) % 8;
+  const auto padded = [&](const at::Tensor& x) {
+    return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});
+  };
+  const at::Tensor output = std::get<0>(at::_scaled_dot_product_flash_attention(
+      padded(a.query), padded(a.key), padded(a.value), a.dropout, a.is_causal,
+      /*return_debug_mask=*/false, a.scale));
+  return missing == 0 ? output : output.narrow(-1, 0, dim);
+}
+
+at::Tensor efficient_on_cuda(const Attention& a) {
+  OptionalTensor mask = additive(a.mask, a.query.scalar_type());
+  if (mask && mask->defined()) {
+    // Rows begin at a multiple of eight elements.
+    const int64_t columns = mask->size(-1), missing = (8 - columns % 8) % 8;
+    if (missing > 0) mask = at::constant_pad_nd(*mask, {0, missing}).narrow(-1, 0, columns);
+    mask = mask->expand({a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
+  }
+  return std::get<0>(at::_scaled_dot_product_efficient_attention(
+      a.query, a.key, a.value, mask, a.wants_grad(), a.dropout, a.is_causal, a.scale));
+}
+
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value, const OptionalTensor& mask,
+                                        double dropout, bool is_causal, std::optional<double> scale,
+                                        bool enable_gqa) {
+  const Attention a{query, key, value, mask, dropout, is_causal, scale, enable_gqa};
+  if (meta_target() == c10::kCUDA) {
+    switch (choice_on_cuda(a)) {
+      case SDPBackend::flash_attention:
+        return flash_on_cuda(a);
+      case SDPBackend::efficient_attention:
+        return efficient_on_cuda(a);
+      default:
+        break;
+    }
+  } else if (query.dim() == 4 && key.dim() == 4 && value.dim() == 4) {
+    // The CPU's own choice, which looks at no values.
+    const auto choice = static_cast<SDPBackend>(at::native::_fused_sdp_choice_cpp(
+        query, key, value, mask, dropout, is_causal, scale, enable_gqa));
+    if (choice == SDPBackend::flash_attention) {
+      return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+          query, key, value, dropout, is_causal, additive(mask, query.scalar_type()), scale));
+    }
+  }
+  // Made of products. It also refuses what is no attention.
+  return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal,
+                                                  scale, enable_gqa);
+}
+
+// oneDNN's, layer by layer and direction by direction, as in LibTorch's mkldnn_rnn().
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_of_onednn(
+    const at::Tensor& input, at::TensorList hx, at::TensorList parameters, bool has_biases,
+    int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  constexpr int64_t kLstm = 2;  // of cuDNN's modes, which LibTorch passes on
+  const int64_t directions = bidirectional ? 2 : 1;
+  const int64_t per_layer = has_biases ? 4 : 2;
+  const int64_t hidden = hx[0].size(2);
+  at::Tensor values = (batch_first ? input.transpose(0, 1) : input).contiguous();
+  const at::Tensor h = hx[0].contiguous(), c = hx[1].contiguous();
+  std::vector<at::Tensor> last_h, last_c;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    std::vector<at::Tensor> outputs;
+    for (int64_t direction = 0; direction < directions; ++direction) {
+      const int64_t index = layer * directions + direction;
+      const at::TensorList own = parameters.slice(index * per_layer, per_layer);
+      const auto bias = [&](int64_t k) {
+        return has_biases ? own[k] : at::zeros(own[0].sizes(), own[0].options());
+      };
+      auto [y, hy, cy, workspace] = at::mkldnn_rnn_layer(
+          values, own[0], own[1], bias(2), bias(3), h[index], c[index], direction > 0,
+          /*batch_sizes=*/{}, kLstm, hidden, layers, has_biases, bidirectional, batch_first, train);
+      outputs.push_back(y);
+      last_h.push_back(hy);
+      last_c.push_back(cy);
+    }
+    values = directions == 1 ? outputs[0] : at::cat(outputs, -1);
+    if (dropout != 0 && train && layer < layers - 1) {
+      values = at::dropout(values, dropout, /*train=*/true);
+    }
+  }
+  return {batch_first ? values.transpose(0, 1) : values, at::stack(last_h), at::stack(last_c)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at::TensorList hx,
+                                                    at::TensorList parameters, bool has_biases,
+                                                    int64_t layers, double dropout, bool train,
+                                                    bool bidirectional, bool batch_first) {
+  const bool is_onednns = meta_target() == c10::kCPU && at::Context::hasMKLDNN() &&
+                          at::globalContext().userEnabledMkldnn() && hx.size() == 2 &&
+                          input.scalar_type() == at::kFloat && input.dim() == 3 &&
+                          input.numel() > 0 && hx[0].dim() == 3 && hx[1].dim() == 3 &&
+                          hx[0].size(2) == hx[1].size(2);  // no projection
+  return is_onednns ? lstm_of_onednn(input, hx, parameters, has_biases, layers, dropout, train,
+                                     bidirectional, batch_first)
+                    : at::native::lstm(input, hx, parameters, has_biases, layers, dropout, train,
+                                       bidirectional, batch_first);
+}
+
+at::Tensor dropout(const at::Tensor& input, double p, bool train) {
+  if (meta_target() == c10::kCUDA && train && p > 0 && p < 1 && input.numel() > 0) {
+    return std::get<0>(at::native_dropout(input, p, train));
+  }
+  return at::native::dropout(input, p, train);
+}
+
+}  // namespace
+
+void install_fused_operators() {
+  // With autograd and without: where a backend has a kernel of its own, LibTorch no longer takes
+  // the operators that it is made of for autograd.
+  for (const c10::DispatchKey key : {c10::DispatchKey::AutogradMeta, c10::DispatchKey::Meta}) {
+    // Never unregistered: threads may outlive static destruction.
+    auto* const library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    library->impl("scaled_dot_product_attention", &scaled_dot_product_attention);
+    library->impl("lstm.input", &lstm);
+    library->impl("dropout", &dropout);
+  }
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,35 @@
+// MetaTarget: for which kind of device meta tensors stand.
+//
+// Most operators keep the same on every device. Attention, LSTM and dropout do not: LibTorch fuses
+// them on one device and not on the other (docs/design/meta.md).
+#ifndef META_META_TARGET_H_
+#define META_META_TARGET_H_
+
+#include <c10/core/DeviceType.h>
+
+namespace gpipe {
+
+// Of the whole process: c10::kCPU unless a scope below says otherwise.
+c10::DeviceType meta_target();
+
+// While it lives, meta tensors stand for tensors of this type of device, on all threads. Restores
+// the previous one on exit.
+//
+// Throws c10::ValueError for others than c10::kCPU and c10::kCUDA.
+//
+// Thread-safety: make one at a time, and run no operator on meta tensors of another target
+// meanwhile.
+class MetaTargetScope {
+ public:
+  explicit MetaTargetScope(c10::DeviceType target);
+  ~MetaTargetScope();
+  MetaTargetScope(const MetaTargetScope&) = delete;
+  MetaTargetScope& operator=(const MetaTargetScope&) = delete;
+
+ private:
+  c10::DeviceType former_;
+};
+
+}  // namespace gpipe
+
+#endif  // META_META_TARGET_H_
