@@ -1,4 +1,5 @@
-// As gpipe/internal/graphs/capture_watch.cc: a RecordFunction must look as in LibTorch, which is built so.
+// As gpipe/internal/graphs/capture_watch.cc: a RecordFunction must look as in LibTorch, which is
+// built so.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
