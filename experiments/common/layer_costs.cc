@@ -74,6 +74,20 @@ LayerCosts nominal_costs(const std::function<torch::nn::Sequential()>& make,
   };
 }
 
+LayerCosts sum_of_times(std::vector<LayerCosts> parts) {
+  return [parts = std::move(parts)](int64_t rows) {
+    balance::Profile sum = parts.at(0)(rows);
+    for (size_t k = 1; k < parts.size(); ++k) {
+      const balance::Profile part = parts[k](rows);
+      for (size_t layer = 0; layer < sum.layers.size(); ++layer) {
+        sum.layers[layer].forward += part.layers[layer].forward;
+        sum.layers[layer].backward += part.layers[layer].backward;
+      }
+    }
+    return sum;
+  };
+}
+
 LayerCosts scaled(LayerCosts costs, double factor) {
   return [costs = std::move(costs), factor](int64_t rows) {
     balance::Profile profile = costs(rows);

@@ -28,6 +28,9 @@ LayerCosts nominal_costs(const std::function<torch::nn::Sequential()>& make,
                          const std::vector<int64_t>& row,
                          const balance::NominalDevice& device = {});
 
+// The sum of the times of each; the rest is that of the first. At least one.
+LayerCosts sum_of_times(std::vector<LayerCosts> parts);
+
 // The device of the published tables, by its data sheet. No kernel reaches these speeds, so times
 // counted for it are to be scaled().
 balance::NominalDevice tesla_p40();

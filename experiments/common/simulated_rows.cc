@@ -1,6 +1,7 @@
 #include "experiments/common/simulated_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <ostream>
@@ -13,15 +14,45 @@
 #include "experiments/common/layer_costs.h"
 
 namespace gpipe::experiments {
+namespace {
+
+// By how much a constant may be off, for which it is said how far a result moves.
+constexpr double kOff = 0.3;
+
+// How far a throughput moves, as a share of itself.
+struct Movement {
+  double least = 0;
+  double most = 0;
+};
+
+std::string to_text(const Movement& movement) {
+  return absl::StrFormat("%+.1f to %+.1f %% where one constant is off by %.0f %%",
+                         100 * movement.least, 100 * movement.most, 100 * kOff);
+}
+
+// What a device takes for the FLOPs, for the bytes and for the operators alone: seconds are a sum.
+std::array<balance::NominalDevice, 3> parts_of(const balance::NominalDevice& device) {
+  constexpr double kNoTime = 1e300;  // speeds must be finite
+  std::array<balance::NominalDevice, 3> parts;
+  parts.fill({kNoTime, kNoTime, 0});
+  parts[0].flops_per_second = device.flops_per_second;
+  parts[1].bytes_per_second = device.bytes_per_second;
+  parts[2].seconds_per_operator = device.seconds_per_operator;
+  return parts;
+}
+
+}  // namespace
+
 struct SimulatedRows::State {
   SpeedExperiment experiment;
   SimulatedMachine machine;
   balance::NominalDevice nominal;
   SpeedNetwork network;
   LayerCosts costs;
-  std::string device;            // of the profile; empty: none was measured
-  int64_t profiled_rows = 0;     // its micro-batch
-  std::optional<double> factor;  // of the counted costs; none yet
+  std::vector<LayerCosts> parts;  // of which counted costs are the sum, not multiplied
+  std::string device;             // of the profile; empty: none was measured
+  int64_t profiled_rows = 0;      // its micro-batch
+  std::optional<double> factor;   // of the counted costs; none yet
 
   // The costs are counted when the first row is run, not when the command line is read.
   void calibrate() {
@@ -33,6 +64,42 @@ struct SimulatedRows::State {
     } else {
       factor = 1;
     }
+  }
+
+  // Of the throughput, where one of the constants is another: each less and more.
+  Movement movement_of(const SpeedVariant& variant, double throughput) const {
+    Movement movement;
+    const auto add = [&](const LayerCosts& others, const SimulatedMachine& machine_there) {
+      LayerCosts there = others;
+      if (device.empty()) {
+        there = scaled(there, factor_for(find_variant(experiment.variants, experiment.reference),
+                                         experiment.samples, experiment.reference_throughput,
+                                         others, machine_there));
+      }
+      const double moved =
+          simulate_speed(variant, experiment.samples, there, machine_there).throughput /
+              throughput -
+          1;
+      movement.least = std::min(movement.least, moved);
+      movement.most = std::max(movement.most, moved);
+    };
+    const LayerCosts as_it_is = device.empty() ? sum_of_times(parts) : costs;
+    for (const double times : {1 - kOff, 1 + kOff}) {
+      for (size_t k = 0; k < parts.size(); ++k) {
+        // A part's time; of a speed it is the inverse.
+        std::vector<LayerCosts> changed = parts;
+        changed[k] = scaled(changed[k], k < 2 ? 1 / times : times);
+        add(sum_of_times(std::move(changed)), machine);
+      }
+      for (double SimulatedMachine::*const constant :
+           {&SimulatedMachine::bandwidth, &SimulatedMachine::latency,
+            &SimulatedMachine::overhead}) {
+        SimulatedMachine there = machine;
+        there.*constant *= times;
+        add(as_it_is, there);
+      }
+    }
+    return movement;
   }
 
   std::string describe(const SpeedVariant& variant) const {
@@ -91,6 +158,11 @@ struct SimulatedRows::State {
     }
     const SimulatedSpeed speed = simulate_speed(variant, experiment.samples, costs, machine);
     outcome.settings = settings_of(variant, speed);
+    if (variant.name != experiment.reference) {
+      const Movement movement = movement_of(variant, speed.throughput);
+      outcome.settings["moves"] = {movement.least, movement.most};
+      outcome.note += "; " + to_text(movement);
+    }
     outcome.figures["throughput"] = speed.throughput;
     outcome.origin = Origin::kSimulated;
     if (context.out != nullptr) {
@@ -108,8 +180,11 @@ SimulatedRows::SimulatedRows(const SpeedExperiment& experiment, const Simulation
   state_->nominal = settings.device;
   state_->network = experiment.network(Scale::kFull);
   if (settings.profile.empty()) {
-    state_->costs =
-        nominal_costs(state_->network.model.make, state_->network.model.row, settings.device);
+    for (const balance::NominalDevice& part : parts_of(settings.device)) {
+      state_->parts.push_back(
+          nominal_costs(state_->network.model.make, state_->network.model.row, part));
+    }
+    state_->costs = sum_of_times(state_->parts);
     return;
   }
   const balance::SavedProfile saved =
