@@ -12,6 +12,7 @@
 
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
+#include "gpipe/schedule/named_schedule.h"
 
 namespace gpipe {
 namespace {
@@ -127,6 +128,36 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
         const SearchResult result = search(options);
         expect_sound(result, options);
         EXPECT_LE(result.makespan, simulate(schedule, simulate_options(options)).makespan + 1e-9);
+      }
+    }
+  }
+}
+
+// With few micro-batches, or no multiple of the workers, no generator idles nearly twice as long as
+// needed with its memory.
+TEST(Search, GeneratorsAreGoodForFewMicroBatches) {
+  NamedScheduleOptions how;
+  how.costs = {{1.0, 1.8, 1.1, 0.7}, 0.1};
+  for (const NamedSchedule& named : named_schedules()) {
+    // Memory is not what these save.
+    if (named.name == "gpipe" || named.name == "fill-drain" || named.name == "looped-bfs" ||
+        named.name == "sequential") {
+      continue;
+    }
+    const int64_t v = named.shape == PlacementShape::kOneEach ? 1 : 2;
+    for (const int64_t p : {2, 4}) {
+      for (const int64_t m : {1, 3, 5, 7}) {
+        SCOPED_TRACE(named.name + " " + std::to_string(p) + " " + std::to_string(m));
+        const Schedule schedule = schedule_by_name(named.name, p * v, m, how);
+        SearchOptions options = options_of(schedule.placement(), m, true, 0);
+        options.split = named.split;
+        const std::vector<double> peaks = peak_bytes(schedule, options);
+        options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
+        options.budget = 1'000'000;
+        const double work = static_cast<double>(v * m) * 2.8;
+        const double least = search(options).makespan - work;
+        const double idle = simulate(schedule, simulate_options(options)).makespan - work;
+        EXPECT_LE(idle, 1.7 * least + 1e-9);
       }
     }
   }
