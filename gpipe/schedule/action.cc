@@ -24,6 +24,38 @@ bool take_kind(char c, ActionKind* kind) {
   return false;
 }
 
+// What the text would mean by the grammar's reserved parts; empty if nothing.
+std::string kept_for_later(std::string_view text) {
+  struct Kept {
+    char letter;
+    const char* meaning;
+  };
+  constexpr Kept kKept[] = {{'G', "gathers of parameters"},
+                            {'R', "reductions of gradients"},
+                            {'O', "offloads of activations"},
+                            {'L', "reloads of activations"},
+                            {'C', "losses"}};
+  const size_t dot = text.find('.');
+  int32_t number = 0;
+  if (dot == std::string_view::npos || dot == 0) return "";
+  const std::string_view rest = text.substr(dot + 1);
+  if (!take_number(text.substr(1, dot - 1), &number)) return "";
+  ActionKind kind;
+  const size_t second = rest.find('.');
+  if (take_kind(text.front(), &kind) && second != std::string_view::npos &&
+      take_number(rest.substr(0, second), &number) &&
+      take_number(rest.substr(second + 1), &number)) {
+    return "; a third number is kept for slices of a sequence, which are not there yet";
+  }
+  if (!take_number(rest, &number)) return "";
+  for (const Kept& kept : kKept) {
+    if (text.front() != kept.letter) continue;
+    return std::string("; ") + kept.letter + " is kept for " + kept.meaning +
+           ", which are not there yet";
+  }
+  return "";
+}
+
 }  // namespace
 
 char letter(ActionKind kind) {
@@ -55,7 +87,8 @@ Action Action::from_text(std::string_view text) {
     throw std::invalid_argument(
         internal::quoted(text) +
         " is not an action: expected F, B, I or W, then the stage, a dot and the "
-        "micro-batch, as in F0.3");
+        "micro-batch, as in F0.3" +
+        kept_for_later(text));
   }
   return action;
 }

@@ -35,7 +35,10 @@ struct Action {
   int32_t stage = 0;
   int32_t micro_batch = 0;
 
-  // Letter, stage, dot, micro-batch: "F0.3" is the forward of stage 0 for micro-batch 3.
+  // Letter, stage, dot, micro-batch: "F0.3" is the forward of stage 0 for micro-batch 3. Kept for
+  // later, and refused by name until then: the letters G (gather of parameters), R (reduction of
+  // gradients), O (offload of activations), L (their reload) and C (the loss, or criterion), and a
+  // third number (the slice of a sequence): "F0.3.1".
   std::string to_text() const;
   // The inverse of to_text(). Throws std::invalid_argument for anything that to_text() would not
   // have written.

@@ -6,7 +6,10 @@
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace gpipe {
 namespace {
@@ -69,6 +72,29 @@ TEST(Action, EqualityOrderAndHashUseEveryField) {
 
 TEST(Action, UnknownKindThrows) {
   EXPECT_THROW(letter(static_cast<ActionKind>(9)), std::invalid_argument);
+}
+
+TEST(Action, TextThatIsKeptForLaterIsRefusedByName) {
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      Action::from_text(text);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"G0.3", "G is kept for gathers of parameters"},
+           {"R0.3", "R is kept for reductions of gradients"},
+           {"O0.3", "O is kept for offloads of activations"},
+           {"L0.3", "L is kept for reloads of activations"},
+           {"C0.3", "C is kept for losses"},
+           {"F0.3.1", "a third number is kept for slices of a sequence"}}) {
+    EXPECT_NE(complaint(text).find(part), std::string::npos) << complaint(text);
+  }
+  for (const std::string text : {"G", "G0", "Q0.3", "F0.3.", "F0.3.1.2"}) {
+    EXPECT_EQ(complaint(text).find("kept"), std::string::npos) << complaint(text);
+  }
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& o
 
 double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order) {
   const double unit = workload.mean_cost();
-  const bool joins = workload.whole_differs();
+  const bool joins = annealing.joins && workload.whole_differs();
   if (!timing->run(*order)) return std::numeric_limits<double>::infinity();
   double value = 0.0;  // what is asked for, without what only guides
   const auto rate = [&](const Order& rated) {

@@ -40,6 +40,8 @@ struct Annealing {
   std::function<bool()> stop;
   // The least that is worth to be reached: ends it there.
   double bound = 0.0;
+  // Whether backwards may be joined and split.
+  bool joins = true;
   // What is made small instead of the makespan. Called after a run of the order on the timing; may
   // run it again. Empty: the makespan.
   std::function<double(Timing*, const Order&)> objective;

@@ -46,7 +46,8 @@ class RuleSearch {
     }
     const int64_t start = work();
     Draws draws(1);
-    while (work() - start < budget && rating < kNever) {
+    while (work() - start < budget && rating < kNever &&
+           !(optimizing_.stop && optimizing_.stop())) {
       rule = best_rule;
       const auto worker = static_cast<size_t>(draws.below(rule.gap.size()));
       if (draws.below(2) == 0) {
@@ -297,6 +298,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
   if (optimizing.split) {
     for (const Order& seed : optimizing.seeds) {
+      if (rules_spent() > left / 4) break;
       Candidate candidate = rules.place_weights(seed, 0);
       if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
     }
@@ -338,6 +340,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     annealing.budget = std::min(for_changes / kRounds, optimizing.budget - spent());
     annealing.stop = stop;
     annealing.bound = bound;
+    annealing.joins = optimizing.split;
     // The best is the start of every other round.
     Candidate candidate = candidates[static_cast<size_t>(
         round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];

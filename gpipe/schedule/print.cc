@@ -1,6 +1,7 @@
 // Shows a schedule: `bazel run //gpipe/schedule:print -- --schedule=1f1b --stages=4
 // --micro_batches=8`.
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -12,10 +13,13 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "gpipe/schedule/drawing.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/schedule/sequential.h"
 
-ABSL_FLAG(std::string, schedule, "1f1b", "Which schedule to make: gpipe, 1f1b or sequential.");
+ABSL_FLAG(std::string, schedule, "1f1b",
+          "Which schedule to make: gpipe, fill-drain, 1f1b, sequential, interleaved, looped-bfs, "
+          "zb-h1, zb-h2, zb-interleaved, zb-v, v-half, v-min or dualpipe-v.");
+ABSL_FLAG(int64_t, stages_per_worker, 0, "Of interleaved and the like. Default, 0: 2.");
 ABSL_FLAG(std::string, file, "", "Read the schedule's text from this file instead.");
 ABSL_FLAG(int64_t, stages, 4, "Number of stages.");
 ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
@@ -41,16 +45,15 @@ gpipe::Schedule make() {
   const std::string name = absl::GetFlag(FLAGS_schedule);
   const int64_t stages = absl::GetFlag(FLAGS_stages);
   const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
-  if (name == "gpipe") return gpipe::Schedule::gpipe(stages, micro_batches);
-  if (name == "1f1b") return gpipe::Schedule::one_f_one_b(stages, micro_batches);
-  if (name == "sequential") return gpipe::sequential(stages, micro_batches);
-  throw std::invalid_argument("--schedule: expected gpipe, 1f1b or sequential, got '" + name + "'");
+  gpipe::NamedScheduleOptions options;
+  options.stages_per_worker = absl::GetFlag(FLAGS_stages_per_worker);
+  return gpipe::schedule_by_name(name, stages, micro_batches, options);
 }
 
 void print() {
   const gpipe::Schedule schedule = make();
   std::cout << schedule.to_text() << std::endl;
-  const gpipe::ScheduleFacts facts = schedule.verify(gpipe::Sends::kBuffered);
+  const gpipe::ScheduleFacts facts = schedule.verify(gpipe::Sends::kPostedAhead);
   std::cout << gpipe::draw(schedule,
                            {absl::GetFlag(FLAGS_forward_cost), absl::GetFlag(FLAGS_backward_cost),
                             absl::GetFlag(FLAGS_input_gradient_cost),
@@ -58,6 +61,13 @@ void print() {
             << "\nwith every action taking one unit: makespan " << facts.makespan << ", bubble "
             << 100.0 * facts.bubble_ratio << " %\npeak live micro-batches per stage:";
   for (int64_t live : facts.peak_live) std::cout << " " << live;
+  std::cout << "\nand per worker:";
+  for (int64_t live : facts.worker_peak_live) std::cout << " " << live;
+  std::cout << "\nsums in one order: " << (facts.ascending ? "yes" : "no");
+  int64_t ahead = 0;
+  for (const gpipe::ReceivesAhead& each : facts.receives_ahead)
+    ahead = std::max(ahead, each.actions);
+  std::cout << "\nactions by which receives must be posted ahead: " << ahead;
   std::cout << "\nsends that wait for their receiver: ";
   try {
     schedule.verify(gpipe::Sends::kRendezvous);

@@ -19,6 +19,9 @@ expect "$out" 'worker 0: F0.0 F0.1 B0.0 F0.2 B0.1 B0.2'
 expect "$out" '0: F0 F1 .. B0 F2 B1 .. B2'
 expect "$out" 'with every action taking one unit: makespan 8, bubble 25 %'
 expect "$out" 'peak live micro-batches per stage: 2 1'
+expect "$out" 'and per worker: 2 1'
+expect "$out" 'sums in one order: yes'
+expect "$out" 'actions by which receives must be posted ahead: 0'
 expect "$out" 'sends that wait for their receiver: fine'
 
 expect "$("$print" --schedule=gpipe --stages=1 --micro_batches=2 --backward_cost=2)" '0: F0 F1 B1--- B0---'
@@ -35,8 +38,8 @@ refuse() {  # <part of the message> <arguments>
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
 
-refuse "expected gpipe, 1f1b or sequential, got 'zigzag'" --schedule=zigzag
-refuse 'at least 1, got 0 stages' --stages=0
+refuse "there is no schedule 'zbv' (did you mean zb-v?)" --schedule=zbv
+refuse 'at least 1 stage, got 0' --stages=0
 refuse 'cannot read /nowhere/x' --file=/nowhere/x
 printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
 refuse 'B0.0 (worker 0 at position 0) comes before F0.0' --file="$file"

@@ -1,13 +1,15 @@
 #include "gpipe/schedule/program.h"
 
 #include "gpipe/schedule/dependencies.h"
+#include "gpipe/schedule/verify.h"
 
 namespace gpipe {
 
 Program compile(const Schedule& schedule, const Routes& routes) {
-  schedule.verify(routes, Sends::kBuffered);
   const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
                                             schedule.table(), routes);
+  internal::check_buffered(schedule.stages(), schedule.micro_batches(), schedule.table(), routes,
+                           dependencies);
 
   Program program;
   program.slots.assign(static_cast<size_t>(schedule.workers()), 0);

@@ -94,6 +94,9 @@ class Schedule {
   //   micro_batches 1
   //   worker 0: F0.0 B0.0
   //   worker 1: F1.0 B1.0
+  // The grammar: a line "stages N", a line "micro_batches N", and for each worker, in order, a line
+  // "worker N:" and its actions (Action::to_text()), with blanks between. Lines between
+  // "micro_batches" and the first worker are kept for later ("slices N", for one).
   // from_text() also takes empty lines and comments that start with '#'. It throws
   // std::invalid_argument that names the line and what was expected there.
   std::string to_text() const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/schedule/dependencies.h"
+#include "gpipe/schedule/verify.h"
 
 namespace gpipe {
 namespace {
@@ -88,9 +89,10 @@ Simulation simulate(const Schedule& schedule, const Routes& routes,
     throw std::invalid_argument(
         "simulate: SimulateOptions::action is empty; give a cost, as uniform_cost({}) is");
   }
-  schedule.verify(routes, Sends::kBuffered);
   const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
                                             schedule.table(), routes);
+  internal::check_buffered(schedule.stages(), schedule.micro_batches(), schedule.table(), routes,
+                           dependencies);
 
   Simulation run;
   run.workers.resize(static_cast<size_t>(schedule.workers()));

@@ -405,29 +405,44 @@ bool ascends(int64_t stages, const Table& workers) {
   return true;
 }
 
+void check_stages(int64_t stages, const Routes& routes) {
+  if (routes.stages() == stages) return;
+  throw std::invalid_argument("Schedule::verify: the schedule has " + std::to_string(stages) +
+                              " stages, but the routes are for " + std::to_string(routes.stages()));
+}
+
+// Groups 1 to 3 of the header.
+Ends checked_ends(int64_t stages, int64_t micro_batches, const Table& workers,
+                  const Dependencies& dependencies) {
+  Problems problems;
+  check_completeness(stages, micro_batches, workers, dependencies, &problems);
+  problems.throw_if_any();
+  check_order(workers, dependencies, &problems);
+  problems.throw_if_any();
+  Ends ends = run_buffered(workers, dependencies, &problems);
+  problems.throw_if_any();
+  return ends;
+}
+
 }  // namespace
+
+void check_buffered(int64_t stages, int64_t micro_batches, const Table& workers,
+                    const Routes& routes, const Dependencies& dependencies) {
+  check_stages(stages, routes);
+  checked_ends(stages, micro_batches, workers, dependencies);
+}
 
 ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers,
                      const Routes& routes, Sends sends) {
-  if (routes.stages() != stages) {
-    throw std::invalid_argument("Schedule::verify: the schedule has " + std::to_string(stages) +
-                                " stages, but the routes are for " +
-                                std::to_string(routes.stages()));
-  }
+  check_stages(stages, routes);
   if (sends != Sends::kBuffered && sends != Sends::kRendezvous && sends != Sends::kPostedAhead) {
     throw std::invalid_argument(
         "Schedule::verify: sends must be kBuffered, kRendezvous or kPostedAhead, got " +
         std::to_string(static_cast<int>(sends)));
   }
   const Dependencies dependencies(stages, micro_batches, workers, routes);
+  const Ends ends = checked_ends(stages, micro_batches, workers, dependencies);
   Problems problems;
-  check_completeness(stages, micro_batches, workers, dependencies, &problems);
-  problems.throw_if_any();
-  check_order(workers, dependencies, &problems);
-  problems.throw_if_any();
-
-  const Ends ends = run_buffered(workers, dependencies, &problems);
-  problems.throw_if_any();
   if (sends == Sends::kRendezvous) run_rendezvous(workers, dependencies, &problems);
   problems.throw_if_any();
 

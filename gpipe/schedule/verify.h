@@ -92,11 +92,19 @@ struct ScheduleFacts {
 
 namespace internal {
 
+class Dependencies;
+
 // Throws std::invalid_argument that lists every problem. The actions must be within `stages` and
 // `micro_batches`, and `routes` must be for as many stages (throws std::invalid_argument if not).
 ScheduleFacts verify(int64_t stages, int64_t micro_batches,
                      const std::vector<std::vector<Action>>& workers, const Routes& routes,
                      Sends sends);
+
+// The same without the facts, for whoever runs the table with buffered sends and has made its
+// dependencies anyhow.
+void check_buffered(int64_t stages, int64_t micro_batches,
+                    const std::vector<std::vector<Action>>& workers, const Routes& routes,
+                    const Dependencies& dependencies);
 
 }  // namespace internal
 }  // namespace gpipe

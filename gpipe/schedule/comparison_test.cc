@@ -1,0 +1,69 @@
+#include "gpipe/schedule/comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+const ComparisonRow& row(const std::vector<ComparisonRow>& rows, const std::string& name) {
+  const auto found = std::find_if(rows.begin(), rows.end(),
+                                  [&](const ComparisonRow& each) { return each.name == name; });
+  if (found == rows.end()) throw std::invalid_argument(name);
+  return *found;
+}
+
+TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
+  ComparisonOptions options;
+  options.workers = 3;
+  options.micro_batches = 6;
+  options.memory = 3.0;
+  options.budget = 1'000'000;
+  const std::vector<ComparisonRow> rows = compare(options);
+  for (size_t k = 1; k < rows.size(); ++k) {
+    if (rows[k - 1].fits == rows[k].fits) {
+      EXPECT_LE(rows[k - 1].makespan, rows[k].makespan + 1e-9);
+    } else {
+      EXPECT_TRUE(rows[k - 1].fits);
+    }
+  }
+  EXPECT_TRUE(row(rows, "1f1b").fits);
+  EXPECT_EQ(row(rows, "1f1b").peak, 3.0);
+  EXPECT_EQ(row(rows, "1f1b").makespan, 3.0 * (6 + 2));
+  EXPECT_EQ(row(rows, "1f1b").splits, 0);
+  EXPECT_FALSE(row(rows, "fill-drain").fits);
+  // Two stages of half the size: half of the filling, twice the transfers.
+  EXPECT_EQ(row(rows, "looped-bfs x2").makespan, 3.0 * (6 + 1));
+  EXPECT_EQ(row(rows, "looped-bfs x2").peak, 6.0);
+  EXPECT_GT(row(rows, "looped-bfs x2").transfers, row(rows, "1f1b").transfers);
+  EXPECT_GT(row(rows, "zb-h1").splits, 0);
+  EXPECT_LE(row(rows, "search").makespan, row(rows, "zb-h1").makespan);
+
+  const std::string text = to_text(rows);
+  EXPECT_THAT(text, HasSubstr("schedule"));
+  EXPECT_THAT(text, HasSubstr("does not fit"));
+  EXPECT_EQ(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')), rows.size() + 1);
+  EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 24.000000"));
+  EXPECT_THAT(to_svg(rows, 0.0), HasSubstr("<title>F0.0</title>"));
+}
+
+TEST(Comparison, WrongOptions) {
+  ComparisonOptions options;
+  options.workers = 0;
+  EXPECT_THROW(compare(options), std::invalid_argument);
+  options.workers = 2;
+  options.memory = -1;
+  EXPECT_THROW(compare(options), std::invalid_argument);
+  options.memory = 0;
+  options.stages_per_worker = {0};
+  EXPECT_THROW(compare(options), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::internal

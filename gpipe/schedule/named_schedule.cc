@@ -1,0 +1,223 @@
+#include "gpipe/schedule/named_schedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
+#include "gpipe/schedule/quoted.h"
+#include "gpipe/schedule/sequential.h"
+
+namespace gpipe {
+namespace {
+
+struct Entry {
+  NamedSchedule named;
+  // workers, stages per worker, micro-batches
+  std::function<Schedule(int64_t, int64_t, int64_t, const GeneratorCosts&)> make;
+};
+
+template <typename Make>
+auto plain(Make make) {
+  return [make](int64_t p, int64_t, int64_t m, const GeneratorCosts&) { return make(p, m); };
+}
+
+template <typename Make>
+auto loop(Make make) {
+  return [make](int64_t p, int64_t v, int64_t m, const GeneratorCosts&) { return make(p, v, m); };
+}
+
+template <typename Make>
+auto costed(Make make) {
+  return [make](int64_t p, int64_t, int64_t m, const GeneratorCosts& costs) {
+    return make(p, m, costs);
+  };
+}
+
+const std::vector<Entry>& entries() {
+  constexpr auto kOneEach = PlacementShape::kOneEach;
+  constexpr auto kLoop = PlacementShape::kLoop;
+  constexpr auto kVShape = PlacementShape::kVShape;
+  static const std::vector<Entry> kEntries = {
+      {{"gpipe", "all forwards, then all backwards, the last micro-batch first", kOneEach, false},
+       plain(Schedule::gpipe)},
+      {{"fill-drain", "all forwards, then all backwards in the same order", kOneEach, false},
+       plain(fill_drain)},
+      {{"1f1b", "one forward, one backward: the least memory of the plain ones", kOneEach, false},
+       plain(Schedule::one_f_one_b)},
+      {{"sequential", "all stages on one worker, one micro-batch at a time",
+        PlacementShape::kOneWorker, false},
+       [](int64_t, int64_t v, int64_t m, const GeneratorCosts&) { return sequential(v, m); }},
+      {{"interleaved", "1F1B with several stages a worker: a shorter bubble, more transfers", kLoop,
+        false},
+       loop(interleaved)},
+      {{"looped-bfs", "several stages a worker, each for all micro-batches at once", kLoop, false},
+       loop(looped_breadth_first)},
+      {{"zb-h1", "1F1B with split backwards: a third of the bubble, the same memory", kOneEach,
+        true},
+       plain(zb_h1)},
+      {{"zb-h2", "split backwards: nothing but the filling is idle, twice the memory", kOneEach,
+        true},
+       costed(zb_h2)},
+      {{"zb-interleaved", "interleaved with split backwards", kLoop, true},
+       loop(zero_bubble_interleaved)},
+      {{"zb-v", "split backwards in a V: nothing but the filling is idle, 1F1B's memory", kVShape,
+        true},
+       costed(zb_v)},
+      {{"v-half", "split backwards in a V, half of 1F1B's memory", kVShape, true}, costed(v_half)},
+      {{"v-min", "split backwards in a V, a third of 1F1B's memory", kVShape, true}, costed(v_min)},
+      {{"dualpipe-v", "a V with few splits, a little more than 1F1B's memory", kVShape, true},
+       costed(dualpipe_v)},
+  };
+  return kEntries;
+}
+
+// The Levenshtein distance.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+// Small letters, without what separates words: people write ZBV and zb_v.
+std::string simple(std::string_view name) {
+  std::string result;
+  for (const char c : name) {
+    if (c == '-' || c == '_' || c == ' ') continue;
+    result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return result;
+}
+
+const Entry& find(std::string_view name) {
+  const std::vector<Entry>& all = entries();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Entry& entry) { return entry.named.name == name; });
+  if (found != all.end()) return *found;
+  const std::string given = simple(name.substr(0, 80));
+  std::string meant;
+  size_t least = std::max<size_t>(given.size() / 3, 1) + 1;
+  for (const Entry& entry : all) {
+    const size_t changes = distance(given, simple(entry.named.name));
+    if (changes >= least) continue;
+    least = changes;
+    meant = entry.named.name;
+  }
+  throw std::invalid_argument("schedule_by_name: there is no schedule " + internal::quoted(name) +
+                              (meant.empty() ? "" : " (did you mean " + meant + "?)") +
+                              "; there are " + schedule_names());
+}
+
+// How many stages a worker of the schedule has.
+int64_t stages_per_worker(const NamedSchedule& named, const NamedScheduleOptions& options) {
+  const int64_t given = options.stages_per_worker;
+  const auto fail = [&](const std::string& what) {
+    throw std::invalid_argument("schedule_by_name: " + named.name + " has " + what + ", got " +
+                                std::to_string(given) + "; leave it out, or take " +
+                                (named.split ? "zb-interleaved" : "interleaved"));
+  };
+  switch (named.shape) {
+    case PlacementShape::kLoop:
+      if (given < 0) fail("at least 1 stage per worker");
+      return given == 0 ? 2 : given;
+    case PlacementShape::kVShape:
+      if (given != 0 && given != 2) fail("2 stages per worker");
+      return 2;
+    case PlacementShape::kOneEach:
+      if (given != 0 && given != 1) fail("1 stage per worker");
+      return 1;
+    case PlacementShape::kOneWorker:
+      if (given != 0) fail("all stages on one worker");
+      return 0;
+  }
+  return 1;
+}
+
+int64_t workers_of(const NamedSchedule& named, int64_t stages, int64_t v) {
+  if (named.shape == PlacementShape::kOneWorker) return 1;
+  if (stages < 1) {
+    throw std::invalid_argument("schedule_by_name: " + named.name +
+                                " needs at least 1 stage, got " + std::to_string(stages) +
+                                "; the least is " + std::to_string(v));
+  }
+  if (stages % v == 0) return stages / v;
+  const int64_t below = stages / v * v;
+  std::string nearest = below > 0 ? std::to_string(below) + " or " : "";
+  nearest += std::to_string(below + v) + " stages";
+  if (named.shape == PlacementShape::kLoop) {
+    int64_t fewer = v;
+    while (stages % fewer != 0) --fewer;
+    int64_t more = v;
+    while (stages % more != 0 && more < stages) ++more;
+    nearest += ", or " + std::to_string(fewer);
+    if (more != fewer && stages % more == 0) nearest += " or " + std::to_string(more);
+    nearest += " stages per worker";
+  }
+  throw std::invalid_argument("schedule_by_name: " + named.name + " with " + std::to_string(v) +
+                              " stages per worker needs a multiple of that, got " +
+                              std::to_string(stages) + " stages; take " + nearest);
+}
+
+}  // namespace
+
+const std::vector<NamedSchedule>& named_schedules() {
+  static const std::vector<NamedSchedule> kNamed = [] {
+    std::vector<NamedSchedule> all;
+    for (const Entry& entry : entries()) all.push_back(entry.named);
+    return all;
+  }();
+  return kNamed;
+}
+
+std::string schedule_names() {
+  std::string names;
+  for (const Entry& entry : entries()) names += (names.empty() ? "" : ", ") + entry.named.name;
+  return names;
+}
+
+ScheduleGenerator schedule_by_name(std::string_view name, const NamedScheduleOptions& options) {
+  const Entry& entry = find(name);
+  const int64_t v = stages_per_worker(entry.named, options);
+  return [&entry, v, costs = options.costs](int64_t stages, int64_t micro_batches) {
+    const int64_t workers = workers_of(entry.named, stages, v);
+    if (micro_batches < 1) {
+      throw std::invalid_argument("schedule_by_name: " + entry.named.name +
+                                  " needs at least 1 micro-batch, got " +
+                                  std::to_string(micro_batches) + "; the least is 1");
+    }
+    const bool one = entry.named.shape == PlacementShape::kOneWorker;
+    return entry.make(workers, one ? stages : v, micro_batches, costs);
+  };
+}
+
+Schedule schedule_by_name(std::string_view name, int64_t stages, int64_t micro_batches,
+                          const NamedScheduleOptions& options) {
+  return schedule_by_name(name, options)(stages, micro_batches);
+}
+
+Placement placement_by_name(std::string_view name, int64_t stages,
+                            const NamedScheduleOptions& options) {
+  const NamedSchedule& named = find(name).named;
+  const int64_t v = stages_per_worker(named, options);
+  const int64_t workers = workers_of(named, stages, v);
+  switch (named.shape) {
+    case PlacementShape::kVShape:
+      return Placement::v_shape(workers);
+    case PlacementShape::kOneWorker:
+      return Placement::loop(1, stages);
+    case PlacementShape::kLoop:
+    case PlacementShape::kOneEach:
+      break;
+  }
+  return Placement::loop(workers, v);
+}
+
+}  // namespace gpipe

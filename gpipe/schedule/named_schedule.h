@@ -1,0 +1,55 @@
+// schedule_by_name: the known schedules by their names, for command lines and settings.
+#ifndef GPIPE_SCHEDULE_NAMED_SCHEDULE_H_
+#define GPIPE_SCHEDULE_NAMED_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+enum class PlacementShape : uint8_t { kOneEach, kLoop, kVShape, kOneWorker };
+
+struct NamedSchedule {
+  std::string name;
+  std::string summary;  // for --help: one line
+  PlacementShape shape = PlacementShape::kOneEach;
+  bool split = false;  // whether it splits backwards
+};
+
+// All of them, the plain ones first.
+const std::vector<NamedSchedule>& named_schedules();
+// "gpipe, 1f1b, ...", for --help and messages.
+std::string schedule_names();
+
+struct NamedScheduleOptions {
+  // 0: the schedule's own, which is 2 for loops and Vs and 1 otherwise. Only loops can have others.
+  int64_t stages_per_worker = 0;
+  // What the schedules that look at costs are made for.
+  GeneratorCosts costs;
+};
+
+// A generator for StepOptions::schedule() and the like. `stages` is the number of all stages, so a
+// schedule with v stages a worker has stages / v workers. Throws std::invalid_argument for an
+// unknown name (with the one that was probably meant, and all of them) and for stages per worker
+// that the schedule cannot have; the generator throws it for stages that are no multiple of them
+// (with the nearest that are) and for counts below 1.
+//
+// Example:
+//   pipe->step({input}, {target}, loss_fn, StepOptions().schedule(schedule_by_name("zb-h1")));
+ScheduleGenerator schedule_by_name(std::string_view name, const NamedScheduleOptions& options = {});
+Schedule schedule_by_name(std::string_view name, int64_t stages, int64_t micro_batches,
+                          const NamedScheduleOptions& options = {});
+
+// Where the schedule has its stages. Throws as schedule_by_name() does.
+Placement placement_by_name(std::string_view name, int64_t stages,
+                            const NamedScheduleOptions& options = {});
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_NAMED_SCHEDULE_H_

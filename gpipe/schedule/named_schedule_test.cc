@@ -1,0 +1,84 @@
+#include "gpipe/schedule/named_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string complaint(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(NamedSchedules, EachMakesItsShape) {
+  for (const NamedSchedule& named : named_schedules()) {
+    SCOPED_TRACE(named.name);
+    const Schedule schedule = schedule_by_name(named.name, 4, 5);
+    EXPECT_EQ(schedule.stages(), 4);
+    EXPECT_EQ(schedule.micro_batches(), 5);
+    schedule.check(placement_by_name(named.name, 4));
+    bool split = false;
+    for (const std::vector<Action>& actions : schedule.table()) {
+      for (const Action& action : actions) split |= action.kind == ActionKind::kInputGradient;
+    }
+    EXPECT_EQ(split, named.split);
+    EXPECT_EQ(schedule_by_name(named.name)(4, 5), schedule) << "as a generator";
+    EXPECT_THAT(schedule_names(), HasSubstr(named.name));
+    EXPECT_FALSE(named.summary.empty());
+  }
+}
+
+TEST(NamedSchedules, StagesPerWorker) {
+  NamedScheduleOptions options;
+  options.stages_per_worker = 3;
+  EXPECT_EQ(schedule_by_name("interleaved", 6, 4, options), interleaved(2, 3, 4));
+  EXPECT_EQ(placement_by_name("zb-interleaved", 6, options), Placement::loop(2, 3));
+}
+
+TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
+  EXPECT_THAT(complaint([] { schedule_by_name("zb_v"); }), HasSubstr("did you mean zb-v?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("ZBV"); }), HasSubstr("did you mean zb-v?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("1F1B"); }), HasSubstr("did you mean 1f1b?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("interleave"); }),
+              HasSubstr("did you mean interleaved?"));
+  const std::string unknown = complaint([] { schedule_by_name("what"); });
+  EXPECT_THAT(unknown, HasSubstr("there is no schedule 'what'; there are gpipe, fill-drain"));
+  EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));
+}
+
+TEST(NamedSchedules, WrongOptionsSayTheNearestThatWork) {
+  NamedScheduleOptions three;
+  three.stages_per_worker = 3;
+  EXPECT_THAT(complaint([&] { schedule_by_name("interleaved", 8, 4, three); }),
+              HasSubstr("got 8 stages; take 6 or 9 stages, or 2 or 4 stages per worker"));
+  EXPECT_THAT(complaint([] { schedule_by_name("zb-v", 7, 4); }),
+              HasSubstr("got 7 stages; take 6 or 8 stages"));
+  EXPECT_THAT(complaint([] { schedule_by_name("zb-v", 1, 4); }), HasSubstr("take 2 stages"));
+  EXPECT_THAT(complaint([&] { schedule_by_name("zb-v", three); }),
+              HasSubstr("zb-v has 2 stages per worker, got 3; leave it out, or take "
+                        "zb-interleaved"));
+  EXPECT_THAT(complaint([&] { schedule_by_name("1f1b", three); }),
+              HasSubstr("or take interleaved"));
+  EXPECT_THAT(complaint([] { schedule_by_name("1f1b", 0, 4); }),
+              HasSubstr("got 0; the least is 1"));
+  EXPECT_THAT(complaint([] { schedule_by_name("zb-h1", 4, 0); }),
+              HasSubstr("at least 1 micro-batch, got 0; the least is 1"));
+  NamedScheduleOptions negative;
+  negative.stages_per_worker = -1;
+  EXPECT_THAT(complaint([&] { schedule_by_name("interleaved", negative); }),
+              HasSubstr("at least 1 stage per worker"));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,93 @@
+// search: the best schedule that can be found for given costs, transfers and memory.
+//
+// docs/design/schedule.md says how; docs/schedules.md when it pays.
+#ifndef GPIPE_SCHEDULE_SEARCH_H_
+#define GPIPE_SCHEDULE_SEARCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe {
+
+enum class Objective : uint8_t {
+  kMakespan,
+  // Of the schedules that end within SearchOptions::tolerance of the shortest makespan found, one
+  // that still does when transfers over any one link take as much longer as possible.
+  kSlack,
+};
+
+// What is given once for all stages, boundaries or workers may also be given for each. Times are in
+// one unit, and so is memory (bytes, or micro-batches).
+struct SearchOptions {
+  Placement placement = Placement::one_each(1);
+  int64_t micro_batches = 1;
+  // Per stage. A backward has a cost of its own: less than its halves', as a rule.
+  std::vector<StageCost> costs = {{1.0, 2.0, 1.0, 1.0}};
+  // Of an activation from stage s to s + 1, and of a gradient back, if they are on two workers. One
+  // for each of the stages - 1 boundaries, or one for all. Empty: they take no time.
+  std::vector<double> activation_transfer;
+  std::vector<double> gradient_transfer;
+  // Per stage: what a micro-batch holds from its forward to its backward, or to its input gradient;
+  // and from there to its weight gradient.
+  std::vector<double> activation_bytes = {1.0};
+  std::vector<double> waiting_bytes = {1.0};
+  // Per worker. Empty: no limit.
+  std::vector<double> memory_limit;
+  // Whether backwards may be split.
+  bool split = true;
+  Objective objective = Objective::kMakespan;
+  // For kSlack: by what part the makespan may be longer.
+  double tolerance = 0.05;
+  // How much is tried, in simulated actions: not in time, so that the result is the same each time.
+  // Default, 0: about a second for 16 workers x 64 micro-batches, ten for 64 x 512, on one core.
+  int64_t budget = 0;
+  // Asked now and then; if it says true, the search ends with the best so far.
+  std::function<bool()> stop;
+};
+
+struct SearchResult {
+  Schedule schedule;               // ascending (ScheduleFacts)
+  std::string origin;              // the generator that made it, or "search"
+  double makespan = 0.0;           // as simulate(schedule, simulate_options(options)) has it
+  double lower_bound = 0.0;        // no schedule of this placement within the limits is shorter
+  double slack = 0.0;              // link_slack() for the tolerance
+  std::vector<double> peak_bytes;  // per worker
+  int64_t actions = 0;             // how much was tried
+  bool stopped = false;
+
+  // How far it may be from the best: 0.02 is at most 2 %.
+  double gap() const { return lower_bound > 0.0 ? makespan / lower_bound - 1.0 : 0.0; }
+};
+
+// Never worse than any generator of the placement's shape that keeps the limits (generators.h).
+//
+// Deterministic but for `stop`. Throws std::invalid_argument for options that make no sense, and
+// for limits within which no schedule was found, with the least that each worker needs.
+//
+// Example:
+//   SearchOptions options;
+//   options.placement = Placement::v_shape(8);
+//   options.micro_batches = 32;
+//   options.costs = {{1.0, 1.7, 1.1, 0.7}};
+//   options.memory_limit = {12.0};        // stage x micro-batch pairs, as bytes are not given
+//   search(options).schedule;
+SearchResult search(const SearchOptions& options);
+
+// The costs in the form of simulate().
+SimulateOptions simulate_options(const SearchOptions& options);
+// The most that each worker holds. The schedule must match the placement.
+std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
+// How much longer each transfer between any one pair of workers may take, in both directions, for
+// the makespan to be at most `deadline`. Infinite if there are no transfers, 0 if it is longer
+// anyhow. The schedule must be ascending and match the placement.
+double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_SEARCH_H_

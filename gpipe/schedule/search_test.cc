@@ -1,0 +1,284 @@
+#include "gpipe/schedule/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/join.h"
+#include "gpipe/schedule/named_schedule.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+
+SearchOptions options_of(const Placement& placement, int64_t micro_batches, bool uneven,
+                         double limit) {
+  SearchOptions options;
+  options.placement = placement;
+  options.micro_batches = micro_batches;
+  if (uneven) {
+    options.costs = {{1.0, 1.8, 1.1, 0.7}};
+    options.activation_transfer = options.gradient_transfer = {0.1};
+  }
+  if (limit > 0) options.memory_limit = {limit};
+  return options;
+}
+
+void expect_sound(const SearchResult& result, const SearchOptions& options) {
+  EXPECT_TRUE(result.schedule.verify(Sends::kBuffered).ascending);
+  result.schedule.check(options.placement);
+  EXPECT_EQ(simulate(result.schedule, simulate_options(options)).makespan, result.makespan);
+  EXPECT_GE(result.makespan, result.lower_bound - 1e-9);
+  EXPECT_EQ(peak_bytes(result.schedule, options), result.peak_bytes);
+  for (size_t worker = 0; worker < result.peak_bytes.size(); ++worker) {
+    if (options.memory_limit.empty()) break;
+    EXPECT_LE(result.peak_bytes[worker],
+              options.memory_limit[std::min(worker, options.memory_limit.size() - 1)]);
+  }
+}
+
+// Proven by a constraint solver: tools/schedules/oracle.py made the data. Nothing is shorter, or
+// the data or the simulation are wrong; and how often it is reached says how good the search is.
+TEST(Search, FindsTheProvenOptimaOfSmallPipelines) {
+  std::ifstream file("gpipe/schedule/oracle.txt");
+  ASSERT_TRUE(file);
+  int cases = 0;
+  int reached = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    std::istringstream words(line);
+    std::string shape;
+    int64_t workers = 0, v = 0, micro_batches = 0;
+    StageCost cost;
+    double transfer = 0, held = 0, least = 0;
+    words >> shape >> workers >> v >> micro_batches >> cost.forward >> cost.input_gradient >>
+        cost.weight_gradient >> transfer >> held >> least;
+    ASSERT_TRUE(words) << line;
+    SCOPED_TRACE(line);
+    cost.backward = cost.input_gradient + cost.weight_gradient;
+    SearchOptions options;
+    options.placement =
+        shape == "v_shape" ? Placement::v_shape(workers) : Placement::loop(workers, v);
+    options.micro_batches = micro_batches;
+    options.costs = {cost};
+    options.activation_transfer = options.gradient_transfer = {transfer};
+    options.memory_limit = {held};
+    options.budget = 10'000'000;
+    const SearchResult result = search(options);
+    expect_sound(result, options);
+    EXPECT_GE(result.makespan, least - 1e-9);
+    EXPECT_LE(result.lower_bound, least + 1e-9);
+    EXPECT_LE(result.makespan, 1.05 * least) << "far from the best";
+    ++cases;
+    reached += result.makespan <= least + 1e-9 ? 1 : 0;
+  }
+  EXPECT_GE(cases, 100);
+  EXPECT_GE(reached, cases * 95 / 100) << "of " << cases;
+  RecordProperty("cases", cases);
+  RecordProperty("reached", reached);
+}
+
+// Published optima for four workers and eight micro-batches, by memory. (That of 7 in a V, 50.8,
+// takes a budget of 1e9; that of 7 in an uneven loop, 51.1, is not reached: 51.6.)
+TEST(Search, FindsThePublishedOptima) {
+  struct Case {
+    bool v_shape;
+    bool uneven;
+    double held;
+    double least;
+  };
+  for (const Case& c :
+       {Case{true, true, 9, 48.1}, Case{true, true, 8, 49.0}, Case{false, false, 5, 57},
+        Case{false, false, 6, 53}, Case{false, false, 7, 52}, Case{false, true, 5, 59.4},
+        Case{false, true, 6, 53.8}}) {
+    SCOPED_TRACE(std::to_string(c.held) + (c.v_shape ? " V" : " loop"));
+    SearchOptions options =
+        options_of(c.v_shape ? Placement::v_shape(4) : Placement::loop(4, 2), 8, c.uneven, c.held);
+    options.budget = 200'000'000;
+    EXPECT_LE(search(options).makespan, c.least + 1e-9);
+  }
+}
+
+TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
+  for (const int64_t p : {2, 4}) {
+    for (const int64_t m : {1, 7}) {
+      const GeneratorCosts costs{{1.0, 1.8, 1.1, 0.7}, 0.1};
+      std::vector<Schedule> all = {Schedule::one_f_one_b(p, m), zb_h1(p, m), zb_h2(p, m, costs),
+                                   fill_drain(p, m)};
+      for (const int64_t v : {2, 3}) {
+        all.push_back(interleaved(p, v, m));
+        all.push_back(looped_breadth_first(p, v, m));
+        all.push_back(zero_bubble_interleaved(p, v, m));
+      }
+      for (const auto make : {zb_v, v_half, v_min, dualpipe_v}) all.push_back(make(p, m, costs));
+      for (const Schedule& schedule : all) {
+        SCOPED_TRACE(schedule.to_text());
+        SearchOptions options = options_of(schedule.placement(), m, true, 0);
+        const std::vector<double> peaks = peak_bytes(schedule, options);
+        options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
+        options.budget = 1'000'000;
+        const SearchResult result = search(options);
+        expect_sound(result, options);
+        EXPECT_LE(result.makespan, simulate(schedule, simulate_options(options)).makespan + 1e-9);
+      }
+    }
+  }
+}
+
+// With few micro-batches, or no multiple of the workers, no generator idles nearly twice as long as
+// needed with its memory.
+TEST(Search, GeneratorsAreGoodForFewMicroBatches) {
+  NamedScheduleOptions how;
+  how.costs = {{1.0, 1.8, 1.1, 0.7}, 0.1};
+  for (const NamedSchedule& named : named_schedules()) {
+    // Memory is not what these save.
+    if (named.name == "gpipe" || named.name == "fill-drain" || named.name == "looped-bfs" ||
+        named.name == "sequential") {
+      continue;
+    }
+    const int64_t v = named.shape == PlacementShape::kOneEach ? 1 : 2;
+    for (const int64_t p : {2, 4}) {
+      for (const int64_t m : {1, 3, 5, 7}) {
+        SCOPED_TRACE(named.name + " " + std::to_string(p) + " " + std::to_string(m));
+        const Schedule schedule = schedule_by_name(named.name, p * v, m, how);
+        SearchOptions options = options_of(schedule.placement(), m, true, 0);
+        options.split = named.split;
+        const std::vector<double> peaks = peak_bytes(schedule, options);
+        options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
+        options.budget = 1'000'000;
+        const double work = static_cast<double>(v * m) * 2.8;
+        const double least = search(options).makespan - work;
+        const double idle = simulate(schedule, simulate_options(options)).makespan - work;
+        EXPECT_LE(idle, 1.7 * least + 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Search, StagesAndLinksMayDiffer) {
+  SearchOptions options;
+  options.placement = Placement::of({0, 1, 1, 2, 0});
+  options.micro_batches = 6;
+  options.costs = {{1, 2, 1, 1}, {2, 3, 2, 1}, {1, 1, 0.5, 0.5}, {3, 6, 3, 3}, {1, 1.5, 1, 1}};
+  options.activation_transfer = {0.1, 9.0, 0.3, 0.2};  // the second is within a worker
+  options.gradient_transfer = {0.2, 9.0, 0.1, 0.4};
+  options.activation_bytes = {5, 1, 1, 2, 3};
+  options.waiting_bytes = {2, 1, 1, 1, 1};
+  options.memory_limit = {20, 4, 6};
+  options.budget = 2'000'000;
+  const SearchResult result = search(options);
+  expect_sound(result, options);
+  EXPECT_LT(result.gap(), 0.1);
+  EXPECT_EQ(search(options).schedule, result.schedule) << "the same each time";
+}
+
+TEST(Search, WholeBackwardsOnly) {
+  SearchOptions options = options_of(Placement::v_shape(3), 6, true, 0);
+  options.split = false;
+  options.costs = {{1.0, 1.2, 1.1, 0.7}};
+  options.budget = 2'000'000;
+  const SearchResult result = search(options);
+  expect_sound(result, options);
+  EXPECT_EQ(splits(result.schedule), 0);
+}
+
+// With whole backwards much cheaper than their halves, splits must earn their cost.
+TEST(Search, SplitsOnlyWhereItPays) {
+  SearchOptions options = options_of(Placement::one_each(4), 8, false, 4);
+  options.costs = {{1.0, 1.0, 1.0, 1.0}};
+  options.budget = 5'000'000;
+  const SearchResult result = search(options);
+  expect_sound(result, options);
+  EXPECT_LE(result.makespan,
+            simulate(Schedule::one_f_one_b(4, 8), simulate_options(options)).makespan);
+}
+
+TEST(Search, SlackBearsASlowLink) {
+  SearchOptions options = options_of(Placement::one_each(4), 8, true, 7);
+  options.tolerance = 0.1;
+  options.budget = 20'000'000;
+  const SearchResult fast = search(options);
+  options.objective = Objective::kSlack;
+  const SearchResult slack = search(options);
+  expect_sound(slack, options);
+  const double deadline = 1.1 * fast.makespan;
+  EXPECT_LE(slack.makespan, deadline + 1e-9);
+  EXPECT_GE(slack.slack, link_slack(fast.schedule, options, deadline) - 1e-9);
+  // What it says is so: any link may be so much slower, and for one no more.
+  int too_slow = 0;
+  for (int32_t link = 0; link < 3; ++link) {
+    for (const double extra : {0.999 * slack.slack, 1.01 * slack.slack + 0.01}) {
+      SimulateOptions slower = simulate_options(options);
+      slower.transfer = [&](const Transfer& transfer) {
+        const bool slow = std::min(transfer.from_worker, transfer.to_worker) == link;
+        return 0.1 + (slow ? extra : 0.0);
+      };
+      const bool late = simulate(slack.schedule, slower).makespan > 1.1 * slack.makespan + 1e-9;
+      if (extra < slack.slack) {
+        EXPECT_FALSE(late) << link;
+      } else {
+        too_slow += simulate(slack.schedule, slower).makespan > deadline ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(too_slow, 0);
+}
+
+TEST(Search, StopsWhenAsked) {
+  SearchOptions options = options_of(Placement::v_shape(4), 9, true, 5);
+  options.budget = int64_t{1} << 60;
+  int asked = 0;
+  options.stop = [&] { return ++asked > 20; };
+  const SearchResult result = search(options);
+  EXPECT_TRUE(result.stopped);
+  expect_sound(result, options);
+}
+
+TEST(Search, WrongOptionsSayWhatWouldDo) {
+  const auto complaint = [](const auto& change) -> std::string {
+    SearchOptions options = options_of(Placement::v_shape(2), 4, false, 0);
+    change(&options);
+    try {
+      search(options);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(complaint([](SearchOptions* o) { o->micro_batches = 0; }),
+              HasSubstr("micro_batches must be at least 1, got 0"));
+  EXPECT_THAT(complaint([](SearchOptions* o) { o->costs.resize(3); }),
+              HasSubstr("costs has 3 values for 4 stages: give 1 or 4"));
+  EXPECT_THAT(complaint([](SearchOptions* o) {
+                o->costs = {{-1, 1, 1, 1}};
+              }),
+              HasSubstr("costs must be finite and at least 0"));
+  EXPECT_THAT(complaint([](SearchOptions* o) {
+                o->activation_transfer = {1, 2};
+              }),
+              HasSubstr("activation_transfer has 2 values for 3 boundaries"));
+  EXPECT_THAT(complaint([](SearchOptions* o) {
+                o->memory_limit = {1, 1, 1};
+              }),
+              HasSubstr("memory_limit has 3 values for 2 workers"));
+  EXPECT_THAT(complaint([](SearchOptions* o) { o->memory_limit = {-1}; }),
+              HasSubstr("at least 0, got -1"));
+  EXPECT_THAT(complaint([](SearchOptions* o) { o->tolerance = -1; }), HasSubstr("tolerance"));
+  EXPECT_THAT(complaint([](SearchOptions* o) { o->budget = -1; }), HasSubstr("budget"));
+  EXPECT_THAT(complaint([](SearchOptions* o) {
+                o->memory_limit = {1, 9};
+              }),
+              HasSubstr("worker 0 may hold 1.000000, one micro-batch in each of its stages is "
+                        "2.000000"));
+}
+
+}  // namespace
+}  // namespace gpipe
