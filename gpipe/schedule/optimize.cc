@@ -27,15 +27,18 @@ class RuleSearch {
 
   int64_t actions() const { return greedy_.actions(); }
 
-  // The best places for the weight gradients of an order; `budget` to vary them by worker.
-  Candidate place_weights(const Order& sequence, int64_t budget) {
+  // The best places for the weight gradients of an order: the same rule for all workers, with
+  // `most` work or little more, then `budget` to vary it by worker.
+  Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
     Candidate best;
     GreedyRule rule = GreedyRule::of(workload_);
     rule.sequence = &sequence;
     GreedyRule best_rule = rule;
     double rating = kNever;
+    int64_t start = work();
     for (const int32_t most_pending : {1 << 30, 8, 4, 2, 1, 0}) {
       for (const double gap : {1.0, 0.75, 0.5, 0.25, 0.0, 1e6}) {
+        if (work() - start > most) break;
         std::fill(rule.gap.begin(), rule.gap.end(), gap);
         std::fill(rule.most_pending.begin(), rule.most_pending.end(), most_pending);
         const double new_rating = rate(rule, &best);
@@ -44,7 +47,7 @@ class RuleSearch {
         best_rule = rule;
       }
     }
-    const int64_t start = work();
+    start = work();
     Draws draws(1);
     while (work() - start < budget && rating < kNever &&
            !(optimizing_.stop && optimizing_.stop())) {
@@ -299,15 +302,15 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   if (optimizing.split) {
     for (const Order& seed : optimizing.seeds) {
       if (rules_spent() > left / 4) break;
-      Candidate candidate = rules.place_weights(seed, 0);
+      Candidate candidate = rules.place_weights(seed, left / 16, 0);
       if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
     }
     keep_best(&candidates, 8);
     constexpr size_t kMostPlaced = 3;
     const size_t placed = std::min(kMostPlaced, candidates.size());
     for (size_t k = 0; k < placed; ++k) {
-      Candidate candidate =
-          rules.place_weights(Order(candidates[k].order), left / 50 / static_cast<int64_t>(placed));
+      Candidate candidate = rules.place_weights(Order(candidates[k].order), left / 40,
+                                                left / 50 / static_cast<int64_t>(placed));
       if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
     }
   }
@@ -317,7 +320,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     Candidate candidate = as_they_are ? rules.run(number / 2, left / 4 / kStarts)
                                       : even_rules.run(number / 2, left / 4 / kStarts);
     if (!as_they_are && candidate.makespan < kNever) {
-      candidate = rules.place_weights(Order(candidate.order), left / 80);
+      candidate = rules.place_weights(Order(candidate.order), left / 40, left / 80);
     }
     if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
     if ((stop() && !candidates.empty()) || proven()) {
