@@ -262,7 +262,7 @@ Header parse_header(std::string_view text, int64_t data_bytes) {
   if (text.find('\0') != std::string_view::npos) refuse("the header has a zero byte");
   Parser parser;
   nlohmann::json::sax_parse(text.begin(), text.end(), &parser);
-  const Header header = parser.take();
+  Header header = parser.take();
   for (const auto& [name, entry] : header.tensors) {
     if (entry.end < entry.begin) {
       refuse("tensor " + shown(name) + " ends at byte " + std::to_string(entry.end) +
