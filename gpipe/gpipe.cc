@@ -270,7 +270,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
-      "mode); use evaluate for a loss without them, or forward");
+      "mode); use forward, or evaluate for the loss alone");
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/true);
   if (!is_training() && pipeline->first_step_in_eval()) {
