@@ -72,8 +72,9 @@ class SeveralArgumentsImpl : public Impl {
   bool _forward_has_default_args() override { return false; }
 
  private:
-  template <typename Result, typename... Arguments>
-  std::vector<at::Tensor> call(Result (Impl::*function)(Arguments...),
+  // `Class`: Impl, or the base that has its forward.
+  template <typename Class, typename Result, typename... Arguments>
+  std::vector<at::Tensor> call(Result (Class::*function)(Arguments...),
                                std::vector<at::Tensor> inputs) {
     constexpr size_t kArguments = sizeof...(Arguments);
     std::vector<torch::nn::AnyValue> arguments;
@@ -94,8 +95,9 @@ class SeveralArgumentsImpl : public Impl {
     return results;
   }
 
-  template <typename Result, typename... Arguments, size_t... I>
-  Result invoke(Result (Impl::*function)(Arguments...), std::vector<torch::nn::AnyValue>& arguments,
+  template <typename Class, typename Result, typename... Arguments, size_t... I>
+  Result invoke(Result (Class::*function)(Arguments...),
+                std::vector<torch::nn::AnyValue>& arguments,
                 std::index_sequence<I...> /*positions*/) {
     return (this->*function)(arguments[I].template get<std::decay_t<Arguments>>()...);
   }

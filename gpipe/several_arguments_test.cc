@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformerlayer.h>
 #include <torch/utils.h>
@@ -101,6 +102,15 @@ TEST(SeveralArguments, MissingArgumentsGetTheirDefaults) {
   // In a Sequential, where LibTorch asks the layer for defaults.
   EXPECT_THAT(nn::Sequential(layer)->forward<Tensors>(Tensors{x, mask})[0],
               EqualsBitwise(plain.forward(x, mask)));
+}
+
+// LibTorch's batch norms have the forward of a base.
+TEST(SeveralArguments, MayInheritItsForward) {
+  SeveralArguments<nn::BatchNorm1dImpl> layer(3);
+  const Tensor x = torch::randn({4, 3}), mask = torch::ones({4, 3});
+  const Tensors outputs = layer->forward({x, mask});
+  EXPECT_THAT(outputs[0], EqualsBitwise(nn::BatchNorm1d(3)(x)));
+  EXPECT_TRUE(outputs[1].is_same(mask));
 }
 
 TEST(SeveralArguments, RefusesAListThatIsTooShort) {

@@ -19,8 +19,12 @@ struct Wanted {
 };
 
 struct Results {
-  at::Tensor loss;             // the mean
-  at::Tensor vectors, matrix;  // its gradients; undefined where none is wanted
+  at::Tensor loss;    // the mean
+  at::Tensor number;  // over so many
+  // The gradients of the sum; undefined where none is wanted. Like what is summed up, they are
+  // float for types below it: those of the mean would be 0 in float16 until a scaled loss makes
+  // them large.
+  at::Tensor vectors, matrix;
 };
 
 // `vectors` is (tokens, width), `targets` (tokens).
@@ -28,26 +32,29 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
                 const HeadLossOptions& options, Wanted wanted) {
   const at::ScalarType sums = at::toOpMathType(vectors.scalar_type());
   const int64_t tokens = vectors.size(0), piece = options.tokens_per_piece();
-  const at::Tensor counts = targets.ne(options.ignore_index());
+  const at::Tensor ignored = targets.eq(options.ignore_index()).unsqueeze(1);
   // What does not count may be no class.
-  const at::Tensor classes = targets.masked_fill(counts.logical_not(), 0).unsqueeze(1);
-  const at::Tensor number = counts.sum().to(sums);
+  const at::Tensor classes = targets.unsqueeze(1).masked_fill(ignored, 0);
   Results results;
+  results.number = ignored.logical_not().sum().to(sums);
   results.loss = at::zeros({}, vectors.options().dtype(sums));
-  if (wanted.vectors) results.vectors = at::empty_like(vectors);
+  if (wanted.vectors) {
+    results.vectors = at::empty(vectors.sizes(), vectors.options().dtype(sums));
+  }
   if (wanted.matrix) results.matrix = at::zeros(matrix.sizes(), matrix.options().dtype(sums));
   for (int64_t begin = 0; begin < tokens; begin += piece) {
     const int64_t end = std::min(begin + piece, tokens);
     const at::Tensor x = vectors.slice(0, begin, end), target = classes.slice(0, begin, end),
-                     weight = counts.slice(0, begin, end).unsqueeze(1).to(sums);
+                     skipped = ignored.slice(0, begin, end);
     at::Tensor logits = at::linear(x, matrix).to(sums);
     const at::Tensor log_sums = logits.logsumexp(1, /*keepdim=*/true);
-    results.loss += ((log_sums - logits.gather(1, target)) * weight).sum();
+    // Filled, not multiplied by 0: what does not count may be infinite.
+    results.loss += (log_sums - logits.gather(1, target)).masked_fill_(skipped, 0).sum();
     if (!wanted.vectors && !wanted.matrix) continue;
     // The gradient of the logits takes their place.
     logits.sub_(log_sums).exp_().scatter_add_(
         1, target, at::full({1, 1}, -1, logits.options()).expand_as(target));
-    logits.mul_(weight / number);
+    logits.masked_fill_(skipped, 0);
     const at::Tensor gradient = logits.to(vectors.scalar_type());
     if (wanted.vectors) results.vectors.slice(0, begin, end).copy_(gradient.matmul(matrix));
     if (!wanted.matrix) continue;
@@ -57,8 +64,7 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
       results.matrix += gradient.t().matmul(x);
     }
   }
-  results.loss = (results.loss / number).to(vectors.scalar_type());
-  if (wanted.matrix) results.matrix = results.matrix.to(matrix.scalar_type());
+  results.loss = (results.loss / results.number).to(vectors.scalar_type());
   return results;
 }
 
@@ -70,6 +76,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     Results results = compute(vectors.reshape({-1, vectors.size(-1)}), matrix,
                               targets.reshape({-1}), options, wanted);
     if (wanted.vectors) results.vectors = results.vectors.view(vectors.sizes());
+    context->saved_data[kNumber] = results.number;
     context->saved_data[kVectors] = results.vectors;
     context->saved_data[kMatrix] = results.matrix;
     return results.loss;
@@ -88,13 +95,16 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
                   "backward");
       at::Tensor gradient = std::move(found->second).toTensor();
       context->saved_data.erase(found);
+      const at::Tensor number = context->saved_data.at(kNumber).toTensor();
       // In place, as the matrix's may be larger than all logits of a piece.
-      return gradient.mul_(gradients[0].to(gradient.scalar_type()));
+      return gradient.mul_(gradients[0].to(gradient.scalar_type()) / number)
+          .to(gradients[0].scalar_type());
     };
     return {take(0, kVectors), take(1, kMatrix), {}, {}, {}};
   }
 
  private:
+  static constexpr const char* kNumber = "number";
   static constexpr const char* kVectors = "vectors";
   static constexpr const char* kMatrix = "matrix";
 };

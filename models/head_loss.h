@@ -28,7 +28,8 @@ struct HeadLossOptions {
 // The gradients are computed with the loss, so that no product is computed twice; the backward, of
 // which there can be one, multiplies them with the gradient that it is given. Beside the arguments
 // and their gradients there are logits of one piece. Sums over the pieces round apart from those of
-// one piece: for types below float32 they, and the softmax, are in float32.
+// one piece: for types below float32 they, the softmax, and until the backward the gradients, are
+// in float32, so that a scaled loss does not come too late for float16.
 //
 // Throws c10::ValueError for shapes or types that do not fit and for less than one token per piece;
 // c10::Error from a second backward, and from one that wants a graph of its own.

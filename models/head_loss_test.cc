@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,31 @@ TEST(HeadCrossEntropy, LargeLogitsDoNotOverflow) {
   EXPECT_TRUE(have.loss.isfinite().item<bool>());
   EXPECT_TRUE(have.vectors.isfinite().all().item<bool>());
   expect_near(have, at_once(one), 1e-6);
+}
+
+// The gradient of a class that is no target, about 1 / (words * tokens), is 0 in float16 unless the
+// loss is scaled: the scale must come before the rounding.
+TEST(HeadCrossEntropy, AScaledLossKeepsSmallGradientsInFloat16) {
+  const int64_t tokens = 64, words = 4000;
+  const at::Tensor vectors = at::full({tokens, 4}, 0.25, at::kHalf).requires_grad_();
+  const at::Tensor matrix = at::full({words, 4}, 0.25, at::kHalf).requires_grad_();
+  const at::Tensor targets = at::zeros({tokens}, at::kLong);
+  const double scale = 16384;
+  (head_cross_entropy(vectors, matrix, targets, HeadLossOptions().tokens_per_piece(16)) * scale)
+      .backward();
+  // Each of the other rows: the sum over the tokens of a vector's 0.25 / words, in the mean.
+  const double want = scale * 0.25 / words;
+  EXPECT_NEAR(matrix.grad()[words - 1][0].item<double>(), want, 0.01 * want);
+}
+
+TEST(HeadCrossEntropy, WhatDoesNotCountMayBeInfinite) {
+  Case one({4}, 2, 3, at::kFloat);
+  one.targets[2] = -100;
+  {
+    const at::NoGradGuard no_grad;
+    one.vectors[2].fill_(std::numeric_limits<float>::infinity());
+  }
+  EXPECT_TRUE(head_cross_entropy(one.vectors, one.matrix, one.targets).isfinite().item<bool>());
 }
 
 TEST(HeadCrossEntropy, IgnoredTargetsDoNotCount) {

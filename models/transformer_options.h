@@ -35,7 +35,8 @@ struct TransformerOptions {
   TORCH_ARG(int64_t, num_kv_heads) = 0;
   // Default: 0, hidden_size / num_heads. GPT-2 has no other. Rotary positions need an even one.
   TORCH_ARG(int64_t, head_size) = 0;
-  // The width within the MLP. Default: 0, 4 * hidden_size. At most 2^22.
+  // The width within the MLP; 0: 4 * hidden_size. At most 2^22. Default: 0 for GPT-2, 11008 for
+  // Llama.
   TORCH_ARG(int64_t, intermediate_size) = 0;
   // Whether the head multiplies with the matrix of the embedding. Default: true for GPT-2.
   TORCH_ARG(bool, tied);

@@ -55,7 +55,7 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
   }
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   TORCH_CHECK_VALUE(options.weight() != nullptr || total > 0,
-                    "step was given an empty mini-batch (0 rows), whose mean loss is not defined; "
+                    "an empty mini-batch (0 rows) was given, whose mean loss is not defined; "
                     "leave the step out");
   TORCH_CHECK_VALUE(total > 0 && std::isfinite(total),
                     "the weights of the micro-batches add up to ", total,
@@ -122,7 +122,9 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   TORCH_CHECK_VALUE(!backward_ || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
-  losses_[i] = result.loss.detach();
+  // Without a backward the loss may be a tensor that the function goes on to change (a running
+  // sum), or a view of outputs that would be kept until the end.
+  losses_[i] = backward_ ? result.loss.detach() : result.loss.detach().clone();
   if (check_finite_ && weights_[i] > 0) {
     check_finite(losses_[i],
                  "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "

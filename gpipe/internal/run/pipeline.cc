@@ -59,11 +59,11 @@ std::string place_of(const Action& action, bool recompute, const std::string& la
          (layer_type.empty() ? "" : ", a " + layer_type);
 }
 
-void check_finite_parameters(const ModelState& model, const std::string& when) {
+void check_finite_parameters(const ModelState& model, const std::string& when, bool gradients) {
   for (const ModelState::Parameter& parameter : model.parameters()) {
     const std::string name = "'" + parameter.name + "' ";
     check_finite(parameter.tensor, "the parameter " + name + when);
-    check_finite(parameter.tensor.grad(), "the gradient (.grad) of " + name + when);
+    if (gradients) check_finite(parameter.tensor.grad(), "the gradient (.grad) of " + name + when);
   }
 }
 
@@ -221,7 +221,8 @@ void Pipeline::check_unchanged(Pass& pass) const {
   pass.plan.model.check_same(model_state(), recomputing);
 }
 
-void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const {
+void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
+                          bool gradients) const {
   TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
                     schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
                     pass.micro_batches(),
@@ -234,7 +235,8 @@ void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check
                     "without graphs to find the layer");
   check_finite_parameters(pass.plan.model,
                           "before the step; was it loaded, or made by an "
-                          "optimizer's step, from one that was not finite?");
+                          "optimizer's step, from one that was not finite?",
+                          gradients);
 }
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
@@ -242,12 +244,13 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   pass.plan.model = model_state();
-  check_step(pass, schedule, check_finite);
+  check_step(pass, schedule, check_finite, /*gradients=*/true);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
                             "after the step, although no term is: the sum is too "
-                            "large for its type");
+                            "large for its type",
+                            /*gradients=*/true);
   }
   StatisticsLog::commit(pass.statistics);
 }
@@ -256,7 +259,7 @@ void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observ
                               bool check_finite) {
   const RunLock::Scope scope(run_lock_);
   pass.plan.model = model_state();
-  check_step(pass, schedule, check_finite);
+  check_step(pass, schedule, check_finite, /*gradients=*/false);
   run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
   StatisticsLog::commit(pass.statistics);
 }

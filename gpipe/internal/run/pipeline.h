@@ -148,7 +148,9 @@ class Pipeline {
   std::exception_ptr describe(const RunFailure& failure);
 
   // What a step and an evaluation ask of a schedule, and of a model under check_finite.
-  void check_step(const Pass& pass, const Schedule& schedule, bool check_finite) const;
+  // `gradients`: whether it will add to the parameters' gradients.
+  void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
+                  bool gradients) const;
   // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;
 

@@ -13,6 +13,7 @@
 #include <torch/nn/modules/loss.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <stdexcept>
@@ -250,6 +251,31 @@ TEST(Evaluate, FindsTheFirstValueThatIsNotFinite) {
                        StepOptions().check_finite(true));
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("layer 1")));
+}
+
+// A validation reads no gradients: those of a step that went wrong are none of its business.
+TEST(Evaluate, LooksAtNoGradients) {
+  nn::Sequential model(nn::Linear(2, 2));
+  model->parameters()[0].mutable_grad() = torch::full({2, 2}, std::nanf(""));
+  GPipe pipe(model, cpu_options({1}));
+  pipe->evaluate({torch::ones({2, 2})}, {torch::ones({2, 2})}, nn::MSELoss(),
+                 StepOptions().check_finite(true));
+  EXPECT_THAT(
+      [&] {
+        pipe->step({torch::ones({2, 2})}, {torch::ones({2, 2})}, nn::MSELoss(),
+                   StepOptions().check_finite(true));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("the gradient (.grad)")));
+}
+
+TEST(Evaluate, TakesALossThatTheFunctionGoesOnToChange) {
+  Tensor sum = torch::zeros({});
+  GPipe pipe(nn::Sequential(nn::Linear(2, 1)), cpu_options({1}).chunks(2));
+  const StepResult result = pipe->evaluate({torch::ones({2, 2})}, {torch::ones({2, 1})},
+                                           [&](const Tensor& output, const Tensor& target) {
+                                             return sum += target.mean() + 0 * output.sum();
+                                           });
+  EXPECT_THAT(result.losses, ElementsAre(1, 2));
 }
 
 // Running statistics change as in a forward: once per mini-batch where they are deferred.
