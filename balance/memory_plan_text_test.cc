@@ -56,6 +56,7 @@ all                                                        3.875  no room
 activations, received tensors, buffers and data; work: made and given back
 within the action; reserved: what LibTorch's allocator for CUDA would hold at
 most, without cuDNN's workspaces.
+Planned for CUDA devices.
 No room: with 2.000 GiB the allocator runs out of memory there, also after it
 has given back what it keeps.
 )");
