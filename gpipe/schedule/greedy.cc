@@ -94,12 +94,17 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
         start = std::max(start, gradient_end_[(s + 1) * m + static_cast<size_t>(firsts_[s])] +
                                     workload_.gradient_takes[s]);
       }
-      const bool whole =
-          waiting == 0 && (rule.sequence != nullptr ? kind_of(next) == ActionKind::kBackward
-                                                    : !rule.whole.empty() && rule.whole[s]);
-      consider(start, start - depth - rule.gradient_bonus * mean_,
-               stage + 1 + (rule.gradients_first ? 2 * stages : 0), stage,
-               whole ? ActionKind::kBackward : ActionKind::kInputGradient);
+      // What waits for W may need more memory than what the forward has left.
+      const bool room = memory_[worker] + workload_.waiting[s] - workload_.held[s] <=
+                        workload_.limit[worker] * (1.0 + kSame);
+      const bool whole = waiting == 0 && (!room || (rule.sequence != nullptr
+                                                        ? kind_of(next) == ActionKind::kBackward
+                                                        : !rule.whole.empty() && rule.whole[s]));
+      if (room || whole) {
+        consider(start, start - depth - rule.gradient_bonus * mean_,
+                 stage + 1 + (rule.gradients_first ? 2 * stages : 0), stage,
+                 whole ? ActionKind::kBackward : ActionKind::kInputGradient);
+      }
     }
     if (may(ActionKind::kForward, stage) && forwards_[s] < workload_.micro_batches &&
         (stage == 0 || forwards_[s - 1] > forwards_[s]) &&

@@ -148,12 +148,17 @@ int64_t workers_of(const NamedSchedule& named, int64_t stages, int64_t v) {
                                 " needs at least 1 stage, got " + std::to_string(stages) +
                                 "; the least is " + std::to_string(v));
   }
+  if (stages > Schedule::kMostCells || v > Schedule::kMostCells) {
+    throw std::invalid_argument(
+        "schedule_by_name: " + named.name + " of " + std::to_string(stages) + " stages, " +
+        std::to_string(v) + " per worker; the most are " + std::to_string(Schedule::kMostCells));
+  }
   if (stages % v == 0) return stages / v;
   const int64_t below = stages / v * v;
   std::string nearest = below > 0 ? std::to_string(below) + " or " : "";
   nearest += std::to_string(below + v) + " stages";
   if (named.shape == PlacementShape::kLoop) {
-    int64_t fewer = v;
+    int64_t fewer = std::min(v, stages);
     while (stages % fewer != 0) --fewer;
     int64_t more = v;
     while (stages % more != 0 && more < stages) ++more;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "gpipe/schedule/anneal.h"
@@ -162,6 +163,19 @@ int32_t enough_micro_batches(const Workload& workload) {
   return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
 }
 
+// Times beyond what a double holds would compare as equal.
+void check_finite_total(const Workload& workload) {
+  double total = 0.0;
+  for (const auto& costs : workload.cost) {
+    for (const double cost : costs) total += cost * static_cast<double>(workload.micro_batches);
+  }
+  for (const double takes : workload.activation_takes) total += takes;
+  for (const double takes : workload.gradient_takes) total += takes;
+  if (std::isfinite(total)) return;
+  throw std::invalid_argument(
+      "the costs of all actions add up to more than a double holds; give them in a larger unit");
+}
+
 }  // namespace
 
 std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more) {
@@ -229,8 +243,20 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
 }
 
 std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing) {
+  check_finite_total(workload);
   Timing timing(workload);
   std::vector<Candidate> candidates;
+  const auto fits = [&](const Order& order) {
+    for (size_t worker = 0; worker < order.size(); ++worker) {
+      if (!keeps_limits(workload, static_cast<int32_t>(worker), order[worker])) return false;
+    }
+    return true;
+  };
+  const auto add = [&](Candidate candidate) {
+    if (candidate.makespan < kNever && fits(candidate.order)) {
+      candidates.push_back(std::move(candidate));
+    }
+  };
   Optimized result;
   const auto stop = [&] {
     result.stopped = result.stopped || (optimizing.stop && optimizing.stop());
@@ -248,11 +274,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
 
   for (size_t k = 0; k < optimizing.seeds.size(); ++k) {
     const Order& seed = optimizing.seeds[k];
-    bool fits = true;
-    for (size_t worker = 0; worker < seed.size() && fits; ++worker) {
-      fits = keeps_limits(workload, static_cast<int32_t>(worker), seed[worker]);
-    }
-    if (fits && timing.run(seed)) {
+    if (fits(seed) && timing.run(seed)) {
       candidates.push_back({seed, timing.makespan(), static_cast<int32_t>(k)});
     }
   }
@@ -272,14 +294,14 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     Workload fewer = workload;
     fewer.micro_batches = enough;
     Optimizing part = optimizing;
-    part.budget = optimizing.budget * 3 / 4;
+    part.budget = optimizing.budget / 4 * 3;
     part.stop = stop;
     for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
     if (const std::optional<Optimized> small = optimize(fewer, part)) {
       result.actions += small->actions;
       if (std::optional<Order> longer = stretched(fewer, small->order, workload)) {
         timing.run(*longer);
-        candidates.push_back({std::move(*longer), timing.makespan(), -1});
+        add({std::move(*longer), timing.makespan(), -1});
       }
     }
     if (stop() && !candidates.empty()) return finish();
@@ -302,16 +324,14 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   if (optimizing.split) {
     for (const Order& seed : optimizing.seeds) {
       if (rules_spent() > left / 4) break;
-      Candidate candidate = rules.place_weights(seed, left / 16, 0);
-      if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+      add(rules.place_weights(seed, left / 16, 0));
     }
     keep_best(&candidates, 8);
     constexpr size_t kMostPlaced = 3;
     const size_t placed = std::min(kMostPlaced, candidates.size());
     for (size_t k = 0; k < placed; ++k) {
-      Candidate candidate = rules.place_weights(Order(candidates[k].order), left / 40,
-                                                left / 50 / static_cast<int64_t>(placed));
-      if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+      add(rules.place_weights(Order(candidates[k].order), left / 40,
+                              left / 50 / static_cast<int64_t>(placed)));
     }
   }
   constexpr int32_t kStarts = 8;
@@ -322,7 +342,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (!as_they_are && candidate.makespan < kNever) {
       candidate = rules.place_weights(Order(candidate.order), left / 40, left / 80);
     }
-    if (candidate.makespan < kNever) candidates.push_back(std::move(candidate));
+    add(std::move(candidate));
     if ((stop() && !candidates.empty()) || proven()) {
       result.actions += rules_spent();
       return finish();

@@ -83,8 +83,9 @@ Workload workload_of(const SearchOptions& options) {
       if (!(bytes >= 0.0)) fail("memory_limit must be at least 0, got " + std::to_string(bytes));
     }
   }
-  if (!(options.tolerance >= 0.0)) {
-    fail("tolerance must be at least 0, got " + std::to_string(options.tolerance));
+  if (!(options.tolerance >= 0.0) || !std::isfinite(options.tolerance)) {
+    fail("tolerance must be a finite number of at least 0, got " +
+         std::to_string(options.tolerance));
   }
   if (options.budget < 0) {
     fail("budget must be at least 0, got " + std::to_string(options.budget));
@@ -191,6 +192,7 @@ double slack_of(Timing* timing, const Order& order, double deadline, double unit
   if (timing->links().empty()) return std::numeric_limits<double>::infinity();
   size_t worst = 0;
   deadline *= 1.0 + 1e-12;
+  if (!std::isfinite(deadline)) return std::numeric_limits<double>::infinity();
   if (!bears(timing, order, 0.0, deadline, &worst)) return 0.0;
   double low = 0.0;
   double high = unit;

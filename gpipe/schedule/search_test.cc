@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -105,6 +106,39 @@ TEST(Search, FindsThePublishedOptima) {
     options.budget = 200'000'000;
     EXPECT_LE(search(options).makespan, c.least + 1e-9);
   }
+}
+
+// What waits for its weight gradient may need more than what the forward has left.
+TEST(Search, KeepsTheLimitWhereWaitingTakesMore) {
+  for (const Placement& placement :
+       {Placement::one_each(2), Placement::one_each(4), Placement::v_shape(4)}) {
+    for (const double waiting : {1.5, 3.0}) {
+      for (const double limit : {2.0, 4.0, 5.0, 8.0}) {
+        SearchOptions options = options_of(placement, 8, true, limit);
+        options.waiting_bytes = {waiting};
+        options.budget = 100'000;
+        expect_sound(search(options), options);
+      }
+    }
+  }
+}
+
+TEST(Search, OddNumbersEndWithAMessage) {
+  SearchOptions options = options_of(Placement::one_each(2), 4, true, 0);
+  options.budget = 1000;
+  options.tolerance = std::numeric_limits<double>::infinity();
+  EXPECT_THAT([&] { search(options); },
+              ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr("tolerance")));
+  options.tolerance = 0;
+  options.costs = {{5e307, 1e308, 5e307, 5e307}};
+  EXPECT_THAT([&] { search(options); }, ::testing::Throws<std::invalid_argument>());
+  EXPECT_THAT(
+      [] {
+        zb_v(4, 8, {{5e307, 1e308, 5e307, 5e307}, 0});
+      },
+      ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr("larger unit")));
+  EXPECT_THAT([] { schedule_by_name("interleaved", 2305843009213693951, 8); },
+              ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr("the most are")));
 }
 
 TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
