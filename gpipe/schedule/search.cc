@@ -41,7 +41,7 @@ void check(double value, const char* what) {
 
 std::vector<double> transfers(const std::vector<double>& given, int64_t stages, const char* what) {
   const int64_t count = std::max<int64_t>(stages - 1, 1);
-  const std::vector<double> all =
+  std::vector<double> all =
       each(given.empty() ? std::vector<double>{0.0} : given, count, what, "boundaries");
   for (const double value : all) check(value, what);
   return all;
