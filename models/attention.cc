@@ -1,6 +1,7 @@
 #include "models/attention.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <cmath>
 #include <limits>
