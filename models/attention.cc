@@ -11,7 +11,7 @@ namespace {
 
 // Which keys (columns) a query (row) must not see: (T, T), or (N, 1, T, T).
 at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, c10::Device device) {
-  const at::Tensor later =
+  at::Tensor later =
       at::ones({tokens, tokens}, at::TensorOptions(at::kBool).device(device)).triu(1);
   if (!documents.defined()) return later;
   return later.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
