@@ -21,6 +21,7 @@
 #include "balance/model_guard.h"
 #include "balance/profiler.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "interception/recorded_inputs.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
 
@@ -129,7 +130,7 @@ class Counter {
     auto op = std::make_unique<Operator>();
     if (counter.depth_++ == 0) {
       counter.flops_of_products_ = 0;
-      for (const c10::IValue& input : function.inputs()) {
+      for (const c10::IValue& input : internal::recorded_inputs(function)) {
         for_each_tensor(input, [&](const at::Tensor& tensor) {
           op->input_bytes += bytes_of(tensor);
           op->has_inputs = true;
@@ -138,7 +139,8 @@ class Counter {
     }
     // Products inside of a product are how it is done.
     if (counter.work_ != nullptr && counter.products_ == 0) {
-      op->is_product = product_of(function.name(), function.inputs(), op->product);
+      op->is_product =
+          product_of(function.name(), internal::recorded_inputs(function), op->product);
     }
     if (op->is_product) ++counter.products_;
     return op;

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -209,12 +210,15 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
 void install_fused_operators() {
   // With autograd and without: where a backend has a kernel of its own, LibTorch no longer takes
   // the operators that it is made of for autograd.
+  //
+  // Never unregistered: threads may outlive static destruction.
+  static auto* const libraries = new std::vector<std::unique_ptr<torch::Library>>;
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradMeta, c10::DispatchKey::Meta}) {
-    // Never unregistered: threads may outlive static destruction.
-    auto* const library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library->impl("scaled_dot_product_attention", &scaled_dot_product_attention);
-    library->impl("lstm.input", &lstm);
-    library->impl("dropout", &dropout);
+    torch::Library& library = *libraries->emplace_back(
+        std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
+    library.impl("scaled_dot_product_attention", &scaled_dot_product_attention);
+    library.impl("lstm.input", &lstm);
+    library.impl("dropout", &dropout);
   }
 }
 

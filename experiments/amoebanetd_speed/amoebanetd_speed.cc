@@ -54,8 +54,8 @@ SpeedExperiment experiment() {
       "Published: torchgpipe v0.0.5 (on GPUs) and Huang et al. (GPipe), AmoebaNet-D (18, 256); "
       "speed-ups are over n2m1, two partitions with one micro-batch."};
   of.network = network;
-  of.smoke = {/*samples=*/128, /*epochs=*/3, /*micro_batch=*/4, /*most_chunks=*/8};
-  of.small = {/*samples=*/256, /*epochs=*/5, /*micro_batch=*/4, /*most_chunks=*/16};
+  of.smoke = {/*samples=*/128, /*epochs=*/2, /*micro_batch=*/4, /*most_chunks=*/8};
+  of.small = {/*samples=*/256, /*epochs=*/3, /*micro_batch=*/4, /*most_chunks=*/16};
   of.reference = "n2m1";
   of.reference_throughput = 26.733;
   return of;

@@ -24,6 +24,10 @@
 
 ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
           "Samples of a measured epoch. Default: the scale's.");
+ABSL_FLAG(
+    std::optional<int64_t>, rounds, std::nullopt,
+    "How often each row is measured: all rows once, in turns, then all once more, with models "
+    "made anew. Averages are over all rounds. Default: 2; 1 at full scale, as published.");
 ABSL_FLAG(bool, graphs, false,
           "Record each partition's kernels as CUDA Graphs and replay them (measured pipelines; see "
           "docs/design/graphs.md). A partition that cannot be recorded says so in the log.");
@@ -152,8 +156,11 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
 }
 
 void run(const Settings& settings, Outcome& outcome, const RunContext& context) {
-  outcome.note = describe(settings);
-  outcome.settings = settings_of(settings);
+  if (context.round == 1) {
+    outcome.note = describe(settings);
+    outcome.settings = settings_of(settings);
+    if (context.rounds > 1) outcome.settings["rounds"] = context.rounds;
+  }
   *context.out << "\n" << settings.name << ": " << outcome.note << std::endl;
   const MemoryLimit limit(limit_of_run(settings.devices));
   const std::unique_ptr<Trainer> trainer = make_trainer(settings);
@@ -170,7 +177,8 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   options.skip_epochs = settings.flags.skip_epochs;
   options.trace = settings.flags.trace;
   run_speed(*trainer, optimizer, input, target, options, context, outcome);
-  if (settings.flags.explain && outcome.origin == Origin::kMeasured) {
+  if (settings.flags.explain && outcome.origin == Origin::kMeasured &&
+      context.round == context.rounds) {
     outcome.settings["diagnosis"] = explain_run(*trainer, input, target, task_of(settings).loss,
                                                 balance::parse_schedule(settings.flags.schedule),
                                                 balance::ParamScale::kSgd, settings.name, context);
@@ -179,7 +187,15 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
 
 }  // namespace
 
-void check_measured_speed_flags() { (void)samples_flag(); }
+int64_t rounds_of(Scale scale) {
+  return command::in_range("rounds", absl::GetFlag(FLAGS_rounds), 1, 1000)
+      .value_or(scale == Scale::kFull ? 1 : 2);
+}
+
+void check_measured_speed_flags() {
+  (void)samples_flag();
+  (void)rounds_of(Scale::kFull);
+}
 
 RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
                           const std::string& variant) {

@@ -2,10 +2,12 @@
 #ifndef GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_
 #define GPIPE_EXPERIMENTS_COMMON_MEASURED_SPEED_H_
 
+#include <cstdint>
 #include <string>
 
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
+#include "experiments/common/scale.h"
 #include "experiments/common/speed_experiment.h"
 
 namespace gpipe::experiments {
@@ -17,6 +19,10 @@ namespace gpipe::experiments {
 // Throws std::invalid_argument or c10::ValueError if flags do not fit.
 RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& flags,
                           const std::string& variant);
+
+// How often each row is measured (Variant::rounds): --rounds, or what the scale has. Throws
+// std::invalid_argument for less than 1.
+int64_t rounds_of(Scale scale);
 
 // Throws std::invalid_argument for a flag of measured_speed() that no row can take.
 void check_measured_speed_flags();

@@ -114,8 +114,10 @@ void OtherLoad::note(Outcome& outcome) const {
   outcome.settings["cores"] = command::usable_cores();
   const std::optional<LoadShares> shares = this->shares();
   if (!shares) return;
-  outcome.settings["other_load"] = shares->others;
-  if (!disturbs(*shares)) return;
+  // Of several rounds the worst one.
+  outcome.settings["other_load"] =
+      std::max(shares->others, outcome.settings.value("other_load", 0.0));
+  if (!disturbs(*shares) || outcome.settings.value("disturbed", false)) return;
   outcome.settings["disturbed"] = true;
   outcome.note += absl::StrFormat("; disturbed: other work had %.0f %% of the cores' time",
                                   100 * shares->others);

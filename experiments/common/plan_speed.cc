@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/measured_speed.h"
 #include "experiments/common/scale.h"
@@ -14,7 +15,7 @@
 namespace gpipe::experiments {
 Plan plan_speed(const SpeedExperiment& experiment) {
   CommonFlags flags = read_common_flags();
-  flags.for_measured = first_given({"samples", "graphs"});
+  flags.for_measured = first_given({"samples", "graphs", "rounds"});
   flags.for_simulated = given_simulation_flag();
   check_measured_speed_flags();
   const SimulatedRows simulated(experiment, simulation_flags());
@@ -33,10 +34,15 @@ Plan plan_speed(const SpeedExperiment& experiment) {
                       if (way == Origin::kMeasured) return measured_speed(experiment, own, name);
                       return simulated.row(name);
                     });
+  const int64_t rounds = rounds_of(flags.scale);
+  for (Variant& variant : plan.variants) {
+    if (variant.way == Origin::kMeasured && variant.refusal.empty()) variant.rounds = rounds;
+  }
   if (has_way(plan.variants, Origin::kMeasured)) {
     plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
-                           "; whole training steps on random images, loading left out. Where "
-                           "partitions share cores it is no speed-up of pipelines.");
+                           "; whole training steps on random images, loading left out" +
+                           (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
+                           ". Where partitions share cores it is no speed-up of pipelines.");
   }
   if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
   return plan;

@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <exception>
 #include <iostream>
-#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "command/command_line.h"
 #include "command/files.h"
 #include "command/interrupt.h"
@@ -31,25 +32,26 @@ std::size_t table_columns() {
   return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
 }
 
-// `failed` becomes true if it does.
-void run_variant(const Variant& variant, const RunContext& context, Outcome& outcome,
-                 bool& failed) {
+// Returns whether it went well; stopped by the user is well.
+bool run_variant(const Variant& variant, const RunContext& context, Outcome& outcome) {
   try {
     variant.run(outcome, context);
+    return true;
   } catch (const command::Interrupted&) {  // of what has no figure until it is whole
     outcome.note = "stopped before it was done; " + outcome.note;
+    return true;
   } catch (const std::exception& error) {
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
-    failed = true;
-    // What was done before, a trace or an explanation that could not be written, loses no result.
+    // What was done before, an earlier round, a trace that could not be written, loses no result.
     if (outcome.origin == variant.way) {
       outcome.note += "; then failed: " + message;
-      return;
+      return false;
     }
     outcome.origin = Origin::kFailed;
     outcome.note = (command::is_out_of_memory(error) ? "out of memory: " : "failed: ") + message +
                    (outcome.note.empty() ? "" : "; " + outcome.note);
+    return false;
   }
 }
 
@@ -67,15 +69,26 @@ Report report_of(const Plan& plan, const std::vector<Result>& results) {
   return report;
 }
 
+// One run of a variant.
+struct Turn {
+  std::size_t variant;
+  int64_t round;  // from 1
+};
+
 // The order in which they run. Planned and simulated rows take seconds: measured ones come last, so
 // that whoever has no time for all of them, or stops, still gets those.
-std::vector<std::size_t> cheapest_first(const std::vector<Variant>& variants) {
-  std::vector<std::size_t> order(variants.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_partition(order.begin(), order.end(), [&](std::size_t index) {
-    return variants[index].way != Origin::kMeasured;
+std::vector<Turn> turns_of(const std::vector<Variant>& variants) {
+  std::vector<Turn> turns;
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    for (int64_t round = 1; round <= variants[k].rounds; ++round) turns.push_back({k, round});
+  }
+  std::stable_sort(turns.begin(), turns.end(), [&](const Turn& a, const Turn& b) {
+    const auto late = [&](const Turn& turn) {
+      return variants[turn.variant].way == Origin::kMeasured ? turn.round : 0;
+    };
+    return late(a) < late(b);
   });
-  return order;
+  return turns;
 }
 
 int run_plan(const Plan& plan, const std::string& command) {
@@ -95,15 +108,25 @@ int run_plan(const Plan& plan, const std::string& command) {
     outcome.note = variant.refusal.empty() ? "its turn had not come" : variant.refusal;
   }
   std::string unwritten;
-  bool failed = false;
-  for (const std::size_t index : cheapest_first(plan.variants)) {
+  std::set<std::size_t> failed;
+  for (const auto& [index, round] : turns_of(plan.variants)) {
     const Variant& variant = plan.variants[index];
     Outcome& outcome = results[index].outcome;
+    if (failed.count(index) > 0) continue;
     if (variant.refusal.empty() && interrupt.requested()) {
-      outcome.note = "stopped before it began";
+      if (round == 1) {
+        outcome.note = "stopped before it began";
+      } else if (outcome.origin == variant.way) {
+        outcome.origin = Origin::kInterrupted;
+        outcome.note =
+            absl::StrFormat("stopped after round %d of %d; ", round - 1, variant.rounds) +
+            outcome.note;
+      }
     } else if (variant.refusal.empty()) {
-      outcome.note.clear();
-      run_variant(variant, context, outcome, failed);
+      if (round == 1) outcome.note.clear();
+      context.round = round;
+      context.rounds = variant.rounds;
+      if (!run_variant(variant, context, outcome)) failed.insert(index);
     }
     if (plan.json.empty()) continue;
     try {
@@ -126,7 +149,7 @@ int run_plan(const Plan& plan, const std::string& command) {
     if (!plan.when_stopped.empty()) std::cout << plan.when_stopped << std::endl;
     return command::kInterruptedExitCode;
   }
-  return failed || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
+  return !failed.empty() || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
 }
 
 // How the experiment is run with these arguments.

@@ -2,6 +2,7 @@
 #ifndef GPIPE_EXPERIMENTS_COMMON_PROGRAM_H_
 #define GPIPE_EXPERIMENTS_COMMON_PROGRAM_H_
 
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -18,10 +19,13 @@ struct RunContext {
   std::ostream* progress = nullptr;  // the progress bar
   command::ProgressOptions progress_options;
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
+  int64_t round = 1;                  // of this variant (Variant::rounds), from 1
+  int64_t rounds = 1;
 };
 
 // Fills the outcome as results come. If it throws, what is there is shown, labeled failed. What has
-// no figure until it is whole throws command::Interrupted after Ctrl-C: it is labeled not run.
+// no figure until it is whole throws command::Interrupted after Ctrl-C: it is labeled not run. In a
+// second round it gets the outcome of the first, to go on with.
 using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
 
 // One row of the table.
@@ -32,6 +36,9 @@ struct Variant {
   // Why it cannot run; empty if it can.
   std::string refusal;
   RunVariant run;
+  // How often it runs. Measured variants that run several times do so in turns, each once before
+  // any runs again, so that what disturbs the machine for a while disturbs all of them.
+  int64_t rounds = 1;
 };
 
 struct Plan {
@@ -46,8 +53,9 @@ struct Plan {
 
 // Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
 // be done, runs the variants one after another (those that are not measured first, for they take
-// seconds) and prints the table, whose rows keep the plan's order. A variant that fails is labeled
-// so, with "out of memory" where it was that, and the others still run. After Ctrl-C the running
+// seconds; measured ones in turns, if they run several times) and prints the table, whose rows keep
+// the plan's order. A variant that fails is labeled so, with "out of memory" where it was that, is
+// not run again, and the others still run. After Ctrl-C the running
 // variant is stopped and the others are not started. The JSON is written after each variant, so
 // that a later crash loses nothing.
 //

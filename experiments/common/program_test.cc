@@ -25,6 +25,7 @@ namespace gpipe::experiments {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -112,6 +113,42 @@ TEST_F(ProgramTest, WhatFailsAfterAMeasurementLosesNoResult) {
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   1.00"),
                                 HasSubstr("first: tiny; then failed: cannot write /dev/full")));
   EXPECT_THAT(err_.str(), HasSubstr("error: first: cannot write /dev/full"));
+}
+
+TEST_F(ProgramTest, MeasuredRowsRunInTurns) {
+  std::vector<std::string> order;
+  const auto recorded = [&order](const std::string& name, Origin way) -> RunVariant {
+    return [&order, name, way](Outcome& outcome, const RunContext& context) {
+      order.push_back(name + std::to_string(context.round) + "/" + std::to_string(context.rounds));
+      if (name == "second" && context.round == 2) throw std::runtime_error("a lost device");
+      outcome.note = "tiny";
+      outcome.figures["rate"] += 1;
+      outcome.origin = way;
+    };
+  };
+  plan_.variants.push_back(
+      {"first", Origin::kMeasured, "", recorded("first", Origin::kMeasured), 3});
+  plan_.variants.push_back(
+      {"second", Origin::kMeasured, "", recorded("second", Origin::kMeasured), 3});
+  plan_.variants.push_back(
+      {"third", Origin::kSimulated, "", recorded("third", Origin::kSimulated)});
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(
+      order, ElementsAre("third1/1", "first1/3", "second1/3", "first2/3", "second2/3", "first3/3"));
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   3.00"),
+                                HasSubstr("second      measured   1.00"),
+                                HasSubstr("second: tiny; then failed: a lost device")));
+}
+
+TEST_F(ProgramTest, StoppedBetweenRoundsKeepsWhatIsMeasured) {
+  for (const char* name : {"first", "second"}) {
+    add(name, 1, [] { std::raise(SIGINT); });
+    plan_.variants.back().rounds = 2;
+  }
+  EXPECT_EQ(run(), 130);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       interrupted   1.00"),
+                                HasSubstr("first: stopped after round 1 of 2; tiny"),
+                                HasSubstr("second: stopped before it began")));
 }
 
 TEST_F(ProgramTest, ARowThatRunsOutOfMemorySaysSo) {

@@ -49,6 +49,18 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
 // Epochs that differ by more were disturbed: a reader of their mean must know.
 constexpr double kNotableRange = 1.25;
 
+// `key` of the epochs that averages are of: those of each round after its first `skip`; where none
+// remains, of all.
+std::vector<double> counted(const Json& epochs, const char* key, std::size_t of_a_round,
+                            std::size_t skip) {
+  std::vector<double> values, all;
+  for (std::size_t k = 0; k < epochs.size(); ++k) {
+    all.push_back(epochs[k][key].get<double>());
+    if (k % of_a_round >= skip) values.push_back(all.back());
+  }
+  return values.empty() ? all : values;
+}
+
 }  // namespace
 
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
@@ -59,8 +71,10 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
   }
   const std::string what = outcome.note;
   const auto skip = static_cast<std::size_t>(std::max<int64_t>(options.skip_epochs, 0));
-  std::vector<double> throughputs;
-  std::vector<double> seconds;
+  const auto of_a_round = static_cast<std::size_t>(options.epochs);
+  const bool last_round = context.round == context.rounds;
+  const std::string of_rounds =
+      context.rounds == 1 ? "" : absl::StrFormat(" of round %d/%d", context.round, context.rounds);
   Timeline timeline;
   std::optional<OtherLoad> load;  // while what counts was measured
   trainer.module().train();
@@ -68,31 +82,32 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     const bool counts = number > options.skip_epochs || number == options.epochs;
     if (counts && !load && trainer.input_device().is_cpu()) load.emplace();
     const Recorded recorded = options.utilization && counts ? Recorded::kWholeSteps
-                              : !options.trace.empty() && number == options.epochs
+                              : !options.trace.empty() && last_round && number == options.epochs
                                   ? Recorded::kLastWholeStep
                                   : Recorded::kNothing;
     const std::optional<double> taken =
         epoch(trainer, optimizer, input, target,
-              absl::StrFormat("%s %d/%d", options.title, number, options.epochs), options.samples,
-              timeline, recorded, context);
+              absl::StrFormat("%s %d/%d%s", options.title, number, options.epochs, of_rounds),
+              options.samples, timeline, recorded, context);
     if (!taken) {
       outcome.origin = Origin::kInterrupted;
-      outcome.note =
-          absl::StrFormat("stopped after epoch %d of %d; %s", number - 1, options.epochs, what);
+      outcome.note = absl::StrFormat("stopped after epoch %d of %d%s; %s", number - 1,
+                                     options.epochs, of_rounds, what);
       return;
     }
-    seconds.push_back(*taken);
-    throughputs.push_back(static_cast<double>(options.samples) / *taken);
-    outcome.epochs.push_back({{"seconds", *taken}, {"throughput", throughputs.back()}});
-    outcome.figures["throughput"] = mean_after(throughputs, skip);
+    const double throughput = static_cast<double>(options.samples) / *taken;
+    outcome.epochs.push_back({{"seconds", *taken}, {"throughput", throughput}});
+    if (context.rounds > 1) outcome.epochs.back()["round"] = context.round;
+    outcome.figures["throughput"] = mean(counted(outcome.epochs, "throughput", of_a_round, skip));
     if (context.out != nullptr) {
-      *context.out << absl::StrFormat("%d/%d epoch | %.3f samples/sec, %.3f sec/epoch\n", number,
-                                      options.epochs, throughputs.back(), *taken)
+      *context.out << absl::StrFormat("%d/%d epoch%s | %.3f samples/sec, %.3f sec/epoch\n", number,
+                                      options.epochs, of_rounds, throughput, *taken)
                    << std::flush;
     }
   }
   outcome.origin = Origin::kMeasured;
-  if (const double range = range_after(throughputs, skip); range >= kNotableRange) {
+  const std::vector<double> throughputs = counted(outcome.epochs, "throughput", of_a_round, skip);
+  if (const double range = range_after(throughputs, 0); last_round && range >= kNotableRange) {
     outcome.note += absl::StrFormat(
         "; its epochs differed by a factor of %.1f: other work disturbed it", range);
   }
@@ -102,14 +117,16 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     const TimeSplit split = split_time(timeline.steps(), trainer.routes());
     if (split.steps > 0) outcome.figures["utilization"] = 100 * split.utilization();
   }
-  if (!options.trace.empty()) {
+  if (!options.trace.empty() && last_round) {
     write_trace(options.trace, options.title, timeline, trainer.routes(), context.out);
   }
-  if (context.out == nullptr) return;
-  const std::size_t first = skip < seconds.size() ? skip + 1 : 1;
-  *context.out << absl::StrFormat("%s, %d-%d epochs | %.3f samples/sec, %.3f sec/epoch (average)\n",
-                                  options.title, first, seconds.size(),
-                                  mean_after(throughputs, skip), mean_after(seconds, skip))
+  if (context.out == nullptr || !last_round) return;
+  const std::size_t first = skip < of_a_round ? skip + 1 : 1;
+  *context.out << absl::StrFormat(
+                      "%s, %d-%d epochs%s | %.3f samples/sec, %.3f sec/epoch (average)\n",
+                      options.title, first, of_a_round,
+                      context.rounds == 1 ? "" : absl::StrFormat(" of %d rounds", context.rounds),
+                      mean(throughputs), mean(counted(outcome.epochs, "seconds", of_a_round, skip)))
                << std::flush;
 }
 

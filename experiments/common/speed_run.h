@@ -17,9 +17,9 @@ namespace gpipe::experiments {
 
 struct SpeedOptions {
   std::string title;
-  int64_t samples = 0;  // of an epoch
-  int64_t epochs = 1;
-  int64_t skip_epochs = 1;  // left out of the averages, if others remain
+  int64_t samples = 0;      // of an epoch
+  int64_t epochs = 1;       // of a round
+  int64_t skip_epochs = 1;  // of each round, left out of the averages, if others remain
   // Whether to have "utilization": the mean share of a whole step, in percent, in which the workers
   // of a pipeline are in actions. Of the epochs that count.
   bool utilization = false;
@@ -29,9 +29,10 @@ struct SpeedOptions {
 // Trains for some epochs on the same `input` [batch, ...] and `target`. An epoch has samples /
 // batch steps and a shorter one for the rest; its time is taken between two synchronizations of the
 // input's device (torchgpipe's procedure, benchmarks/*-speed). After each epoch it puts
-// "throughput" (samples per second; the mean over the epochs) and the epochs themselves into the
-// outcome, with kMeasured or, if the user stopped it, kInterrupted (then there is no trace). Throws
-// what the trainer throws, and std::invalid_argument for fewer samples than a step takes.
+// "throughput" (samples per second; the mean over the epochs, those of earlier rounds too) and the
+// epochs themselves into the outcome, with kMeasured or, if the user stopped it, kInterrupted (then
+// there is no trace). The trace is of the last round. Throws what the trainer throws, and
+// std::invalid_argument for fewer samples than a step takes.
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome);

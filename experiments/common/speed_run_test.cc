@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // Records what it is given.
@@ -117,6 +118,28 @@ TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
                    10 / outcome_.epochs[0]["seconds"].get<double>());
   EXPECT_THAT(out.str(), HasSubstr("pipeline-2, 2-2 epochs | "));
   EXPECT_EQ(outcome_.note, "tiny");
+}
+
+// A model and an optimizer of its own for each round; the outcome is one.
+TEST_F(SpeedRunTest, RoundsGoOnWhereTheLastOneEnded) {
+  std::ostringstream out;
+  context_.out = &out;
+  context_.rounds = 2;
+  trace_ = ::testing::TempDir() + "/speed_run_rounds_test.json";
+  run(/*samples=*/10, /*epochs=*/2);
+  EXPECT_FALSE(std::ifstream(trace_).good());  // it is of the last round
+  EXPECT_THAT(out.str(), Not(HasSubstr("average")));
+  context_.round = 2;
+  run(/*samples=*/10, /*epochs=*/2);
+  EXPECT_TRUE(std::ifstream(trace_).good());
+  std::remove(trace_.c_str());
+  ASSERT_EQ(outcome_.epochs.size(), 4u);
+  const auto throughput = [this](int k) { return outcome_.epochs[k]["throughput"].get<double>(); };
+  EXPECT_DOUBLE_EQ(outcome_.figures.at("throughput"), (throughput(1) + throughput(3)) / 2);
+  EXPECT_EQ(outcome_.epochs[1]["round"], 1);
+  EXPECT_EQ(outcome_.epochs[2]["round"], 2);
+  EXPECT_THAT(out.str(), HasSubstr("1/2 epoch of round 2/2 | "));
+  EXPECT_THAT(out.str(), HasSubstr("pipeline-2, 2-2 epochs of 2 rounds | "));
 }
 
 TEST_F(SpeedRunTest, EpochsThatDifferAreTold) {

@@ -64,8 +64,8 @@ SpeedExperiment experiment(Edition edition) {
   of.table = published_speed(edition);
   of.variants = speed_variants(edition);
   of.samples = 50000;
-  of.smoke = {/*samples=*/1024, /*epochs=*/3, /*micro_batch=*/32, /*most_chunks=*/16};
-  of.small = {/*samples=*/4096, /*epochs=*/5, /*micro_batch=*/32, /*most_chunks=*/16};
+  of.smoke = {/*samples=*/1024, /*epochs=*/2, /*micro_batch=*/32, /*most_chunks=*/16};
+  of.small = {/*samples=*/4096, /*epochs=*/3, /*micro_batch=*/32, /*most_chunks=*/16};
   if (edition == Edition::kCurrent) {
     of.remarks = {"Published: torchgpipe v0.0.5 and Huang et al. (GPipe), ResNet-101, on GPUs."};
     of.network = network;

@@ -52,8 +52,8 @@ SpeedExperiment experiment() {
   of.samples = 10000;
   of.remarks = {"Published: torchgpipe v0.0.5, U-Net (5, 64), on GPUs."};
   of.network = network;
-  of.smoke = {/*samples=*/512, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
-  of.small = {/*samples=*/1024, /*epochs=*/5, /*micro_batch=*/8, /*most_chunks=*/16};
+  of.smoke = {/*samples=*/512, /*epochs=*/2, /*micro_batch=*/8, /*most_chunks=*/16};
+  of.small = {/*samples=*/1024, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
   of.target = [](const models::NamedModel& model, int64_t rows, c10::Device device) {
     return at::ones({rows, 1, model.row[1], model.row[2]}, device);
   };

@@ -11,7 +11,7 @@ exec </dev/null
 export CI=true
 
 passed=0 failed=0
-failures=() notes=()
+failures=() notes=() times=()
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
 : "${GPIPE_CI_START:=$(date +%s)}"
@@ -22,6 +22,18 @@ say() {
   local seconds
   seconds="$(elapsed)"
   printf '\n=== [%dm%02ds] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
+}
+
+# timed NAME COMMAND...: a step, whose time the end will tell.
+timed() {
+  local name="$1" begin code
+  shift
+  begin="$(date +%s)"
+  "$@"
+  code=$?
+  local spent=$(($(date +%s) - begin))
+  times+=("${name} $((spent / 60))m$(printf "%02d" $((spent % 60)))s")
+  return "${code}"
 }
 
 # Bazel's cache of object files, which outlives the clone. Bazel renews the date of what it uses. CI has one of its own:
@@ -45,7 +57,7 @@ check() {
   local name="$1"
   shift
   say "${name}: $*"
-  if "$@"; then
+  if timed "${name}" "$@"; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1)) failures+=("${name}")
@@ -64,6 +76,11 @@ tools/ci/count_tests.py failed}")
   echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
 }
 
+bazel_test() { # FOLDER ARGUMENTS...
+  (cd "$1" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" "${cached_results[@]}" \
+    --build_event_json_file="${scratch}/events" "${@:2}")
+}
+
 # tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
 # is stopped: what has not been run by then is neither passed nor failed, and a NOTE says so.
 seconds=100000
@@ -73,8 +90,7 @@ tests() {
   say "${name}: bazel test $*"
   rm -f "${scratch}/events"
   begin="$(elapsed)"
-  (cd "${folder}" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" "${cached_results[@]}" \
-    --build_event_json_file="${scratch}/events" "$@")
+  timed "${name}" bazel_test "${folder}" "$@"
   code=$?
   # Bazel may also be killed by somebody else, say for want of memory.
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
@@ -111,14 +127,19 @@ note_kernels() {
   fi
 }
 
+run_part() {
+  GPIPE_CI_START="${GPIPE_CI_START}" "$@" 2>&1 | tee "${scratch}/part"
+  return "${PIPESTATUS[0]}"
+}
+
 # part NAME SCRIPT...: another script that ends with such a line; its counts are added. One that ends without a
 # line has failed.
 part() {
   local name="$1" last good bad
   shift
   say "${name}: $*"
-  GPIPE_CI_START="${GPIPE_CI_START}" "$@" 2>&1 | tee "${scratch}/part"
-  local code=${PIPESTATUS[0]}
+  timed "${name}" run_part "$@"
+  local code=$?
   last="$(tail -n 1 "${scratch}/part")"
   if [[ ${last} =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
     good="${BASH_REMATCH[1]}" bad="${BASH_REMATCH[2]}"
@@ -140,6 +161,7 @@ part() {
 # The exit code is 0 if nothing failed and something passed.
 finish() {
   say "done"
+  [[ ${#times[@]} -eq 0 ]] || note "times: $(printf '%s, ' "${times[@]}" | sed 's/, $//')" >/dev/null
   [[ ${#notes[@]} -eq 0 ]] || printf 'NOTE: %s\n' "${notes[@]}"
   [[ ${#failures[@]} -eq 0 ]] || printf 'FAILED: %s\n' "${failures[@]}"
   echo "${passed} passed, ${failed} failed"

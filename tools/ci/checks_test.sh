@@ -49,6 +49,8 @@ try "all is well" 0 "3 passed, 0 failed" <<<'check "a" true; tests "t" . //...'
 try "one fails, the next still runs" 1 "1 passed, 1 failed" "FAILED: a" <<<'check "a" false; check "b" true'
 BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended with 3" <<<'tests "t" . //...'
 BAZEL_CODE=137 try "Bazel was killed, and not for lack of time" 1 "2 passed, 1 failed" "bazel ended with 137" <<<'tests "t" . //...'
+try "times are told at the end" 0 "1 passed, 0 failed" "NOTE: times: a 0m0" <<<'check "a" sleep 1.1'
+try "a timed step keeps its code" 0 "1 passed, 0 failed" "code 7" <<<'check "a" true; timed "b" bash -c "exit 7"; echo "code $?"'
 try "nothing was done" 1 "0 passed, 0 failed" </dev/null
 
 try "GPU tests are seen, and count for nothing" 0 "2 passed, 0 failed" "NOTE: 1 GPU tests compiled, not run: no GPU" \

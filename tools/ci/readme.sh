@@ -46,7 +46,7 @@ test_command="$(command_under "Tests")"
 check "the README's main job" bash -c "${main_job}"
 
 say "the README's tests: ${test_command}"
-bash -c "${test_command}"
+timed "the README's tests" bash -c "${test_command}"
 count_events "the README's tests" $?
 note_gpu_tests
 

@@ -14,6 +14,7 @@
 
 #include "gpipe/internal/tensors/alias.h"
 #include "interception/interception.h"
+#include "interception/recorded_inputs.h"
 
 namespace gpipe::internal {
 namespace {
@@ -70,7 +71,7 @@ struct CaptureWatch::Observer {
     CaptureWatch* const watch = current_watch;
     if (watch == nullptr || !call.operator_name()) return nullptr;
     if (watch->depth_++ > 0 || !watch->found_.empty()) return nullptr;
-    for (const c10::IValue& value : call.inputs()) {
+    for (const c10::IValue& value : recorded_inputs(call)) {
       visit_tensors(value, [&](const at::Tensor& tensor) {
         if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
         const c10::StorageImpl* storage = storage_of(tensor);
