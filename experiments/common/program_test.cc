@@ -135,8 +135,8 @@ TEST_F(ProgramTest, MeasuredRowsRunInTurns) {
   EXPECT_EQ(run(), 1);
   EXPECT_THAT(
       order, ElementsAre("third1/1", "first1/3", "second1/3", "first2/3", "second2/3", "first3/3"));
-  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   3.00"),
-                                HasSubstr("second      measured   1.00"),
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured    3.00"),
+                                HasSubstr("second      measured    1.00"),
                                 HasSubstr("second: tiny; then failed: a lost device")));
 }
 
