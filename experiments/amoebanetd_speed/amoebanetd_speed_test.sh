@@ -11,7 +11,7 @@ expect_mistake "did you mean n2m4?" --experiment=n2n4
 expect_mistake "there is no 'baseline'" --experiment=baseline
 expect_mistake "needs 4 devices" --experiment=n4m4 --devices=cpu,cpu
 
-"$program" --experiment=n2m1,n8m4 "${tiny[@]}" --epochs=1 --ways=measured >"$work/measured.log" 2>&1 ||
+"$program" --experiment=n2m1,n8m4 "${tiny[@]}" --rounds=1 --epochs=1 --ways=measured >"$work/measured.log" 2>&1 ||
   fail "a measured run"
 for row in n2m1 n8m4; do
   grep -q "^$row  *measured " "$work/measured.log" || fail "no measured row $row"

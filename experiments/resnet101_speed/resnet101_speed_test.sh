@@ -14,6 +14,7 @@ expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "--samples=0: give a number from 1" --samples=0
 expect_mistake "--chunks=0: give a number from 1" --chunks=0
+expect_mistake "--rounds=0: give a number from 1" --rounds=0
 expect_mistake "it is a folder" --json="$work"
 expect_mistake "cannot be cut into more micro-batches" --experiment=pipeline-2 --batch_size=8 --chunks=9
 
@@ -44,7 +45,7 @@ if ratio > rows["pipeline-2"]["settings"]["cores"]:  # what else runs here can d
     assert figures["speed_up"]["ours"] is None and "is left out" in rows["pipeline-2"]["note"], rows["pipeline-2"]
 else:
     assert abs(figures["speed_up"]["ours"] - ratio) < 1e-6 * ratio
-assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and len(rows["baseline"]["epochs"]) == 2
+assert rows["pipeline-2"]["settings"]["balance"] == [19, 32] and [epoch["round"] for epoch in rows["baseline"]["epochs"]] == [1, 1, 2, 2]
 END
 python3 - "$work/trace.pipeline-2.json" <<'END' || fail "the trace"
 import json, sys
@@ -59,12 +60,12 @@ assert any(event["ph"] == "s" for event in events)
 END
 [ -e "$work/trace.baseline.json" ] && fail "a trace of what is no pipeline"
 grep -q "^pipeline-2, the last whole step; a step: " "$work/all.log" || fail "where the time goes"
-"$program" "${tiny[@]}" --epochs=1 --ways=measured --experiment=pipeline-2 --trace="$work/trace.svg" \
+"$program" "${tiny[@]}" --rounds=1 --epochs=1 --ways=measured --experiment=pipeline-2 --trace="$work/trace.svg" \
   >"$work/svg.log" 2>&1 || fail "a run with a picture"
 grep -q "^<svg" "$work/trace.svg" || fail "the picture"
 
 # The older table: another network, other settings.
-"$program" --edition=2019-06 --experiment=naive-1,pipeline-8 "${tiny[@]}" --epochs=1 --json="$work/june.json" \
+"$program" --edition=2019-06 --experiment=naive-1,pipeline-8 "${tiny[@]}" --rounds=1 --epochs=1 --json="$work/june.json" \
   >"$work/june.log" 2>&1 || fail "the edition of June 2019"
 expect_mistake "there is no 'naive-1'" --experiment=naive-1
 python3 - "$work/june.json" <<'END' || fail "the JSON of June 2019"
@@ -80,7 +81,7 @@ assert rows["pipeline-4", "measured"]["origin"] == "not run"
 END
 
 expect_stopped "2/100000 epoch" "$work/stopped.log" "$program" --ways=measured \
-  --experiment=baseline,pipeline-2 "${tiny[@]}" --epochs=100000 --json="$work/stopped.json"
+  --experiment=baseline,pipeline-2 "${tiny[@]}" --rounds=1 --epochs=100000 --json="$work/stopped.json"
 grep -q "^baseline  *interrupted " "$work/stopped.log" || fail "the row does not say that it was interrupted"
 grep -q "pipeline-2: stopped before it began" "$work/stopped.log" || fail "what was not begun is not said"
 grep -q '"origin": "interrupted"' "$work/stopped.json" || fail "no JSON after Ctrl-C"

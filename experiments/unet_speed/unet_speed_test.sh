@@ -14,7 +14,7 @@ expect_mistake "there is no 'planned'" --ways=planned
 expect_mistake "a finite number of at least 0" --link_bandwidth=-1
 expect_mistake "cannot read" --profile="$work/none.json"
 
-"$program" "${tiny[@]}" --epochs=1 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
+"$program" "${tiny[@]}" --rounds=1 --epochs=1 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"
 for row in baseline pipeline-1 pipeline-2 pipeline-4 pipeline-8; do
   grep -q "^$row  *measured " "$work/all.log" || fail "no measured row $row"
   grep -q "^$row  *simulated " "$work/all.log" || fail "no simulated row $row"

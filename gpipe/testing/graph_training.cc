@@ -68,6 +68,17 @@ std::vector<GraphUse> expect_same_training(const std::function<GraphTraining()>&
   return use;
 }
 
+std::vector<std::string> graphs_of(const std::vector<GraphUse>& use) {
+  std::vector<std::string> texts;
+  for (const GraphUse& of : use) {
+    texts.push_back(!of.reason.empty() ? "left alone: " + of.reason
+                    : of.replayed > 0  ? "replayed"
+                    : of.recorded > 0  ? "recorded, not replayed"
+                                       : "not recorded");
+  }
+  return texts;
+}
+
 GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode) {
   const auto stages = static_cast<int64_t>(balance.size());
   return GPipeOptions(std::move(balance)).devices(devices(stages)).chunks(chunks).checkpoint(mode);

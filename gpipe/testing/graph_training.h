@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -42,8 +43,13 @@ struct GraphTraining {
 Trace train(GraphTraining training, bool graphs, std::vector<GraphUse>* use = nullptr);
 
 // Trains without and with graphs, each from a training of `make`, and expects the same. Returns
-// what the second says of its graphs.
-std::vector<GraphUse> expect_same_training(const std::function<GraphTraining()>& make);
+// what the second says of its graphs: without a look at it, a test would also pass if graphs gave
+// up.
+[[nodiscard]] std::vector<GraphUse> expect_same_training(
+    const std::function<GraphTraining()>& make);
+
+// Of each stage: "replayed", "recorded, not replayed", "not recorded", or "left alone: " and why.
+[[nodiscard]] std::vector<std::string> graphs_of(const std::vector<GraphUse>& use);
 
 // A stage for each part of `balance`, on devices(), without graphs.
 GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
@@ -65,6 +66,32 @@ int64_t number_of_this_thread() {
   static std::atomic<int64_t> last{0};
   static thread_local const int64_t number = ++last;
   return number;
+}
+
+// The program's settings by which LibTorch chooses kernels: a recording has those of its time.
+void add_settings(Key& key) {
+  at::Context& context = at::globalContext();
+  for (const bool setting :
+       {context.deterministicAlgorithms(), context.userEnabledCuDNN(), context.benchmarkCuDNN(),
+        context.deterministicCuDNN(), context.allowFP16AccumulationCuBLAS(),
+        context.allowFP16BF16ReductionMathSDP(), context.userEnabledFlashSDP(),
+        context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
+        context.userEnabledCuDNNSDP(), context.userEnabledOverrideableSDP(),
+        context.userEnabledFA3SDP()}) {
+    key.push_back(setting);
+  }
+  // TF32, by any of its switches.
+  for (const at::Float32Op op :
+       {at::Float32Op::ALL, at::Float32Op::CONV, at::Float32Op::RNN, at::Float32Op::MATMUL}) {
+    key.push_back(static_cast<int64_t>(context.float32Precision(at::Float32Backend::CUDA, op)));
+  }
+  key.push_back(static_cast<int64_t>(context.allowFP16ReductionCuBLAS()));
+  key.push_back(static_cast<int64_t>(context.allowBF16ReductionCuBLAS()));
+  key.push_back(static_cast<int64_t>(context.blasPreferredBackend()));
+  key.push_back(static_cast<int64_t>(context.linalgPreferredBackend()));
+  for (const at::SDPBackend backend : context.sDPPriorityOrder()) {
+    key.push_back(static_cast<int64_t>(backend));
+  }
 }
 
 }  // namespace
@@ -213,7 +240,6 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
 
 StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vector<Packet>& inputs,
                                            bool has_loss, Key& places) {
-  const at::Context& context = at::globalContext();
   Key kind = {is_checkpointing(),
               is_recomputing(),
               run.plan.record,
@@ -221,10 +247,8 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
               c10::InferenceMode::is_enabled(),
               at::autocast::is_autocast_enabled(device_.type()),
               static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
-              context.deterministicAlgorithms(),
-              context.userEnabledCuDNN(),
-              context.benchmarkCuDNN(),
-              context.deterministicCuDNN()};
+              static_cast<int64_t>(c10::get_default_dtype_as_scalartype())};
+  add_settings(kind);
   c10::SmallVector<const c10::TensorImpl*, 4> known;
   for (const Packet& packet : inputs) {
     kind.push_back(static_cast<int64_t>(packet.kind));

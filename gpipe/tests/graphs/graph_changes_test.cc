@@ -1,7 +1,9 @@
 // What changes between a recording and a replay: layouts, buffers, hooks, outputs over one memory,
 // generators. With graphs everything must be as without, an error too.
+#include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/mse_loss.h>
+#include <c10/core/DefaultDtype.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function.h>
@@ -37,6 +39,7 @@ using testing::add_state;
 using testing::device;
 using testing::expect_same;
 using testing::expect_same_training;
+using testing::graphs_of;
 using testing::GraphTraining;
 using testing::on_host;
 using testing::options_for;
@@ -46,6 +49,15 @@ using testing::tensor_layer;
 using testing::Trace;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+// What is said of the two stages (testing::graphs_of).
+const auto kReplayed = ::testing::ElementsAre("replayed", "replayed");
+auto first_left_alone(const char* reason) {
+  return ::testing::ElementsAre(::testing::StrEq(std::string("left alone: ") + reason), "replayed");
+}
+auto last_left_alone(const char* reason) {
+  return ::testing::ElementsAre("replayed", ::testing::StrEq(std::string("left alone: ") + reason));
+}
 
 class GraphChanges : public testing::DeviceTest {};
 
@@ -60,19 +72,20 @@ GraphTraining simple(nn::Sequential model, std::vector<int64_t> balance, int64_t
 
 // A parameter's strides change, its memory does not.
 TEST_F(GraphChanges, ATransposedParameter) {
-  expect_same_training([] {
-    testing::manual_seed(1);
-    GraphTraining t =
-        simple(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)), {2, 1}, 4);
-    t.steps = 6;
-    t.before_step = [](GPipe& pipe, int64_t step) {
-      if (step == 3) {
-        at::Tensor weight = pipe->parameters()[0];
-        weight.set_data(weight.detach().t());
-      }
-    };
-    return t;
-  });
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                GraphTraining t = simple(
+                    nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)), {2, 1}, 4);
+                t.steps = 6;
+                t.before_step = [](GPipe& pipe, int64_t step) {
+                  if (step == 3) {
+                    at::Tensor weight = pipe->parameters()[0];
+                    weight.set_data(weight.detach().t());
+                  }
+                };
+                return t;
+              })),
+              kReplayed);
 }
 
 // A buffer that is transposed in place.
@@ -85,21 +98,22 @@ struct WithBuffer : nn::Module {
 };
 
 TEST_F(GraphChanges, ATransposedBuffer) {
-  expect_same_training([] {
-    testing::manual_seed(1);
-    nn::Sequential model(nn::Linear(6, 6));
-    model->push_back(WithBuffer());
-    model->push_back(nn::Linear(6, 6));
-    GraphTraining t = simple(model, {2, 1}, 4);
-    t.steps = 6;
-    t.before_step = [](GPipe& pipe, int64_t step) {
-      if (step == 3) {
-        torch::NoGradGuard no_grad;
-        pipe->buffers()[0].t_();
-      }
-    };
-    return t;
-  });
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                nn::Sequential model(nn::Linear(6, 6));
+                model->push_back(WithBuffer());
+                model->push_back(nn::Linear(6, 6));
+                GraphTraining t = simple(model, {2, 1}, 4);
+                t.steps = 6;
+                t.before_step = [](GPipe& pipe, int64_t step) {
+                  if (step == 3) {
+                    torch::NoGradGuard no_grad;
+                    pipe->buffers()[0].t_();
+                  }
+                };
+                return t;
+              })),
+              kReplayed);
 }
 
 // A parameter cast twice, which comes back to the same memory.
@@ -110,28 +124,30 @@ struct Scale : nn::Module {
 };
 
 TEST_F(GraphChanges, AParameterCastThereAndBackElsewhere) {
-  expect_same_training([] {
-    testing::manual_seed(1);
-    nn::Sequential model(nn::Linear(6, 6));
-    model->push_back(Scale());
-    model->push_back(nn::Linear(6, 6));
-    GraphTraining t = simple(model, {2, 1}, 4);
-    t.steps = 6;
-    t.before_step = [](GPipe& pipe, int64_t step) {
-      if (step != 3) return;
-      pipe->zero_grad(true);
-      at::Tensor w = pipe->parameters()[2];
-      w.mutable_grad() = at::Tensor();
-      w.set_data(w.detach().to(at::kDouble));
-      w.set_data(w.detach().to(at::kBFloat16));
-    };
-    return t;
-  });
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                nn::Sequential model(nn::Linear(6, 6));
+                model->push_back(Scale());
+                model->push_back(nn::Linear(6, 6));
+                GraphTraining t = simple(model, {2, 1}, 4);
+                t.steps = 6;
+                t.before_step = [](GPipe& pipe, int64_t step) {
+                  if (step != 3) return;
+                  pipe->zero_grad(true);
+                  at::Tensor w = pipe->parameters()[2];
+                  w.mutable_grad() = at::Tensor();
+                  w.set_data(w.detach().to(at::kDouble));
+                  w.set_data(w.detach().to(at::kBFloat16));
+                };
+                return t;
+              })),
+              kReplayed);
 }
 
 // A buffer that autograd has saved is changed between forward and backward.
 TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
-  const auto run = [](bool graphs) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6), nn::BatchNorm1d(6), nn::Tanh(), nn::Linear(6, 6));
     GPipe pipe(model, options_for({2, 2}, 2, Checkpoint::kNever).graphs(graphs));
@@ -153,9 +169,11 @@ TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
         said.emplace_back("error");
       }
     }
+    if (graphs) use = graphs_of(pipe->graph_use());
     return said;
   };
   EXPECT_EQ(run(true), run(false));
+  EXPECT_THAT(use, kReplayed);
 }
 
 // A layer whose state moves on: under 1F1B the last stage's backward comes before the next change,
@@ -173,7 +191,8 @@ struct Moving : nn::Module {
 };
 
 TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
-  const auto run = [](bool graphs) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
     model->push_back(Moving());
@@ -192,9 +211,11 @@ TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
         said.emplace_back("error");
       }
     }
+    if (graphs) use = graphs_of(pipe->graph_use());
     return said;
   };
   EXPECT_EQ(run(true), run(false));
+  EXPECT_THAT(use, last_left_alone("it cannot be recorded: it changes a buffer in place"));
 }
 
 // Buffers of whole numbers are saved, too: an index between forward and backward, and one that
@@ -214,6 +235,7 @@ struct Ordered : nn::Module {
 
 TEST_F(GraphChanges, ASavedIndexThatIsChanged) {
   for (bool moves : {false, true}) {
+    std::vector<std::string> use;
     const auto run = [&](bool graphs) {
       testing::manual_seed(1);
       nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
@@ -241,15 +263,22 @@ TEST_F(GraphChanges, ASavedIndexThatIsChanged) {
           said.emplace_back("error");
         }
       }
+      if (graphs) use = graphs_of(pipe->graph_use());
       return said;
     };
     EXPECT_EQ(run(true), run(false)) << moves;
+    if (moves) {
+      EXPECT_THAT(use, last_left_alone("it cannot be recorded: it changes a buffer in place"));
+    } else {
+      EXPECT_THAT(use, kReplayed);
+    }
   }
 }
 
 // The first layer changes the caller's input.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
-  const auto run = [](bool graphs) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
     testing::manual_seed(1);
     nn::Sequential model;
     model->push_back(tensor_layer([](at::Tensor x) { return x.mul_(2); }));
@@ -264,28 +293,32 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
       pipe->step({x}, {y}, &square_loss);
       trace.push_back(on_host(x));
     }
+    if (graphs) use = graphs_of(pipe->graph_use());
     return trace;
   };
   expect_same(run(true), run(false));
+  EXPECT_THAT(use,
+              first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
 // Outputs over one memory, one of which the loss changes.
 TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
-  expect_same_training([] {
-    testing::manual_seed(1);
-    nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
-    model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
-      const at::Tensor y = x * 2;
-      return Tensors{y, y.narrow(1, 0, 3)};
-    }));
-    GraphTraining t = simple(model, {2, 2}, 4);
-    t.loss = [](const Tensors& outputs, const Tensors& targets) {
-      at::Tensor part = outputs.at(1);
-      part.mul_(3);
-      return at::mse_loss(outputs.at(0), targets.at(0)) + part.mean();
-    };
-    return t;
-  });
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
+                model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
+                  const at::Tensor y = x * 2;
+                  return Tensors{y, y.narrow(1, 0, 3)};
+                }));
+                GraphTraining t = simple(model, {2, 2}, 4);
+                t.loss = [](const Tensors& outputs, const Tensors& targets) {
+                  at::Tensor part = outputs.at(1);
+                  part.mul_(3);
+                  return at::mse_loss(outputs.at(0), targets.at(0)) + part.mean();
+                };
+                return t;
+              })),
+              last_left_alone("it cannot be recorded: two outputs share memory"));
 }
 
 // A hook on a node of the graph (Node::add_pre_hook), which a layer registers.
@@ -299,7 +332,8 @@ struct CountingHook : torch::autograd::FunctionPreHook {
 };
 
 TEST_F(GraphChanges, APreHookOfANode) {
-  const auto run = [](bool graphs) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
     auto calls = std::make_shared<int64_t>(0);
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6));
@@ -316,9 +350,11 @@ TEST_F(GraphChanges, APreHookOfANode) {
       const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
       pipe->step({x}, {y}, &square_loss);
     }
+    if (graphs) use = graphs_of(pipe->graph_use());
     return *calls;
   };
   EXPECT_EQ(run(true), run(false));
+  EXPECT_THAT(use, first_left_alone("it cannot be recorded: TanhBackward0 has a hook"));
 }
 
 // The loss throws in the middle; then all goes on.
@@ -370,60 +406,69 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
 
 // A layer that gives its parameter away; tied uses within a stage; a loss that uses a parameter.
 TEST_F(GraphChanges, ParametersThatLeave) {
-  expect_same_training([] {
-    testing::manual_seed(1);
-    auto scale = std::make_shared<Scale>();
-    nn::Sequential model(nn::Linear(6, 6));
-    model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
-      return Tensors{x, x};
-    }));
-    struct Give : nn::Module {
-      Give() { register_parameter("w", torch::linspace(0.5, 1.5, 12).reshape({2, 6})); }
-      Tensors forward(const Tensors& x) { return {x[0], parameters()[0], x[1].tanh(), x[0]}; }
-    };
-    model->push_back(Give());
-    model->push_back(testing::layer<Tensors, at::Tensor>(
-        [](const Tensors& x) { return x[0] * x[1] + x[2] * x[1].sum() + x[3]; }));
-    model->push_back(nn::Linear(6, 6));
-    GraphTraining t = simple(model, {3, 2}, 4);
-    t.steps = 6;
-    return t;
-  });
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                auto scale = std::make_shared<Scale>();
+                nn::Sequential model(nn::Linear(6, 6));
+                model->push_back(testing::layer<at::Tensor, Tensors>([](const at::Tensor& x) {
+                  return Tensors{x, x};
+                }));
+                struct Give : nn::Module {
+                  Give() { register_parameter("w", torch::linspace(0.5, 1.5, 12).reshape({2, 6})); }
+                  Tensors forward(const Tensors& x) {
+                    return {x[0], parameters()[0], x[1].tanh(), x[0]};
+                  }
+                };
+                model->push_back(Give());
+                model->push_back(testing::layer<Tensors, at::Tensor>(
+                    [](const Tensors& x) { return x[0] * x[1] + x[2] * x[1].sum() + x[3]; }));
+                model->push_back(nn::Linear(6, 6));
+                GraphTraining t = simple(model, {3, 2}, 4);
+                t.steps = 6;
+                return t;
+              })),
+              kReplayed);
 }
 
 TEST_F(GraphChanges, ALossThatUsesAParameter) {
   for (Checkpoint mode : kModes) {
-    expect_same_training([&] {
-      testing::manual_seed(1);
-      nn::Linear last(6, 6), first(6, 6);
-      GraphTraining t = simple(nn::Sequential(first, nn::Tanh(), last), {2, 1}, 4, mode);
-      t.loss = [last](const Tensors& o, const Tensors& y) {
-        return at::mse_loss(o.at(0), y.at(0)) + last->weight.pow(2).sum() * 0.01;
-      };
-      t.steps = 6;
-      return t;
-    });
+    EXPECT_THAT(
+        graphs_of(expect_same_training([&] {
+          testing::manual_seed(1);
+          nn::Linear last(6, 6), first(6, 6);
+          GraphTraining t = simple(nn::Sequential(first, nn::Tanh(), last), {2, 1}, 4, mode);
+          t.loss = [last](const Tensors& o, const Tensors& y) {
+            return at::mse_loss(o.at(0), y.at(0)) + last->weight.pow(2).sum() * 0.01;
+          };
+          t.steps = 6;
+          return t;
+        })),
+        kReplayed);
   }
 }
 
-// Fused attention with dropout: a mask of its own in each replay.
+// Fused attention with dropout draws its mask where no stream of ours can come between.
 TEST_F(GraphChanges, AttentionWithDropout) {
   for (const at::ScalarType precision : {at::kFloat, at::kHalf}) {
     for (Checkpoint mode : kModes) {
-      expect_same_training([&] {
-        testing::manual_seed(1);
-        nn::Sequential model(nn::Linear(6, 6));
-        model->push_back(tensor_layer([precision](const at::Tensor& x) {
-          const at::Tensor h = x.to(precision).reshape({1, 1, x.size(0), x.size(1)});
-          return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(h, h, h, {}, 0.5))
-              .reshape(x.sizes())
-              .to(x.scalar_type());
-        }));
-        model->push_back(nn::Linear(6, 6));
-        GraphTraining t = simple(model, {2, 1}, 2, mode);
-        t.steps = 7;
-        return t;
-      });
+      EXPECT_THAT(
+          graphs_of(expect_same_training([&] {
+            testing::manual_seed(1);
+            nn::Sequential model(nn::Linear(6, 6));
+            model->push_back(tensor_layer([precision](const at::Tensor& x) {
+              const at::Tensor h = x.to(precision).reshape({1, 1, x.size(0), x.size(1)});
+              return std::get<0>(
+                         at::_scaled_dot_product_fused_attention_overrideable(h, h, h, {}, 0.5))
+                  .reshape(x.sizes())
+                  .to(x.scalar_type());
+            }));
+            model->push_back(nn::Linear(6, 6));
+            GraphTraining t = simple(model, {2, 1}, 2, mode);
+            t.steps = 7;
+            return t;
+          })),
+          first_left_alone("layer 1 ('1') cannot be recorded: random numbers are drawn from a "
+                           "device's default generator"));
     }
   }
 }
@@ -435,33 +480,75 @@ TEST_F(GraphChanges, AParameterUsedTwice) {
     at::Tensor forward(const at::Tensor& x) { return x * scale + scale; }
   };
   for (const bool one_device : {false, true}) {
-    expect_same_training([&] {
-      testing::manual_seed(1);
-      nn::Sequential model(nn::Linear(6, 6), Twice(), nn::Linear(6, 6));
-      GraphTraining t = simple(model, {2, 1}, 4);
-      if (one_device) t.options.devices({device(), device()});
-      t.steps = 6;
-      return t;
-    });
+    EXPECT_THAT(graphs_of(expect_same_training([&] {
+                  testing::manual_seed(1);
+                  nn::Sequential model(nn::Linear(6, 6), Twice(), nn::Linear(6, 6));
+                  GraphTraining t = simple(model, {2, 1}, 4);
+                  if (one_device) t.options.devices({device(), device()});
+                  t.steps = 6;
+                  return t;
+                })),
+                kReplayed);
   }
 }
 
 TEST_F(GraphChanges, AGivenGenerator) {
   for (Checkpoint mode : kModes) {
-    expect_same_training([&] {
-      testing::manual_seed(1);
-      nn::Sequential model(nn::Linear(6, 6));
-      auto generator =
-          std::make_shared<at::Generator>(at::globalContext().defaultGenerator(device(0)).clone());
-      generator->set_current_seed(5);
-      model->push_back(tensor_layer([generator](const at::Tensor& x) {
-        return x * at::bernoulli(at::full_like(x, 0.5), *generator);
-      }));
-      model->push_back(nn::Linear(6, 6));
-      GraphTraining t = simple(model, {2, 1}, 2, mode);
-      t.steps = 7;
-      return t;
-    });
+    EXPECT_THAT(
+        graphs_of(expect_same_training([&] {
+          testing::manual_seed(1);
+          nn::Sequential model(nn::Linear(6, 6));
+          auto generator = std::make_shared<at::Generator>(
+              at::globalContext().defaultGenerator(device(0)).clone());
+          generator->set_current_seed(5);
+          model->push_back(tensor_layer([generator](const at::Tensor& x) {
+            return x * at::bernoulli(at::full_like(x, 0.5), *generator);
+          }));
+          model->push_back(nn::Linear(6, 6));
+          GraphTraining t = simple(model, {2, 1}, 2, mode);
+          t.steps = 7;
+          return t;
+        })),
+        first_left_alone("layer 1 ('1') cannot be recorded: random numbers are drawn from a "
+                         "generator of a layer's own"));
+  }
+}
+
+// LibTorch chooses kernels by them, so what was recorded under others is not replayed.
+TEST_F(GraphChanges, ASettingOfTheProgram) {
+  at::Context& context = at::globalContext();
+  const std::pair<std::function<void()>, std::function<void()>> settings[] = {
+      {[&] { context.setBenchmarkCuDNN(true); }, [&] { context.setBenchmarkCuDNN(false); }},
+      {[&] {
+         context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL,
+                                     at::Float32Precision::TF32);
+       },
+       [&] {
+         context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL,
+                                     at::Float32Precision::NONE);
+       }},
+      {[&] { context.setAllowFP16AccumulationCuBLAS(true); },
+       [&] { context.setAllowFP16AccumulationCuBLAS(false); }},
+      {[&] { context.setSDPUseFlash(false); }, [&] { context.setSDPUseFlash(true); }},
+      {[] { c10::set_default_dtype(caffe2::TypeMeta::Make<double>()); },
+       [] { c10::set_default_dtype(caffe2::TypeMeta::Make<float>()); }},
+  };
+  const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+  const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
+  for (const auto& [change, undo] : settings) {
+    GPipe pipe(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6)),
+               options_for({2, 1}, 2, Checkpoint::kNever).graphs(true));
+    const auto recorded_after_steps = [&] {
+      for (int k = 0; k < 5; ++k) pipe->step({x}, {y}, &square_loss);
+      EXPECT_THAT(graphs_of(pipe->graph_use()), kReplayed);
+      return pipe->graph_use().at(0).recorded;
+    };
+    const int64_t before = recorded_after_steps();
+    EXPECT_EQ(recorded_after_steps(), before);
+    change();
+    const int64_t changed = recorded_after_steps();
+    undo();
+    EXPECT_GT(changed, before) << "setting " << &change - &settings[0].first;
   }
 }
 
@@ -536,17 +623,18 @@ TEST_F(GraphChanges, EachAllocationFailsInTurn) {
 // What GPipeOptions can leave out, one at a time: late recomputes, direct skips, copy streams.
 TEST_F(GraphChanges, Ablations) {
   for (int which : {0, 1, 2}) {
-    expect_same_training([&] {
-      const SampleModel& sample = testing::sample_models()[2];
-      GraphTraining t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways),
-                      sample.inputs(8), sample.targets(8), sample.loss};
-      if (which == 0) t.options.early_recomputes(true);
-      if (which == 1) t.options.direct_skips(false);
-      if (which == 2) t.options.copy_streams(false);
-      t.step.schedule(ScheduleGenerator(&Schedule::gpipe));
-      t.steps = 6;
-      return t;
-    });
+    EXPECT_THAT(graphs_of(expect_same_training([&] {
+                  const SampleModel& sample = testing::sample_models()[2];
+                  GraphTraining t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways),
+                                  sample.inputs(8), sample.targets(8), sample.loss};
+                  if (which == 0) t.options.early_recomputes(true);
+                  if (which == 1) t.options.direct_skips(false);
+                  if (which == 2) t.options.copy_streams(false);
+                  t.step.schedule(ScheduleGenerator(&Schedule::gpipe));
+                  t.steps = 6;
+                  return t;
+                })),
+                ::testing::Each("replayed"));
   }
 }
 
