@@ -361,6 +361,30 @@ TEST(HuggingFace, AModuleOfOtherOptionsIsTheCallersMistake) {
   EXPECT_THROW(save_hugging_face(written, options, *transformer(options), 0), c10::ValueError);
 }
 
+TEST(HuggingFace, AModelOnMetaIsRefused) {
+  const std::string folder = golden_folder("gpt2");
+  const TransformerOptions options = read_config(folder);
+  auto model = transformer(options);
+  model->to(at::kMeta);
+  EXPECT_THAT([&] { load_hugging_face(folder, options, *model); },
+              ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("is on meta")));
+}
+
+TEST(HuggingFace, AFolderWithoutWeightsGetsNoConfig) {
+  const fs::path folder = scratch();
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  fs::create_directories(folder / "model.safetensors" / "in the way");
+  EXPECT_THROW(save_hugging_face(folder, options, *transformer(options)), std::runtime_error);
+  EXPECT_FALSE(fs::exists(folder / "config.json"));
+}
+
+TEST(HuggingFace, AnEmptyOrMissingConfigIsNamed) {
+  const fs::path folder = scratch();
+  expect_refused([&] { read_config(folder); }, "cannot read " + (folder / "config.json").string());
+  std::ofstream(folder / "config.json").close();
+  expect_refused([&] { read_config(folder); }, "cannot use " + folder.string());
+}
+
 TEST(HuggingFace, WhatWouldBeReadInsteadIsRemoved) {
   const fs::path folder = scratch();
   const TransformerOptions options = read_config(golden_folder("gpt2"));
