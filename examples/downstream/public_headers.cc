@@ -9,7 +9,6 @@
 #include "balance/profile_file.h"
 #include "diagnose/diagnose.h"
 #include "gpipe/clip_grad.h"
-#include "gpipe/flatten.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"
