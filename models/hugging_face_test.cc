@@ -22,6 +22,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "meta/meta_scope.h"
 #include "models/transformer.h"
 #include "safetensors/safetensors.h"
 
@@ -364,8 +365,10 @@ TEST(HuggingFace, AModuleOfOtherOptionsIsTheCallersMistake) {
 TEST(HuggingFace, AModelOnMetaIsRefused) {
   const std::string folder = golden_folder("gpt2");
   const TransformerOptions options = read_config(folder);
-  auto model = transformer(options);
-  model->to(at::kMeta);
+  const torch::nn::Sequential model = [&] {
+    const MetaScope meta;
+    return transformer(options);
+  }();
   EXPECT_THAT([&] { load_hugging_face(folder, options, *model); },
               ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("is on meta")));
 }

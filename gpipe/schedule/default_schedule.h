@@ -16,7 +16,8 @@ namespace gpipe {
 Schedule default_schedule(const Placement& placement, int64_t micro_batches);
 
 // Fill-drain: each worker runs all forwards, stage by stage, then all backwards, from its last
-// stage to its first. Ascending. Throws std::invalid_argument for counts below 1.
+// stage to its first. Ascending; it needs buffered sends (Sends::kBuffered), as the runtime has
+// them. Throws std::invalid_argument for counts below 1.
 Schedule fill_drain_on(const Placement& placement, int64_t micro_batches);
 
 // Any fill-drain schedule with a stage on each worker, such as Schedule::gpipe, with its stages put

@@ -64,7 +64,7 @@ Tensors results(const GPipeOptions& options) {
   const auto stages = static_cast<int64_t>(options.balance().size());
   GPipe pipe(model(stages), options);
   testing::manual_seed(6);
-  const at::Tensor x = torch::randn({13, 6}), y = torch::randn({13, 6});
+  const at::Tensor x = torch::randn({14, 6}), y = torch::randn({14, 6});
   StepResult step = pipe->step({x}, {y}, squares, StepOptions().keep_outputs(true));
   Tensors all = {torch::tensor(step.loss, at::kDouble), step.outputs.at(0)};
   const at::Tensor output = pipe->forward(x);
