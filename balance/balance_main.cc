@@ -58,7 +58,7 @@ ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt,
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::optional<std::string>, device, std::nullopt,
           "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,

@@ -34,7 +34,7 @@ for flag in image_size partitions batch chunks cores threads; do
   expect_mistake "--$flag=0: give a number from 1" "${six[@]}" --balance=3,3 --$flag=0
 done
 expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
-expect_mistake "give gpipe, 1f1b or sequential" "${six[@]}" --partitions=2 --schedule=zero
+expect_mistake "there is no schedule" "${six[@]}" --partitions=2 --schedule=zero
 expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1
 expect_mistake "give numbers above 0" "${six[@]}" --partitions=2 --slowness=1,0
 expect_mistake "give a finite number of at least 0" "${six[@]}" --partitions=2 --bandwidth_gbps=-1

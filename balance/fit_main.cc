@@ -58,7 +58,7 @@ ABSL_FLAG(std::string, chunks, "",
           "to the batch, and the batch.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches recompute their activations: always, except_last, never, any.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,

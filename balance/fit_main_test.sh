@@ -21,7 +21,7 @@ expect_mistake "'x' is no number" "${tiny[@]}" --devices_gib=1,x
 expect_mistake "leaves nothing of a device" "${tiny[@]}" --devices_gib=1,2 --margin_gib=1
 expect_mistake "is no number from 1 to the 4 rows" "${tiny[@]}" --devices_gib=1 --chunks=2,5
 expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 --checkpoint=often
-expect_mistake "give gpipe, 1f1b or sequential" "${tiny[@]}" --devices_gib=1 --schedule=zero
+expect_mistake "there is no schedule" "${tiny[@]}" --devices_gib=1 --schedule=zero
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
 expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2
 expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gib=1 --step=0

@@ -154,8 +154,7 @@ class Planner {
         .checkpoint(options_.checkpoint())
         .partition_checkpoints(options_.partition_checkpoints())
         .deferred_batch_norm(options_.deferred_batch_norm())
-        .direct_skips(options_.direct_skips())
-        .early_recomputes(options_.early_recomputes());
+        .ablation(options_.ablation());
   }
 
   // The parameters of each stage, each once.

@@ -27,6 +27,7 @@
 
 #include "balance/memory_trace.h"
 #include "balance/plan_uncertainty.h"
+#include "gpipe/ablation.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
@@ -51,8 +52,7 @@ struct MemoryPlanOptions {
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
   TORCH_ARG(bool, deferred_batch_norm) = false;
-  TORCH_ARG(bool, direct_skips) = true;
-  TORCH_ARG(bool, early_recomputes) = false;
+  TORCH_ARG(Ablation, ablation) = Ablation();
   // As in StepOptions. Default: Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
   // Default: none, parameters are never updated.

@@ -44,7 +44,7 @@ ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
 ABSL_FLAG(int64_t, chunks, 1, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "Schedule: 1f1b, gpipe or sequential.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/schedule/sequential.h"
+#include "gpipe/schedule/named_schedule.h"
 
 namespace gpipe::balance {
 
@@ -14,10 +14,13 @@ Checkpoint parse_checkpoint(const std::string& text) {
 }
 
 ScheduleGenerator parse_schedule(const std::string& text) {
-  if (text == "gpipe") return Schedule::gpipe;
-  if (text == "1f1b") return Schedule::one_f_one_b;
-  if (text == "sequential") return sequential;
-  throw std::invalid_argument("--schedule=" + text + ": give gpipe, 1f1b or sequential");
+  try {
+    return schedule_by_name(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument("--schedule=" + text + ": " + error.what());
+  }
 }
+
+std::string schedule_help() { return "Schedule: one of " + schedule_names() + "."; }
 
 }  // namespace gpipe::balance

@@ -9,12 +9,16 @@
 
 namespace gpipe::balance {
 
-// Each throws std::invalid_argument for any other text.
+// Each throws std::invalid_argument for any other text, with the one that was probably meant.
 
 // "always", "except_last", "never"
 Checkpoint parse_checkpoint(const std::string& text);
-// "1f1b", "gpipe", "sequential"
+// A name of schedule_by_name(). The generator throws where the stages are no multiple of those that
+// the schedule has on a worker.
 ScheduleGenerator parse_schedule(const std::string& text);
+
+// For --help: lists the names.
+std::string schedule_help();
 
 }  // namespace gpipe::balance
 

@@ -86,7 +86,7 @@ struct DiagnoseOptions {
 // Diagnosis::warning says so, and there is no advice.
 //
 // The parts and predictions are those of a pipeline with copy streams, whatever
-// GPipeOptions::copy_streams of `pipe` is: what a pipeline without them takes longer is in its
+// Ablation::copy_streams of `pipe` is: what a pipeline without them takes longer is in its
 // overhead. So is what skips from stage to stage cost (direct_skips(false)) if the present cut has
 // none that passes a stage.
 //

@@ -25,7 +25,7 @@ struct PipelineSetup {
   std::vector<Checkpoint> checkpoints;  // by partition
   NamedSchedule schedule;
   // Whether a skip goes straight from the stage that stashes it to the one that pops it:
-  // GPipeOptions::direct_skips. It is never advised to change this.
+  // Ablation::direct_skips. It is never advised to change this.
   bool direct_skips = true;
 };
 

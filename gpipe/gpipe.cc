@@ -89,9 +89,10 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
   devices_ = internal::devices_for(partitions, options.devices());
   internal::check_sharing(module, balance_, devices_);
+  placement_ = options.placement();
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
-      std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); }));
+      partitions == 0 ? 0 : internal::workers_on_cpu(placement(), devices_));
 
   std::vector<std::string> names;
   for (const auto& child : module->named_children()) {
@@ -114,11 +115,9 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   place_layers();
   if (partitions == 0) return;
   input_kind_ = internal::argument_kind(parts[0][0].module);
-  pipeline_ = std::make_shared<internal::Pipeline>(
-      std::move(parts), devices_, layout, options.cpu_threads_per_stage(), /*workers=*/0,
-      internal::Ablation{options.direct_skips(), options.copy_streams(),
-                         options.early_recomputes()},
-      options.graphs());
+  pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
+                                                   options.cpu_threads_per_stage(), placement(),
+                                                   options.ablation(), options.graphs());
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -261,6 +260,19 @@ StepResult GPipeImpl::result_of(Pass& pass, const Tensors& inputs,
   return result;
 }
 
+Placement GPipeImpl::placement() const {
+  return placement_ ? *placement_ : Placement::one_each(static_cast<int64_t>(balance_.size()));
+}
+
+Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) const {
+  if (!placement_) return options.schedule_for(pipeline_->stages(), pass.micro_batches());
+  try {
+    return options.schedule_for(*placement_, pass.micro_batches());
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
+  }
+}
+
 StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                            const StepOptions& options) {
   check_not_inside();
@@ -279,8 +291,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pipeline->run_step(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
-                     options.on_event(), options.check_finite());
+  pipeline->run_step(*pass, schedule_of(options, *pass), options.on_event(),
+                     options.check_finite());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
@@ -313,8 +325,8 @@ StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& lo
   const at::NoGradGuard no_grad;                                   // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline->run_evaluation(*pass, options.schedule_for(pipeline->stages(), pass->micro_batches()),
-                           options.on_event(), options.check_finite());
+  pipeline->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
+                           options.check_finite());
   return result_of(*pass, inputs, options);
 }
 

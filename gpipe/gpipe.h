@@ -21,6 +21,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -97,6 +98,9 @@ class GPipeImpl : public torch::nn::Module {
   Checkpoint checkpoint() const { return checkpoint_; }
   // The checkpoint mode of each partition.
   const std::vector<Checkpoint>& partition_checkpoints() const { return partition_checkpoints_; }
+  // Which worker runs each stage: GPipeOptions::placement, or a worker for each. Throws
+  // std::invalid_argument for a model without layers.
+  Placement placement() const;
   // Intra-op threads of each stage on the CPU.
   int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
 
@@ -149,6 +153,7 @@ class GPipeImpl : public torch::nn::Module {
   std::unique_ptr<internal::Pass> prepare_losses(const Tensors& inputs, const Tensors& targets,
                                                  const LossFn& loss_fn, const StepOptions& options,
                                                  bool backward) const;
+  Schedule schedule_of(const StepOptions& options, const internal::Pass& pass) const;
   StepResult result_of(internal::Pass& pass, const Tensors& inputs,
                        const StepOptions& options) const;
 
@@ -158,6 +163,7 @@ class GPipeImpl : public torch::nn::Module {
   Checkpoint checkpoint_;
   std::vector<Checkpoint> partition_checkpoints_;
   bool deferred_batch_norm_;
+  std::optional<Placement> placement_;
   int64_t cpu_threads_per_stage_;
   std::vector<std::shared_ptr<torch::nn::Module>> layers_;
   std::vector<torch::nn::AnyModule> callable_layers_;  // the same modules, with their types

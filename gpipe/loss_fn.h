@@ -24,7 +24,8 @@ using Tensors = std::vector<at::Tensor>;
 //   torch::Tensor(const Tensors& outputs, const Tensors& targets)
 // or, for a model with one output and one target, as
 //   torch::Tensor(torch::Tensor output, torch::Tensor target)
-// What can be called both ways is called with the lists.
+// What can be called both ways is called with the lists. A generic lambda (`const auto&`) whose
+// body fits tensors alone does not compile: name the types.
 //
 // Thread-safety: as that of the function.
 //

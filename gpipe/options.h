@@ -14,10 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/ablation.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/loss_fn.h"
 #include "gpipe/out_of_memory.h"
+#include "gpipe/placement.h"
 #include "gpipe/runtime/observer.h"
+#include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
@@ -54,8 +57,15 @@ struct GPipeOptions {
   // Default: false.
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
+  // Which worker (a thread) runs each stage: Placement::loop and v_shape for the schedules that
+  // have several stages on a worker, say. The CPU's threads are then shared among the workers; a
+  // schedule must have its stages there, and StepOptions' default is default_schedule() of it.
+  // Default: none. A step's schedule says where stages are, on as many workers as there are stages
+  // or fewer, each with its stage's share of the CPU's threads.
+  TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
+
   // Intra-op threads of each CPU stage, at most 1024.
-  // Default: 0, an equal share of the caller's.
+  // Default: 0, an equal share of the caller's (with a placement: of each worker).
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 
   // Whether stages on CUDA devices record their forward and their backward as CUDA Graphs and
@@ -68,24 +78,9 @@ struct GPipeOptions {
   // Default: false.
   TORCH_ARG(bool, graphs) = false;
 
-  // The rest is for experiments: it takes away what makes a pipeline good, as in torchgpipe's
-  // ablation (experiments/unet_timeline). Results stay bitwise the same, but for the last bits of
-  // one case that docs/exactness.md names: a tensor that leaves a stage by several routes.
-
-  // Whether a skip goes straight from its stage to the one that pops it. Without, it goes through
-  // every stage between, which holds it and sends it on.
-  // Default: true.
-  TORCH_ARG(bool, direct_skips) = true;
-
-  // Whether copies between devices have streams of their own. Without, they are on the streams on
-  // which the stages compute, and these wait for each other. On the CPU it makes no difference.
-  // Default: true.
-  TORCH_ARG(bool, copy_streams) = true;
-
-  // Whether the last partition recomputes all checkpointed micro-batches before its first backward,
-  // instead of each before its own.
-  // Default: false.
-  TORCH_ARG(bool, early_recomputes) = false;
+  // For experiments.
+  // Default: nothing is left out.
+  TORCH_ARG(Ablation, ablation) = Ablation();
 };
 
 // How a loss function reduces the samples of a micro-batch to one number.
@@ -102,7 +97,7 @@ struct StepOptions {
   // including one with several stages on a worker or with split backwards (docs/schedules.md). A
   // fixed Schedule must have the pipeline's stages and the mini-batch's number of micro-batches. A
   // ScheduleGenerator adapts to every mini-batch; an empty one gives the default. Default:
-  // Schedule::one_f_one_b.
+  // Schedule::one_f_one_b; with GPipeOptions::placement, default_schedule() of it.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     generator_ = nullptr;
@@ -118,6 +113,14 @@ struct StepOptions {
     if (schedule_) return *schedule_;
     return generator_ ? generator_(stages, micro_batches)
                       : Schedule::one_f_one_b(stages, micro_batches);
+  }
+  // The same for a pipeline with a placement, which the schedule must match: throws
+  // std::invalid_argument that lists the stages which are elsewhere.
+  Schedule schedule_for(const Placement& placement, int64_t micro_batches) const {
+    if (!schedule_ && !generator_) return default_schedule(placement, micro_batches);
+    Schedule schedule = schedule_for(placement.stages(), micro_batches);
+    schedule.check(placement);
+    return schedule;
   }
 
   // Whether loss_fn gives a mean or a sum. The loss and the gradients of a step are then the mean,

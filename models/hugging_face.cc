@@ -144,8 +144,11 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw std::runtime_error("cannot read " + path.string());
+  if (file.is_open()) text << file.rdbuf();
+  // An empty file sets a flag of `text`, a folder that of a read which failed.
+  if (!file.is_open() || file.bad() || fs::is_directory(path)) {
+    throw std::runtime_error("cannot read " + path.string());
+  }
   return text.str();
 }
 
@@ -293,6 +296,11 @@ TransformerOptions read_config(const std::string& folder) {
 void load_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model) {
   const std::vector<Part> parts = parts_of(options, model);
+  for (const Part& part : parts) {
+    TORCH_CHECK_VALUE(
+        !part.values.is_meta(), "'", part.name,
+        "' is on meta, where values would be lost; build the model without MetaScope");
+  }
   try {
     const Weights weights(folder);
     const std::vector<std::string> names = match(weights, options, parts);
@@ -327,11 +335,18 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
 
   const fs::path place(folder);
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  command::write_file_atomically((place / "config.json").string(),
-                                 config_from_options(options, type));
+  std::error_code error;
+  fs::create_directories(place, error);
+  if (error) throw std::runtime_error("cannot create " + folder + ": " + error.message());
+  // Last: a new folder that has one has weights.
+  const auto write_config = [&] {
+    command::write_file_atomically((place / "config.json").string(),
+                                   config_from_options(options, type));
+  };
   if (files.size() == 1) {
     safetensors::write((place / kFile).string(), files.front(), metadata);
     fs::remove(place / kIndex);
+    write_config();
     return;
   }
   Json index = {{"metadata", {{"total_size", in_all}}}, {"weight_map", Json::object()}};
@@ -342,6 +357,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
   command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
   fs::remove(place / kFile);
+  write_config();
 }
 
 }  // namespace gpipe::models

@@ -31,7 +31,8 @@ TransformerOptions read_config(const std::string& folder);
 //
 // Throws std::runtime_error for files that cannot be read or are damaged, for tensors that are
 // missing, left over or of another shape, with their names; nothing is changed then, unless a file
-// is damaged within a tensor. Throws c10::ValueError for a module that is not of these options.
+// is damaged within a tensor. Throws c10::ValueError for a module that is not of these options, or
+// is on meta.
 //
 // Example:
 //   const auto options = gpipe::models::read_config(folder);

@@ -22,6 +22,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "meta/meta_scope.h"
 #include "models/transformer.h"
 #include "safetensors/safetensors.h"
 
@@ -359,6 +360,32 @@ TEST(HuggingFace, AModuleOfOtherOptionsIsTheCallersMistake) {
   mixed->ptr(1)->to(at::kDouble);
   EXPECT_THROW(save_hugging_face(written, options, *mixed), c10::ValueError);
   EXPECT_THROW(save_hugging_face(written, options, *transformer(options), 0), c10::ValueError);
+}
+
+TEST(HuggingFace, AModelOnMetaIsRefused) {
+  const std::string folder = golden_folder("gpt2");
+  const TransformerOptions options = read_config(folder);
+  const torch::nn::Sequential model = [&] {
+    const MetaScope meta;
+    return transformer(options);
+  }();
+  EXPECT_THAT([&] { load_hugging_face(folder, options, *model); },
+              ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("is on meta")));
+}
+
+TEST(HuggingFace, AFolderWithoutWeightsGetsNoConfig) {
+  const fs::path folder = scratch();
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  fs::create_directories(folder / "model.safetensors" / "in the way");
+  EXPECT_THROW(save_hugging_face(folder, options, *transformer(options)), std::runtime_error);
+  EXPECT_FALSE(fs::exists(folder / "config.json"));
+}
+
+TEST(HuggingFace, AnEmptyOrMissingConfigIsNamed) {
+  const fs::path folder = scratch();
+  expect_refused([&] { read_config(folder); }, "cannot read " + (folder / "config.json").string());
+  std::ofstream(folder / "config.json").close();
+  expect_refused([&] { read_config(folder); }, "cannot use " + folder.string());
 }
 
 TEST(HuggingFace, WhatWouldBeReadInsteadIsRemoved) {

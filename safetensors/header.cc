@@ -284,7 +284,17 @@ Header parse_header(std::string_view text, int64_t data_bytes) {
 }
 
 std::string to_text(const Header& header) {
-  const auto quoted = [](const std::string& text) { return nlohmann::json(text).dump(); };
+  const auto quoted = [](const std::string& text) {
+    try {
+      return nlohmann::json(text).dump();
+    } catch (const nlohmann::json::type_error&) {  // the bytes themselves would be no UTF-8 either
+      throw std::invalid_argument(
+          "a name or text of " + std::to_string(text.size()) + " bytes is no UTF-8: " +
+          nlohmann::json(shown(text))
+              .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
+          "; safetensors has no other names");
+    }
+  };
   std::string text = "{";
   if (!header.metadata.empty()) {
     text += "\"__metadata__\":{";

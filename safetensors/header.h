@@ -46,7 +46,8 @@ struct Header {
 // fields that the format does not have, and text that is no UTF-8.
 Header parse_header(std::string_view text, int64_t data_bytes);
 
-// The text of a header, padded with spaces to a multiple of eight bytes.
+// The text of a header, padded with spaces to a multiple of eight bytes. Throws
+// std::invalid_argument for names and texts that are no UTF-8.
 std::string to_text(const Header& header);
 
 // The bytes of a tensor. Throws std::runtime_error for an unknown type, a negative size and a

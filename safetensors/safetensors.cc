@@ -150,11 +150,17 @@ class Draft {
     // A device or a pipe, which must not be replaced.
     std::error_code error;
     if (std::filesystem::is_other(place, error)) throw std::runtime_error("it is not a file");
-    // Others may write the same file at the same time.
+    // Others may write the same file at the same time, also on another machine.
     static std::atomic<int64_t> count{0};
-    draft_ = place_.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(count++);
-    descriptor_ = open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) throw std::runtime_error(system_error());
+    do {
+      draft_ = place_.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(count++);
+      descriptor_ = open(draft_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EEXIST);
+    if (descriptor_ < 0) {
+      draft_.clear();
+      throw std::runtime_error(system_error());
+    }
+    keep_access();
   }
   ~Draft() {
     if (descriptor_ >= 0) close(descriptor_);
@@ -181,6 +187,15 @@ class Draft {
   }
 
  private:
+  // Who could read and write the old file still can.
+  void keep_access() const {
+    struct stat old {};
+    if (stat(place_.c_str(), &old) != 0) return;
+    // The owner first: a change of it takes rights away. Only root may give files away.
+    if (fchown(descriptor_, old.st_uid, old.st_gid) != 0) errno = 0;
+    if (fchmod(descriptor_, old.st_mode & 07777) != 0) errno = 0;
+  }
+
   std::filesystem::path place_;
   std::string draft_;
   int descriptor_;
@@ -199,13 +214,18 @@ std::filesystem::path place_of(const std::string& path) {
 }  // namespace
 
 File::File(std::string path)
-    : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(std::move(path)),
+      // Without O_NONBLOCK, a pipe would be waited for that nobody writes to.
+      descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   try {
     if (descriptor_ < 0) throw std::runtime_error(system_error());
     header_ = read_header(descriptor_, &data_);
   } catch (const std::runtime_error& error) {
     if (descriptor_ >= 0) close(descriptor_);
     throw std::runtime_error("cannot read " + path_ + ": " + error.what());
+  } catch (...) {  // no memory
+    close(descriptor_);
+    throw;
   }
 }
 
@@ -230,7 +250,13 @@ at::Tensor File::read(const std::string& name) const {
 void write(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::map<std::string, std::string>& metadata) {
   std::vector<const at::Tensor*> in_order;
-  const std::string text = to_text(plan(tensors, metadata, &in_order));
+  const Header header = plan(tensors, metadata, &in_order);
+  std::string text;
+  try {
+    text = to_text(header);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
   TORCH_CHECK_VALUE(static_cast<int64_t>(text.size()) <= kMaxHeaderBytes, "the header of ", path,
                     " would be ", text.size(), " bytes, at most ", kMaxHeaderBytes,
                     " are allowed; write several files");

@@ -56,9 +56,12 @@ class File {
 // Bytes are those that Python's `safetensors` would write. What is on another device, or not
 // contiguous, is copied one tensor at a time.
 //
-// Throws c10::ValueError for a name twice, the name "__metadata__", a tensor that is undefined, not
-// dense or of a type that the format does not have; std::runtime_error with the path and the reason
-// where the file cannot be written. The old file is unchanged then, and nothing is left behind.
+// A file that is replaced keeps its access rights, and where it may be given away its owner.
+//
+// Throws c10::ValueError for a name twice, the name "__metadata__", names and metadata that are no
+// UTF-8, a tensor that is undefined, not dense or of a type that the format does not have;
+// std::runtime_error with the path and the reason where the file cannot be written. The old file is
+// unchanged then, and nothing is left behind.
 void write(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::map<std::string, std::string>& metadata = {});
 

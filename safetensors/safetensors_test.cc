@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -231,6 +232,52 @@ TEST(Safetensors, ReplacesWhatALinkLeadsToAndNoDevice) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   EXPECT_THROW(write(path.parent_path(), {}), std::runtime_error);
   EXPECT_THROW(write(path.parent_path() / "no folder" / "file", {}), std::runtime_error);
+}
+
+TEST(Safetensors, ANameThatIsNoUtf8IsRefused) {
+  const fs::path path = folder() / "file";
+  for (const Named& tensors : {Named{{"w\xff", at::ones({1})}}, Named{{"\xc3", at::ones({1})}}}) {
+    EXPECT_THAT([&] { write(path, tensors); },
+                ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("no UTF-8")));
+  }
+  EXPECT_THAT(
+      [&] {
+        write(path, {}, {{"key", "\xfe"}});
+      },
+      ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("no UTF-8")));
+  EXPECT_TRUE(fs::is_empty(path.parent_path()));
+}
+
+TEST(Safetensors, AReplacedFileKeepsItsAccessRights) {
+  const fs::path path = folder() / "file";
+  write(path, {{"w", at::ones({1})}});
+  for (const auto rights : {fs::perms(0600), fs::perms(0640), fs::perms(0664)}) {
+    fs::permissions(path, rights);
+    write(path, {{"w", at::ones({2})}});
+    EXPECT_EQ(fs::status(path).permissions(), rights);
+  }
+}
+
+// What a killed process, or one of the same number on another machine, has left or is writing.
+TEST(Safetensors, DraftsOfOthersAreLeftAlone) {
+  const fs::path place = folder() / "file";
+  for (int k = 0; k < 2000; ++k) {
+    put(place.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(k), "theirs");
+  }
+  write(place, {{"w", at::ones({1})}});
+  EXPECT_EQ(File(place).header().tensors.size(), 1u);
+  int theirs = 0;
+  for (const auto& entry : fs::directory_iterator(place.parent_path())) {
+    if (entry.path() != place) theirs += contents(entry.path()) == "theirs" ? 1 : 0;
+  }
+  EXPECT_EQ(theirs, 2000);
+}
+
+TEST(Safetensors, APipeIsRefusedAndNotWaitedFor) {
+  const fs::path path = folder() / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT([&] { File{path}; },
+              ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("it is not a file")));
 }
 
 TEST(Safetensors, AnOpenFileStaysTheOldOne) {

@@ -36,8 +36,9 @@ ABSL_FLAG(std::string, checkpoint, "",
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
           "never. Default: except_last, unless the published run had another.");
 ABSL_FLAG(std::string, schedule, "",
-          "Schedule of the pipeline: 1f1b, gpipe or sequential. Default: 1f1b, unless the "
-          "introduction above says otherwise.");
+          gpipe::balance::schedule_help() +
+              " Default: 1f1b, unless the introduction above says "
+              "otherwise.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
 ABSL_FLAG(std::string, ways, "",
           "How figures are obtained: names, separated by commas, of measured (on the devices at "

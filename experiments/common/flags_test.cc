@@ -84,7 +84,7 @@ TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
   expect_refused("skip_epochs", "-1", "from 0 on");
   expect_refused("balance", "2,x", "such as 20,31");
   expect_refused("checkpoint", "sometimes", "except_last");
-  expect_refused("schedule", "2f2b", "gpipe, 1f1b or sequential");
+  expect_refused("schedule", "1f1bb", "did you mean 1f1b?");
   expect_refused("json", "/proc/table.json", "cannot be written");
 }
 

@@ -20,6 +20,7 @@
 #include "experiments/common/memory_limit.h"
 #include "experiments/common/speed_run.h"
 #include "experiments/common/trainer.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "meta/meta_scope.h"
 
 ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
@@ -146,13 +147,16 @@ Task task_of(const Settings& settings) {
 std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
   const Task task = task_of(settings);
   if (settings.balance.empty()) return make_naive_trainer(task, settings.devices.front());
-  return make_pipeline_trainer(task,
-                               GPipeOptions(settings.balance)
-                                   .devices(settings.devices)
-                                   .chunks(settings.chunks)
-                                   .checkpoint(settings.flags.checkpoint)
-                                   .graphs(settings.graphs),
-                               balance::parse_schedule(settings.flags.schedule));
+  return make_pipeline_trainer(
+      task,
+      GPipeOptions(settings.balance)
+          .devices(settings.devices)
+          .chunks(settings.chunks)
+          .checkpoint(settings.flags.checkpoint)
+          .placement(placement_by_name(settings.flags.schedule,
+                                       static_cast<int64_t>(settings.balance.size())))
+          .graphs(settings.graphs),
+      balance::parse_schedule(settings.flags.schedule));
 }
 
 void run(const Settings& settings, Outcome& outcome, const RunContext& context) {

@@ -38,7 +38,7 @@ ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data p
 ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
 ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
-ABSL_FLAG(std::string, schedule, "1f1b", "1f1b, gpipe or sequential.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica.");
 
 namespace gpipe::experiments {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "experiments/common/report.h"
+#include "gpipe/ablation.h"
 
 namespace gpipe::experiments {
 
@@ -17,6 +18,8 @@ struct AblationVariant {
   bool early_recomputes = false;  // it lacks "Dependency"
   bool copy_streams = true;
   bool direct_skips = true;  // "Portals"
+
+  Ablation ablation() const { return {direct_skips, copy_streams, early_recomputes}; }
 };
 
 const std::vector<AblationVariant>& ablations();

@@ -217,9 +217,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
                                 .devices(settings.devices)
                                 .chunks(settings.chunks)
                                 .checkpoint(flags.checkpoint)
-                                .direct_skips(settings.variant.direct_skips)
-                                .copy_streams(settings.variant.copy_streams)
-                                .early_recomputes(settings.variant.early_recomputes),
+                                .ablation(settings.variant.ablation()),
                             balance::parse_schedule(flags.schedule));
   const int64_t side = settings.network.image_size;
   const at::Tensor images = at::rand({settings.batch_size, 3, side, side}, trainer->input_device());
@@ -276,8 +274,7 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
             return std::make_unique<torch::optim::SGD>(std::move(parameters),
                                                        torch::optim::SGDOptions(kLearningRate));
           })
-          .direct_skips(settings.variant.direct_skips)
-          .early_recomputes(settings.variant.early_recomputes)
+          .ablation(settings.variant.ablation())
           .progress([&](int64_t done, int64_t total) {
             if (context.interrupted && context.interrupted()) throw command::Interrupted();
             if (!bar && context.progress != nullptr) {

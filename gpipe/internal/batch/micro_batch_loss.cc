@@ -56,11 +56,11 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   TORCH_CHECK_VALUE(options.weight() != nullptr || total > 0,
                     "an empty mini-batch (0 rows) was given, whose mean loss is not defined; "
-                    "leave the step out");
+                    "leave this mini-batch out");
   TORCH_CHECK_VALUE(total > 0 && std::isfinite(total),
                     "the weights of the micro-batches add up to ", total,
                     ", so that the mean over the mini-batch is not defined (all targets padding?); "
-                    "leave the step out");
+                    "leave this mini-batch out");
   for (double& weight : weights) weight /= total;
   return weights;
 }

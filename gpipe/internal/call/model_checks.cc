@@ -45,6 +45,14 @@ void check_options(const GPipeOptions& options) {
                     options.balance().size(),
                     " partitions; give one mode for each, or none to let checkpoint hold for all");
   for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
+  if (!options.placement()) return;
+  TORCH_CHECK_VALUE(options.placement()->stages() == static_cast<int64_t>(options.balance().size()),
+                    "the placement is of ", options.placement()->stages(),
+                    " stages, but the balance has ", options.balance().size(),
+                    " partitions; each partition is a stage");
+  TORCH_CHECK_VALUE(options.placement()->process_of_worker().empty(),
+                    "the placement names processes, and all workers are in this one; leave out "
+                    "Placement::processes");
 }
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {

@@ -22,6 +22,7 @@
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/placement.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/call.h"
 #include "skip/layout.h"
@@ -125,7 +126,7 @@ LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int
   }
   input_kind_ = argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<Pipeline>(std::move(parts), devices, layout_, cpu_threads,
-                                         /*workers=*/1);
+                                         Placement::of(std::vector<int64_t>(stages, 0)));
 }
 
 LayerRuns::~LayerRuns() = default;

@@ -24,6 +24,7 @@
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/internal/threads/openmp_team.h"
 #include "gpipe/runtime/exit_gate.h"
+#include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/routes.h"
 #include "interception/interception.h"
 
@@ -102,9 +103,10 @@ Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomp
 bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-                   const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers,
-                   const Ablation& ablation, bool graphs)
-    : ablation_(ablation),
+                   const skip::Layout& layout, int64_t cpu_threads_per_stage,
+                   const Placement& placement, const Ablation& ablation, bool graphs)
+    : placement_(placement),
+      ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation))) {
@@ -124,27 +126,27 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                       stage.current_layer_type());
     });
   }
-  const int64_t cpu_stages =
-      std::count_if(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
-  const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_stages);
-  workers_have_teams_ = cpu_stages > 0 && threads > 1;
+  const int64_t cpu_workers = workers_on_cpu(placement, devices_);
+  const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_workers);
+  workers_have_teams_ = cpu_workers > 0 && threads > 1;
   const DefaultThreadsScope of_the_caller;
-  if (workers == 0) workers = stages;
-  worker_threads_.resize(workers);
+  worker_threads_.resize(placement.workers());
   // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with a
   // number of intra-op threads of its own: to set it in each run would also set, for as long as the
   // run takes, with how many LibTorch lets new threads of the process begin.
   const bool inline_single = cpu_threads_per_stage == 0;
   pool_ = std::make_unique<WorkerPool>(
-      workers,
+      placement.workers(),
       [&](int64_t worker) {
         worker_threads_[worker] = at::RecordFunction::currentThreadId();
-        if (cpu_stages > 0) set_threads_of_this_thread(threads);
+        if (cpu_workers > 0) set_threads_of_this_thread(threads);
       },
       inline_single);
   // What the first run makes for as long as the process lives must be there before: what is made
   // later is destroyed earlier, while exit() still waits for workers.
-  if (cpu_stages < stages) (void)at::getAccelerator(/*checked=*/false);
+  const bool on_cpu_alone =
+      std::all_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
+  if (!on_cpu_alone) (void)at::getAccelerator(/*checked=*/false);
   if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
     watch_cuda_memory();
   }
@@ -185,11 +187,15 @@ ModelState Pipeline::model_state() const {
   return ModelState(partitions);
 }
 
+Schedule Pipeline::fill_drain(int64_t micro_batches) const {
+  return placed_fill_drain(Schedule::gpipe(stages(), micro_batches), placement_);
+}
+
 void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
   // With a single micro-batch, outputs may be the model's own memory.
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
-  run(pass, Schedule::gpipe(stages(), pass.micro_batches()), Half::kForward, nullptr, nullptr);
+  run(pass, fill_drain(pass.micro_batches()), Half::kForward, nullptr, nullptr);
   // A layer may have registered something in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
   StatisticsLog::commit(pass.statistics);
@@ -200,7 +206,7 @@ std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request)
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   check_unchanged(pass);
-  run(pass, Schedule::gpipe(stages(), pass.micro_batches()), Half::kBackward, &request, nullptr);
+  run(pass, fill_drain(pass.micro_batches()), Half::kBackward, &request, nullptr);
   return std::exchange(pass.input_gradients, std::vector<Packet>(pass.micro_batches()));
 }
 

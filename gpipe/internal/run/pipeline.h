@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/ablation.h"
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
@@ -34,6 +35,7 @@
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/threads/stage_work.h"
 #include "gpipe/options.h"
+#include "gpipe/placement.h"
 #include "gpipe/runtime/executor.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/runtime/run_lock.h"
@@ -84,21 +86,13 @@ struct BackwardRequest {
   std::optional<RequestedGradients> requested;  // none: the leaves' .grad gets what arrives
 };
 
-// As in GPipeOptions.
-struct Ablation {
-  bool direct_skips = true;
-  bool copy_streams = true;
-  bool early_recomputes = false;
-};
-
 // Thread-safety: thread-safe; runs of several threads follow one another.
 class Pipeline {
  public:
-  // `cpu_threads_per_stage` is as in GPipeOptions. `layout` has the skips of the whole model.
-  // `workers`: how many workers its schedules may have; 0: one for each stage, which run_forward()
-  // and run_backward() need. `graphs` is as in GPipeOptions.
+  // `placement`, `cpu_threads_per_stage` and `graphs` are as in GPipeOptions. `layout` has the
+  // skips of the whole model.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
-           const skip::Layout& layout, int64_t cpu_threads_per_stage, int64_t workers = 0,
+           const skip::Layout& layout, int64_t cpu_threads_per_stage, const Placement& placement,
            const Ablation& ablation = {}, bool graphs = false);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
@@ -144,6 +138,8 @@ class Pipeline {
   // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
            const Observer& observer, bool check_finite = false);
+  // GPipe's schedule on the placement: of a forward, and of the backward that follows some day.
+  Schedule fill_drain(int64_t micro_batches) const;
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
@@ -162,6 +158,7 @@ class Pipeline {
   void give_back(const Pass& pass, const BackwardRequest* request,
                  const std::vector<c10::Stream>& of_caller);
 
+  const Placement placement_;
   const Ablation ablation_;
   std::vector<Stage> stages_;
   std::vector<Action> actions_;           // [stage] the last that began; its worker's

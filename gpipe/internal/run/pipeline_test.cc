@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/internal/call/bridge.h"
+#include "gpipe/placement.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -52,7 +53,8 @@ class PipelineTest : public ::testing::Test {
     }
     pipeline_ = std::make_shared<Pipeline>(
         std::move(partitions), std::vector<c10::Device>(2, c10::Device(c10::kCPU)),
-        skip::Layout::inspect(module_, balance), /*cpu_threads_per_stage=*/1);
+        skip::Layout::inspect(module_, balance), /*cpu_threads_per_stage=*/1,
+        Placement::one_each(2));
   }
 
   std::unique_ptr<Pass> pass(const at::Tensor& x) const {

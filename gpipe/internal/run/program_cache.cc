@@ -35,7 +35,7 @@ void check(const Schedule& schedule, const Routes& routes) {
   // Half a schedule passes verify() too.
   TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
                     forwards ? "backwards" : "forwards",
-                    "; a step needs both, so give the whole schedule and not a half of it");
+                    "; give the whole schedule and not a half of it");
 }
 
 std::vector<bool> forwards_ascend(const Schedule& schedule) {

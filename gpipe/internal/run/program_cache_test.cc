@@ -67,7 +67,7 @@ TEST(ProgramCacheTest, SaysWhatIsWrongWithASchedule) {
   };
   EXPECT_EQ(message(Schedule::gpipe(3, 3)), "the schedule is for 3 stages, but the pipeline has 2");
   EXPECT_EQ(message(Schedule::gpipe(2, 3).only({ActionKind::kForward})),
-            "the schedule has no backwards; a step needs both, so give the whole schedule and not "
+            "the schedule has no backwards; give the whole schedule and not "
             "a half of it");
   EXPECT_EQ(message(Schedule::gpipe(2, 3)), "no error") << "a wrong one leaves nothing behind";
 }

@@ -6,9 +6,20 @@
 
 namespace gpipe::internal {
 
-int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages) {
+int64_t workers_on_cpu(const Placement& placement, const std::vector<c10::Device>& devices) {
+  int64_t count = 0;
+  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+    const std::vector<int64_t>& stages = placement.stages_of(worker);
+    count += std::any_of(stages.begin(), stages.end(), [&](int64_t stage) {
+      return devices.at(static_cast<size_t>(stage)).is_cpu();
+    });
+  }
+  return count;
+}
+
+int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_workers) {
   if (wanted > 0) return wanted;
-  return std::max<int64_t>(1, at::get_num_threads() / std::max<int64_t>(1, cpu_stages));
+  return std::max<int64_t>(1, at::get_num_threads() / std::max<int64_t>(1, cpu_workers));
 }
 
 void set_threads_of_this_thread(int64_t threads) {

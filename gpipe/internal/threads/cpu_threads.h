@@ -1,14 +1,22 @@
-// CPU threads: how the cores are shared among the stages that run on the CPU.
+// CPU threads: how the cores are shared among the workers that have stages on the CPU.
 #ifndef GPIPE_INTERNAL_THREADS_CPU_THREADS_H_
 #define GPIPE_INTERNAL_THREADS_CPU_THREADS_H_
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
+#include <vector>
+
+#include "gpipe/placement.h"
 
 namespace gpipe::internal {
 
-// The number of intra-op threads for each of `cpu_stages` stages: `wanted` if positive, otherwise
+// How many workers have a stage on the CPU.
+int64_t workers_on_cpu(const Placement& placement, const std::vector<c10::Device>& devices);
+
+// The number of intra-op threads for each of `cpu_workers` workers: `wanted` if positive, otherwise
 // an equal share of this thread's number, at least one.
-int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_stages);
+int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_workers);
 
 // Sets the number of intra-op threads of the calling thread only. However, at::set_num_threads also
 // changes the initial number of threads started later: see DefaultThreadsScope.

@@ -2,10 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <thread>
+
+#include "gpipe/placement.h"
 
 namespace gpipe::internal {
 namespace {
@@ -32,6 +35,15 @@ TEST(CpuThreadsTest, WhatIsWantedIsTakenAsItIs) {
   EXPECT_EQ(share_of_cpu_threads(3, 1), 3);
   EXPECT_EQ(share_of_cpu_threads(1, 100), 1);
   EXPECT_EQ(share_of_cpu_threads(1000, 100), 1000);
+}
+
+TEST(CpuThreadsTest, WorkersWithAStageOnTheCpuShareThem) {
+  const c10::Device cpu(c10::kCPU), other(c10::kMeta);
+  const Placement v_shape = Placement::v_shape(2);
+  EXPECT_EQ(workers_on_cpu(v_shape, {cpu, cpu, cpu, cpu}), 2);
+  EXPECT_EQ(workers_on_cpu(v_shape, {other, cpu, cpu, other}), 1);
+  EXPECT_EQ(workers_on_cpu(v_shape, {cpu, other, other, other}), 1);
+  EXPECT_EQ(workers_on_cpu(v_shape, {other, other, other, other}), 0);
 }
 
 TEST(CpuThreadsTest, OtherwiseStagesShareThisThreadsNumberEqually) {

@@ -627,9 +627,9 @@ TEST_F(GraphChanges, Ablations) {
                   const SampleModel& sample = testing::sample_models()[2];
                   GraphTraining t{sample.make(), options_for({2, 2, 1}, 4, Checkpoint::kAlways),
                                   sample.inputs(8), sample.targets(8), sample.loss};
-                  if (which == 0) t.options.early_recomputes(true);
-                  if (which == 1) t.options.direct_skips(false);
-                  if (which == 2) t.options.copy_streams(false);
+                  if (which == 0) t.options.ablation({true, true, true});
+                  if (which == 1) t.options.ablation({false, true, false});
+                  if (which == 2) t.options.ablation({true, false, false});
                   t.step.schedule(ScheduleGenerator(&Schedule::gpipe));
                   t.steps = 6;
                   return t;

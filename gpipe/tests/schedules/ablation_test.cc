@@ -1,5 +1,5 @@
-// The options that take away what makes a pipeline good (direct_skips, copy_streams,
-// early_recomputes): the results stay the same, and the options do what they say.
+// What GPipeOptions::ablation takes away: the results stay the same, and the options do what they
+// say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -31,12 +31,6 @@ using testing::EqualsBitwise;
 using testing::SampleModel;
 
 class AblationTest : public testing::DeviceTest {};
-
-struct Ablation {
-  bool direct_skips;
-  bool copy_streams;
-  bool early_recomputes;
-};
 
 // Loss, outputs, and gradients of parameters.
 Tensors results(const SampleModel& sample, const GPipeOptions& options,
@@ -82,12 +76,8 @@ TEST_F(AblationTest, ResultsStayBitwiseTheSame) {
                 Ablation{true, true, true}, Ablation{false, false, true}}) {
             SCOPED_TRACE(sample.name + " " + ::testing::PrintToString(balance) + " " +
                          to_text(mode));
-            const Tensors actual = results(sample,
-                                           GPipeOptions(options)
-                                               .direct_skips(ablation.direct_skips)
-                                               .copy_streams(ablation.copy_streams)
-                                               .early_recomputes(ablation.early_recomputes),
-                                           schedule);
+            const Tensors actual =
+                results(sample, GPipeOptions(options).ablation(ablation), schedule);
             ASSERT_EQ(actual.size(), expected.size());
             for (size_t k = 0; k < actual.size(); ++k) {
               ASSERT_EQ(actual[k].defined(), expected[k].defined());
@@ -105,8 +95,9 @@ TEST_F(AblationTest, SkipsGoThroughEveryStage) {
   const auto routes = [](bool direct) {
     nn::Sequential model(stash_layer({"a"}), stash_layer({"b"}), nn::Linear(4, 4),
                          pop_layer({"a", "b"}));
-    return GPipe(model,
-                 GPipeOptions({1, 1, 1, 1}).devices(testing::devices(4)).direct_skips(direct))
+    return GPipe(model, GPipeOptions({1, 1, 1, 1})
+                            .devices(testing::devices(4))
+                            .ablation({direct, true, false}))
         ->routes()
         .to_text();
   };
@@ -134,7 +125,7 @@ TEST_F(AblationTest, TheLastPartitionRecomputesBeforeItsFirstBackward) {
                           .devices(testing::devices(2))
                           .chunks(3)
                           .checkpoint(Checkpoint::kAlways)
-                          .early_recomputes(early));
+                          .ablation({true, true, early}));
     std::vector<bool> recomputed;
     pipe->step(
         {torch::rand({6, 4}, testing::device())}, {},
@@ -175,7 +166,7 @@ TEST_F(AblationTest, AnErrorNamesTheMicroBatchThatIsRecomputed) {
                         .devices(testing::devices(2))
                         .chunks(3)
                         .checkpoint(Checkpoint::kAlways)
-                        .early_recomputes(true));
+                        .ablation({true, true, true}));
   const auto step = [&] {
     pipe->step(
         {torch::rand({6, 4}, testing::device())}, {},
@@ -200,7 +191,7 @@ TEST_F(AblationTest, AGraphThatIsKeptIsRecomputedAgain) {
                         .devices(testing::devices(2))
                         .chunks(3)
                         .checkpoint(Checkpoint::kAlways)
-                        .early_recomputes(true));
+                        .ablation({true, true, true}));
   const at::Tensor loss = pipe->forward(torch::rand({6, 4}, testing::device())).sum();
   loss.backward({}, /*retain_graph=*/true);
   const at::Tensor once = testing::on_host(pipe->parameters()[0].grad()).clone();

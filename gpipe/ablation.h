@@ -1,0 +1,26 @@
+// Ablation: what a pipeline can be made to leave out, for experiments.
+#ifndef GPIPE_ABLATION_H_
+#define GPIPE_ABLATION_H_
+
+namespace gpipe {
+
+// Takes away what makes a pipeline good, as in torchgpipe's ablation (experiments/unet_timeline).
+// Results stay bitwise the same, but for the last bits of one case that docs/exactness.md names: a
+// tensor that leaves a stage by several routes.
+struct Ablation {
+  // Whether a skip goes straight from its stage to the one that pops it. Without, it goes through
+  // every stage between, which holds it and sends it on.
+  bool direct_skips = true;
+
+  // Whether copies between devices have streams of their own. Without, they are on the streams on
+  // which the stages compute, and these wait for each other. On the CPU it makes no difference.
+  bool copy_streams = true;
+
+  // Whether the last partition recomputes all checkpointed micro-batches before its first backward,
+  // instead of each before its own.
+  bool early_recomputes = false;
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_ABLATION_H_
