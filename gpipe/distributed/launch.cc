@@ -313,7 +313,7 @@ class Run {
         say(describe_signal(signal) +
             " is passed on to all processes (once more: they are killed)");
         signal_all(signal);
-      } else {
+      } else if (signal != SIGHUP) {  // shell and system both tell that a terminal has gone
         say(describe_signal(signal) + " again: all processes are killed");
         kill_all();
       }
@@ -354,7 +354,7 @@ class Run {
     }
     if (first_failure_ == nullptr) {
       first_failure_ = &rank;
-      if (has_ranks()) {
+      if (has_ranks() && !killed_) {
         text += "; the others have " + seconds(options_.grace) + " to end by themselves";
         if (!kill_at_) terminate_at_ = Clock::now() + options_.grace;
       }

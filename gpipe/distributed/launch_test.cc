@@ -189,21 +189,27 @@ TEST(Launch, TheOthersOfAFailedRankMayEndByThemselves) {
 }
 
 TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
-  Launched launched(script({"--processes=3", "--grace=0.2"},
-                           "[ $RANK = 1 ] && exit 3; trap 'echo term; exit 0' TERM; "
-                           "sleep 1000 & wait"));
+  const std::string file = ::testing::TempDir() + "/ready_";
+  Launched launched(script({"--processes=3", "--grace=0.1"},
+                           "if [ $RANK = 1 ]; then "
+                           "until [ -e ${F}0 ] && [ -e ${F}2 ]; do sleep 0.01; done; exit 3; fi; "
+                           "trap 'echo term; exit 0' TERM; >$F$RANK; sleep 1000 & wait"),
+                    {{"F", file}});
   EXPECT_EQ(launched.wait(), 3);
   EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] term", "[2] term"));
   EXPECT_THAT(launched.error(),
-              AllOf(ContainsRegex("rank 1 .* ended with exit code 3; the others have 0.2 s"),
+              AllOf(ContainsRegex("rank 1 .* ended with exit code 3; the others have 0.1 s"),
                     HasSubstr("ranks 0, 2 did not end by themselves: SIGTERM"),
                     HasSubstr("the first that failed was rank 1")));
 }
 
 TEST(Launch, ARankThatIgnoresSigtermIsKilled) {
+  const std::string file = ::testing::TempDir() + "/ignores";
   Launched launched(script({"--processes=2", "--grace=0", "--kill_after=0.2"},
-                           "trap '' TERM; [ $RANK = 0 ] || { echo ready; while :; do sleep 0.01; "
-                           "done; }; sleep 0.3; exit 5"));
+                           "if [ $RANK = 0 ]; then "
+                           "until [ -e $F ]; do sleep 0.01; done; exit 5; fi; "
+                           "trap '' TERM; >$F; while :; do sleep 0.01; done"),
+                    {{"F", file}});
   EXPECT_EQ(launched.wait(), 5);
   EXPECT_THAT(launched.error(),
               AllOf(HasSubstr("rank 1 did not end within 0.2 s of SIGTERM: SIGKILL"),
@@ -251,6 +257,32 @@ TEST(Launch, ASecondSignalKills) {
   launched.send(SIGINT);
   EXPECT_EQ(launched.wait(), 137);
   EXPECT_THAT(launched.error(), HasSubstr("all processes are killed"));
+}
+
+TEST(Launch, ATerminalThatGoesAwayIsToldTwice) {
+  // By the shell and by the system; the second is no wish to kill.
+  Launched launched(script({"--processes=1"},
+                           "trap 'echo once; sleep 0.3; echo saved; exit 0' HUP; echo ready; "
+                           "while :; do sleep 0.01; done"));
+  ASSERT_TRUE(launched.has_lines(1));
+  launched.send(SIGHUP);
+  ASSERT_TRUE(launched.has_lines(2));
+  launched.send(SIGHUP);
+  EXPECT_EQ(launched.wait(), 0);
+  EXPECT_THAT(launched.output(), HasSubstr("[0] saved"));
+}
+
+TEST(Launch, Usr1IsPassedOnAsOftenAsItComes) {
+  Launched launched(script({"--processes=2"},
+                           "trap 'echo got' USR1; trap 'exit 6' TERM; echo ready; "
+                           "while :; do sleep 0.01; done"));
+  ASSERT_TRUE(launched.has_lines(2));
+  launched.send(SIGUSR1);
+  ASSERT_TRUE(launched.has_lines(4));
+  launched.send(SIGUSR1);
+  ASSERT_TRUE(launched.has_lines(6));
+  launched.send(SIGTERM);
+  EXPECT_EQ(launched.wait(), 6);
 }
 
 TEST(Launch, CtrlZStopsAll) {
