@@ -1,22 +1,15 @@
-// Command line: Abseil's flags, with this project's treatment of mistakes.
+// Command line: flags (flags.h), and what programs say of themselves.
 #ifndef GPIPE_COMMAND_COMMAND_LINE_H_
 #define GPIPE_COMMAND_COMMAND_LINE_H_
 
 #include <ostream>
 #include <string>
 
+#include "command/flags.h"
+
 namespace gpipe::command {
 
-// What the command line asks for.
-enum class Request {
-  kRun,
-  kNothing,  // --help or --version: `out` has the answer
-};
-
-// Sets the program's flags (ABSL_FLAG) from "--name=value", "--name value", "--name" and "--noname"
-// (booleans). `usage` begins the answer to --help. Unlike absl::ParseCommandLine it does not end
-// the process and has no --flagfile. Throws std::invalid_argument for anything that is not a flag
-// or a value of one, with the flag that was probably meant; flags before the mistake are then set.
+// read_flags() with --version's answer: this project and the LibTorch that it is built with.
 Request read_command_line(int argc, const char* const* argv, const std::string& usage,
                           std::ostream& out);
 

@@ -1,4 +1,4 @@
-// quoted: how an error message shows a text that was given. Internal to gpipe/schedule.
+// quoted: how an error message shows a text that was given.
 #ifndef GPIPE_SCHEDULE_QUOTED_H_
 #define GPIPE_SCHEDULE_QUOTED_H_
 

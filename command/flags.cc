@@ -1,0 +1,132 @@
+#include "command/flags.h"
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "command/suggestion.h"
+#include "command/wrap.h"
+
+namespace gpipe::command {
+namespace {
+
+constexpr std::size_t kColumns = 80;
+constexpr std::size_t kIndent = 6;  // of the text that explains a flag
+
+// Our own flags; Abseil has some, too.
+std::map<std::string, absl::CommandLineFlag*> own_flags() {
+  std::map<std::string, absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!absl::StrContains(flag->Filename(), "absl/")) flags[std::string(name)] = flag;
+  }
+  return flags;
+}
+
+void print_help(std::ostream& out, const std::string& usage) {
+  out << usage << "\n\nFlags:\n";
+  for (const auto& [name, flag] : own_flags()) {
+    const std::string value = flag->DefaultValue();
+    out << "  --" << name;
+    // If the default value stands for something else, the text says so.
+    const bool told = absl::StrContains(flag->Help(), "Default:");
+    if (!value.empty() && !told) out << "  (" << value << ")";
+    out << "\n";
+    out << wrap(std::string(flag->Help()), kColumns, kIndent, kIndent);
+  }
+  out << "  --help, --version\n";
+}
+
+std::string suggestion(const std::string& name) {
+  std::vector<std::string> names = {"help", "version"};
+  for (const auto& [known, flag] : own_flags()) names.push_back(known);
+  const std::string meant = closest(name, names);
+  return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
+}
+
+// Removes the dashes of "--name=value" or "-name=value"; false if there are none, or nothing else.
+bool strip_dashes(std::string& argument) {
+  const std::size_t name = argument.find_first_not_of('-');
+  if (name == std::string::npos || name < 1 || name > 2) return false;
+  argument.erase(0, name);
+  return true;
+}
+
+[[noreturn]] void refuse_word(std::string word) {
+  const std::string given = "'" + word + "' is no flag";
+  for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
+    if (word.rfind(dash, 0) != 0) continue;
+    word.erase(0, dash.size());  // text editors make such dashes
+    throw std::invalid_argument(given + ": its dash is not the one of the keyboard" +
+                                suggestion(word.substr(0, word.find('='))));
+  }
+  throw std::invalid_argument(given + suggestion(word.substr(0, word.find('='))));
+}
+
+bool is_whole_number(const absl::CommandLineFlag& flag) {
+  return flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>();
+}
+
+bool is_unsigned(const absl::CommandLineFlag& flag) {
+  return flag.IsOfType<uint64_t>() || flag.IsOfType<std::optional<uint64_t>>();
+}
+
+void set(absl::CommandLineFlag& flag, const std::string& value) {
+  const std::string given = "--" + std::string(flag.Name()) + "=" + value;
+  // Mostly an empty shell variable. To get the default, leave the flag out.
+  if (value.empty()) throw std::invalid_argument(given + " has no value");
+  std::string error;
+  if (flag.ParseFrom(value, &error)) return;
+  throw std::invalid_argument(given + ": give " +
+                              (is_whole_number(flag)   ? "a whole number"
+                               : is_unsigned(flag)     ? "a whole number from 0 on"
+                               : flag.IsOfType<bool>() ? "true or false"
+                                                       : "another value: " + error));
+}
+
+}  // namespace
+
+Request read_flags(int argc, const char* const* argv, const std::string& usage,
+                   const std::string& version, std::ostream& out) {
+  const std::map<std::string, absl::CommandLineFlag*> flags = own_flags();
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    std::string name = argument;
+    if (!strip_dashes(name)) refuse_word(argument);
+    if (name == "help" || name == "h" || name.rfind("help=", 0) == 0) {
+      print_help(out, usage);
+      return Request::kNothing;
+    }
+    if (name == "version" || name == "v") {
+      out << version << "\n";
+      return Request::kNothing;
+    }
+    const std::size_t equals = name.find('=');
+    const bool has_value = equals != std::string::npos;
+    const std::string value = has_value ? name.substr(equals + 1) : "";
+    name = name.substr(0, equals);
+    const auto flag = flags.find(name);
+    if (flag == flags.end()) {
+      const auto negated = name.rfind("no", 0) == 0 ? flags.find(name.substr(2)) : flags.end();
+      if (has_value || negated == flags.end() || !negated->second->IsOfType<bool>()) {
+        throw std::invalid_argument("there is no flag --" + name + suggestion(name));
+      }
+      set(*negated->second, "false");
+    } else if (has_value) {
+      set(*flag->second, value);
+    } else if (flag->second->IsOfType<bool>()) {
+      set(*flag->second, "true");
+    } else if (i + 1 < argc) {
+      set(*flag->second, argv[++i]);
+    } else {
+      throw std::invalid_argument("--" + name + " needs a value: --" + name + "=...");
+    }
+  }
+  return Request::kRun;
+}
+
+}  // namespace gpipe::command

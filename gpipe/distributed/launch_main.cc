@@ -1,0 +1,114 @@
+// Starts the processes of one run on this machine:
+// `bazel run //gpipe/distributed:launch -- --processes=4 -- PROGRAM ARGUMENTS`.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/flags.h"
+#include "gpipe/distributed/child_process.h"
+#include "gpipe/distributed/launch.h"
+
+ABSL_FLAG(std::optional<int64_t>, processes, std::nullopt,
+          "Number of processes, 1 to 1024. Default: none, it must be given.");
+ABSL_FLAG(std::string, log_dir, "",
+          "Also write what each process writes to files in this folder: rank_0.out, rank_0.err and "
+          "so on.");
+ABSL_FLAG(double, grace, 30,
+          "Seconds that the others have to end by themselves after one has failed; then they get "
+          "SIGTERM.");
+ABSL_FLAG(double, kill_after, 5,
+          "Seconds that a process has to end after SIGTERM; then it is killed.");
+ABSL_FLAG(bool, stdin, false, "Whether rank 0 reads the standard input. The others read nothing.");
+ABSL_FLAG(bool, bind_cores, false,
+          "Whether each process is bound to its share of the cores that may be used here.");
+
+namespace {
+
+using gpipe::distributed::LaunchOptions;
+
+constexpr int64_t kMostProcesses = 1024;
+constexpr int kUsageExitCode = 2;
+
+const char* const kUsage =
+    "Starts several processes of one program on this machine, as ranks 0, 1, ...: shows what they "
+    "write, line by line, and how each of them ends.\n"
+    "  launch --processes=4 -- PROGRAM ARGUMENTS\n"
+    "They find RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in "
+    "their "
+    "environment, as under torchrun. Exit code: 0 if each ended with 0, else that of the first "
+    "that "
+    "failed (128 and the number of the signal that ended it).";
+
+std::chrono::milliseconds duration(const std::string& flag, double seconds) {
+  constexpr double kDay = 86400;
+  if (seconds >= 0 && seconds <= kDay) {
+    return std::chrono::milliseconds(std::llround(seconds * 1000));
+  }
+  throw std::invalid_argument("--" + flag + ": give seconds from 0 to 86400");
+}
+
+LaunchOptions read_options(char** command, char** end) {
+  LaunchOptions options;
+  const std::optional<int64_t> processes = absl::GetFlag(FLAGS_processes);
+  if (!processes) throw std::invalid_argument("--processes=N is missing: how many to start");
+  options.processes = gpipe::command::in_range("processes", *processes, 1, kMostProcesses);
+  options.grace = duration("grace", absl::GetFlag(FLAGS_grace));
+  options.kill_after = duration("kill_after", absl::GetFlag(FLAGS_kill_after));
+  options.input = absl::GetFlag(FLAGS_stdin);
+  options.bind_cores = absl::GetFlag(FLAGS_bind_cores);
+  if (command == end) {
+    throw std::invalid_argument(
+        "the program is missing: launch --processes=4 -- PROGRAM ARGUMENTS");
+  }
+  options.command.assign(command, end);
+  // `bazel run` starts this program in another directory than the user's.
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory != nullptr) options.directory = directory;
+  options.log_directory = gpipe::command::user_path(absl::GetFlag(FLAGS_log_dir));
+  if (!options.log_directory.empty()) {
+    gpipe::command::check_writable_folder("--log_dir", options.log_directory);
+  }
+  return options;
+}
+
+}  // namespace
+
+// Not command/run.h: the launcher needs no LibTorch, whose libraries take half a second to load,
+// and its processes are to have the user's environment, without OMP_WAIT_POLICY.
+int main(int argc, char** argv) {
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv + 1, end, std::string("--"));
+  try {
+    try {
+      const auto request = gpipe::command::read_flags(static_cast<int>(dashes - argv), argv, kUsage,
+                                                      "GPipe for C++, no release yet", std::cout);
+      if (request == gpipe::command::Request::kNothing) return std::cout.flush() ? 0 : 1;
+    } catch (const std::invalid_argument& error) {
+      if (dashes != end) throw;
+      throw std::invalid_argument(std::string(error.what()) +
+                                  "; the program and its arguments come after a --");
+    }
+    const LaunchOptions options = read_options(dashes == end ? end : dashes + 1, end);
+    return gpipe::distributed::launch(options);
+  } catch (const std::invalid_argument& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return kUsageExitCode;
+  } catch (const gpipe::distributed::StartError& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}
