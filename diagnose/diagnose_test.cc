@@ -133,8 +133,9 @@ TEST(Diagnose, FindsSmallMicroBatches) {
 
 TEST(Diagnose, KnowsWhetherSkipsAreDirect) {
   for (const bool direct : {true, false}) {
-    const GPipe pipe(testing::convolutions_with_a_skip(),
-                     GPipeOptions({1, 1, 1}).devices(cpus(3)).chunks(2).ablation({direct, true, false}));
+    const GPipe pipe(
+        testing::convolutions_with_a_skip(),
+        GPipeOptions({1, 1, 1}).devices(cpus(3)).chunks(2).ablation({direct, true, false}));
     const Diagnosis d =
         diagnose(pipe, {at::rand({4, 2, 16, 16})}, {}, sum, DiagnoseOptions().seconds(1e-3));
     EXPECT_EQ(d.setup.direct_skips, direct);

@@ -51,10 +51,10 @@ class PipelineTest : public ::testing::Test {
       partitions[index == 0 ? 0 : 1].push_back(
           {*any, std::to_string(index), index, skip::CallPlan(*any->ptr())});
     }
-    pipeline_ = std::make_shared<Pipeline>(
-        std::move(partitions), std::vector<c10::Device>(2, c10::Device(c10::kCPU)),
-        skip::Layout::inspect(module_, balance), /*cpu_threads_per_stage=*/1,
-        Placement::one_each(2));
+    pipeline_ = std::make_shared<Pipeline>(std::move(partitions),
+                                           std::vector<c10::Device>(2, c10::Device(c10::kCPU)),
+                                           skip::Layout::inspect(module_, balance),
+                                           /*cpu_threads_per_stage=*/1, Placement::one_each(2));
   }
 
   std::unique_ptr<Pass> pass(const at::Tensor& x) const {
