@@ -117,7 +117,7 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
   }
   std::stable_sort(rows.begin(), rows.end(), [](const ComparisonRow& a, const ComparisonRow& b) {
     if (a.fits != b.fits) return a.fits;
-    return a.makespan < b.makespan - 1e-9;
+    return a.makespan < b.makespan * (1.0 - 1e-9);
   });
   return rows;
 }
