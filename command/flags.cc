@@ -9,8 +9,8 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
-#include "command/suggestion.h"
 #include "command/wrap.h"
+#include "text/closest.h"
 
 namespace gpipe::command {
 namespace {
@@ -44,7 +44,7 @@ void print_help(std::ostream& out, const std::string& usage) {
 std::string suggestion(const std::string& name) {
   std::vector<std::string> names = {"help", "version"};
   for (const auto& [known, flag] : own_flags()) names.push_back(known);
-  const std::string meant = closest(name, names);
+  const std::string meant = text::closest(name, names);
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <ostream>
 #include <stdexcept>
 
 namespace gpipe {
@@ -149,6 +150,10 @@ std::string Placement::to_text() const {
   std::string text = "worker_of_stage" + join(worker_of_stage_) + "\n";
   if (!process_of_worker_.empty()) text += "process_of_worker" + join(process_of_worker_) + "\n";
   return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const Placement& placement) {
+  return out << placement.to_text();
 }
 
 Placement Placement::from_text(std::string_view text) {

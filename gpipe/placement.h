@@ -5,6 +5,7 @@
 #define GPIPE_PLACEMENT_H_
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,6 +64,8 @@ class Placement {
     return a.worker_of_stage_ == b.worker_of_stage_ && a.process_of_worker_ == b.process_of_worker_;
   }
   friend bool operator!=(const Placement& a, const Placement& b) { return !(a == b); }
+  // As to_text().
+  friend std::ostream& operator<<(std::ostream& out, const Placement& placement);
 
  private:
   Placement() = default;

@@ -43,6 +43,7 @@ TEST(Placement, TextRoundTrip) {
   }
   EXPECT_EQ(Placement::v_shape(2).processes({0, 0}).to_text(),
             "worker_of_stage 0 1 1 0\nprocess_of_worker 0 0\n");
+  EXPECT_EQ(::testing::PrintToString(Placement::v_shape(2)), "worker_of_stage 0 1 1 0\n");
   EXPECT_EQ(Placement::from_text("# by hand\r\n\n  worker_of_stage 0\t1  # two\n"),
             Placement::one_each(2));
 }

@@ -14,13 +14,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "command/suggestion.h"
 #include "models/amoebanetd.h"
 #include "models/old_amoebanetd.h"
 #include "models/old_resnet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
 #include "models/unet.h"
+#include "text/closest.h"
 
 namespace gpipe::models {
 namespace {
@@ -32,13 +32,9 @@ constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
   // Also as other libraries write them.
-  std::string closest = command::closest(
-      absl::AsciiStrToLower(family),
-      {"unet", "u-net", "amoebanetd", "amoebanet-d", "resnet", "resnet50", "resnet101", "resnet152",
-       "old_resnet", "old_amoebanetd", "gpt2", "gpt-2", "llama"});
-  if (closest == "gpt-2") closest = "gpt2";
-  if (closest == "u-net") closest = "unet";
-  if (closest == "amoebanet-d") closest = "amoebanetd";
+  std::string closest =
+      text::closest(family, {"unet", "amoebanetd", "resnet", "resnet50", "resnet101", "resnet152",
+                             "old_resnet", "old_amoebanetd", "gpt2", "llama"});
   if (closest.size() > 6 && closest.rfind("resnet", 0) == 0) closest.insert(6, ":");
   return closest.empty() ? "." : "; did you mean " + closest + "?";
 }

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "command/suggestion.h"
+#include "command/select_names.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/trace.h"
 

@@ -1,6 +1,7 @@
 #include "gpipe/schedule/action.h"
 
 #include <charconv>
+#include <ostream>
 #include <stdexcept>
 
 #include "gpipe/schedule/quoted.h"
@@ -72,6 +73,16 @@ char letter(ActionKind kind) {
   throw std::invalid_argument("ActionKind " + std::to_string(static_cast<int>(kind)) +
                               " is none of the four kinds of action: use kForward, kBackward, "
                               "kInputGradient or kWeightGradient");
+}
+
+std::ostream& operator<<(std::ostream& out, ActionKind kind) {
+  const auto number = static_cast<int>(kind);
+  if (number < kActionKinds) return out << letter(kind);
+  return out << "ActionKind(" << number << ")";
+}
+
+std::ostream& operator<<(std::ostream& out, const Action& action) {
+  return out << action.kind << action.stage << "." << action.micro_batch;
 }
 
 std::string Action::to_text() const {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,8 +27,10 @@ enum class ActionKind : uint8_t {
 inline constexpr int kActionKinds = 4;
 
 // The letter that stands for `kind` in texts and drawings. It throws std::invalid_argument for a
-// number that is not one of the kinds, and so does everything that writes an action.
+// number that is not one of the kinds, and so does everything that writes an action, but for <<.
 char letter(ActionKind kind);
+// The letter, or "ActionKind(9)": << is for people who look for what is wrong, and never throws.
+std::ostream& operator<<(std::ostream& out, ActionKind kind);
 
 // A plain value; every function is thread-safe.
 struct Action {
@@ -51,6 +54,8 @@ struct Action {
   friend bool operator<(const Action& a, const Action& b) {
     return std::tie(a.kind, a.stage, a.micro_batch) < std::tie(b.kind, b.stage, b.micro_batch);
   }
+  // As to_text().
+  friend std::ostream& operator<<(std::ostream& out, const Action& action);
 };
 
 }  // namespace gpipe

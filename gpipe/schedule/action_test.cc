@@ -74,6 +74,14 @@ TEST(Action, UnknownKindThrows) {
   EXPECT_THROW(letter(static_cast<ActionKind>(9)), std::invalid_argument);
 }
 
+// GoogleTest prints values as << does.
+TEST(Action, IsPrinted) {
+  EXPECT_EQ(::testing::PrintToString(Action{ActionKind::kInputGradient, 2, 13}), "I2.13");
+  EXPECT_EQ(::testing::PrintToString(ActionKind::kWeightGradient), "W");
+  const auto none = static_cast<ActionKind>(9);
+  EXPECT_EQ(::testing::PrintToString(Action{none, 0, 1}), "ActionKind(9)0.1") << "does not throw";
+}
+
 TEST(Action, TextThatIsKeptForLaterIsRefusedByName) {
   const auto complaint = [](const std::string& text) -> std::string {
     try {

@@ -22,6 +22,8 @@ constexpr double kJoin = 0.15;
 constexpr double kMeanEnd = 0.5;
 
 constexpr double kSame = 1e-9;
+// How much work is between two questions whether to stop: a few milliseconds.
+constexpr int64_t kAskEvery = 200'000;
 
 // Moves the occurrences of a token, from `index` on, by up to `far` places, past anything but
 // itself. Returns whether anything moved.
@@ -135,10 +137,14 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   const auto path_work = static_cast<int64_t>(all / 10);
   int64_t work = 0;  // beside the timing's
   const int64_t start = timing->actions();
-  for (int64_t round = 0;; ++round) {
+  int64_t ask = 0;
+  while (true) {
     const int64_t done = timing->actions() - start + work;
     if (done >= annealing.budget || best <= annealing.bound + kSame * unit) break;
-    if (round % 64 == 0 && annealing.stop && annealing.stop()) break;
+    if (done >= ask) {
+      if (annealing.stop && annealing.stop()) break;
+      ask = done + kAskEvery;
+    }
     const double part = static_cast<double>(done) / static_cast<double>(annealing.budget);
     const double heat = unit * annealing.hot * std::pow(annealing.cold / annealing.hot, part);
     size_t worker = 0;

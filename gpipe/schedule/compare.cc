@@ -1,26 +1,27 @@
 // Compares the known schedules for one pipeline: `bazel run //gpipe/schedule:compare --
 // --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 --transfer=0.1 --memory=16`.
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "gpipe/schedule/comparison.h"
 #include "gpipe/schedule/drawing.h"
+#include "gpipe/schedule/flags.h"
 
 ABSL_FLAG(int64_t, workers, 4, "Number of workers.");
 ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
 ABSL_FLAG(double, forward, 1, "Time of a forward of all layers of a worker, for one micro-batch.");
 ABSL_FLAG(double, input, 1, "Time of an input gradient.");
 ABSL_FLAG(double, weight, 1, "Time of a weight gradient.");
-ABSL_FLAG(double, backward, -1,
+ABSL_FLAG(std::optional<double>, backward, std::nullopt,
           "Time of a whole backward. Default: both gradients together; splitting usually costs "
           "time, so a measured one is less.");
 ABSL_FLAG(double, transfer, 0, "Time of a transfer between two workers.");
@@ -55,21 +56,36 @@ void write(const std::string& flag, std::string path, const std::string& text) {
   if (!file) throw std::runtime_error(flag + ": cannot write " + path);
 }
 
-void run() {
+gpipe::internal::ComparisonOptions read_flags() {
+  using gpipe::internal::at_least;
   gpipe::internal::ComparisonOptions options;
-  options.workers = absl::GetFlag(FLAGS_workers);
-  options.micro_batches = absl::GetFlag(FLAGS_micro_batches);
-  options.worker_cost = {absl::GetFlag(FLAGS_forward), absl::GetFlag(FLAGS_backward),
-                         absl::GetFlag(FLAGS_input), absl::GetFlag(FLAGS_weight)};
-  if (options.worker_cost.backward < 0) {
-    options.worker_cost.backward =
-        options.worker_cost.input_gradient + options.worker_cost.weight_gradient;
+  options.workers = at_least(int64_t{1}, FLAGS_workers);
+  options.micro_batches = at_least(int64_t{1}, FLAGS_micro_batches);
+  const int64_t most =
+      *std::max_element(options.stages_per_worker.begin(), options.stages_per_worker.end());
+  if (options.workers > gpipe::Schedule::kMostCells / most / options.micro_batches) {
+    throw std::invalid_argument(
+        gpipe::internal::given(FLAGS_workers) + " " + gpipe::internal::given(FLAGS_micro_batches) +
+        ": give smaller ones; with " + std::to_string(most) +
+        " stages per worker there may be at most 2^24 cells (stages x micro-batches)");
   }
-  options.transfer = absl::GetFlag(FLAGS_transfer);
-  options.memory = absl::GetFlag(FLAGS_memory);
-  options.tolerance = absl::GetFlag(FLAGS_tolerance);
+  options.worker_cost = {at_least(0.0, FLAGS_forward), 0.0, at_least(0.0, FLAGS_input),
+                         at_least(0.0, FLAGS_weight)};
+  options.worker_cost.backward =
+      options.worker_cost.input_gradient + options.worker_cost.weight_gradient;
+  if (const std::optional<double> backward = absl::GetFlag(FLAGS_backward)) {
+    options.worker_cost.backward =
+        gpipe::internal::checked(*backward, 0.0, gpipe::internal::given(FLAGS_backward));
+  }
+  options.transfer = at_least(0.0, FLAGS_transfer);
+  options.memory = at_least(0.0, FLAGS_memory);
+  options.tolerance = at_least(0.0, FLAGS_tolerance);
   options.search = absl::GetFlag(FLAGS_search);
-  options.budget = absl::GetFlag(FLAGS_budget);
+  options.budget = at_least(int64_t{0}, FLAGS_budget);
+  return options;
+}
+
+void run(gpipe::internal::ComparisonOptions options) {
   options.stop = [] { return interrupted != 0; };
   std::signal(SIGINT, interrupt);
   const auto rows = gpipe::internal::compare(options);
@@ -90,14 +106,14 @@ void run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
-      "does not fit into the memory is marked.\n"
-      "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
-      "--transfer=0.1 --memory=16 --svg=schedules.svg");
-  absl::ParseCommandLine(argc, argv);
   try {
-    run();
+    gpipe::internal::parse_flags(
+        argc, argv,
+        "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
+        "does not fit into the memory is marked.\n"
+        "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
+        "--transfer=0.1 --memory=16 --svg=schedules.svg");
+    run(read_flags());
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

@@ -20,6 +20,26 @@ grep -q '"name": "zb-v"' "$TEST_TMPDIR/a.json" || fail "no zb-v in the file"
 BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --nosearch \
   --json=b.json >/dev/null
 [[ -s $TEST_TMPDIR/b.json ]] || fail "the file is not where the user is"
-out=$("$compare" --workers=0 2>&1) && fail "accepted no workers"
-grep -q 'at least 1, got 0' <<<"$out" || fail "$out"
+# A whole backward of no time is one, too.
+out=$("$compare" --workers=2 --micro_batches=4 --backward=0 --nosearch)
+grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
+
+refuse() {  # <part of the message> <arguments>
+  local part=$1 out
+  shift
+  out=$("$compare" "$@" 2>&1) && fail "accepted $*"
+  grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
+}
+# Each is told by the name of its flag.
+refuse '--workers=0: give a whole number of at least 1' --workers=0
+refuse '--micro_batches=-3: give a whole number of at least 1' --micro_batches=-3
+refuse '--budget=-1: give a whole number of at least 0' --budget=-1
+for flag in forward input weight backward transfer memory tolerance; do
+  refuse "--$flag=-1: give a finite number of at least 0" "--$flag=-1" --workers=2 --nosearch
+  refuse "--$flag=nan: give a finite number of at least 0" "--$flag=nan" --workers=2
+done
+refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=4000000 \
+  --micro_batches=4000000
+refuse "'workers=8' is no flag: write --name=value" workers=8
+refuse "'false' is no flag" --search false
 echo PASSED

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -92,7 +91,7 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
     std::vector<int64_t> counts = {named.shape == PlacementShape::kVShape ? 2 : 1};
     if (named.shape == PlacementShape::kLoop) counts = options.stages_per_worker;
     for (const int64_t v : counts) {
-      if (asked_to_stop()) break;
+      if (!rows.empty() && asked_to_stop()) break;
       NamedScheduleOptions how;
       if (named.shape == PlacementShape::kLoop) how.stages_per_worker = v;
       how.costs = {divided(options.worker_cost, static_cast<double>(v)), options.transfer};
@@ -102,7 +101,9 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
       rows.push_back(row_of(options, name, schedule_by_name(named.name, p * v, m, how), search));
     }
   }
-  if (options.search) {
+  // Every search finds something where a worker may hold one micro-batch of all its layers.
+  const bool one_fits = options.memory <= 0.0 || options.memory * (1.0 + 1e-9) >= 1.0;
+  if (options.search && one_fits) {
     std::vector<std::pair<std::string, Placement>> where = {
         {"search", Placement::one_each(p)}, {"search in a V", Placement::v_shape(p)}};
     for (const int64_t v : options.stages_per_worker) {
@@ -111,18 +112,12 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
     for (const auto& [name, placement] : where) {
       if (asked_to_stop()) break;
       const SearchOptions search = options_for(options, placement);
-      std::optional<SearchResult> found;
-      try {
-        found = gpipe::search(search);
-      } catch (const std::invalid_argument&) {
-        continue;  // nothing fits
-      }
-      rows.push_back(row_of(options, name, found->schedule, search));
+      rows.push_back(row_of(options, name, gpipe::search(search).schedule, search));
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const ComparisonRow& a, const ComparisonRow& b) {
     if (a.fits != b.fits) return a.fits;
-    return a.makespan < b.makespan - 1e-9;
+    return a.makespan < b.makespan * (1.0 - 1e-9);
   });
   return rows;
 }

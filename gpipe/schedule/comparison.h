@@ -26,6 +26,7 @@ struct ComparisonOptions {
   std::vector<int64_t> stages_per_worker = {2, 4};  // of loops
   bool search = true;
   int64_t budget = 0;  // of each search
+  // Asked now and then; if it says true, what there is so far is all.
   std::function<bool()> stop;
 };
 
@@ -42,8 +43,8 @@ struct ComparisonRow {
   bool fits = true;
 };
 
-// Best first; those that do not fit come last. Throws std::invalid_argument for options that make
-// no sense.
+// Best first; those that do not fit come last. At least one, however early `stop` says so. Throws
+// std::invalid_argument for options that make no sense.
 std::vector<ComparisonRow> compare(const ComparisonOptions& options);
 
 // Tables for people, and for programs.

@@ -65,5 +65,29 @@ TEST(Comparison, WrongOptions) {
   EXPECT_THROW(compare(options), std::invalid_argument);
 }
 
+TEST(Comparison, StoppedBeforeItBeginsItHasOneRow) {
+  ComparisonOptions options;
+  options.stop = [] { return true; };
+  const std::vector<ComparisonRow> rows = compare(options);
+  ASSERT_EQ(rows.size(), 1);
+  rows.front().schedule.verify(Sends::kBuffered);
+}
+
+TEST(Comparison, WithRoomForLessThanOneMicroBatchNothingIsSearched) {
+  ComparisonOptions options;
+  options.memory = 0.9;
+  options.budget = 1000;
+  for (const ComparisonRow& each : compare(options)) {
+    EXPECT_FALSE(each.fits) << each.name;
+    EXPECT_EQ(each.name.find("search"), std::string::npos);
+  }
+}
+
+TEST(Comparison, WhatASearchRefusesIsTold) {
+  ComparisonOptions options;
+  options.budget = -1;
+  EXPECT_THROW(compare(options), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -4,8 +4,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
-#include <limits>
-#include <optional>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "gpipe/placement.h"
 #include "gpipe/schedule/greedy.h"
 #include "gpipe/schedule/optimize.h"
+#include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
 #include "gpipe/schedule/workload.h"
 
@@ -21,6 +21,7 @@ namespace gpipe {
 namespace {
 
 using internal::Order;
+using internal::Searched;
 using internal::to_schedule;
 using internal::token;
 using internal::truncated;
@@ -126,49 +127,45 @@ Workload workload_of(const Placement& placement, int64_t micro_batches, const Ge
   return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
 }
 
-// The work of a search: it grows with the pipeline, but less than what there is to find, so that
-// large ones are made in seconds.
-int64_t budget(int64_t workers) {
-  return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
-}
-
 // Without a reason to join halves; that is the caller's to ask for (join.h).
 GeneratorCosts only_split(GeneratorCosts costs) {
   costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;
   return costs;
 }
 
-// The best order in a V that a search finds with so much memory, and with this part of the work.
-std::optional<internal::Optimized> best_in_v(int64_t workers, int64_t micro_batches,
-                                             const GeneratorCosts& costs, int64_t limit,
-                                             std::vector<Order> seeds, double part = 1.0) {
-  const Workload workload =
-      workload_of(Placement::v_shape(workers), micro_batches, only_split(costs),
-                  static_cast<double>(std::max<int64_t>(limit, 2)));
-  internal::Optimizing optimizing;
-  optimizing.seeds = std::move(seeds);
-  optimizing.budget = static_cast<int64_t>(part * static_cast<double>(budget(workers)));
-  return internal::optimize(workload, optimizing);
-}
+// What a search of a generator may take.
+struct Effort {
+  int64_t budget;
+  const std::function<bool()>& stop;
 
-int64_t most_held(const Order& order) {
-  int64_t most = 0;
-  for (const WorkerOrder& tokens : order) {
-    int64_t held = 0;
-    for (const internal::Token each : tokens) {
-      if (internal::kind_of(each) == kF) most = std::max(most, ++held);
-      if (internal::kind_of(each) == kW) --held;
-    }
+  internal::Optimizing optimizing(std::vector<Order> seeds, double part = 1.0) const {
+    internal::Optimizing result;
+    result.seeds = std::move(seeds);
+    result.budget = static_cast<int64_t>(part * static_cast<double>(budget));
+    result.stop = stop;
+    return result;
   }
-  return most;
+};
+
+// The best order in a V that a search finds with so much memory, and with this part of the work.
+// There always is one: a worker has room for one micro-batch in each of its stages.
+internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
+                              int64_t limit, std::vector<Order> seeds, const Effort& effort,
+                              double part = 1.0) {
+  const Workload workload = workload_of(Placement::v_shape(workers), micro_batches, costs,
+                                        static_cast<double>(std::max<int64_t>(limit, 2)));
+  return *internal::optimize(workload, effort.optimizing(std::move(seeds), part));
 }
 
-// What a search makes of patterns with these steps. There always is an order: a worker has
-// room for one micro-batch in each of its stages.
-Schedule searched(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
-                  int64_t limit, const std::vector<std::array<int64_t, 2>>& steps) {
+// What a search makes of patterns with these steps.
+internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
+                                     int64_t limit,
+                                     const std::vector<std::array<int64_t, 2>>& steps,
+                                     const Effort& effort) {
+  costs = only_split(costs);
   std::vector<Order> seeds;
   for (const auto& [up, down] : steps) {
+    if (!seeds.empty() && effort.stop && effort.stop()) break;
     if (auto order = v_pattern(workers, micro_batches, up, down))
       seeds.push_back(std::move(*order));
   }
@@ -176,15 +173,21 @@ Schedule searched(int64_t workers, int64_t micro_batches, const GeneratorCosts& 
   // where they lead. Then first with costs that are a little off.
   const StageCost& cost = costs.stage;
   double part = 1.0;
+  int64_t actions = 0;
   if (costs.transfer == 0.0 && cost.forward == cost.input_gradient &&
       cost.forward == cost.weight_gradient && limit < 2 * workers) {
     GeneratorCosts off = costs;
     off.stage.weight_gradient *= 0.9;
-    seeds = {best_in_v(workers, micro_batches, off, limit, seeds, 0.54)->order};
+    internal::Optimized first =
+        best_in_v(workers, micro_batches, only_split(off), limit, seeds, effort, 0.54);
+    actions = first.actions;
+    seeds = {std::move(first.order)};
     part = 0.325;
   }
-  return to_schedule(best_in_v(workers, micro_batches, costs, limit, std::move(seeds), part)->order,
-                     2 * workers, micro_batches);
+  internal::Optimized best =
+      best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
+  best.actions += actions;
+  return best;
 }
 
 // DualPipeV's eight steps, for at least 2p micro-batches.
@@ -241,6 +244,13 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
   return order;
 }
 
+Schedule made(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
+              const GeneratorCosts& costs) {
+  const internal::Optimized found = internal::searched_order(
+      which, workers, micro_batches, costs, internal::searched_work(which, workers, micro_batches));
+  return to_schedule(found.order, workers * v, micro_batches);
+}
+
 }  // namespace
 
 Schedule fill_drain(int64_t stages, int64_t micro_batches) {
@@ -292,44 +302,73 @@ Schedule zb_h1(int64_t stages, int64_t micro_batches) {
 
 Schedule zb_h2(int64_t stages, int64_t micro_batches, const GeneratorCosts& costs) {
   check("zb_h2", stages, 1, micro_batches);
-  const Workload workload = workload_of(Placement::one_each(stages), micro_batches,
-                                        only_split(costs), static_cast<double>(2 * stages - 1));
-  // An input gradient if there is one, else a forward if there is room, else a weight gradient.
-  internal::GreedyRule rule = internal::GreedyRule::of(workload);
-  rule.most_live.assign(static_cast<size_t>(stages), static_cast<int32_t>(micro_batches));
-  rule.gap.assign(static_cast<size_t>(stages), 0.0);
-  internal::Optimizing optimizing;
-  internal::Greedy(workload).run(rule, &optimizing.seeds.emplace_back());
-  optimizing.budget = budget(stages);
-  return to_schedule(internal::optimize(workload, optimizing)->order, stages, micro_batches);
+  return made(Searched::kZbH2, stages, 1, micro_batches, costs);
 }
 
 Schedule zb_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("zb_v", workers, 2, micro_batches);
-  return searched(workers, micro_batches, costs, 2 * workers, internal::all_steps());
+  return made(Searched::kZbV, workers, 2, micro_batches, costs);
 }
 
 Schedule v_half(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("v_half", workers, 2, micro_batches);
-  return searched(workers, micro_batches, costs, workers + 2, {{2, 1}, {1, 1}});
+  return made(Searched::kVHalf, workers, 2, micro_batches, costs);
 }
 
 Schedule v_min(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("v_min", workers, 2, micro_batches);
-  // What the pattern holds: two thirds of the workers, rounded up, and one or two more.
-  const std::optional<Order> least = v_pattern(workers, 4 * workers, 1, 1);
-  return searched(workers, micro_batches, costs, most_held(*least), {{1, 1}});
+  return made(Searched::kVMin, workers, 2, micro_batches, costs);
 }
 
 Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("dualpipe_v", workers, 2, micro_batches);
-  if (micro_batches >= 2 * workers) {
-    return to_schedule(dualpipe_order(workers, micro_batches), 2 * workers, micro_batches);
-  }
-  Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
-  return to_schedule(
-      best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)})->order,
-      2 * workers, micro_batches);
+  return made(Searched::kDualPipeV, workers, 2, micro_batches, costs);
 }
 
+namespace internal {
+
+int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
+  if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;
+  // It grows with the pipeline, but less than what there is to find, so that large ones are made in
+  // seconds.
+  return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
+}
+
+Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
+                         const GeneratorCosts& costs, int64_t budget,
+                         const std::function<bool()>& stop) {
+  const Effort effort{std::min(budget, searched_work(which, workers, micro_batches)), stop};
+  switch (which) {
+    case Searched::kZbH2: {
+      const Workload workload =
+          workload_of(Placement::one_each(workers), micro_batches, only_split(costs),
+                      static_cast<double>(2 * workers - 1));
+      // An input gradient if there is one, else a forward if there is room, else a weight gradient.
+      GreedyRule rule = GreedyRule::of(workload);
+      rule.most_live.assign(static_cast<size_t>(workers), static_cast<int32_t>(micro_batches));
+      rule.gap.assign(static_cast<size_t>(workers), 0.0);
+      std::vector<Order> seeds(1);
+      if (!Greedy(workload).run(rule, &seeds.front(), stop)) seeds.clear();
+      return *optimize(workload, effort.optimizing(std::move(seeds)));
+    }
+    case Searched::kZbV:
+      return best_of_patterns(workers, micro_batches, costs, 2 * workers, all_steps(), effort);
+    case Searched::kVHalf:
+      return best_of_patterns(workers, micro_batches, costs, workers + 2, {{2, 1}, {1, 1}}, effort);
+    case Searched::kVMin:
+      return best_of_patterns(workers, micro_batches, costs, least_held(workers), {{1, 1}}, effort);
+    case Searched::kDualPipeV:
+      break;
+  }
+  Optimized result;
+  if (micro_batches >= 2 * workers) {
+    result.order = dualpipe_order(workers, micro_batches);
+    return result;
+  }
+  // Most of its backwards are whole, so they count as what they take.
+  Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
+  return best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)}, effort);
+}
+
+}  // namespace internal
 }  // namespace gpipe

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpipe/schedule/relabel.h"
+#include "gpipe/schedule/workload.h"
 
 namespace gpipe {
 namespace {
@@ -206,6 +207,22 @@ TEST(PublishedClaims, Idle) {
   // F + B, and p workers in place of p / 2: (p-1)(F + 2B - 3W), B whole. Equal costs: filling only.
   for (const int64_t p : {2, 4, 8}) {
     EXPECT_EQ(makespan(dualpipe_v(p, 2 * p), even()), static_cast<double>(12 * p + p - 1));
+  }
+}
+
+// Where a whole backward costs less than its halves, that counts: it is never slower than its own
+// table without the micro-batches that are not there.
+TEST(GeneratorTables, DualPipeVOfFewMicroBatches) {
+  for (const double backward : {1.0, 1.4, 1.8}) {
+    const GeneratorCosts costs{{1.0, backward, 1.1, 0.7}, 0.1};
+    for (const int64_t p : {2, 4}) {
+      for (int64_t m = 1; m < 2 * p; m += 2) {
+        SCOPED_TRACE(std::to_string(backward) + " " + std::to_string(p) + " " + std::to_string(m));
+        const internal::Order order = internal::to_order(dualpipe_v(p, 2 * p));
+        const Schedule less = internal::to_schedule(internal::truncated(order, 2 * p, m), 2 * p, m);
+        EXPECT_LE(makespan(dualpipe_v(p, m, costs), costs), makespan(less, costs) + 1e-9);
+      }
+    }
   }
 }
 

@@ -8,10 +8,16 @@ namespace gpipe::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Times that differ by less are one time.
+// Times that differ by less than this part of a mean action are one time; so are, by their own
+// size, amounts of memory.
 constexpr double kSame = 1e-9;
-// What a decision takes, in the time of an action of Timing::run().
-constexpr int64_t kWeight = 6;
+// How many decisions are between two questions whether to stop.
+constexpr int64_t kAskEvery = 1024;
+
+// What a decision takes, in the time of an action of Timing::run(): it looks at the stages of the
+// worker, and who is next is looked for among all workers.
+int64_t decision_work(size_t stages) { return 2 + 2 * static_cast<int64_t>(stages); }
+int64_t scan_work(size_t workers) { return static_cast<int64_t>(workers / 8); }
 
 }  // namespace
 
@@ -32,7 +38,8 @@ GreedyRule GreedyRule::of(const Workload& workload) {
   return rule;
 }
 
-Greedy::Greedy(const Workload& workload) : workload_(workload), mean_(workload.mean_cost()) {
+Greedy::Greedy(const Workload& workload)
+    : workload_(workload), mean_(workload.mean_cost()), same_(kSame * mean_) {
   const auto stages = static_cast<size_t>(workload.stages);
   const auto workers = static_cast<size_t>(workload.workers);
   reserve_.assign(stages, 0.0);
@@ -64,7 +71,7 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
   int32_t best_rank = 0;
   const auto consider = [&](double start, double key, int32_t rank, int32_t stage,
                             ActionKind kind) {
-    if (key > best_key + kSame || (key > best_key - kSame && rank <= best_rank)) return;
+    if (key > best_key + same_ || (key > best_key - same_ && rank <= best_rank)) return;
     best = {start, stage, kind};
     best_key = key;
     best_rank = rank;
@@ -129,13 +136,13 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
   const double takes =
       workload_.cost[static_cast<size_t>(oldest)][static_cast<size_t>(ActionKind::kWeightGradient)];
   const bool fits =
-      best.start > now + kSame && now + rule.gap[worker] * takes <= best.start + kSame;
+      best.start > now + same_ && now + rule.gap[worker] * takes <= best.start + same_;
   if (fits || pending > rule.most_pending[worker])
     return {now, oldest, ActionKind::kWeightGradient};
   return best;
 }
 
-bool Greedy::run(const GreedyRule& rule, Order* order) {
+bool Greedy::run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop) {
   for (std::vector<int32_t>* each : {&forwards_, &firsts_, &seconds_}) {
     std::fill(each->begin(), each->end(), 0);
   }
@@ -164,14 +171,17 @@ bool Greedy::run(const GreedyRule& rule, Order* order) {
       if (stale_[w]) {
         choice_[w] = choose(rule, w);
         stale_[w] = 0;
-        actions_ += kWeight;
+        actions_ += decision_work(workload_.stages_of[w].size());
       }
-      if (choice_[w].start < start) {
+      // At one time the first worker is first, whatever the rounding.
+      if (choice_[w].start < start - same_ || start == kNever) {
         start = choice_[w].start;
         worker = w;
       }
     }
+    actions_ += scan_work(now_.size());
     if (start == kNever) return false;
+    if (stop && left % kAskEvery == 0 && stop()) return false;
     const Choice choice = choice_[worker];
     const auto s = static_cast<size_t>(choice.stage);
     const double end = start + workload_.cost[s][static_cast<size_t>(choice.kind)];

@@ -3,6 +3,7 @@
 #define GPIPE_SCHEDULE_GREEDY_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "gpipe/schedule/workload.h"
@@ -45,8 +46,9 @@ class Greedy {
 
   // Makes an order that keeps the limits. False if the limits let nothing run any more. That cannot
   // happen where each worker has room for one micro-batch in each of its stages: a forward leaves
-  // room for the micro-batch in the worker's later stages.
-  bool run(const GreedyRule& rule, Order* order);
+  // room for the micro-batch in the worker's later stages. False, too, if `stop` says so: it is
+  // asked now and then.
+  bool run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop = {});
 
   // A measure of work: as Timing::actions(), weighted by time.
   int64_t actions() const { return actions_; }
@@ -61,6 +63,7 @@ class Greedy {
 
   const Workload& workload_;
   const double mean_;
+  const double same_;
   std::vector<double> reserve_;  // per stage: for the worker's later stages
   std::vector<double> forward_end_;
   std::vector<double> gradient_end_;

@@ -60,5 +60,41 @@ TEST(Greedy, RunsWholeBackwardsWhereTheRuleSaysSo) {
   for (const Action& action : schedule.actions(1)) EXPECT_NE(action.kind, ActionKind::kBackward);
 }
 
+// Times are in any unit.
+TEST(Greedy, TheUnitOfTimeChangesNothing) {
+  for (const Placement& placement : {Placement::one_each(4), Placement::v_shape(4)}) {
+    const auto order_in = [&](double unit) {
+      const StageCost cost{1.0 * unit, 1.8 * unit, 1.1 * unit, 0.7 * unit};
+      const Workload workload = Workload::uniform(placement, 9, cost, 0.1 * unit, 8.0);
+      GreedyRule rule = GreedyRule::of(workload);
+      rule.gradient_bonus = 0.3;
+      rule.depth_bonus = 0.2;
+      Order order;
+      EXPECT_TRUE(Greedy(workload).run(rule, &order));
+      return order;
+    };
+    const Order order = order_in(1.0);
+    for (const double unit : {1e-12, 1e-6, 1e6, 1e12}) EXPECT_EQ(order_in(unit), order) << unit;
+  }
+}
+
+// A decision looks at all stages of a worker.
+TEST(Greedy, MoreStagesOnAWorkerAreMoreWork) {
+  const auto work_of_a_cell = [](const Placement& placement) {
+    const Workload workload = Workload::uniform(placement, 8, {}, 0.0, kNone);
+    Greedy greedy(workload);
+    Order order;
+    EXPECT_TRUE(greedy.run(GreedyRule::of(workload), &order));
+    return greedy.actions() / (placement.stages() * 8);
+  };
+  EXPECT_GE(work_of_a_cell(Placement::loop(2, 32)), 4 * work_of_a_cell(Placement::loop(2, 2)));
+}
+
+TEST(Greedy, EndsWhenAsked) {
+  const Workload workload = Workload::uniform(Placement::one_each(4), 4096, {}, 0.0, kNone);
+  Order order;
+  EXPECT_FALSE(Greedy(workload).run(GreedyRule::of(workload), &order, [] { return true; }));
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -5,22 +5,104 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/schedule/dependencies.h"
+#include "gpipe/schedule/routes.h"
+
 namespace gpipe {
 namespace {
 
-struct Pair {
-  size_t worker;
-  size_t index;  // of the input gradient
-  double start;
+using Times = std::vector<std::vector<double>>;
+
+// Per action, when it must end for the makespan to stay: for the worker's next action and for
+// those that get its results.
+struct Latest {
+  Times end;
+  Times sent;  // for the latter only
 };
 
-Schedule with_joined(const Schedule& schedule, const std::vector<Pair>& pairs) {
+Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
+                   const internal::Dependencies& dependencies,
+                   const std::vector<internal::Position>& order, double makespan) {
+  Latest latest;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    latest.end.emplace_back(actions.size(), makespan);
+  }
+  latest.sent = latest.end;
+  for (size_t k = order.size(); k-- > 0;) {
+    const auto worker = static_cast<size_t>(order[k].worker);
+    const auto index = static_cast<size_t>(order[k].index);
+    const Action& action = schedule.table()[worker][index];
+    double& end = latest.end[worker][index];
+    end = std::min(end, latest.sent[worker][index]);
+    const double start = end - costs.action(action);
+    if (index > 0) latest.end[worker][index - 1] = std::min(latest.end[worker][index - 1], start);
+    dependencies.for_each_need(action, [&](const internal::Dependencies::Edge& need) {
+      const internal::Position from = need.position;
+      double by = start;
+      if (costs.transfer && need.route && from.worker != order[k].worker) {
+        by -= costs.transfer({need.action, action, *need.route, from.worker, order[k].worker});
+      }
+      if (!need.route) return true;  // the worker's own list has it before
+      double& sent = latest.sent[static_cast<size_t>(from.worker)][static_cast<size_t>(from.index)];
+      sent = std::min(sent, by);
+      return true;
+    });
+  }
+  return latest;
+}
+
+}  // namespace
+
+Schedule joined(const Schedule& schedule, const SimulateOptions& costs) {
+  const double makespan = simulate(schedule, costs).makespan;
+  const Routes routes = Routes::create(schedule.stages());
+  const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
+                                            schedule.table(), routes);
+  const std::vector<internal::Position> order = dependencies.order();
+  const Latest latest = latest_ends(schedule, costs, dependencies, order, makespan);
+  const double same = 1e-12 * makespan;
   std::vector<std::vector<Action>> table = schedule.table();
   std::vector<std::vector<bool>> gone;
-  for (const auto& actions : table) gone.emplace_back(actions.size(), false);
-  for (const Pair& pair : pairs) {
-    table[pair.worker][pair.index].kind = ActionKind::kBackward;
-    gone[pair.worker][pair.index + 1] = true;
+  Times ends;
+  for (const std::vector<Action>& actions : table) {
+    gone.emplace_back(actions.size(), false);
+    ends.emplace_back(actions.size(), 0.0);
+  }
+  // Every action begins when it can, and no later than it must: whatever is joined on the way keeps
+  // that.
+  for (const internal::Position& position : order) {
+    const auto worker = static_cast<size_t>(position.worker);
+    const auto index = static_cast<size_t>(position.index);
+    const std::vector<Action>& actions = schedule.table()[worker];
+    const Action& action = actions[index];
+    double start = index > 0 ? ends[worker][index - 1] : 0.0;
+    double& end = ends[worker][index];
+    if (gone[worker][index]) {
+      end = start;
+      continue;
+    }
+    dependencies.for_each_need(action, [&](const internal::Dependencies::Edge& need) {
+      const internal::Position from = need.position;
+      double arrival = ends[static_cast<size_t>(from.worker)][static_cast<size_t>(from.index)];
+      if (costs.transfer && need.route && from.worker != position.worker) {
+        arrival += costs.transfer({need.action, action, *need.route, from.worker, position.worker});
+      }
+      start = std::max(start, arrival);
+      return true;
+    });
+    const double takes = costs.action(action);
+    end = start + takes;
+    if (action.kind != ActionKind::kInputGradient || index + 1 == actions.size()) continue;
+    const Action weight{ActionKind::kWeightGradient, action.stage, action.micro_batch};
+    if (actions[index + 1] != weight) continue;
+    const Action whole{ActionKind::kBackward, action.stage, action.micro_batch};
+    const double together = costs.action(whole);
+    if (together > (takes + costs.action(weight)) * (1.0 + 1e-12)) continue;
+    const double by = std::min(latest.sent[worker][index], latest.end[worker][index + 1]);
+    if (start + together > by + same) continue;
+    table[worker][index] = whole;
+    gone[worker][index + 1] = true;
+    end = start + together;
   }
   for (size_t worker = 0; worker < table.size(); ++worker) {
     size_t kept = 0;
@@ -30,61 +112,6 @@ Schedule with_joined(const Schedule& schedule, const std::vector<Pair>& pairs) {
     table[worker].resize(kept);
   }
   return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
-}
-
-class Joiner {
- public:
-  Joiner(const Schedule& schedule, const SimulateOptions& costs, double most)
-      : schedule_(schedule), costs_(costs), most_(most) {}
-
-  // Adds as many of the pairs as it finds.
-  void add(const std::vector<Pair>& pairs) {
-    if (pairs.empty()) return;
-    std::vector<Pair> all = joined_;
-    all.insert(all.end(), pairs.begin(), pairs.end());
-    if (simulate(with_joined(schedule_, all), costs_).makespan <= most_) {
-      joined_ = std::move(all);
-      return;
-    }
-    if (pairs.size() == 1) return;
-    const auto half = pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2);
-    add({half, pairs.end()});  // the later ones first: after them comes less
-    add({pairs.begin(), half});
-  }
-
-  Schedule result() const { return with_joined(schedule_, joined_); }
-
- private:
-  const Schedule& schedule_;
-  const SimulateOptions& costs_;
-  const double most_;
-  std::vector<Pair> joined_;
-};
-
-}  // namespace
-
-Schedule joined(const Schedule& schedule, const SimulateOptions& costs) {
-  const Simulation run = simulate(schedule, costs);
-  std::vector<Pair> pairs;
-  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
-    const std::vector<TimedAction>& timeline = run.workers[worker];
-    for (size_t k = 0; k + 1 < timeline.size(); ++k) {
-      Action action = timeline[k].action;
-      if (action.kind != ActionKind::kInputGradient) continue;
-      const Action weight{ActionKind::kWeightGradient, action.stage, action.micro_batch};
-      if (timeline[k + 1].action != weight) continue;
-      const double both = costs.action(action) + costs.action(weight);
-      action.kind = ActionKind::kBackward;
-      if (costs.action(action) <= both * (1.0 + 1e-12)) {
-        pairs.push_back({worker, k, timeline[k].start});
-      }
-    }
-  }
-  std::stable_sort(pairs.begin(), pairs.end(),
-                   [](const Pair& a, const Pair& b) { return a.start < b.start; });
-  Joiner joiner(schedule, costs, run.makespan * (1.0 + 1e-12));
-  joiner.add(pairs);
-  return joiner.result();
 }
 
 int64_t splits(const Schedule& schedule) {

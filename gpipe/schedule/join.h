@@ -12,8 +12,8 @@ namespace gpipe {
 // gets its gradient later. Splitting costs time, and many splits gain nothing.
 //
 // Guarantees: the makespan under these costs is not longer, nothing is held longer, and an
-// ascending schedule stays so. Not the most joins that there could be: they are tried all at once,
-// then by halves.
+// ascending schedule stays so. All pairs, where all may be joined; else not the most that there
+// could be: they are taken in the order of time, wherever nobody would wait too long.
 //
 // Throws as simulate() does.
 Schedule joined(const Schedule& schedule, const SimulateOptions& costs);

@@ -39,5 +39,19 @@ TEST(Joined, NeverSlowerNeverLargerAndAscending) {
   EXPECT_LE(splits(joined(zb_h1(4, 8), costs_of(2.0))), 24);
 }
 
+// A pass over the table, not a simulation for each pair: there are thousands.
+TEST(Joined, LooksAtEachActionAFewTimes) {
+  const Schedule schedule = zb_h1(4, 64);
+  int64_t asked = 0;
+  SimulateOptions costs;
+  costs.action = [&](const Action& action) {
+    ++asked;
+    return action.kind == ActionKind::kBackward ? 2.0 : 1.0;
+  };
+  const Schedule fewer = joined(schedule, costs);
+  EXPECT_LT(splits(fewer), splits(schedule));
+  EXPECT_LE(asked, 6 * 3 * 4 * 64);
+}
+
 }  // namespace
 }  // namespace gpipe

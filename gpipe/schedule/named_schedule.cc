@@ -6,6 +6,7 @@
 
 #include "gpipe/schedule/quoted.h"
 #include "gpipe/schedule/sequential.h"
+#include "text/closest.h"
 
 namespace gpipe {
 namespace {
@@ -71,30 +72,36 @@ const std::vector<Entry>& entries() {
   return kEntries;
 }
 
-// The Levenshtein distance.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
+// Other names, for whoever has them from papers and other libraries. They are suggested, not taken:
+// some mean what only resembles ours.
+struct Also {
+  const char* name;
+  const char* ours;
+};
+constexpr Also kAlso[] = {
+    {"afab", "fill-drain"},
+    {"all-forward-all-backward", "fill-drain"},
+    {"dapple", "1f1b"},
+    {"one-forward-one-backward", "1f1b"},
+    {"pipedream-flush", "1f1b"},
+    {"breadth-first", "looped-bfs"},
+    {"depth-first", "interleaved"},
+    {"dfs", "interleaved"},
+    {"virtual-pipeline", "interleaved"},
+    {"vpp", "interleaved"},
+    {"zero-bubble", "zb-h1"},
+};
 
-// Small letters, without what separates words: people write ZBV and zb_v.
-std::string simple(std::string_view name) {
-  std::string result;
-  for (const char c : name) {
-    if (c == '-' || c == '_' || c == ' ') continue;
-    result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+// What was meant; empty if nothing is near.
+std::string meant(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries()) names.push_back(entry.named.name);
+  for (const Also& also : kAlso) names.push_back(also.name);
+  const std::string closest = text::closest(name, names);
+  for (const Also& also : kAlso) {
+    if (also.name == closest) return also.ours;
   }
-  return result;
+  return closest;
 }
 
 const Entry& find(std::string_view name) {
@@ -102,17 +109,9 @@ const Entry& find(std::string_view name) {
   const auto found = std::find_if(all.begin(), all.end(),
                                   [&](const Entry& entry) { return entry.named.name == name; });
   if (found != all.end()) return *found;
-  const std::string given = simple(name.substr(0, 80));
-  std::string meant;
-  size_t least = std::max<size_t>(given.size() / 3, 1) + 1;
-  for (const Entry& entry : all) {
-    const size_t changes = distance(given, simple(entry.named.name));
-    if (changes >= least) continue;
-    least = changes;
-    meant = entry.named.name;
-  }
+  const std::string near = meant(name);
   throw std::invalid_argument("schedule_by_name: there is no schedule " + internal::quoted(name) +
-                              (meant.empty() ? "" : " (did you mean " + meant + "?)") +
+                              (near.empty() ? "" : " (did you mean " + near + "?)") +
                               "; there are " + schedule_names());
 }
 

@@ -52,6 +52,15 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name("1F1B"); }), HasSubstr("did you mean 1f1b?"));
   EXPECT_THAT(complaint([] { schedule_by_name("interleave"); }),
               HasSubstr("did you mean interleaved?"));
+  // A word of a name, and what papers call it.
+  EXPECT_THAT(complaint([] { schedule_by_name("bfs"); }), HasSubstr("did you mean looped-bfs?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("h2"); }), HasSubstr("did you mean zb-h2?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("afab"); }), HasSubstr("did you mean fill-drain?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("AFAB"); }), HasSubstr("did you mean fill-drain?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("breadth first"); }),
+              HasSubstr("did you mean looped-bfs?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("DAPPLE"); }), HasSubstr("did you mean 1f1b?"));
+  EXPECT_THAT(complaint([] { schedule_by_name("zero bubble"); }), HasSubstr("did you mean zb-h1?"));
   const std::string unknown = complaint([] { schedule_by_name("what"); });
   EXPECT_THAT(unknown, HasSubstr("there is no schedule 'what'; there are gpipe, fill-drain"));
   EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));

@@ -39,7 +39,7 @@ class RuleSearch {
     int64_t start = work();
     for (const int32_t most_pending : {1 << 30, 8, 4, 2, 1, 0}) {
       for (const double gap : {1.0, 0.75, 0.5, 0.25, 0.0, 1e6}) {
-        if (work() - start > most) break;
+        if (work() - start > most || (rating < kNever && stopped())) break;
         std::fill(rule.gap.begin(), rule.gap.end(), gap);
         std::fill(rule.most_pending.begin(), rule.most_pending.end(), most_pending);
         const double new_rating = rate(rule, &best);
@@ -50,8 +50,7 @@ class RuleSearch {
     }
     start = work();
     Draws draws(1);
-    while (work() - start < budget && rating < kNever &&
-           !(optimizing_.stop && optimizing_.stop())) {
+    while (work() - start < budget && rating < kNever && !stopped()) {
       rule = best_rule;
       const auto worker = static_cast<size_t>(draws.below(rule.gap.size()));
       if (draws.below(2) == 0) {
@@ -80,7 +79,7 @@ class RuleSearch {
     Candidate best;
     double rating = rate(rule, &best);
     const int64_t start = work();
-    while (work() - start < budget && !(optimizing_.stop && optimizing_.stop())) {
+    while (work() - start < budget && !stopped()) {
       const double part = static_cast<double>(work() - start) / static_cast<double>(budget);
       const double heat = unit * kHot * std::pow(kCold / kHot, part);
       const GreedyRule changed = change(rule, &draws);
@@ -97,10 +96,11 @@ class RuleSearch {
   static constexpr double kCold = 0.05;
   static constexpr double kMeanEnd = 0.2;
 
+  bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
   int64_t work() const { return greedy_.actions() + timing_->actions(); }
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    if (!greedy_.run(rule, &order_) || !timing_->run(order_)) return kNever;
+    if (!greedy_.run(rule, &order_, optimizing_.stop) || !timing_->run(order_)) return kNever;
     if (timing_->makespan() < best->makespan) {
       best->makespan = timing_->makespan();
       best->order = order_;
@@ -263,6 +263,11 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     return result.stopped;
   };
   const auto finish = [&]() -> std::optional<Optimized> {
+    if (candidates.empty()) {
+      Candidate last{one_at_a_time(workload)};
+      if (timing.run(last.order)) last.makespan = timing.makespan();
+      add(std::move(last));
+    }
     keep_best(&candidates, 1);
     if (candidates.empty()) return std::nullopt;
     result.order = std::move(candidates.front().order);
@@ -273,6 +278,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   };
 
   for (size_t k = 0; k < optimizing.seeds.size(); ++k) {
+    if (!candidates.empty() && stop()) break;
     const Order& seed = optimizing.seeds[k];
     if (fits(seed) && timing.run(seed)) {
       candidates.push_back({seed, timing.makespan(), static_cast<int32_t>(k)});
@@ -286,7 +292,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     });
   };
   // The least that can be, and no work.
-  if (proven()) return finish();
+  if (proven() || stop()) return finish();
 
   // Fewer micro-batches, if there are many.
   const int32_t enough = enough_micro_batches(workload);
@@ -297,14 +303,15 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     part.budget = optimizing.budget / 4 * 3;
     part.stop = stop;
     for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
-    if (const std::optional<Optimized> small = optimize(fewer, part)) {
-      result.actions += small->actions;
+    const std::optional<Optimized> small = optimize(fewer, part);
+    if (small) result.actions += small->actions;
+    if (small && !stop()) {
       if (std::optional<Order> longer = stretched(fewer, small->order, workload)) {
         timing.run(*longer);
         add({std::move(*longer), timing.makespan(), -1});
       }
     }
-    if (stop() && !candidates.empty()) return finish();
+    if (stop()) return finish();
   }
 
   // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
@@ -323,27 +330,28 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
   if (optimizing.split) {
     for (const Order& seed : optimizing.seeds) {
-      if (rules_spent() > left / 4) break;
+      if (rules_spent() > left / 4 || stop()) break;
       add(rules.place_weights(seed, left / 16, 0));
     }
     keep_best(&candidates, 8);
     constexpr size_t kMostPlaced = 3;
     const size_t placed = std::min(kMostPlaced, candidates.size());
-    for (size_t k = 0; k < placed; ++k) {
+    for (size_t k = 0; k < placed && rules_spent() < left && !stop(); ++k) {
       add(rules.place_weights(Order(candidates[k].order), left / 40,
                               left / 50 / static_cast<int64_t>(placed)));
     }
   }
   constexpr int32_t kStarts = 8;
   for (int32_t number = 0; number < kStarts; ++number) {
+    if (!candidates.empty() && rules_spent() >= left) break;
     const bool as_they_are = number % 2 == 0 || !optimizing.split;
     Candidate candidate = as_they_are ? rules.run(number / 2, left / 4 / kStarts)
                                       : even_rules.run(number / 2, left / 4 / kStarts);
-    if (!as_they_are && candidate.makespan < kNever) {
+    if (!as_they_are && candidate.makespan < kNever && !stop()) {
       candidate = rules.place_weights(Order(candidate.order), left / 40, left / 80);
     }
     add(std::move(candidate));
-    if ((stop() && !candidates.empty()) || proven()) {
+    if (stop() || proven()) {
       result.actions += rules_spent();
       return finish();
     }

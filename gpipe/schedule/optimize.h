@@ -17,7 +17,7 @@ struct Optimizing {
   std::vector<Order> seeds;
   // Simulated actions, of all orders that are tried.
   int64_t budget = 0;
-  // Asked now and then: ends it, with the best so far.
+  // Asked every few milliseconds: ends it, with the best so far.
   std::function<bool()> stop;
   // Whether backwards are split. If not, all are whole.
   bool split = true;
@@ -32,7 +32,8 @@ struct Optimized {
   bool stopped = false;
 };
 
-// Nothing if there is no order within the limits. Deterministic, but for `stop`.
+// Nothing if there is no order within the limits: if a worker may not even hold one micro-batch in
+// each of its stages. Deterministic, but for `stop`.
 //
 // It goes on from the best of three sources: the seeds; orders of greedy workers, whose rules are
 // varied (greedy.h); and changes of those (anneal.h). Where there are more micro-batches than

@@ -46,6 +46,17 @@ TEST(Optimize, IsNeverWorseThanItsSeeds) {
   EXPECT_LE(optimized(workload, 1, {seed}).makespan, timing.makespan());
 }
 
+TEST(Optimize, HasAnOrderWhereOneMicroBatchFits) {
+  Workload workload = Workload::uniform(Placement::v_shape(2), 3, {}, 0.0, 2.0);
+  workload.waiting.assign(4, 9.0);
+  Optimizing optimizing;
+  optimizing.stop = [] { return true; };
+  const std::optional<Optimized> result = optimize(workload, optimizing);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(to_schedule(result->order, 4, 3).verify(Sends::kBuffered).ascending);
+  for (const WorkerOrder& order : result->order) EXPECT_LE(peak_memory(workload, order), 2.0);
+}
+
 TEST(Optimize, NothingFitsWhereNothingCan) {
   const Workload workload = Workload::uniform(Placement::v_shape(2), 3, {}, 0.0, 1.0);
   EXPECT_FALSE(optimize(workload, {}).has_value());

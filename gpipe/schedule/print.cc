@@ -10,9 +10,8 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "gpipe/schedule/drawing.h"
+#include "gpipe/schedule/flags.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -30,6 +29,8 @@ ABSL_FLAG(int64_t, weight_gradient_cost, 1, "Columns that a weight gradient take
 
 namespace {
 
+using gpipe::internal::at_least;
+
 gpipe::Schedule read(std::string path) {
   // `bazel run` starts the program in another directory than the user's.
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
@@ -42,24 +43,32 @@ gpipe::Schedule read(std::string path) {
 
 gpipe::Schedule make() {
   if (!absl::GetFlag(FLAGS_file).empty()) return read(absl::GetFlag(FLAGS_file));
-  const std::string name = absl::GetFlag(FLAGS_schedule);
-  const int64_t stages = absl::GetFlag(FLAGS_stages);
-  const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  const int64_t stages = at_least(int64_t{1}, FLAGS_stages);
+  const int64_t micro_batches = at_least(int64_t{1}, FLAGS_micro_batches);
   gpipe::NamedScheduleOptions options;
-  options.stages_per_worker = absl::GetFlag(FLAGS_stages_per_worker);
-  return gpipe::schedule_by_name(name, stages, micro_batches, options);
+  options.stages_per_worker = at_least(int64_t{0}, FLAGS_stages_per_worker);
+  try {
+    return gpipe::schedule_by_name(absl::GetFlag(FLAGS_schedule), stages, micro_batches, options);
+  } catch (const std::invalid_argument& error) {
+    // Who types a flag knows no function.
+    const std::string text = error.what();
+    const size_t colon = text.find(": ");
+    throw std::invalid_argument(gpipe::internal::given(FLAGS_schedule) +
+                                (colon == std::string::npos ? ": " + text : text.substr(colon)));
+  }
 }
 
 void print() {
+  const gpipe::DrawingCosts costs = {at_least(int64_t{1}, FLAGS_forward_cost),
+                                     at_least(int64_t{1}, FLAGS_backward_cost),
+                                     at_least(int64_t{1}, FLAGS_input_gradient_cost),
+                                     at_least(int64_t{1}, FLAGS_weight_gradient_cost)};
   const gpipe::Schedule schedule = make();
   std::cout << schedule.to_text() << std::endl;
   const gpipe::ScheduleFacts facts = schedule.verify(gpipe::Sends::kPostedAhead);
-  std::cout << gpipe::draw(schedule,
-                           {absl::GetFlag(FLAGS_forward_cost), absl::GetFlag(FLAGS_backward_cost),
-                            absl::GetFlag(FLAGS_input_gradient_cost),
-                            absl::GetFlag(FLAGS_weight_gradient_cost)})
-            << "\nwith every action taking one unit: makespan " << facts.makespan << ", bubble "
-            << 100.0 * facts.bubble_ratio << " %\npeak live micro-batches per stage:";
+  std::cout << gpipe::draw(schedule, costs) << "\nwith every action taking one unit: makespan "
+            << facts.makespan << ", bubble " << 100.0 * facts.bubble_ratio
+            << " %\npeak live micro-batches per stage:";
   for (int64_t live : facts.peak_live) std::cout << " " << live;
   std::cout << "\nand per worker:";
   for (int64_t live : facts.worker_peak_live) std::cout << " " << live;
@@ -80,12 +89,11 @@ void print() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Prints a schedule: its text, its timeline and what it costs.\n"
-      "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
-      "  print --file=my_schedule.txt --backward_cost=2");
-  absl::ParseCommandLine(argc, argv);
   try {
+    gpipe::internal::parse_flags(argc, argv,
+                                 "Prints a schedule: its text, its timeline and what it costs.\n"
+                                 "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
+                                 "  print --file=my_schedule.txt --backward_cost=2");
     print();
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

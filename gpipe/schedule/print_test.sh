@@ -38,8 +38,15 @@ refuse() {  # <part of the message> <arguments>
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
 
-refuse "there is no schedule 'zbv' (did you mean zb-v?)" --schedule=zbv
-refuse 'at least 1 stage, got 0' --stages=0
+refuse "--schedule=zbv: there is no schedule 'zbv' (did you mean zb-v?)" --schedule=zbv
+refuse '--schedule=zb-v: zb-v with 2 stages per worker needs a multiple' --schedule=zb-v --stages=3
+refuse '--stages=0: give a whole number of at least 1' --stages=0
+refuse '--micro_batches=0: give a whole number of at least 1' --micro_batches=0
+refuse '--stages_per_worker=-1: give a whole number of at least 0' --stages_per_worker=-1
+for flag in forward_cost backward_cost input_gradient_cost weight_gradient_cost; do
+  refuse "--$flag=0: give a whole number of at least 1" "--$flag=0"
+done
+refuse "'zb-v' is no flag: write --name=value" zb-v
 refuse 'cannot read /nowhere/x' --file=/nowhere/x
 printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
 refuse 'B0.0 (worker 0 at position 0) comes before F0.0' --file="$file"

@@ -1,5 +1,8 @@
 #include "gpipe/schedule/program.h"
 
+#include <ostream>
+#include <sstream>
+
 #include "gpipe/schedule/dependencies.h"
 #include "gpipe/schedule/verify.h"
 
@@ -38,21 +41,35 @@ Program compile(const Schedule& schedule, const Routes& routes) {
   return program;
 }
 
-std::string Program::to_text() const {
-  std::string text;
-  for (size_t worker = 0; worker < workers.size(); ++worker) {
-    for (const Step& step : workers[worker]) {
-      text += "worker " + std::to_string(worker) + ": " + step.action.to_text();
-      if (!step.receives.empty()) text += " <-";
-      for (int32_t slot : step.receives) text += " " + std::to_string(slot);
-      if (!step.sends.empty()) text += " ->";
-      for (const Step::Send& send : step.sends) {
-        text += " " + std::to_string(send.worker) + ":" + std::to_string(send.slot);
-      }
-      text += "\n";
+std::ostream& operator<<(std::ostream& out, const Step::Send& send) {
+  return out << send.worker << ":" << send.slot;
+}
+
+std::ostream& operator<<(std::ostream& out, const Step& step) {
+  out << step.action;
+  if (!step.receives.empty()) out << " <-";
+  for (const int32_t slot : step.receives) out << " " << slot;
+  if (!step.sends.empty()) out << " ->";
+  for (const Step::Send& send : step.sends) out << " " << send;
+  return out;
+}
+
+std::ostream& operator<<(std::ostream& out, const Program& program) {
+  for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+    for (const Step& step : program.workers[worker]) {
+      out << "worker " << worker << ": " << step << "\n";
     }
   }
-  return text;
+  return out;
+}
+
+std::string Program::to_text() const {
+  for (const std::vector<Step>& steps : workers) {
+    for (const Step& step : steps) (void)letter(step.action.kind);  // throws; << does not
+  }
+  std::ostringstream text;
+  text << *this;
+  return text.str();
 }
 
 }  // namespace gpipe

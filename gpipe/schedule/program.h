@@ -6,6 +6,7 @@
 #define GPIPE_SCHEDULE_PROGRAM_H_
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Step {
     friend bool operator==(const Send& a, const Send& b) {
       return a.worker == b.worker && a.slot == b.slot && a.stage == b.stage;
     }
+    // "2:4": the worker and the slot.
+    friend std::ostream& operator<<(std::ostream& out, const Send& send);
   };
 
   Action action;
@@ -35,6 +38,9 @@ struct Step {
   // routes.outgoing(j); for a backward or input gradient, of routes.incoming(j). A weight gradient
   // neither receives nor sends.
   std::vector<Send> sends;
+
+  // "F1.0 <- 0 -> 2:4 2:5": waits for slot 0; fills slots 4 and 5 of worker 2.
+  friend std::ostream& operator<<(std::ostream& out, const Step& step);
 };
 
 // A plain value. In a run every slot is filled by exactly one send and emptied by exactly one
@@ -43,9 +49,9 @@ struct Program {
   std::vector<std::vector<Step>> workers;
   std::vector<int32_t> slots;  // per worker, the slots of its mailbox, used in ascending order
 
-  // One line per step, e.g. "worker 1: F1.0 <- 0 -> 2:4 2:5" (waits for slot 0; fills slots 4 and 5
-  // of worker 2).
+  // One line per step: "worker 1: ", then the step as << writes it.
   std::string to_text() const;
+  friend std::ostream& operator<<(std::ostream& out, const Program& program);
 };
 
 // Also compiles a forward half or a backward half (Schedule::only): a value that would cross

@@ -187,6 +187,18 @@ TEST(Program, BufferedSendsAreEnough) {
                 Routes::create(2));
 }
 
+TEST(Program, IsPrinted) {
+  const Program program = compile(Schedule::gpipe(2, 1), Routes::create(2));
+  EXPECT_EQ(::testing::PrintToString(program),
+            "worker 0: F0.0 -> 1:0\n"
+            "worker 0: B0.0 <- 0\n"
+            "worker 1: F1.0 <- 0\n"
+            "worker 1: B1.0 -> 0:0\n");
+  EXPECT_EQ(::testing::PrintToString(program), program.to_text());
+  EXPECT_EQ(::testing::PrintToString(program.workers[0][0]), "F0.0 -> 1:0");
+  EXPECT_EQ(::testing::PrintToString(program.workers[0][0].sends[0]), "1:0");
+}
+
 TEST(Program, WrongInputThrows) {
   EXPECT_THROW(compile(Schedule::gpipe(2, 2), Routes::create(3)), std::invalid_argument);
   try {

@@ -1,5 +1,7 @@
 #include "gpipe/schedule/routes.h"
 
+#include <ostream>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -76,13 +78,23 @@ const std::vector<RouteId>& Routes::incoming(int64_t stage) const {
   return element(incoming_, stage, "stage");
 }
 
-std::string Routes::to_text() const {
-  std::string text;
-  for (size_t id = 0; id < routes_.size(); ++id) {
-    text += std::to_string(id) + ": " + std::to_string(routes_[id].source_stage) + " -> " +
-            std::to_string(routes_[id].target_stage) + " " + routes_[id].name + "\n";
+std::ostream& operator<<(std::ostream& out, RouteId id) { return out << to_text(id); }
+
+std::ostream& operator<<(std::ostream& out, const Route& route) {
+  return out << route.source_stage << " -> " << route.target_stage << " " << route.name;
+}
+
+std::ostream& operator<<(std::ostream& out, const Routes& routes) {
+  for (size_t id = 0; id < routes.routes_.size(); ++id) {
+    out << id << ": " << routes.routes_[id] << "\n";
   }
-  return text;
+  return out;
+}
+
+std::string Routes::to_text() const {
+  std::ostringstream text;
+  text << *this;
+  return text.str();
 }
 
 }  // namespace gpipe

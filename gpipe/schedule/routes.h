@@ -7,6 +7,7 @@
 #define GPIPE_SCHEDULE_ROUTES_H_
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ enum class RouteId : int32_t {};
 
 // "4"
 std::string to_text(RouteId id);
+std::ostream& operator<<(std::ostream& out, RouteId id);
 
 struct Route {
   int32_t source_stage = 0;
@@ -29,6 +31,8 @@ struct Route {
     return a.source_stage == b.source_stage && a.target_stage == b.target_stage && a.name == b.name;
   }
   friend bool operator!=(const Route& a, const Route& b) { return !(a == b); }
+  // "0 -> 2 encoder"
+  friend std::ostream& operator<<(std::ostream& out, const Route& route);
 };
 
 // The routes of a pipeline: an immutable value.
@@ -66,6 +70,8 @@ class Routes {
     return a.outgoing_.size() == b.outgoing_.size() && a.routes_ == b.routes_;
   }
   friend bool operator!=(const Routes& a, const Routes& b) { return !(a == b); }
+  // As to_text().
+  friend std::ostream& operator<<(std::ostream& out, const Routes& routes);
 
  private:
   Routes() = default;

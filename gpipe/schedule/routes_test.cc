@@ -55,6 +55,13 @@ TEST(Routes, Equality) {
   EXPECT_NE(Routes::create(3), Routes::create(4));
 }
 
+TEST(Routes, ArePrinted) {
+  const Routes routes = Routes::create(3, {{0, 2, "encoder"}});
+  EXPECT_EQ(::testing::PrintToString(routes), routes.to_text());
+  EXPECT_EQ(::testing::PrintToString(routes[RouteId{2}]), "0 -> 2 encoder");
+  EXPECT_EQ(::testing::PrintToString(RouteId{2}), "2");
+}
+
 TEST(Routes, WrongInputThrows) {
   EXPECT_THROW(Routes::create(0), std::invalid_argument);
   EXPECT_THROW(Routes::create(-1), std::invalid_argument);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <ostream>
 #include <stdexcept>
 #include <utility>
 
@@ -232,6 +233,10 @@ std::string Schedule::to_text() const {
     text += "\n";
   }
   return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
+  return out << schedule.to_text();
 }
 
 Schedule Schedule::from_text(std::string_view text) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -108,6 +109,8 @@ class Schedule {
             a.rep_->workers == b.rep_->workers);
   }
   friend bool operator!=(const Schedule& a, const Schedule& b) { return !(a == b); }
+  // As to_text(): a line for each worker.
+  friend std::ostream& operator<<(std::ostream& out, const Schedule& schedule);
 
  private:
   struct Rep {

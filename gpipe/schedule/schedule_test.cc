@@ -251,6 +251,11 @@ TEST(Schedule, Equality) {
   EXPECT_EQ(&Schedule(copy).actions(0), &copy.actions(0)) << "a copy shares its table";
 }
 
+TEST(ScheduleText, IsWhatIsPrinted) {
+  EXPECT_EQ(::testing::PrintToString(Schedule::gpipe(2, 1)),
+            "stages 2\nmicro_batches 1\nworker 0: F0.0 B0.0\nworker 1: F1.0 B1.0\n");
+}
+
 TEST(ScheduleText, TakesCommentsEmptyLinesAndLooseBlanks) {
   EXPECT_EQ(Schedule::from_text("# by hand\r\n"
                                 "\n"

@@ -11,6 +11,7 @@
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
 #include "gpipe/schedule/optimize.h"
+#include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
 #include "gpipe/schedule/workload.h"
 
@@ -18,6 +19,7 @@ namespace gpipe {
 namespace {
 
 using internal::Order;
+using internal::Searched;
 using internal::Timing;
 using internal::Workload;
 
@@ -93,119 +95,171 @@ Workload workload_of(const SearchOptions& options) {
   return workload;
 }
 
-int64_t budget_of(const SearchOptions& options, const Workload& workload) {
-  if (options.budget > 0) return options.budget;
-  const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
-  return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0)));
-}
-
 struct Seed {
   std::string name;
   Order order;
 };
 
-// What the generators of this shape give.
-std::vector<Seed> seeds_of(const SearchOptions& options, const Workload& workload) {
-  const int64_t p = options.placement.workers();
-  const int64_t m = options.micro_batches;
-  const int64_t v = options.placement.stages() / p;
-  GeneratorCosts costs{{0, 0, 0, 0}, 0};
-  const auto stages = static_cast<double>(workload.stages);
-  for (size_t s = 0; s < workload.cost.size(); ++s) {
-    costs.stage.forward += workload.cost[s][0] / stages;
-    costs.stage.backward += workload.cost[s][1] / stages;
-    costs.stage.input_gradient += workload.cost[s][2] / stages;
-    costs.stage.weight_gradient += workload.cost[s][3] / stages;
-    costs.transfer = std::max(costs.transfer, workload.activation_takes[s]);
-  }
-  if (workload.stages > 1 && std::all_of(workload.cost.begin(), workload.cost.end(),
-                                         [&](const auto& c) { return c == workload.cost[0]; })) {
-    const auto& c = workload.cost[0];  // not rounded by the sums
-    costs.stage = {c[0], c[1], c[2], c[3]};
-  }
-  std::vector<Seed> seeds;
-  const auto add = [&](const char* name, const Schedule& schedule) {
-    if (!options.split && splits(schedule) > 0) return;
-    seeds.push_back({name, internal::to_order(schedule)});
-  };
-  const std::vector<int64_t>& where = options.placement.worker_of_stage();
-  if (where == Placement::loop(p, v).worker_of_stage()) {
-    if (v == 1) {
-      add("1f1b", Schedule::one_f_one_b(p, m));
-      add("fill-drain", fill_drain(p, m));
-    } else {
-      add("interleaved", interleaved(p, v, m));
-      add("looped-bfs", looped_breadth_first(p, v, m));
-    }
-    if (options.split) {
-      add(v == 1 ? "zb-h1" : "zb-interleaved", zero_bubble_interleaved(p, v, m));
-      if (v == 1) add("zb-h2", zb_h2(p, m, costs));
-    }
-  }
-  if (where == Placement::v_shape(p).worker_of_stage() && options.split) {
-    add("dualpipe-v", dualpipe_v(p, m, costs));
+// What the generators of a placement's shape give, within a budget and until it is asked to stop.
+class Seeds {
+ public:
+  Seeds(const SearchOptions& options, const Workload& workload)
+      : options_(options), workload_(workload) {
+    const int64_t p = options.placement.workers();
+    const int64_t v = options.placement.stages() / p;
+    const std::vector<int64_t>& where = options.placement.worker_of_stage();
+    loop_ = where == Placement::loop(p, v).worker_of_stage();
+    v_shape_ = options.split && where == Placement::v_shape(p).worker_of_stage();
+    if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
+    if (!v_shape_) return;
+    searching_ = {{"dualpipe-v", Searched::kDualPipeV}};
     // The others are searches within their memory: the largest that fits is the fastest.
-    const auto add_if_it_fits = [&](const char* name, const Schedule& schedule) {
-      const Order order = internal::to_order(schedule);
-      for (size_t worker = 0; worker < order.size(); ++worker) {
-        if (!internal::keeps_limits(workload, static_cast<int32_t>(worker), order[worker])) {
-          return false;
-        }
-      }
-      seeds.push_back({name, order});
-      return true;
-    };
     const double room =
         *std::min_element(workload.limit.begin(), workload.limit.end()) /
         std::max(*std::max_element(workload.held.begin(), workload.held.end()),
                  *std::max_element(workload.waiting.begin(), workload.waiting.end()));
     const auto pairs = static_cast<double>(p);
-    if (!(room >= 2 * pairs && add_if_it_fits("zb-v", zb_v(p, m, costs))) &&
-        !(room >= pairs + 2 && add_if_it_fits("v-half", v_half(p, m, costs)))) {
-      add_if_it_fits("v-min", v_min(p, m, costs));
+    searching_.push_back(room >= 2 * pairs   ? Search{"zb-v", Searched::kZbV}
+                         : room >= pairs + 2 ? Search{"v-half", Searched::kVHalf}
+                                             : Search{"v-min", Searched::kVMin});
+  }
+
+  // The work of those that search.
+  int64_t work() const {
+    int64_t sum = 0;
+    for (const Search& each : searching_) {
+      sum += internal::searched_work(each.which, workload_.workers, workload_.micro_batches);
     }
+    return sum;
+  }
+
+  // `most`: for each of those that search.
+  void make(int64_t budget, int64_t most) {
+    const int64_t p = workload_.workers;
+    const int64_t m = workload_.micro_batches;
+    const int64_t v = workload_.stages / p;
+    const auto add = [&](const char* name, const Schedule& schedule) {
+      seeds_.push_back({name, internal::to_order(schedule)});
+      spent_ += int64_t{3} * workload_.stages * m;
+    };
+    if (loop_) {
+      add(v == 1 ? "1f1b" : "interleaved", interleaved(p, v, m));
+      v == 1 ? add("fill-drain", fill_drain(p, m))
+             : add("looped-bfs", looped_breadth_first(p, v, m));
+      if (options_.split) {
+        add(v == 1 ? "zb-h1" : "zb-interleaved", zero_bubble_interleaved(p, v, m));
+      }
+    }
+    for (const Search& each : searching_) {
+      // Without a search it is a table by rules, which is to be there in any case.
+      if (each.which != Searched::kDualPipeV && stopped()) return;
+      internal::Optimized found =
+          internal::searched_order(each.which, p, m, mean_costs(), most, options_.stop);
+      spent_ += found.actions;
+      seeds_.push_back({each.name, std::move(found.order)});
+    }
+    if (!v_shape_) return;
     for (const auto& [up, down] : internal::all_steps()) {
+      if (stopped() || spent_ > budget / 2) return;
       if (auto order = internal::v_pattern(p, m, up, down)) {
-        seeds.push_back({"search", std::move(*order)});
+        seeds_.push_back({"search", std::move(*order)});
+        spent_ += int64_t{3} * workload_.stages * m;
       }
     }
   }
-  return seeds;
-}
 
-// Whether the order ends by the deadline whichever link is slower. `worst` is the link to begin
-// with, and becomes the one that fails.
-bool bears(Timing* timing, const Order& order, double extra, double deadline, size_t* worst) {
-  const size_t links = timing->links().size();
-  for (size_t k = 0; k < links; ++k) {
-    const size_t link = (*worst + k) % links;
-    if (timing->run(order, static_cast<int32_t>(link), extra) && timing->makespan() <= deadline) {
-      continue;
+  int64_t spent() const { return spent_; }
+  const std::vector<Seed>& all() const { return seeds_; }
+
+ private:
+  struct Search {
+    const char* name;
+    Searched which;
+  };
+
+  bool stopped() const { return options_.stop && options_.stop(); }
+
+  // Of a generator, which knows one cost for all stages.
+  GeneratorCosts mean_costs() const {
+    GeneratorCosts costs{{0, 0, 0, 0}, 0};
+    const auto stages = static_cast<double>(workload_.stages);
+    for (size_t s = 0; s < workload_.cost.size(); ++s) {
+      costs.stage.forward += workload_.cost[s][0] / stages;
+      costs.stage.backward += workload_.cost[s][1] / stages;
+      costs.stage.input_gradient += workload_.cost[s][2] / stages;
+      costs.stage.weight_gradient += workload_.cost[s][3] / stages;
+      costs.transfer = std::max(costs.transfer, workload_.activation_takes[s]);
     }
-    *worst = link;
-    return false;
+    if (std::all_of(workload_.cost.begin(), workload_.cost.end(),
+                    [&](const auto& c) { return c == workload_.cost[0]; })) {
+      const auto& c = workload_.cost[0];  // not rounded by the sums
+      costs.stage = {c[0], c[1], c[2], c[3]};
+    }
+    return costs;
   }
-  return true;
+
+  const SearchOptions& options_;
+  const Workload& workload_;
+  bool loop_ = false;
+  bool v_shape_ = false;
+  std::vector<Search> searching_;
+  std::vector<Seed> seeds_;
+  int64_t spent_ = 0;
+};
+
+// Without one that is given: with what its generators take by themselves, so that it is never worse
+// than they are.
+int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds) {
+  if (options.budget > 0) return options.budget;
+  const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
+  return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0))) +
+         seeds.work();
 }
 
-double slack_of(Timing* timing, const Order& order, double deadline, double unit) {
-  if (timing->links().empty()) return std::numeric_limits<double>::infinity();
-  size_t worst = 0;
-  deadline *= 1.0 + 1e-12;
-  if (!std::isfinite(deadline)) return std::numeric_limits<double>::infinity();
-  if (!bears(timing, order, 0.0, deadline, &worst)) return 0.0;
-  double low = 0.0;
-  double high = unit;
-  while (bears(timing, order, high, deadline, &worst)) {
-    low = high;
-    high *= 2.0;
-    if (high > deadline) break;
+// How often the critical path of the last run goes over the link.
+int64_t crossings(const Timing& timing, const Order& order, size_t link,
+                  std::vector<Timing::Place>* path) {
+  timing.critical_path(order, path);
+  const auto& ends = timing.links()[link];
+  int64_t count = 0;
+  for (size_t k = 1; k < path->size(); ++k) {
+    const int32_t a = (*path)[k - 1].worker;
+    const int32_t b = (*path)[k].worker;
+    if (std::min(a, b) == ends[0] && std::max(a, b) == ends[1]) ++count;
   }
-  for (int step = 0; step < 30; ++step) {
-    const double middle = 0.5 * (low + high);
-    (bears(timing, order, middle, deadline, &worst) ? low : high) = middle;
+  return count;
+}
+
+// The largest `extra` with which the order ends by the deadline whichever link is slower. A path
+// over a link grows by `extra` for each time that it crosses it, so the makespan is convex in it:
+// where the deadline is missed, the path that misses it says by how much at least `extra` must be
+// less. 0 if it is asked to stop.
+double slack_of(Timing* timing, const Order& order, double deadline,
+                const std::function<bool()>& stop) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (timing->links().empty() || !std::isfinite(deadline)) return kNone;
+  const double most = deadline * (1.0 + 1e-12);
+  if (!timing->run(order) || timing->makespan() > most) return 0.0;
+  double extra = deadline;
+  std::vector<Timing::Place> path;
+  for (size_t link = 0; link < timing->links().size(); ++link) {
+    while (timing->run(order, static_cast<int32_t>(link), extra) && timing->makespan() > most) {
+      if (stop && stop()) return 0.0;
+      const int64_t count = crossings(*timing, order, link, &path);
+      if (count == 0) return 0.0;  // only rounding makes it late
+      const double less = (timing->makespan() - deadline) / static_cast<double>(count);
+      if (less >= extra) return 0.0;
+      extra -= less;
+    }
+    if (stop && stop()) return 0.0;
   }
-  return low;
+  return extra;
+}
+
+int64_t count_of(const Order& order) {
+  int64_t count = 0;
+  for (const auto& tokens : order) count += static_cast<int64_t>(tokens.size());
+  return count;
 }
 
 std::string needs(const Workload& workload) {
@@ -213,48 +267,50 @@ std::string needs(const Workload& workload) {
   for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
     double least = 0.0;
     for (const int32_t stage : workload.stages_of[worker]) {
-      least += std::max(workload.held[static_cast<size_t>(stage)],
-                        workload.waiting[static_cast<size_t>(stage)]);
+      least += workload.held[static_cast<size_t>(stage)];  // its backward may be whole
     }
     if (least <= workload.limit[worker]) continue;
     text += "\n  - worker " + std::to_string(worker) + " may hold " +
             std::to_string(workload.limit[worker]) + ", one micro-batch in each of its stages is " +
             std::to_string(least);
   }
-  return text.empty() ? " (one micro-batch in each stage would fit)"
-                      : ":" + text + "\nGive it that, or more workers, or smaller micro-batches";
+  return ":" + text + "\nGive it that, or more workers, or smaller micro-batches";
 }
 
 }  // namespace
 
 SearchResult search(const SearchOptions& options) {
   const Workload workload = workload_of(options);
-  const int64_t budget = budget_of(options, workload);
-  const std::vector<Seed> seeds = seeds_of(options, workload);
+  Seeds seeds(options, workload);
+  const int64_t budget = budget_of(options, workload, seeds);
+  // Of a given budget the search itself is to have a part, too.
+  seeds.make(budget, options.budget > 0 ? budget / 3 : budget);
   internal::Optimizing optimizing;
-  for (const Seed& seed : seeds) optimizing.seeds.push_back(seed.order);
+  for (const Seed& seed : seeds.all()) optimizing.seeds.push_back(seed.order);
   optimizing.split = options.split;
   optimizing.stop = options.stop;
   const bool slack = options.objective == Objective::kSlack;
-  optimizing.budget = slack ? budget / 2 : budget;
+  const int64_t left = std::max<int64_t>(budget - seeds.spent(), 0);
+  optimizing.budget = slack ? left / 2 : left;
   std::optional<internal::Optimized> found = internal::optimize(workload, optimizing);
   if (!found) fail("no schedule keeps the limits" + needs(workload));
 
-  SearchResult result{internal::to_schedule(found->order, workload.stages, workload.micro_batches),
-                      found->seed < 0 ? "search" : seeds[static_cast<size_t>(found->seed)].name,
-                      found->makespan,
-                      internal::lower_bound(workload),
-                      0.0,
-                      {},
-                      found->actions,
-                      found->stopped};
+  SearchResult result{
+      internal::to_schedule(found->order, workload.stages, workload.micro_batches),
+      found->seed < 0 ? "search" : seeds.all()[static_cast<size_t>(found->seed)].name,
+      found->makespan,
+      internal::lower_bound(workload),
+      0.0,
+      {},
+      seeds.spent() + found->actions,
+      found->stopped};
   Timing timing(workload);
   const double unit = workload.mean_cost();
   const double deadline = found->makespan * (1.0 + options.tolerance);
   if (slack && !timing.links().empty()) {
     // A little more slack than there is, again and again.
     Order order = found->order;
-    double reached = slack_of(&timing, order, deadline, unit);
+    double reached = slack_of(&timing, order, deadline, options.stop);
     uint64_t seed = 0;
     while (result.actions + timing.actions() < budget && !result.stopped) {
       internal::Annealing annealing;
@@ -276,7 +332,7 @@ SearchResult search(const SearchOptions& options) {
       Order tried = order;
       anneal(workload, annealing, &timing, &tried);
       result.stopped = options.stop && options.stop();
-      const double more = slack_of(&timing, tried, deadline, unit);
+      const double more = slack_of(&timing, tried, deadline, options.stop);
       if (more <= reached) continue;
       reached = more;
       order = std::move(tried);
@@ -286,18 +342,27 @@ SearchResult search(const SearchOptions& options) {
     timing.run(order);
     result.makespan = timing.makespan();
   }
-  // Where whole backwards take as long as their halves, the search has not looked for them.
-  const SimulateOptions costs = simulate_options(options);
-  const Schedule fewer_splits = joined(result.schedule, costs);
-  const Order joined_order = internal::to_order(fewer_splits);
-  const double old_slack = slack_of(&timing, internal::to_order(result.schedule), deadline, unit);
-  result.slack = slack_of(&timing, joined_order, deadline, unit);
-  if (!slack || result.slack >= old_slack) {
-    result.schedule = fewer_splits;
-  } else {
-    result.slack = old_slack;
+  const auto stopped = [&] {
+    result.stopped = result.stopped || (options.stop && options.stop());
+    return result.stopped;
+  };
+  Order best = internal::to_order(result.schedule);
+  // Where whole backwards take as long as their halves, the search has not looked for them. In the
+  // time of an action of Timing::run() that is this much work for each of them.
+  constexpr int64_t kJoining = 100;
+  if (kJoining * count_of(best) <= budget && !stopped()) {
+    const Schedule fewer_splits = joined(result.schedule, simulate_options(options));
+    Order joined_order = internal::to_order(fewer_splits);
+    result.actions += kJoining * count_of(best);
+    if (!slack || slack_of(&timing, joined_order, deadline, options.stop) >=
+                      slack_of(&timing, best, deadline, options.stop)) {
+      result.schedule = fewer_splits;
+      best = std::move(joined_order);
+    }
   }
-  result.makespan = simulate(result.schedule, costs).makespan;
+  if (!stopped()) result.slack = slack_of(&timing, best, deadline, options.stop);
+  timing.run(best);
+  result.makespan = timing.makespan();
   result.peak_bytes = peak_bytes(result.schedule, options);
   result.actions += timing.actions();
   return result;
@@ -338,7 +403,7 @@ double link_slack(const Schedule& schedule, const SearchOptions& options, double
   }
   const Workload workload = workload_of(options);
   Timing timing(workload);
-  return slack_of(&timing, internal::to_order(schedule), deadline, workload.mean_cost());
+  return slack_of(&timing, internal::to_order(schedule), deadline, options.stop);
 }
 
 }  // namespace gpipe

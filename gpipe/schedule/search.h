@@ -44,10 +44,12 @@ struct SearchOptions {
   Objective objective = Objective::kMakespan;
   // For kSlack: by what part the makespan may be longer.
   double tolerance = 0.05;
-  // How much is tried, in simulated actions: not in time, so that the result is the same each time.
-  // Default, 0: about a second for 16 workers x 64 micro-batches, ten for 64 x 512, on one core.
+  // How much is tried, in simulated actions (about 10 ns each): not in time, so that the result is
+  // the same each time. What the generators of the placement's shape take counts, too. Default, 0:
+  // enough for all of them, and some seconds.
   int64_t budget = 0;
-  // Asked now and then; if it says true, the search ends with the best so far.
+  // Asked every few milliseconds; if it says true, the search ends with the best so far, whose
+  // splits and slack are not looked at any more.
   std::function<bool()> stop;
 };
 
@@ -56,7 +58,7 @@ struct SearchResult {
   std::string origin;              // the generator that made it, or "search"
   double makespan = 0.0;           // as simulate(schedule, simulate_options(options)) has it
   double lower_bound = 0.0;        // no schedule of this placement within the limits is shorter
-  double slack = 0.0;              // link_slack() for the tolerance
+  double slack = 0.0;              // link_slack() for the tolerance; 0 if it was stopped
   std::vector<double> peak_bytes;  // per worker
   int64_t actions = 0;             // how much was tried
   bool stopped = false;
@@ -65,10 +67,12 @@ struct SearchResult {
   double gap() const { return lower_bound > 0.0 ? makespan / lower_bound - 1.0 : 0.0; }
 };
 
-// Never worse than any generator of the placement's shape that keeps the limits (generators.h).
+// Never worse than a generator of the placement's shape that keeps the limits (generators.h), with
+// the default budget; with less, than those that follow rules.
 //
 // Deterministic but for `stop`. Throws std::invalid_argument for options that make no sense, and
-// for limits within which no schedule was found, with the least that each worker needs.
+// for limits that no schedule keeps, with what each worker needs: one micro-batch in each of its
+// stages.
 //
 // Example:
 //   SearchOptions options;
@@ -85,7 +89,8 @@ SimulateOptions simulate_options(const SearchOptions& options);
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
 // How much longer each transfer between any one pair of workers may take, in both directions, for
 // the makespan to be at most `deadline`. Infinite if there are no transfers, 0 if it is longer
-// anyhow. The schedule must be ascending and match the placement.
+// anyhow, or if SearchOptions::stop says so. The schedule must be ascending and match the
+// placement.
 double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline);
 
 }  // namespace gpipe

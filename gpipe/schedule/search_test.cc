@@ -158,7 +158,10 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
         SearchOptions options = options_of(schedule.placement(), m, true, 0);
         const std::vector<double> peaks = peak_bytes(schedule, options);
         options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
-        options.budget = 1'000'000;
+        // Three times what a generator takes that searches itself.
+        const bool loop = schedule.placement() == Placement::loop(p, schedule.stages() / p);
+        const bool searches = !loop || schedule.stages() == p;
+        options.budget = searches ? 3 * (6'000'000 + 700'000 * p * p) : 1'000'000;
         const SearchResult result = search(options);
         expect_sound(result, options);
         EXPECT_LE(result.makespan, simulate(schedule, simulate_options(options)).makespan + 1e-9);
@@ -274,6 +277,58 @@ TEST(Search, StopsWhenAsked) {
   const SearchResult result = search(options);
   EXPECT_TRUE(result.stopped);
   expect_sound(result, options);
+}
+
+// With no budget, or asked to stop at once, it takes no more than a look at what rules give.
+TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
+  struct Case {
+    Placement placement;
+    const char* origin;
+  };
+  for (const Case& c : {Case{Placement::v_shape(8), "dualpipe-v"}, Case{Placement::loop(4, 8), ""},
+                        Case{Placement::one_each(8), ""}, Case{Placement::of({0, 1, 1, 0}), ""},
+                        Case{Placement::of({0, 2, 1, 0, 1}), "search"}}) {
+    for (const bool ask : {true, false}) {
+      for (const double limit : {0.0, static_cast<double>(c.placement.stages())}) {
+        SearchOptions options = options_of(c.placement, 20, true, limit);
+        SCOPED_TRACE(c.placement.to_text() + (ask ? "stop" : "budget"));
+        options.budget = ask ? int64_t{1} << 60 : 1;
+        if (ask) options.stop = [] { return true; };
+        const SearchResult result = search(options);
+        expect_sound(result, options);
+        EXPECT_EQ(result.stopped, ask);
+        EXPECT_LE(result.actions, 200 * 3 * 20 * c.placement.stages());
+        if (ask && limit == 0.0 && *c.origin != 0) {
+          EXPECT_EQ(result.origin, c.origin);
+        }
+      }
+    }
+  }
+}
+
+// What its generators take counts: they were as much again.
+TEST(Search, CountsWhatItsGeneratorsTake) {
+  SearchOptions options = options_of(Placement::v_shape(6), 8, true, 12);
+  options.budget = 2'000'000;
+  const SearchResult result = search(options);
+  expect_sound(result, options);
+  EXPECT_LE(result.actions, 2'500'000);
+}
+
+// One micro-batch in each of its stages is all that a worker must hold: backwards may be whole.
+TEST(Search, NeedsNoRoomForWaitingGradients) {
+  for (const bool split : {true, false}) {
+    SearchOptions options = options_of(Placement::v_shape(2), 4, true, 2.0);
+    options.split = split;
+    options.waiting_bytes = {5.0};
+    options.budget = 10'000;
+    expect_sound(search(options), options);
+    options.memory_limit = {1.5};
+    EXPECT_THAT([&] { search(options); },
+                ::testing::ThrowsMessage<std::invalid_argument>(
+                    HasSubstr("worker 0 may hold 1.500000, one micro-batch in each of its stages "
+                              "is 2.000000")));
+  }
 }
 
 TEST(Search, WrongOptionsSayWhatWouldDo) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -77,6 +78,25 @@ double Simulation::bubble_ratio() const {
   for (size_t worker = 0; worker < busy.size(); ++worker)
     sum += bubble(static_cast<int64_t>(worker));
   return sum / static_cast<double>(busy.size());
+}
+
+std::ostream& operator<<(std::ostream& out, const StageCost& cost) {
+  return out << "F " << cost.forward << " B " << cost.backward << " I " << cost.input_gradient
+             << " W " << cost.weight_gradient;
+}
+
+std::ostream& operator<<(std::ostream& out, const TimedAction& timed) {
+  return out << timed.action << " " << timed.start << ".." << timed.end;
+}
+
+std::ostream& operator<<(std::ostream& out, const Simulation& run) {
+  out << "makespan " << run.makespan << "\n";
+  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
+    out << "worker " << worker << ":";
+    for (const TimedAction& timed : run.workers[worker]) out << " " << timed;
+    out << "\n";
+  }
+  return out;
 }
 
 Simulation simulate(const Schedule& schedule, const SimulateOptions& options) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <vector>
 
 #include "gpipe/schedule/action.h"
@@ -23,6 +24,9 @@ struct StageCost {
   double backward = 1.0;
   double input_gradient = 1.0;
   double weight_gradient = 1.0;
+
+  // "F 1 B 2 I 1 W 1"
+  friend std::ostream& operator<<(std::ostream& out, const StageCost& cost);
 };
 
 // A value in transit over `route` (an id of the routes), from the action that produces it to the
@@ -55,6 +59,9 @@ struct TimedAction {
   Action action;
   double start = 0.0;
   double end = 0.0;
+
+  // "F0.3 4..5": from its start to its end.
+  friend std::ostream& operator<<(std::ostream& out, const TimedAction& timed);
 };
 
 struct Simulation {
@@ -67,6 +74,9 @@ struct Simulation {
   double bubble(int64_t worker) const;
   // The mean over the workers; 0 if there are none.
   double bubble_ratio() const;
+
+  // The makespan, and a line for each worker.
+  friend std::ostream& operator<<(std::ostream& out, const Simulation& run);
 };
 
 // Simulates a run; deterministic.

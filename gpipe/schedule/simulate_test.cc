@@ -144,6 +144,17 @@ TEST(Simulate, NoTimeNoBubble) {
   EXPECT_EQ(run.bubble_ratio(), 0.0);
 }
 
+TEST(Simulate, IsPrinted) {
+  const StageCost cost{1.0, 2.5};
+  EXPECT_EQ(::testing::PrintToString(cost), "F 1 B 2.5 I 1 W 1");
+  const Simulation run = simulate(Schedule::gpipe(2, 1), {uniform_cost(cost), {}});
+  EXPECT_EQ(::testing::PrintToString(run.workers[1][1]), "B1.0 2..4.5");
+  EXPECT_EQ(::testing::PrintToString(run),
+            "makespan 7\n"
+            "worker 0: F0.0 0..1 B0.0 4.5..7\n"
+            "worker 1: F1.0 1..2 B1.0 2..4.5\n");
+}
+
 TEST(Simulate, WrongInputThrows) {
   const Schedule schedule = Schedule::gpipe(2, 2);
   EXPECT_THROW(simulate(Schedule::create(1, 1, {})), std::invalid_argument);

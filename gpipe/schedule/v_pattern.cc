@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <utility>
 
 namespace gpipe::internal {
@@ -56,20 +55,21 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     const Units at = units(r, *least);
     const Token tokens[] = {token(kF, stages[0]), token(kF, stages[1]), token(kI, stages[1]),
                             token(kI, stages[0])};
-    std::map<int64_t, Token> slots;
-    for (int64_t i = 0; i < micro_batches; ++i) {
-      for (size_t k = 0; k < 4; ++k) slots[at[k] + kPeriod * i] = tokens[k];
-    }
+    // Which of the actions a unit is for: no two share their place in the period.
+    std::array<int, kPeriod> turn;
+    turn.fill(-1);
+    for (size_t k = 0; k < 4; ++k) turn[static_cast<size_t>(at[k] % kPeriod)] = static_cast<int>(k);
     WorkerOrder& list = order.emplace_back();
     std::deque<int32_t> pending;
-    auto next = slots.begin();
-    for (int64_t unit = slots.begin()->first; next != slots.end() || !pending.empty(); ++unit) {
-      if (next != slots.end() && next->first == unit) {
-        list.push_back(next->second);
-        if (kind_of(next->second) == kI) {
-          pending.push_back(stage_of(next->second));
-        }
-        ++next;
+    int64_t left = 4 * micro_batches;
+    for (int64_t unit = at[0]; left > 0 || !pending.empty(); ++unit) {
+      const int k = turn[static_cast<size_t>(unit % kPeriod)];
+      const int64_t since = k < 0 ? -1 : unit - at[static_cast<size_t>(k)];
+      if (since >= 0 && since < kPeriod * micro_batches) {
+        const Token each = tokens[k];
+        list.push_back(each);
+        if (kind_of(each) == kI) pending.push_back(stage_of(each));
+        --left;
       } else if (!pending.empty()) {
         list.push_back(token(kW, pending.front()));
         pending.pop_front();
@@ -77,6 +77,21 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     }
   }
   return order;
+}
+
+int64_t least_held(int64_t workers) {
+  // A micro-batch is done about 4p units after it came, and its weight gradients soon after; a
+  // period later a worker holds what it always will.
+  const std::optional<Order> pattern = v_pattern(workers, workers + kPeriod, 1, 1);
+  int64_t most = 0;
+  for (const WorkerOrder& tokens : *pattern) {
+    int64_t held = 0;
+    for (const Token each : tokens) {
+      if (kind_of(each) == kF) most = std::max(most, ++held);
+      if (kind_of(each) == kW) --held;
+    }
+  }
+  return most;
 }
 
 std::vector<std::array<int64_t, 2>> all_steps() {

@@ -22,6 +22,10 @@ namespace gpipe::internal {
 // V-Min has the steps 1 and 1, V-Half 2 and 1.
 std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t up, int64_t down);
 
+// What V-Min's pattern holds with any number of micro-batches: about two thirds of the workers, and
+// one or two more.
+int64_t least_held(int64_t workers);
+
 // All pairs of steps, up and down, that differ.
 std::vector<std::array<int64_t, 2>> all_steps();
 

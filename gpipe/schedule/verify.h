@@ -23,6 +23,7 @@
 #define GPIPE_SCHEDULE_VERIFY_H_
 
 #include <cstdint>
+#include <iosfwd>
 #include <vector>
 
 #include "gpipe/schedule/action.h"
@@ -37,10 +38,14 @@ enum class Sends : uint8_t {
   kPostedAhead,  // as kRendezvous, but receives are posted as early as the facts say
 };
 
-// How early receives must be posted so that sends that wait for their receivers neither deadlock
-// nor overtake each other. There is one channel for each pair of workers and direction; values take
-// it in the order in which the sender's actions produce them, and their receives are posted in that
-// order.
+// "buffered", "rendezvous", "posted ahead"
+std::ostream& operator<<(std::ostream& out, Sends sends);
+
+// How early receives are to be posted so that sends that wait for their receivers neither deadlock
+// nor overtake each other: so early is enough. It is 0 everywhere where 0 is; elsewhere one channel
+// may be asked for more than it would need if another were asked for more. There is one channel for
+// each pair of workers and direction; values take it in the order in which the sender's actions
+// produce them, and their receives are posted in that order.
 struct ReceivesAhead {
   int32_t from_worker = 0;
   int32_t to_worker = 0;
@@ -51,6 +56,8 @@ struct ReceivesAhead {
   friend bool operator==(const ReceivesAhead& a, const ReceivesAhead& b) {
     return a.from_worker == b.from_worker && a.to_worker == b.to_worker && a.actions == b.actions;
   }
+  // "0 -> 1: 2"
+  friend std::ostream& operator<<(std::ostream& out, const ReceivesAhead& ahead);
 };
 
 // What a schedule costs. Times are in units of one action; transfers take no time.
@@ -88,6 +95,8 @@ struct ScheduleFacts {
            a.receives_ahead == b.receives_ahead;
   }
   friend bool operator!=(const ScheduleFacts& a, const ScheduleFacts& b) { return !(a == b); }
+  // A line for each fact.
+  friend std::ostream& operator<<(std::ostream& out, const ScheduleFacts& facts);
 };
 
 namespace internal {

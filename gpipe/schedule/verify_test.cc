@@ -266,5 +266,23 @@ TEST(Verify, SaysHowFarReceivesMustBePostedAhead) {
   EXPECT_THAT(crossed.verify(Sends::kBuffered).receives_ahead, ElementsAre());
 }
 
+TEST(Verify, FactsArePrinted) {
+  EXPECT_EQ(::testing::PrintToString(Schedule::gpipe(2, 2).verify(Sends::kPostedAhead)),
+            "peak live per stage: 2 2\n"
+            "alive per stage: 6 4\n"
+            "idle per stage: 2 0\n"
+            "peak live per worker: 2 2\n"
+            "alive per worker: 6 4\n"
+            "idle per worker: 2 0\n"
+            "makespan: 6\n"
+            "bubble: 33.3333 %\n"
+            "ascending: no\n"
+            "receives ahead 0 -> 1: 0\n"
+            "receives ahead 1 -> 0: 0\n");
+  EXPECT_EQ(::testing::PrintToString(ReceivesAhead{0, 1, 2}), "0 -> 1: 2");
+  EXPECT_EQ(::testing::PrintToString(Sends::kPostedAhead), "posted ahead");
+  EXPECT_EQ(::testing::PrintToString(static_cast<Sends>(7)), "Sends(7)");
+}
+
 }  // namespace
 }  // namespace gpipe

@@ -107,6 +107,21 @@ Order truncated(const Order& order, int64_t stages, int64_t micro_batches) {
   return result;
 }
 
+Order one_at_a_time(const Workload& workload) {
+  Order order;
+  for (const std::vector<int32_t>& local : workload.stages_of) {
+    WorkerOrder& tokens = order.emplace_back();
+    tokens.reserve(2 * local.size() * static_cast<size_t>(workload.micro_batches));
+    for (int32_t i = 0; i < workload.micro_batches; ++i) {
+      for (const int32_t stage : local) tokens.push_back(token(ActionKind::kForward, stage));
+      for (size_t k = local.size(); k-- > 0;) {
+        tokens.push_back(token(ActionKind::kBackward, local[k]));
+      }
+    }
+  }
+  return order;
+}
+
 double peak_memory(const Workload& workload, const WorkerOrder& order) {
   double memory = 0.0;
   double peak = 0.0;

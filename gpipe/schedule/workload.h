@@ -60,6 +60,9 @@ Order to_order(const Schedule& schedule);
 // The order without the micro-batches from `micro_batches` on; nothing that it waits for is lost.
 Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
 
+// One micro-batch at a time, whole backwards: the order that holds least. It runs on any placement.
+Order one_at_a_time(const Workload& workload);
+
 // How much memory the worker needs at most.
 double peak_memory(const Workload& workload, const WorkerOrder& order);
 

@@ -1,4 +1,4 @@
-#include "command/suggestion.h"
+#include "command/select_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,17 +17,6 @@ using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 const std::vector<std::string> kKnown = {"baseline", "pipeline-1", "pipeline-2"};
-
-TEST(Closest, FindsTypingMistakes) {
-  EXPECT_EQ(closest("pipline-2", kKnown), "pipeline-2");
-  EXPECT_EQ(closest("pipeline2", kKnown), "pipeline-2");
-  EXPECT_EQ(closest("batch-size", {"balance", "batch_size"}), "batch_size");
-  EXPECT_EQ(closest("baselin", kKnown), "baseline");
-  EXPECT_EQ(closest("pipeline", kKnown), "pipeline-1") << "the first of several";
-  EXPECT_EQ(closest("unet", kKnown), "");
-  EXPECT_EQ(closest("", kKnown), "");
-  EXPECT_EQ(closest("x", {}), "");
-}
 
 TEST(SelectNames, EachOnceInTheKnownOrder) {
   EXPECT_THAT(select_names("--experiment", "pipeline-2, baseline,pipeline-2", kKnown),

@@ -1,4 +1,4 @@
-#include "command/suggestion.h"
+#include "command/select_names.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,43 +7,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "text/closest.h"
 
 namespace gpipe::command {
-namespace {
-
-// The Levenshtein distance.
-std::size_t distance(const std::string& a, const std::string& b) {
-  const auto same = [](char x, char y) {
-    return x == y || (x == '-' && y == '_') || (x == '_' && y == '-');
-  };
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (same(a[i - 1], b[j - 1]) ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-}  // namespace
-
-std::string closest(const std::string& name, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t changes = distance(name, candidate);
-    if (changes < least) {
-      least = changes;
-      best = candidate;
-    }
-  }
-  return best;
-}
 
 std::vector<std::string> select_names(const std::string& flag, const std::string& list,
                                       const std::vector<std::string>& known) {
@@ -55,7 +21,7 @@ std::vector<std::string> select_names(const std::string& flag, const std::string
     const std::string name(absl::StripAsciiWhitespace(part));
     const auto found = std::find(known.begin(), known.end(), name);
     if (found == known.end()) {
-      const std::string meant = closest(name, known);
+      const std::string meant = text::closest(name, known);
       throw std::invalid_argument(given + "there is no '" + name + "'" +
                                   (meant.empty() ? "" : " (did you mean " + meant + "?)") + "; " +
                                   choice);

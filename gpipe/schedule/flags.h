@@ -1,0 +1,36 @@
+// at_least: flags of this package's programs, and what is wrong with them, by their names.
+//
+// Internal to gpipe/schedule: what the commands have (command/command_line.h) needs LibTorch.
+#ifndef GPIPE_SCHEDULE_FLAGS_H_
+#define GPIPE_SCHEDULE_FLAGS_H_
+
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+
+namespace gpipe::internal {
+
+// Parses the command line. Throws std::invalid_argument for a word that is no flag: "workers=8" or
+// a value behind a flag that takes none would else be ignored.
+void parse_flags(int argc, char** argv, const char* usage);
+
+// "--workers=0"
+template <typename Value>
+std::string given(const absl::Flag<Value>& flag) {
+  const absl::CommandLineFlag& known = absl::GetFlagReflectionHandle(flag);
+  return "--" + std::string(known.Name()) + "=" + known.CurrentValue();
+}
+
+// Throws std::invalid_argument that names the flag for a value that is less, or not finite.
+double checked(double value, double least, const std::string& given);
+int64_t checked(int64_t value, int64_t least, const std::string& given);
+
+template <typename Value>
+Value at_least(Value least, const absl::Flag<Value>& flag) {
+  return checked(absl::GetFlag(flag), least, given(flag));
+}
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SCHEDULE_FLAGS_H_

@@ -1,0 +1,73 @@
+#include "text/closest.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe::text {
+namespace {
+
+// Names are short. Of a longer text the rest is no typing mistake, and the time is its square.
+constexpr std::size_t kMostLetters = 80;
+
+bool separates(char c) { return c == '-' || c == '_' || c == ' '; }
+
+// The words in small letters.
+std::vector<std::string> words(std::string_view name) {
+  std::vector<std::string> all = {""};
+  for (const char c : name.substr(0, kMostLetters)) {
+    if (separates(c)) {
+      all.emplace_back();
+    } else {
+      all.back() += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+  }
+  return all;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += word;
+  return all;
+}
+
+// The Levenshtein distance.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string closest(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string given = joined(words(name));
+  if (given.empty()) return "";
+  const auto is = [&](const std::string& candidate) { return joined(words(candidate)) == given; };
+  const auto has = [&](const std::string& candidate) {
+    const std::vector<std::string> parts = words(candidate);
+    return std::find(parts.begin(), parts.end(), given) != parts.end();
+  };
+  auto found = std::find_if(candidates.begin(), candidates.end(), is);
+  if (found == candidates.end()) found = std::find_if(candidates.begin(), candidates.end(), has);
+  if (found != candidates.end()) return *found;
+  std::string best;
+  std::size_t least = std::max<std::size_t>(given.size() / 3, 1) + 1;
+  for (const std::string& candidate : candidates) {
+    const std::size_t changes = distance(given, joined(words(candidate)));
+    if (changes >= least) continue;
+    least = changes;
+    best = candidate;
+  }
+  return best;
+}
+
+}  // namespace gpipe::text
