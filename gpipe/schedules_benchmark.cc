@@ -5,7 +5,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
@@ -13,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -20,6 +24,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/simulate.h"
 #include "gpipe/timing.h"
@@ -36,26 +41,32 @@ void sleep_for(double ms) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
 }
 
-// The identity, which takes a while backward.
-struct SlowBackward : torch::autograd::Function<SlowBackward> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            double ms) {
-    context->saved_data["ms"] = ms;
-    return x.clone();
+// The identity, which takes a while backward. An operator's node, not a custom function: users'
+// code is never put off to the weights' half of a backward.
+struct SleepNode : internal::OperatorNode {
+  explicit SleepNode(double ms) : ms(ms) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    sleep_for(ms);
+    return {gradients[0]};
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    sleep_for(context->saved_data["ms"].toDouble());
-    return {gradients[0], at::Tensor()};
-  }
+  double ms;
 };
+
+at::Tensor slow_backward(const at::Tensor& x, double ms) {
+  at::Tensor result = x.detach().clone();
+  if (!c10::GradMode::is_enabled() || !x.requires_grad()) return result;
+  const std::shared_ptr<SleepNode> node(new SleepNode(ms), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(x));
+  torch::autograd::create_gradient_edge(result, node);
+  return result;
+}
 
 // x + w: its input's gradient and its parameter's each take a while.
 struct SleepImpl : torch::nn::Module {
   explicit SleepImpl(double share) : share(share) { w = register_parameter("w", at::zeros({2})); }
   at::Tensor forward(const at::Tensor& x) {
     sleep_for(share * kForwardMs);
-    return SlowBackward::apply(x, share * kInputMs) + SlowBackward::apply(w, share * kWeightMs);
+    return slow_backward(x, share * kInputMs) + slow_backward(w, share * kWeightMs);
   }
   double share;
   at::Tensor w;
