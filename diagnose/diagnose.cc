@@ -109,12 +109,33 @@ std::vector<NamedSchedule> schedules_of(const DiagnoseOptions& options) {
   return {{"1f1b", Schedule::one_f_one_b}, {"gpipe", Schedule::gpipe}};
 }
 
+// Those that the pipeline takes: all of them, unless its stages share workers.
+std::vector<NamedSchedule> schedules_for(const GPipe& pipe, const DiagnoseOptions& options,
+                                         int64_t micro_batches) {
+  const Placement placement = pipe->placement();
+  std::vector<NamedSchedule> fitting;
+  for (const NamedSchedule& known : schedules_of(options)) {
+    if (placement.workers() < placement.stages()) {
+      try {
+        known.make(placement.stages(), micro_batches).check(placement);
+      } catch (const std::invalid_argument&) {
+        continue;
+      }
+    }
+    fitting.push_back(known);
+  }
+  return fitting;
+}
+
 // The schedule that steps have now, under the name of an equal one.
-NamedSchedule schedule_now(const DiagnoseOptions& options, int64_t partitions,
+NamedSchedule schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
                            int64_t micro_batches) {
   const StepOptions step = options.step();
-  const auto make = [step](int64_t stages, int64_t count) {
-    return step.schedule_for(stages, count);
+  const Placement placement = pipe->placement();
+  const int64_t partitions = placement.stages();
+  const bool shared = placement.workers() < partitions;
+  const auto make = [step, placement, shared](int64_t stages, int64_t count) {
+    return shared ? step.schedule_for(placement, count) : step.schedule_for(stages, count);
   };
   const Schedule now = make(partitions, micro_batches);
   for (const NamedSchedule& known : schedules_of(options)) {
@@ -376,12 +397,13 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.setup.balance = pipe->balance();
   result.setup.chunks = pipe->chunks();
   result.setup.checkpoints = pipe->partition_checkpoints();
-  result.setup.schedule = schedule_now(options, partitions, sizes.micro_batches);
+  result.setup.schedule = schedule_now(pipe, options, sizes.micro_batches);
   const PipelineSetup& setup = result.setup;
 
   diagnosis::AdviceOptions wanted;
   wanted.chunks = chunks_of(pipe, rows, options);
-  wanted.schedules = schedules_of(options);
+  wanted.schedules = schedules_for(pipe, options, sizes.micro_batches);
+  if (wanted.schedules.empty()) wanted.schedules.push_back(setup.schedule);
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
   wanted.check = options.check();

@@ -269,6 +269,8 @@ Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) co
   try {
     return options.schedule_for(*placement_, pass.micro_batches());
   } catch (const std::invalid_argument& error) {
+    // What the caller's generator throws goes on as it is.
+    (void)options.schedule_for(pipeline_->stages(), pass.micro_batches());
     TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
   }
 }

@@ -95,6 +95,7 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
     settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,
                                       layers_of(settings.network.model));
     settings.graphs = absl::GetFlag(FLAGS_graphs);
+    (void)placement_by_name(flags.schedule, static_cast<int64_t>(settings.balance.size()));
   }
   settings.devices = choose_devices(
       flags, published.name, std::max<int64_t>(static_cast<int64_t>(settings.balance.size()), 1));
@@ -165,7 +166,7 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
     outcome.settings = settings_of(settings);
     if (context.rounds > 1) outcome.settings["rounds"] = context.rounds;
   }
-  *context.out << "\n" << settings.name << ": " << outcome.note << std::endl;
+  *context.out << "\n" << settings.name << ": " << describe(settings) << std::endl;
   const MemoryLimit limit(limit_of_run(settings.devices));
   const std::unique_ptr<Trainer> trainer = make_trainer(settings);
   const int64_t rows = std::min(settings.batch_size, settings.samples);

@@ -15,7 +15,7 @@
 namespace gpipe::experiments {
 Plan plan_speed(const SpeedExperiment& experiment) {
   CommonFlags flags = read_common_flags();
-  flags.for_measured = first_given({"samples", "graphs", "rounds"});
+  flags.for_measured = first_given({"samples", "graphs"});
   flags.for_simulated = given_simulation_flag();
   check_measured_speed_flags();
   const SimulatedRows simulated(experiment, simulation_flags());

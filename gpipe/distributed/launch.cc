@@ -159,7 +159,8 @@ class Run {
     drain();
     report();
     finish_outputs();
-    return first_failure_ == nullptr ? 0 : exit_code_of(*first_failure_->status);
+    const bool lost = tell_of_lost_output();
+    return first_failure_ == nullptr ? (lost ? 1 : 0) : exit_code_of(*first_failure_->status);
   }
 
  private:
@@ -467,9 +468,19 @@ class Run {
       poll(waits.data(), waits.size(), -1);
       signalfd_siginfo info;
       while (read(state_.signals(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-        if (info.ssi_signo != SIGCHLD) return;
+        const uint32_t signal = info.ssi_signo;
+        if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return;
       }
     }
+  }
+
+  // A reader that has gone away loses nothing that it wanted; a full disk does.
+  bool tell_of_lost_output() {
+    const int error = to_output_.error() != 0 ? to_output_.error() : to_error_->error();
+    if (error == 0) return false;
+    say(std::string("output was lost: ") + std::strerror(error));
+    finish_outputs();
+    return true;
   }
 
   void say(const std::string& text) { to_error_->push("launch: " + text + "\n"); }

@@ -49,7 +49,8 @@ void OutputQueue::write_some() {
     if (result > 0) {
       written += static_cast<std::size_t>(result);
     } else if (errno != EINTR && errno != EAGAIN) {
-      gone_ = true;  // nobody reads (EPIPE), or a disk is full: the work goes on
+      gone_ = true;  // the work goes on
+      if (errno != EPIPE) error_ = errno;
     } else if (errno == EAGAIN) {
       break;
     }

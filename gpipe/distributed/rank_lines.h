@@ -32,7 +32,7 @@ class RankLines {
 
 // What is still to be written to a file descriptor, which is never waited for: a terminal that is
 // held (Ctrl-S) or a slow reader must not keep Ctrl-C from working. A reader that has gone away
-// (head) is no error: from then on everything is dropped.
+// (head) is no error: from then on everything is dropped, as after an error (a full disk).
 //
 // Requirements: SIGPIPE is ignored.
 //
@@ -47,6 +47,8 @@ class OutputQueue {
 
   int fd() const { return fd_; }
   bool empty() const { return pending_.empty(); }
+  // Why output was lost, as errno has it; 0 if none was, or if nobody wanted to read it.
+  int error() const { return error_; }
   // Whether those who write to it should wait.
   bool is_full() const { return pending_.size() >= kMostPending; }
 
@@ -55,6 +57,7 @@ class OutputQueue {
 
   int fd_;
   bool gone_ = false;
+  int error_ = 0;
   std::string pending_;
 };
 

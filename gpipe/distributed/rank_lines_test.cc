@@ -1,9 +1,11 @@
 #include "gpipe/distributed/rank_lines.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <string>
 
@@ -87,7 +89,19 @@ TEST_F(OutputQueueTest, WithoutAReaderEverythingIsDropped) {
   EXPECT_TRUE(queue.empty());
   queue.push("more");
   EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.error(), 0);  // nobody wanted it
   ends_[0] = dup(ends_[1]);
+}
+
+TEST_F(OutputQueueTest, AFullDiskIsRemembered) {
+  const int full = open("/dev/full", O_WRONLY);
+  ASSERT_GE(full, 0);
+  OutputQueue queue(full);
+  queue.push("text");
+  queue.write_some();
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.error(), ENOSPC);
+  close(full);
 }
 
 TEST_F(OutputQueueTest, KnowsWhatLeadsToOnePlace) {

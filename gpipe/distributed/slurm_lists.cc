@@ -20,7 +20,11 @@ void check_count(std::size_t entries) {
 }
 
 int64_t number(std::string_view digits) {
+  constexpr std::size_t kMostDigits = 15;  // so that numbers can be counted on and added up
   int64_t value = 0;
+  if (digits.size() > kMostDigits) {
+    refuse("'" + std::string(digits.substr(0, 20)) + "...' has too many digits");
+  }
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || end != digits.data() + digits.size() || value < 0) {
     refuse("a number was expected where '" + std::string(digits.substr(0, 20)) + "' stands");
@@ -68,6 +72,8 @@ std::vector<std::string> expand_ranges(std::string_view text) {
 }
 
 std::vector<std::string> expand_name(std::string_view name) {
+  constexpr std::ptrdiff_t kMostGroups = 8;
+  if (std::count(name.begin(), name.end(), '[') > kMostGroups) refuse("too many brackets");
   const std::size_t open = name.find('[');
   if (open == std::string_view::npos) return {std::string(name)};
   const std::size_t close = name.find(']', open);  // there is one: split() has looked

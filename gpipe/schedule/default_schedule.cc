@@ -17,6 +17,7 @@ bool same_workers(const Placement& a, const Placement& b) {
 }  // namespace
 
 Schedule placed_fill_drain(const Schedule& one_each, const Placement& placement) {
+  if (same_workers(placement, Placement::one_each(placement.stages()))) return one_each;
   std::vector<std::vector<Action>> workers;
   for (int64_t worker = 0; worker < placement.workers(); ++worker) {
     const std::vector<int64_t>& stages = placement.stages_of(worker);

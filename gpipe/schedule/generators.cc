@@ -5,8 +5,11 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -246,9 +249,28 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
 
 Schedule made(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
               const GeneratorCosts& costs) {
+  // A training asks for the same schedule in every step.
+  constexpr size_t kKept = 64;
+  using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
+  const StageCost& stage = costs.stage;
+  const Key key = {
+      which,
+      workers,
+      micro_batches,
+      {stage.forward, stage.backward, stage.input_gradient, stage.weight_gradient, costs.transfer}};
+  static std::mutex mutex;
+  static auto* const kept = new std::map<Key, Schedule>;  // threads may outlive the statics
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (const auto known = kept->find(key); known != kept->end()) return known->second;
+  }
   const internal::Optimized found = internal::searched_order(
       which, workers, micro_batches, costs, internal::searched_work(which, workers, micro_batches));
-  return to_schedule(found.order, workers * v, micro_batches);
+  Schedule schedule = to_schedule(found.order, workers * v, micro_batches);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (kept->size() >= kKept) kept->clear();
+  kept->emplace(key, schedule);
+  return schedule;
 }
 
 }  // namespace

@@ -15,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -96,6 +99,36 @@ TEST(Placed, ResultsAreThoseOfAWorkerForEachStage) {
   }
 }
 
+class PlacedOnDevices : public testing::DeviceTest {};
+
+TEST_F(PlacedOnDevices, WorkersMayHaveStagesOnSeveralDevices) {
+  const auto trained = [](const std::optional<Placement>& placement) {
+    testing::manual_seed(5);
+    nn::Sequential layers;
+    for (int k = 0; k < 4; ++k) layers->push_back(nn::Linear(6, 6));
+    GPipeOptions options = GPipeOptions({1, 1, 1, 1}).devices(testing::devices(4)).chunks(4);
+    options.placement(placement);
+    GPipe pipe(layers, options);
+    testing::manual_seed(6);
+    const at::Tensor x = testing::copy_on(pipe->devices().front(), torch::randn({8, 6}));
+    const at::Tensor y = testing::copy_on(pipe->devices().back(), torch::randn({8, 6}));
+    for (int step = 0; step < 2; ++step) pipe->step({x}, {y}, squares);
+    pipe->forward(x).sum().backward();
+    Tensors gradients;
+    for (const at::Tensor& parameter : pipe->parameters()) {
+      gradients.push_back(testing::on_host(parameter.grad()));
+    }
+    return gradients;
+  };
+  const Tensors want = trained(std::nullopt);
+  for (const Placement& placement : placements()) {
+    const Tensors have = trained(placement);
+    for (size_t k = 0; k < want.size(); ++k) {
+      EXPECT_THAT(have[k], EqualsBitwise(want[k])) << placement.to_text() << k;
+    }
+  }
+}
+
 TEST(Placed, StagesRunOnTheirWorkers) {
   for (const Placement& placement : placements()) {
     GPipe pipe(model(4), options_of(4).placement(placement));
@@ -163,6 +196,13 @@ TEST(Placed, AnyScheduleOfThePlacementRuns) {
       [&] { pipe->evaluate({x}, {y}, squares, StepOptions().schedule(schedule_by_name("1f1b"))); },
       ThrowsMessage<c10::ValueError>(HasSubstr("does not fit GPipeOptions::placement")));
   EXPECT_NO_THROW(pipe->step({x}, {y}, squares));  // as if there had been no error
+  EXPECT_THAT(
+      [&] {
+        pipe->step({x}, {y}, squares, StepOptions().schedule([](int64_t, int64_t) -> Schedule {
+          throw std::invalid_argument("of the caller's own");
+        }));
+      },
+      ThrowsMessage<std::invalid_argument>(::testing::StrEq("of the caller's own")));
 }
 
 TEST(Placed, WhatDoesNotFitIsRefused) {
