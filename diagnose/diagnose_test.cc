@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/schedule/generators.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sample_models.h"
@@ -139,6 +140,21 @@ TEST(Diagnose, KnowsWhetherSkipsAreDirect) {
     const Diagnosis d =
         diagnose(pipe, {at::rand({4, 2, 16, 16})}, {}, sum, DiagnoseOptions().seconds(1e-3));
     EXPECT_EQ(d.setup.direct_skips, direct);
+  }
+}
+
+TEST(Diagnose, APlacedPipelineIsToldWhatItRuns) {
+  nn::Sequential model;
+  for (int k = 0; k < 4; ++k) model->push_back(nn::Linear(2, 2));
+  const Placement placement = Placement::loop(2, 2);
+  const GPipe pipe(model,
+                   GPipeOptions({1, 1, 1, 1}).devices(cpus(4)).chunks(4).placement(placement));
+  const Diagnosis d = diagnose(pipe, {at::rand({8, 2})}, {}, sum, DiagnoseOptions().seconds(1e-3));
+  EXPECT_EQ(d.workers, 2);
+  EXPECT_EQ(d.setup.schedule.make(4, 4), interleaved(2, 2, 4));
+  for (const Advice& advice : d.advice) {
+    EXPECT_NO_THROW(advice.setup.schedule.make(4, 4).check(placement))
+        << advice.setup.schedule.name;
   }
 }
 
