@@ -130,7 +130,7 @@ std::vector<NamedSchedule> schedules_for(const GPipe& pipe, const DiagnoseOption
 // The schedule that steps have now, under the name of an equal one.
 NamedSchedule schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
                            int64_t micro_batches) {
-  const StepOptions step = options.step();
+  const StepOptions& step = options.step();
   const Placement placement = pipe->placement();
   const int64_t partitions = placement.stages();
   const bool shared = placement.workers() < partitions;

@@ -39,7 +39,9 @@ constexpr std::chrono::seconds kDeadline{60};
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream text;  // an error while reading (a process that has just ended) is its end
+  text << file.rdbuf();
+  return text.str();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

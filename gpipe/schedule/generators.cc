@@ -27,7 +27,6 @@ using internal::Order;
 using internal::Searched;
 using internal::to_schedule;
 using internal::token;
-using internal::truncated;
 using internal::v_pattern;
 using internal::WorkerOrder;
 using internal::Workload;
@@ -108,12 +107,12 @@ Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& w
       if (backwards > worker) weight();
     };
     const int64_t first = std::min(all, warm_up(worker, sizes.front()));
-    while (forwards < first) forward();
-    while (forwards < all) {
+    for (int64_t k = 0; k < first; ++k) forward();
+    for (int64_t k = first; k < all; ++k) {
       forward();
       backward();
     }
-    while (backwards < all) backward();
+    for (int64_t k = all - first; k < all; ++k) backward();
     while (!pending.empty()) weight();
   }
   return to_schedule(order, workers * v, micro_batches);

@@ -97,7 +97,7 @@ std::string meant(std::string_view name) {
   std::vector<std::string> names;
   for (const Entry& entry : entries()) names.push_back(entry.named.name);
   for (const Also& also : kAlso) names.push_back(also.name);
-  const std::string closest = text::closest(name, names);
+  std::string closest = text::closest(name, names);
   for (const Also& also : kAlso) {
     if (also.name == closest) return also.ours;
   }
