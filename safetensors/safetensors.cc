@@ -191,9 +191,8 @@ class Draft {
   void keep_access() const {
     struct stat old {};
     if (stat(place_.c_str(), &old) != 0) return;
-    // The owner first: a change of it takes rights away. Only root may give files away, and others
-    // may give them to groups of their own: what neither can be kept gets no rights of the old
-    // ones.
+    // The owner first: a change of it takes rights away. Only root may give files away; others may
+    // give them to groups of their own. A group that cannot be kept takes its rights with it.
     mode_t rights = old.st_mode & 0777;
     if (fchown(descriptor_, old.st_uid, old.st_gid) != 0 &&
         fchown(descriptor_, static_cast<uid_t>(-1), old.st_gid) != 0) {

@@ -473,7 +473,6 @@ TEST_F(GraphChanges, AttentionWithDropout) {
   }
 }
 
-// A generator of the layer's own.
 TEST_F(GraphChanges, AParameterUsedTwice) {
   struct Twice : nn::Module {
     at::Tensor scale = register_parameter("scale", torch::rand({6}));
@@ -492,6 +491,7 @@ TEST_F(GraphChanges, AParameterUsedTwice) {
   }
 }
 
+// A generator of the layer's own.
 TEST_F(GraphChanges, AGivenGenerator) {
   for (Checkpoint mode : kModes) {
     EXPECT_THAT(
