@@ -3,11 +3,6 @@
 # Where a header or another file of an installed library may be, most specific first.
 PREFIXES = ["/usr/local", "/usr"]
 
-def maybe(rule, name, **kwargs):
-    """Calls `rule` unless the workspace already has a repository of that name."""
-    if not native.existing_rule(name):
-        rule(name = name, **kwargs)
-
 def find_under_prefix(repository_ctx, relative):
     """Returns the prefix under which `relative` exists, or None."""
     for prefix in PREFIXES:
@@ -17,12 +12,19 @@ def find_under_prefix(repository_ctx, relative):
 
 def missing(repository_ctx, probe, package):
     """Stops with a text that says what to do."""
+
+    # A module extension's repositories have names such as gpipe++gpipe+zlib, in Bazel 7 gpipe~~gpipe~zlib.
+    name = repository_ctx.name.split("+")[-1].split("~")[-1]
+    if name == repository_ctx.name:
+        or_else = "define the repository \"" + name + "\" in your WORKSPACE before gpipe_dependencies()."
+    else:
+        or_else = "override the repository \"" + name + "\" in your MODULE.bazel (docs/workspace.md)."
     fail("\n".join([
         "",
-        "GPipe needs {}, but {} was found under none of {}.".format(repository_ctx.name, probe, ", ".join(PREFIXES)),
+        "GPipe needs {}, but {} was found under none of {}.".format(name, probe, ", ".join(PREFIXES)),
         "  Debian, Ubuntu:  apt-get install " + package + "   (`tools/bazel` does this by itself)",
-        "  elsewhere:       install it with your package manager, or define the repository",
-        "                   \"" + repository_ctx.name + "\" in your WORKSPACE before gpipe_dependencies().",
+        "  elsewhere:       install it with your package manager, or",
+        "                   " + or_else,
     ]))
 
 def _system_library_impl(repository_ctx):

@@ -1,8 +1,7 @@
-load("//third_party:system.bzl", "maybe", "system_library")
+load("//third_party:system.bzl", "system_library")
 
 def repo():
-    maybe(
-        system_library,
+    system_library(
         name = "com_github_google_glog",
         build_file = Label("//third_party/com_github_google_glog:system.BUILD.bazel"),
         package = "libgoogle-glog-dev",

@@ -1,8 +1,7 @@
-load("//third_party:system.bzl", "maybe", "system_library")
+load("//third_party:system.bzl", "system_library")
 
 def repo():
-    maybe(
-        system_library,
+    system_library(
         name = "com_github_nlohmann_json",
         build_file = Label("//third_party/com_github_nlohmann_json:system.BUILD.bazel"),
         package = "nlohmann-json3-dev",

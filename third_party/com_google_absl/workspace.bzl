@@ -1,4 +1,4 @@
-load("//third_party:system.bzl", "PREFIXES", "maybe", "missing")
+load("//third_party:system.bzl", "PREFIXES", "missing")
 
 # Abseil's Bazel packages -> targets. A target `name` is described by the pkg-config file
 # `absl_name.pc`; "name=other" says that the file is `absl_other.pc`.
@@ -123,4 +123,4 @@ def _absl_impl(repository_ctx):
 _absl_repository = repository_rule(implementation = _absl_impl, local = True)
 
 def repo():
-    maybe(_absl_repository, name = "com_google_absl")
+    _absl_repository(name = "com_google_absl")

@@ -1,8 +1,7 @@
-load("//third_party:system.bzl", "maybe", "system_library")
+load("//third_party:system.bzl", "system_library")
 
 def repo():
-    maybe(
-        system_library,
+    system_library(
         name = "com_google_googletest",
         build_file = Label("//third_party/com_google_googletest:system.BUILD.bazel"),
         package = "libgtest-dev libgmock-dev",

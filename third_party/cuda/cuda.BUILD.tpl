@@ -4,9 +4,25 @@ package(default_visibility = ["//visibility:public"])
 
 cc_library(
     name = "cuda",
-    hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**"], allow_empty = True),
+    # CCCL's headers are named as the standard library's (nv/target). They lie among the others before CUDA 13, in a
+    # folder of their own since.
+    hdrs = glob(
+        [
+            "include/*.h",
+            "include/*.hpp",
+            "include/cccl/cuda/**",
+            "include/cccl/nv/**",
+            "include/crt/**",
+            "include/cuda/**",
+            "include/nv/**",
+        ],
+        allow_empty = True,
+    ),
     defines = ["GPIPE_HAS_CUDA_TOOLKIT=1"],
-    includes = ["include"],
+    includes = [
+        "include",
+        "include/cccl",
+    ],
     linkopts = [
         "-L%{lib}",
         "-Wl,-rpath,%{lib}",

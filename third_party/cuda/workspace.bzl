@@ -1,15 +1,34 @@
 """The CUDA Toolkit, for programs that need nvcc or its libraries: found, or a stub with the same labels."""
 
-load("//third_party:system.bzl", "maybe")
+# What a folder must have to be a toolkit.
+_PROOFS = ["bin/nvcc", "include/cuda_runtime_api.h"]
+
+def _lacks(repository_ctx, folder):
+    """The first file that a toolkit has and this folder has not; None if it is a toolkit."""
+    for proof in _PROOFS:
+        if not repository_ctx.path(folder + "/" + proof).exists:
+            return proof
+    return None
 
 def _toolkit(repository_ctx):
-    candidates = [repository_ctx.os.environ.get(name) for name in ["CUDA_HOME", "CUDA_PATH"]]
-    candidates.append("/usr/local/cuda")
+    # A variable is this machine's: it wins over what the workspace says.
+    for variable in ["CUDA_HOME", "CUDA_PATH"]:
+        folder = repository_ctx.os.environ.get(variable)
+        if folder and not _lacks(repository_ctx, folder):
+            return folder
+    asked = repository_ctx.attr.path
+    if asked:
+        # Somebody pointed us to it: not to be passed over in silence.
+        lacking = _lacks(repository_ctx, asked) if asked.startswith("/") else "/ at its beginning"
+        if lacking:
+            fail("\ngpipe.cuda(path = \"{}\") in MODULE.bazel is no CUDA Toolkit: it has no {}.".format(asked, lacking))
+        return asked
+    candidates = ["/usr/local/cuda"]
     nvcc = repository_ctx.which("nvcc")
     if nvcc:
         candidates.append(str(nvcc.realpath.dirname.dirname))
     for candidate in candidates:
-        if candidate and repository_ctx.path(candidate + "/bin/nvcc").exists and repository_ctx.path(candidate + "/include/cuda_runtime_api.h").exists:
+        if not _lacks(repository_ctx, candidate):
             return candidate
     return None
 
@@ -40,9 +59,10 @@ def _cuda_impl(repository_ctx):
 
 _cuda = repository_rule(
     implementation = _cuda_impl,
+    attrs = {"path": attr.string(doc = "A CUDA Toolkit, for a machine where no variable names one.")},
     environ = ["CUDA_HOME", "CUDA_PATH", "PATH"],
     local = True,
 )
 
-def repo():
-    maybe(_cuda, name = "local_cuda")
+def repo(path = ""):
+    _cuda(name = "local_cuda", path = path)

@@ -1,7 +1,5 @@
 """LibTorch: found, or downloaded once. The work is done by libtorch.sh, which can be run by hand."""
 
-load("//third_party:system.bzl", "maybe")
-
 # A download of 2.6 GB over a slow line.
 _TIMEOUT_SECONDS = 3 * 60 * 60
 
@@ -19,7 +17,7 @@ _ENVIRON = [
 # LibTorch has 9,400 headers, CUDA and CCCL 2,000 more. Listed one by one, each of them is linked into the sandbox of each
 # compile action, which takes longer than compiling the file (30 s for 5 s). As folders they cost
 # nothing, and the pinned version does not change under Bazel's feet. Bazel 4 accepts headers in a
-# folder as declared; later versions may not, so the official Bazels get the list.
+# folder as declared; later versions may not, so the official Bazels get the list, and with it what has no extension.
 def _header_folders(folders):
     return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
 
@@ -28,26 +26,54 @@ def _header_globs(folders):
     if "cccl" in folders:
         # CCCL's headers are named as the standard library's: nv/target, nv/detail/*, cuda/std/*.
         patterns.append("cccl/**")
+    if "cuda" in folders:
+        # A toolkit before CUDA 13, beside a LIBTORCH_ROOT without wheels, has them among its own.
+        patterns += ["cuda/cuda/std/**", "cuda/nv/**"]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
 # Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left
 # out.
-def _what_to_do(stderr):
+def _what_to_do(stderr, environment):
     lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
-    return "\n" + "\n".join(lines or [stderr])
+    return "\n" + "\n".join((lines or [stderr]) + [
+        "GPipe: {} is what {} in MODULE.bazel says.".format(variable, _TAGS[variable])
+        for variable in environment
+    ])
+
+# The variables of libtorch.sh -> the tags that say the same.
+_TAGS = {
+    "CUDA_HOME": "gpipe.cuda(path = ...)",
+    "LIBTORCH_ROOT": "gpipe.libtorch(path = ...)",
+}
+
+def _environment(repository_ctx):
+    """What libtorch.sh is told besides its own variables. Those are this machine's and win over the workspace's."""
+    given = repository_ctx.os.environ
+    environment = {}
+    if repository_ctx.attr.path and not given.get("LIBTORCH_ROOT"):
+        environment["LIBTORCH_ROOT"] = repository_ctx.attr.path
+    if repository_ctx.attr.cuda and not given.get("CUDA_HOME") and not given.get("CUDA_PATH"):
+        environment["CUDA_HOME"] = repository_ctx.attr.cuda
+    return environment
 
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
     for read_by_script in ["requirements.txt", "requirements-cuda.txt"]:
         repository_ctx.path(Label("//third_party/libtorch:" + read_by_script))
-    found = repository_ctx.execute([script, "find"])
+    environment = _environment(repository_ctx)
+    found = repository_ctx.execute([script, "find"], environment = environment)
     if found.return_code == 3:
-        fetched = repository_ctx.execute([script, "fetch"], timeout = _TIMEOUT_SECONDS, quiet = False)
+        fetched = repository_ctx.execute(
+            [script, "fetch"],
+            environment = environment,
+            timeout = _TIMEOUT_SECONDS,
+            quiet = False,
+        )
         if fetched.return_code:
-            fail(_what_to_do(fetched.stderr))
-        found = repository_ctx.execute([script, "find"])
+            fail(_what_to_do(fetched.stderr, environment))
+        found = repository_ctx.execute([script, "find"], environment = environment)
     if found.return_code:
-        fail(_what_to_do(found.stderr))
+        fail(_what_to_do(found.stderr, environment))
 
     answer = {}
     for line in found.stdout.strip().split("\n"):
@@ -82,11 +108,14 @@ def _libtorch_impl(repository_ctx):
 
 _libtorch = repository_rule(
     implementation = _libtorch_impl,
-    attrs = {"headers_as_folders": attr.bool()},
+    attrs = {
+        "cuda": attr.string(doc = "A CUDA Toolkit, as CUDA_HOME."),
+        "headers_as_folders": attr.bool(doc = "For Debian's Bazel."),
+        "path": attr.string(doc = "An unpacked LibTorch, as LIBTORCH_ROOT."),
+    },
     environ = _ENVIRON,
     local = True,
 )
 
-def repo():
-    # Debian's Bazel 4 is the one that reports no version.
-    maybe(_libtorch, name = "libtorch", headers_as_folders = not native.bazel_version)
+def repo(**kwargs):
+    _libtorch(name = "libtorch", **kwargs)

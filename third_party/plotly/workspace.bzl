@@ -1,7 +1,5 @@
 """Plotly, as one file of JavaScript. The work is done by plotly.sh, which can be run by hand."""
 
-load("//third_party:system.bzl", "maybe")
-
 # A download of 10 MB over a slow line.
 _TIMEOUT_SECONDS = 30 * 60
 
@@ -24,4 +22,4 @@ _plotly = repository_rule(
 )
 
 def repo():
-    maybe(_plotly, name = "plotly")
+    _plotly(name = "plotly")

@@ -1,8 +1,7 @@
-load("//third_party:system.bzl", "maybe", "system_library")
+load("//third_party:system.bzl", "system_library")
 
 def repo():
-    maybe(
-        system_library,
+    system_library(
         name = "zlib",
         build_file = Label("//third_party/zlib:system.BUILD.bazel"),
         package = "zlib1g-dev",

@@ -1,5 +1,7 @@
 """A target that is a C++ library and a command at once."""
 
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+
 def _impl(ctx):
     executable = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.symlink(output = executable, target_file = ctx.executable.command, is_executable = True)
