@@ -1,4 +1,4 @@
-"""The module extension `gpipe`: the repositories that no registry has. MODULE.bazel uses it.
+"""The module extension `gpipe`: the repositories that come from no registry. MODULE.bazel uses it.
 
 A workspace that depends on GPipe needs it only to say where something is on its machines:
 

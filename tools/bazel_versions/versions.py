@@ -143,13 +143,11 @@ _RULES_CC = {
     "cc:find_cc_toolchain.bzl": ["CC_TOOLCHAIN_TYPE", "find_cc_toolchain", "find_cpp_toolchain", "use_cc_toolchain"],
     # A new .bzl file of rules_cc that is used here is to be added; those that LOADS names are known.
 }
-_RULES_SHELL: dict[str, list[str]] = {}
 
 
 def _externals(bazel_tools):
     files = {("bazel_tools", file): names for file, names in bazel_tools.items()}
-    for repository, known in (("rules_cc", _RULES_CC), ("rules_shell", _RULES_SHELL)):
-        files.update({(repository, file): names for file, names in known.items()})
+    files.update({("rules_cc", file): names for file, names in _RULES_CC.items()})
     for name, label in LOADS.items():
         repository, file = label[1:].split("//")
         files[repository, file] = [*files.get((repository, file), []), name]
