@@ -55,7 +55,7 @@ BUILD_NAMES = ("BUILD.bazel", "BUILD")
 STUBS = "stubs.star"
 
 # Starlark has them, so what files get under these names is called otherwise in stubs.star.
-RENAMED = {"json": "json_", "print": "print_", "set": "set_", "struct": "struct_"}
+RENAMED = {name: name + "_" for name in ("json", "print", "set", "str", "struct")}
 
 STRUCTS = starlark.Globals.extended_by([starlark.LibraryExtension.StructType, starlark.LibraryExtension.Json])
 PLAIN = starlark.Globals.standard()
@@ -294,7 +294,7 @@ class Loader:
             raise ValueError(f"{shown} loads this file, which loads it")
         if key not in self._frozen:
             self._frozen[key] = LOADING
-            prelude = self._loads(self.bazel.bzl) + f'load("native_{context}", "native")\n'
+            prelude = self._loads([*self.bazel.bzl, "str"]) + f'load("native_{context}", "native")\n'
             load = self._file_loader(context, workspace, package)
             self._frozen[key] = self._run(shown, text, BZL, prelude, "load", load)
             self.loaded.add(shown)
@@ -460,7 +460,8 @@ class Loader:
 
     def host_label(self, text):
         self.host_labels([text])
-        return "@@" + text if text.startswith("//") else text
+        package, _, name = text.partition("//")[2].partition(":")
+        return ["@@" + text if text.startswith("//") else text, package, name or package.rpartition("/")[2]]
 
     def host_labels(self, values):
         for text in strings_of(values):

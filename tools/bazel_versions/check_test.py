@@ -131,6 +131,10 @@ PLANTED = [
     ("BUILD.bazel", "load(\":defs.bzl\"", "load(':extensions.bzl', 'thing')\nthing()\nload(\":defs.bzl\"", ALL, "extensions.bzl:8", "neither WORKSPACE nor"),
     ("defs.bzl", None, "native.filegroup(name = 'x')\n", ALL, "defs.bzl:11", "by no BUILD file"),
     ("defs.bzl", "    cc_library(", "    rule(implementation = _impl)\n    cc_library(", ALL, "defs.bzl:10", "called by a function"),
+    # Labels.
+    ("defs.bzl", "defines = [PATH]", "data = [Label('//:' + Label('//a/b:c').package + str(Label('//x')))]", NONE, "", ""),
+    ("defs.bzl", "defines = [PATH]", "data = [Label('@other//:x')]", ALL, "defs.bzl:10", "no repository other visible"),
+    ("defs.bzl", "defines = [PATH]", "data = [Label('//x').folder]", ALL, "defs.bzl:10", "no attribute `folder`"),
     # Arguments.
     ("BUILD.bazel", "mode = \"fast\"", "speed = 3", ALL, "BUILD.bazel:8", "no attribute speed"),
     ("BUILD.bazel", ", mode = \"fast\"", "", ALL, "BUILD.bazel:8", "lacks the attribute mode"),
