@@ -1,5 +1,5 @@
-// The program of docs/schedules.md: a step under schedules written by hand, each checked, drawn,
-// predicted, run, traced, and compared with 1F1B.
+// Chapter 23 of docs/guide: a step under schedules written by hand, each checked, drawn, predicted,
+// run, traced, and compared with 1F1B.
 
 #include <torch/torch.h>
 
