@@ -35,8 +35,8 @@ std::optional<std::string> Agreement::add(int64_t rank, std::string name, std::s
     const auto& high = own->first < other->first ? *other : *own;
     if (low.second.name != high.second.name) {
       decided_ = true;
-      return name_of(low.first) + " is at " + quoted(low.second.name) + ", " +
-             name_of(high.first) + " is at " + quoted(high.second.name) +
+      return name_of(low.first) + " is at " + quoted(low.second.name) + ", " + name_of(high.first) +
+             " is at " + quoted(high.second.name) +
              ": all ranks must make the same calls in the same order";
     }
     const std::string& a = low.second.value;
@@ -64,8 +64,8 @@ std::optional<std::string> Agreement::give_up(const std::string& waited) {
     std::string& list = words_.count(rank) == 0 ? missing : waiting;
     list += (list.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return "rank " + missing + " did not come to " + quoted(words_.begin()->second.name) + " within " +
-         waited + ", where rank " + waiting +
+  return "rank " + missing + " did not come to " + quoted(words_.begin()->second.name) +
+         " within " + waited + ", where rank " + waiting +
          " waits: all ranks must make the same calls in the same order";
 }
 

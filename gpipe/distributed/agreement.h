@@ -24,9 +24,9 @@ class Agreement {
  public:
   explicit Agreement(int64_t size) : size_(size) {}
 
-  // `name`: what is compared. Returns the verdict when there is one for the first time: empty if all
-  // ranks have said the same, else what Disagreement says, as soon as two ranks differ. Words of a
-  // rank that has spoken are ignored.
+  // `name`: what is compared. Returns the verdict when there is one for the first time: empty if
+  // all ranks have said the same, else what Disagreement says, as soon as two ranks differ. Words
+  // of a rank that has spoken are ignored.
   std::optional<std::string> add(int64_t rank, std::string name, std::string value);
 
   // The verdict if nobody else comes: which ranks wait where, and which do not come. None if there

@@ -1,8 +1,8 @@
 // ByteWriter, ByteReader: numbers and texts as bytes, for messages between processes.
 //
-// All processes of a run have the byte order and the types of one build (session.h compares builds),
-// so numbers travel as they are in memory. A reader trusts nothing: every size is checked against
-// what there is before any memory is taken.
+// All processes of a run have the byte order and the types of one build (session.h compares
+// builds), so numbers travel as they are in memory. A reader trusts nothing: every size is checked
+// against what there is before any memory is taken.
 #ifndef GPIPE_DISTRIBUTED_BYTES_H_
 #define GPIPE_DISTRIBUTED_BYTES_H_
 

@@ -34,7 +34,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 // Faults that happen within 20 ms are told together; the rest of it is for their way here.
 constexpr Milliseconds kWindow{40};
-// If the rank that decides does not, the next one does. All in all under a second for three of them.
+// If the rank that decides does not, the next one does. All in all under a second for three of
+// them.
 constexpr Milliseconds kNextDecides{200};
 // How long a rank that listens is given to answer a connection.
 constexpr Milliseconds kConnecting{500};
@@ -137,8 +138,7 @@ class Control::Impl {
       wake();
       changed_.wait_for(lock, kLeavingLimit, [&] {
         return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-          return !peer.is_connected() || peer.bye_heard || peer.loss ||
-                 !peer.connection.is_open();
+          return !peer.is_connected() || peer.bye_heard || peer.loss || !peer.connection.is_open();
         });
       });
       stop_ = true;
@@ -209,10 +209,10 @@ class Control::Impl {
     }
     std::unique_lock<std::mutex> lock(mutex_);
     if (phase_ != Phase::kRunning) throw_failure(lock, "");
-    if (!missing().empty()) throw std::logic_error("agree('" + name + "') before all ranks are connected");
+    if (!missing().empty())
+      throw std::logic_error("agree('" + name + "') before all ranks are connected");
     const uint64_t number = ++agrees_begun_;
-    expect_present("comparing '" + name + "'",
-                   [&](const Bye& bye) { return bye.agrees < number; });
+    expect_present("comparing '" + name + "'", [&](const Bye& bye) { return bye.agrees < number; });
     const Agree words{number, name, value};
     if (options_.rank == 0) {
       hear(0, epoch_, words);
@@ -245,9 +245,8 @@ class Control::Impl {
     if (!is_fenced_ && nobody_is_lost()) {
       tell_all(to_frame(MessageType::kNext, target));
       wake();
-      const bool in_time = changed_.wait_for(lock, options_.call_limit, [&] {
-        return !nobody_is_lost() || unready(target).empty();
-      });
+      const bool in_time = changed_.wait_for(
+          lock, options_.call_limit, [&] { return !nobody_is_lost() || unready(target).empty(); });
       if (!in_time) {
         throw std::runtime_error(listed(unready(target)) + " did not come to next_epoch() within " +
                                  seconds(options_.call_limit));
@@ -418,8 +417,8 @@ class Control::Impl {
     return ranks;
   }
 
-  // This thread did not listen for a while (the process was stopped, the machine overloaded): that is
-  // nobody else's silence.
+  // This thread did not listen for a while (the process was stopped, the machine overloaded): that
+  // is nobody else's silence.
   void excuse_silence(Time now) {
     const auto late = now - last_turn_ - 2 * beat_;
     last_turn_ = now;
@@ -531,8 +530,8 @@ class Control::Impl {
       }
       peer.connection = Connection(std::move(socket));
       peer.connection.limit(kLongestGreeting);
-      peer.connection.queue(to_frame(
-          Hello{options_.token, options_.rank, options_.size, options_.host}, epoch_));
+      peer.connection.queue(
+          to_frame(Hello{options_.token, options_.rank, options_.size, options_.host}, epoch_));
       peer.state = Peer::State::kGreeting;
       return;
     }
@@ -552,7 +551,8 @@ class Control::Impl {
     }
   }
 
-  // A rank can take part in nothing any more. If it has said that it leaves, whoever needs it knows.
+  // A rank can take part in nothing any more. If it has said that it leaves, whoever needs it
+  // knows.
   void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) {
     Peer& peer = peer_of(rank);
     if (kind != FaultKind::kSilence) {
@@ -708,7 +708,8 @@ class Control::Impl {
         if (agrees_begun_ > agrees_) {
           expect_present("comparing", [&](const Bye& bye) { return bye.agrees < agrees_begun_; });
         }
-        if (phase_ == Phase::kFailed) expect_present("the next epoch", [](const Bye&) { return true; });
+        if (phase_ == Phase::kFailed)
+          expect_present("the next epoch", [](const Bye&) { return true; });
         return;
       case MessageType::kByeHeard:
         peer.bye_heard = true;
@@ -750,8 +751,7 @@ class Control::Impl {
 
   void hear(int64_t rank, uint32_t epoch, Agree agree) {
     const auto key = std::make_pair(epoch, agree.number);
-    const auto poll =
-        polls_.try_emplace(key, Poll{Agreement(options_.size), Clock::now()}).first;
+    const auto poll = polls_.try_emplace(key, Poll{Agreement(options_.size), Clock::now()}).first;
     Agreement& agreement = poll->second.agreement;
     if (auto verdict = agreement.add(rank, std::move(agree.name), std::move(agree.value))) {
       announce(key, std::move(*verdict));

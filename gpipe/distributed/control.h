@@ -2,9 +2,9 @@
 //
 // Each rank has a connection to each other one, beside those that carry tensors. The end of a
 // process closes its connections, which all others see at once; a process that is stopped, or
-// behind a cut, is noticed by its silence. Whoever throws tells all. What all ranks throw is decided
-// by one of them, so that it is the same everywhere. It needs no LibTorch, and no store once the
-// ranks have found each other (session.h).
+// behind a cut, is noticed by its silence. Whoever throws tells all. What all ranks throw is
+// decided by one of them, so that it is the same everywhere. It needs no LibTorch, and no store
+// once the ranks have found each other (session.h).
 #ifndef GPIPE_DISTRIBUTED_CONTROL_H_
 #define GPIPE_DISTRIBUTED_CONTROL_H_
 
@@ -39,8 +39,8 @@ struct ControlOptions {
 // Guarantees: when a rank reports an exception, ends, is killed or leaves early, every other rank
 // that is still connected has a DistributedFailure with the same faults in under one second; when
 // one is stopped or cut off, in one second after the silence limit. Faults that happen within 20 ms
-// are all in it. If the network is cut, this holds within each part. On a rank that has been stopped
-// and goes on, too: it is told what the others decided, and takes part no more.
+// are all in it. If the network is cut, this holds within each part. On a rank that has been
+// stopped and goes on, too: it is told what the others decided, and takes part no more.
 //
 // A stranger that connects, whatever it sends or does not send, is dropped and changes nothing.
 // Nothing is encrypted: the network must be a private one.
@@ -56,8 +56,8 @@ class Control {
  public:
   // Begins to listen and to answer, on a thread of its own.
   explicit Control(ControlOptions options);
-  // Leaves: the others are told that this rank needs nobody any more. Waits, at most a second, until
-  // they know.
+  // Leaves: the others are told that this rank needs nobody any more. Waits, at most a second,
+  // until they know.
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -91,9 +91,9 @@ class Control {
   [[noreturn]] void throw_failure(const std::string& symptom);
 
   // Compares `value` over all ranks, all of which must call this with the same `name`, as their
-  // n-th call. Throws Disagreement on all of them if they do not, DistributedFailure if a rank fails
-  // meanwhile, std::invalid_argument for more than a megabyte (compare a hash of it). One thread at
-  // a time.
+  // n-th call. Throws Disagreement on all of them if they do not, DistributedFailure if a rank
+  // fails meanwhile, std::invalid_argument for more than a megabyte (compare a hash of it). One
+  // thread at a time.
   void agree(const std::string& name, const std::string& value);
 
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
@@ -102,8 +102,8 @@ class Control {
   // a rank is lost, so that there is no way but a new session; std::logic_error without a failure.
   void next_epoch();
 
-  // While it lives, `cancel` is called once if something fails, at once if something has already, on
-  // any thread. It must not block, nor use a Control.
+  // While it lives, `cancel` is called once if something fails, at once if something has already,
+  // on any thread. It must not block, nor use a Control.
   class Watch {
    public:
     Watch(Control& control, std::function<void()> cancel);

@@ -34,7 +34,9 @@ std::string to_text(const Fault& fault) {
   if (!fault.host.empty()) text += " (" + fault.host + ")";
   text += verb(fault.kind);
   const char* separator = " in ";
-  const auto place = [&](const std::string& what) { text += std::exchange(separator, ", ") + what; };
+  const auto place = [&](const std::string& what) {
+    text += std::exchange(separator, ", ") + what;
+  };
   if (fault.stage >= 0) place("stage " + std::to_string(fault.stage));
   if (fault.micro_batch >= 0) place("micro-batch " + std::to_string(fault.micro_batch));
   if (!fault.layer.empty()) place("layer " + fault.layer);

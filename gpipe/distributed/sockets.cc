@@ -24,11 +24,11 @@ std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const Endpoint& endpoint)
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(),
-                                &hints, &found);
+  const int error =
+      getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
   if (error != 0) {
-    throw std::runtime_error("'" + endpoint.address + "' is no numeric address: " +
-                             gai_strerror(error));
+    throw std::runtime_error("'" + endpoint.address +
+                             "' is no numeric address: " + gai_strerror(error));
   }
   return {found, freeaddrinfo};
 }

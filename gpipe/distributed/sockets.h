@@ -40,12 +40,12 @@ struct Endpoint {
 // "10.0.0.2:4711", "[fe80::1]:4711"
 std::string to_text(const Endpoint& endpoint);
 
-// A socket that listens on this address only, not on all that the machine has. `port` 0: any that is
-// free; *port becomes its number. Throws std::runtime_error that names the address.
+// A socket that listens on this address only, not on all that the machine has. `port` 0: any that
+// is free; *port becomes its number. Throws std::runtime_error that names the address.
 Socket listen_on(const std::string& address, int* port);
 
-// A socket that begins to connect; it can be written to when it has. Throws std::runtime_error if it
-// cannot even begin.
+// A socket that begins to connect; it can be written to when it has. Throws std::runtime_error if
+// it cannot even begin.
 Socket begin_connect(const Endpoint& endpoint);
 
 // What became of it, once it can be written to or has an error: 0 or an errno.
