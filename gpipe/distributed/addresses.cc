@@ -42,9 +42,7 @@ bool is_link_local(const sockaddr* address) {
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-bool is_v6(const Interface& interface) {
-  return interface.address.find(':') != std::string::npos;
-}
+bool is_v6(const Interface& interface) { return interface.address.find(':') != std::string::npos; }
 
 using AddressInfo = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 AddressInfo look_up(const std::string& host, int flags) {
@@ -111,9 +109,10 @@ std::string only_one(const Environment& environment, const Network& network) {
     if (!interface.is_loopback) outside.push_back(interface);
   }
   // An interface with addresses of both kinds counts once: the first.
-  const bool one = !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
-    return i.name == outside.front().name && (is_v6(i) || i.address == outside.front().address);
-  });
+  const bool one =
+      !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
+        return i.name == outside.front().name && (is_v6(i) || i.address == outside.front().address);
+      });
   if (one) return outside.front().address;
   throw std::invalid_argument(
       quoted(environment.master_address) +
@@ -166,10 +165,9 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
   } else {
     addresses.own = network.source_of(addresses.master);
     if (addresses.own.empty()) {
-      throw std::invalid_argument("there is no way to " + addresses.master +
-                                  ", where rank 0 is. This machine has " +
-                                  listed(network.interfaces) +
-                                  "; set GPIPE_INTERFACE to the one that leads there");
+      throw std::invalid_argument(
+          "there is no way to " + addresses.master + ", where rank 0 is. This machine has " +
+          listed(network.interfaces) + "; set GPIPE_INTERFACE to the one that leads there");
     }
   }
   if (environment.store_is_the_launchers) return addresses;

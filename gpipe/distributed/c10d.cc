@@ -1,20 +1,20 @@
 #include "gpipe/distributed/c10d.h"
 
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <mutex>
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
 namespace gpipe::distributed {
 namespace {
 
-// A wait that times out closes the connections of its group, and an innocent rank then reads "closed
-// by peer". Whether somebody has failed, Control knows.
+// A wait that times out closes the connections of its group, and an innocent rank then reads
+// "closed by peer". Whether somebody has failed, Control knows.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 class C10dStore final : public Store {

@@ -47,8 +47,8 @@ class Transfer {
  public:
   virtual ~Transfer() = default;
 
-  // Waits until the message has been sent, i.e. its receiver has asked for it, or has arrived. False
-  // if it was cancelled. Throws std::runtime_error if the connection broke. Called once.
+  // Waits until the message has been sent, i.e. its receiver has asked for it, or has arrived.
+  // False if it was cancelled. Throws std::runtime_error if the connection broke. Called once.
   virtual bool wait() = 0;
   // Ends wait(), which may already have begun on another thread. The group is of no use then.
   virtual void cancel() = 0;
@@ -64,15 +64,16 @@ class Group {
  public:
   virtual ~Group() = default;
 
-  // Neither blocks. `bytes`: a contiguous tensor on the CPU, which nobody changes until the transfer
-  // has ended. 0 <= tag. A message must not be larger than what is received into; it may be smaller.
+  // Neither blocks. `bytes`: a contiguous tensor on the CPU, which nobody changes until the
+  // transfer has ended. 0 <= tag. A message must not be larger than what is received into; it may
+  // be smaller.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) = 0;
 };
 
 // All ranks call this with the same `name`, which no group before has had. `address`: of the
-// interface by which this rank is reached. Blocks until all are connected; throws std::runtime_error
-// if they are not within `limit`.
+// interface by which this rank is reached. Blocks until all are connected; throws
+// std::runtime_error if they are not within `limit`.
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit);

@@ -44,7 +44,8 @@ struct Environment {
   int64_t master_port = 0;
   // The launcher runs the store, and rank 0 is a client like the others.
   bool store_is_the_launchers = false;
-  // How often the launcher has started the processes again. Its store keeps what those before wrote.
+  // How often the launcher has started the processes again. Its store keeps what those before
+  // wrote.
   int64_t restarts = 0;
   // Where the launcher wants to read why this process failed; empty if nowhere.
   std::string error_file;

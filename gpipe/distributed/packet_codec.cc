@@ -28,8 +28,8 @@ using internal::ValueKind;
 constexpr uint32_t kHeadMagic = 0x31504850;      // "PHP1"
 constexpr uint32_t kAnnounceMagic = 0x31504150;  // "PAP1"
 constexpr int64_t kLine = 64;
-// The largest element. Where a piece of memory begins is a multiple of it, so that all elements in it
-// lie where their type wants them.
+// The largest element. Where a piece of memory begins is a multiple of it, so that all elements in
+// it lie where their type wants them.
 constexpr int64_t kLargestElement = 16;
 constexpr uint16_t kMostDimensions = 64;
 
@@ -104,7 +104,9 @@ struct Part {
   int64_t bytes() const { return end - begin; }
   int64_t travelling() const { return place == Place::kPacked ? packed.nbytes() : bytes(); }
   const char* data() const { return static_cast<const char*>(storage->data()) + begin; }
-  int64_t shift() const { return bytes() == 0 ? 0 : static_cast<int64_t>(address_of(data()) % kLine); }
+  int64_t shift() const {
+    return bytes() == 0 ? 0 : static_cast<int64_t>(address_of(data()) % kLine);
+  }
 };
 
 // Each element once: dimensions that repeat elements have one.
@@ -187,7 +189,7 @@ struct Description {
   int64_t offset = 0;  // in its part, in bytes
   c10::SmallVector<int64_t, 6> sizes;
   c10::SmallVector<int64_t, 6> strides;
-  int64_t extent = 0;  // from its first to behind its last element, in bytes
+  int64_t extent = 0;        // from its first to behind its last element, in bytes
   int64_t unique_bytes = 0;  // without repetitions
 
   int64_t element() const { return static_cast<int64_t>(c10::elementSize(type)); }
@@ -219,9 +221,9 @@ Description read_description(ByteReader& reader) {
     result.strides.push_back(stride);
     // Sizes of 0 end the overflow, too: the number of elements is 0 then.
     overflow = __builtin_mul_overflow(elements, size, &elements) || overflow;
-    overflow = __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size,
-                                      &unique) ||
-               overflow;
+    overflow =
+        __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size, &unique) ||
+        overflow;
     int64_t reach = 0;
     overflow = __builtin_mul_overflow(std::max<int64_t>(size - 1, 0), stride, &reach) || overflow;
     overflow = __builtin_add_overflow(last, reach, &last) || overflow;
@@ -325,8 +327,8 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     head.number(part.bytes());
     head.number(static_cast<uint8_t>(part.shift()));
     head.number(part.travelling());
-    // The first part of the same storage. In-place changes of tensors that share a storage count for
-    // all of them.
+    // The first part of the same storage. In-place changes of tensors that share a storage count
+    // for all of them.
     head.number(static_cast<uint32_t>(
         std::find_if(parts.begin(), parts.end(),
                      [&](const Part& other) { return other.storage == part.storage; }) -
@@ -341,9 +343,9 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     const Item& item = packet.items[i];
     const bool is_changed = internal::version_of(item.tensor) != item.version;
     head.number(tensor_of_item[i]);
-    head.number(static_cast<uint8_t>(
-        (item.needs_grad ? kNeedsGrad : 0) | (item.read_only ? kReadOnly : 0) |
-        (item.shared ? kShared : 0) | (is_changed ? kChanged : 0)));
+    head.number(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
+                                     (item.read_only ? kReadOnly : 0) |
+                                     (item.shared ? kShared : 0) | (is_changed ? kChanged : 0)));
   }
 
   // magic, the size of the description, the description, the parts.
@@ -371,8 +373,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     const at::Tensor& first = tensors[part.tensors.front()];
     if (part.place == Place::kAlone) {
       auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
-      result.bodies.push_back(
-          tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
+      result.bodies.push_back(tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
       for (const std::size_t tensor : part.tensors) {
         result.sources.push_back({tensors[tensor], internal::version_of(tensors[tensor])});
       }
@@ -380,8 +381,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     }
     // Nothing of this process's memory goes along.
     std::memset(data + written, 0, static_cast<size_t>(begins[p] - written));
-    const void* from =
-        part.place == Place::kPacked ? part.packed.const_data_ptr() : part.data();
+    const void* from = part.place == Place::kPacked ? part.packed.const_data_ptr() : part.data();
     if (part.travelling() > 0) {
       std::memcpy(data + begins[p], from, static_cast<size_t>(part.travelling()));
     }
@@ -438,6 +438,8 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
       damaged("bytes of a tensor end behind it");
     }
   }
+
+  head_bytes_ = end;
 
   std::vector<Description> descriptions(count(16));
   for (Description& described_tensor : descriptions) {
@@ -557,8 +559,8 @@ at::Tensor announce(int64_t head_bytes) {
 }
 
 std::optional<int64_t> announced_bytes(const at::Tensor& message, int64_t limit) {
-  ByteReader reader({static_cast<const char*>(message.const_data_ptr()),
-                     static_cast<size_t>(message.numel())});
+  ByteReader reader(
+      {static_cast<const char*>(message.const_data_ptr()), static_cast<size_t>(message.numel())});
   const auto magic = reader.number<uint32_t>();
   if (magic == kHeadMagic) return std::nullopt;
   if (magic != kAnnounceMagic) damaged("it does not begin as one");

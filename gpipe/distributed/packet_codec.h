@@ -3,7 +3,8 @@
 // What arrives is what was sent: types, shapes, strides, the place of the first element within a
 // line of memory (kernels add up in another order at another one), undefined and empty tensors,
 // tensors that are one object or share memory, and all marks. Bytes of tensors follow the header in
-// one message; those of large tensors travel as messages of their own, without a copy at either end.
+// one message; those of large tensors travel as messages of their own, without a copy at either
+// end.
 #ifndef GPIPE_DISTRIBUTED_PACKET_CODEC_H_
 #define GPIPE_DISTRIBUTED_PACKET_CODEC_H_
 
@@ -48,12 +49,14 @@ OutgoingPacket encode(const internal::Packet& packet, int64_t alone_from = kAlon
 //   Packet packet = incoming.take();
 class IncomingPacket {
  public:
-  // `head` holds the head; what follows it is ignored. Its memory becomes that of the tensors, so it
-  // must begin at a line of memory, as LibTorch's own tensors do. Throws DamagedMessage (bytes.h) if
-  // it is not what encode() makes, or if the packet would take more than `limit` bytes of memory:
-  // before it takes any.
+  // `head` holds the head; what follows it is ignored. Its memory becomes that of the tensors, so
+  // it must begin at a line of memory, as LibTorch's own tensors do. Throws DamagedMessage
+  // (bytes.h) if it is not what encode() makes, or if the packet would take more than `limit` bytes
+  // of memory: before it takes any.
   IncomingPacket(const at::Tensor& head, int64_t limit);
 
+  // The bytes of the head itself, OutgoingPacket::head.
+  int64_t head_bytes() const { return head_bytes_; }
   // What is still to be filled, in the order of OutgoingPacket::bodies, each of the same size.
   const std::vector<at::Tensor>& bodies() const { return bodies_; }
 
@@ -61,14 +64,15 @@ class IncomingPacket {
   internal::Packet take();
 
  private:
+  int64_t head_bytes_ = 0;
   std::vector<at::Tensor> bodies_;
   internal::Packet packet_;
   // Tensors with gaps, and what fills them.
   std::vector<std::pair<at::Tensor, at::Tensor>> filled_later_;
 };
 
-// A message that says nothing but how long the head is that follows it: for a head that does not fit
-// into what its receiver has ready.
+// A message that says nothing but how long the head is that follows it: for a head that does not
+// fit into what its receiver has ready.
 constexpr int64_t kAnnouncementBytes = 16;
 at::Tensor announce(int64_t head_bytes);
 // What it says; none if this is a head. Throws DamagedMessage if it is neither, or announces more

@@ -44,7 +44,8 @@ std::string make_token() {
 }
 
 Milliseconds left_until(Time end) {
-  const auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
+  const auto left =
+      std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
   return std::max(left, Milliseconds(1));
 }
 
@@ -110,16 +111,16 @@ void Session::meet() {
   }
   // A launcher's store has what the sessions before wrote.
   static std::atomic<int64_t> sessions{0};
-  const std::string prefix = "gpipe/" + std::to_string(environment_.restarts) + "/" +
-                             std::to_string(sessions++) + "/";
+  const std::string prefix =
+      "gpipe/" + std::to_string(environment_.restarts) + "/" + std::to_string(sessions++) + "/";
   int port = static_cast<int>(environment_.master_port);
   if (rank() == 0 && !environment_.store_is_the_launchers) {
     Socket listener;
     try {
       listener = listen_on(addresses_.master, &port);
     } catch (const std::runtime_error& error) {
-      throw std::runtime_error(std::string(error.what()) + ". Rank 0 must be able to listen there: " +
-                               to_text(environment_));
+      throw std::runtime_error(std::string(error.what()) +
+                               ". Rank 0 must be able to listen there: " + to_text(environment_));
     }
     store_ = serve_store(std::move(listener), {addresses_.master, port}, prefix);
   } else {
@@ -199,9 +200,8 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   std::promise<std::unique_ptr<Group>> promise;
   std::future<std::unique_ptr<Group>> group = promise.get_future();
   const std::string unique = "group/" + std::to_string(groups_++) + "/" + name;
-  std::thread thread([store = std::shared_ptr<Store>(store()), unique, rank = rank(),
-                      size = size(), address = addresses_.own,
-                      promise = std::move(promise)]() mutable {
+  std::thread thread([store = std::shared_ptr<Store>(store()), unique, rank = rank(), size = size(),
+                      address = addresses_.own, promise = std::move(promise)]() mutable {
     try {
       promise.set_value(
           distributed::connect_group(*store, unique, rank, size, address, kGroupLimit));

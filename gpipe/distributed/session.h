@@ -59,8 +59,8 @@ class Session {
   // no store.
   std::unique_ptr<Store> store();
 
-  // A group of all ranks, of which all must ask for the same `name`; each time it is a new one. Throws
-  // what connect() does. std::logic_error if this is the only process.
+  // A group of all ranks, of which all must ask for the same `name`; each time it is a new one.
+  // Throws what connect() does. std::logic_error if this is the only process.
   std::unique_ptr<Group> connect_group(const std::string& name);
 
  private:
