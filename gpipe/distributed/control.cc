@@ -43,7 +43,7 @@ constexpr Milliseconds kStrangerLimit{5000};
 constexpr std::size_t kMostStrangers = 64;
 constexpr std::size_t kLongestGreeting = 1024;
 constexpr std::size_t kLongestValue = 1 << 20;
-constexpr std::size_t kLongestText = 3000;
+constexpr std::size_t kLongestText = 1500;  // of 256 faults, all fit into one message
 // How long after a symptom the cause is waited for.
 constexpr Milliseconds kCauseLimit{2000};
 constexpr Milliseconds kLeavingLimit{1000};
@@ -192,6 +192,7 @@ class Control::Impl {
     std::lock_guard<std::mutex> lock(mutex_);
     fault.rank = options_.rank;
     fault.host = options_.host;
+    fault.layer = shortened(std::move(fault.layer));
     fault.text = shortened(std::move(fault.text));
     note(std::move(fault), now, /*tell=*/true);
     wake();
@@ -502,7 +503,7 @@ class Control::Impl {
 
   void connected(int64_t rank, std::string host, Time now) {
     Peer& peer = peer_of(rank);
-    peer.connection.limit(Connection::kGreatestBody);
+    peer.connection.limit(Connection::kGreatestBody);  // it was a stranger's
     peer.state = Peer::State::kConnected;
     peer.host = std::move(host);
     peer.last_heard = now;
@@ -529,7 +530,6 @@ class Control::Impl {
         return did_not_connect(rank, why, now);
       }
       peer.connection = Connection(std::move(socket));
-      peer.connection.limit(kLongestGreeting);
       peer.connection.queue(
           to_frame(Hello{options_.token, options_.rank, options_.size, options_.host}, epoch_));
       peer.state = Peer::State::kGreeting;
