@@ -1,5 +1,6 @@
 #include "gpipe/distributed/c10d.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <mutex>
@@ -100,7 +101,11 @@ std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
   options.port = static_cast<std::uint16_t>(port);
   options.waitWorkers = false;
   options.timeout = limit;
-  return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
+  try {
+    return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
 }
 
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,

@@ -242,26 +242,18 @@ class Control::Impl {
       throw std::logic_error("next_epoch() is for after a failure, and nothing has failed");
     }
     wait_for_record(lock);
+    if (is_fenced_ || names_a_loss(record_)) throw DistributedFailure(record_);
     const uint32_t target = epoch_ + 1;
-    if (!is_fenced_ && nobody_is_lost()) {
-      tell_all(to_frame(MessageType::kNext, target));
-      wake();
-      const bool in_time = changed_.wait_for(
-          lock, options_.call_limit, [&] { return !nobody_is_lost() || unready(target).empty(); });
-      if (!in_time) {
-        throw std::runtime_error(listed(unready(target)) + " did not come to next_epoch() within " +
-                                 seconds(options_.call_limit));
-      }
+    tell_all(to_frame(MessageType::kNext, target));
+    wake();
+    const bool in_time = changed_.wait_for(lock, options_.call_limit, [&] {
+      return unready(target).empty() || will_not_be_ready(target);
+    });
+    if (!in_time) {
+      throw std::runtime_error(listed(unready(target)) + " did not come to next_epoch() within " +
+                               seconds(options_.call_limit));
     }
-    if (is_fenced_) throw DistributedFailure(record_);
-    if (!nobody_is_lost()) {
-      // What was lost before is in the record; who leaves instead of going on, or ends, is not.
-      FaultCollector lost;
-      for (const Peer& peer : peers_) {
-        if (peer.loss) lost.add(*peer.loss, {});
-      }
-      throw DistributedFailure(lost.sorted());
-    }
+    if (!unready(target).empty()) throw DistributedFailure(losses());
     begin_epoch(target);
   }
 
@@ -708,8 +700,9 @@ class Control::Impl {
         if (agrees_begun_ > agrees_) {
           expect_present("comparing", [&](const Bye& bye) { return bye.agrees < agrees_begun_; });
         }
-        if (phase_ == Phase::kFailed)
-          expect_present("the next epoch", [](const Bye&) { return true; });
+        if (phase_ == Phase::kFailed && peer.next_epoch <= epoch_) {
+          note_left(rank, "the next epoch");
+        }
         return;
       case MessageType::kByeHeard:
         peer.bye_heard = true;
@@ -735,18 +728,23 @@ class Control::Impl {
   template <typename LeftBefore>
   void expect_present(const std::string& what, LeftBefore left_before) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
-      Peer& peer = peer_of(rank);
-      if (!peer.bye || peer.loss || !left_before(*peer.bye)) continue;
-      peer.loss = Fault{FaultKind::kLeft,
-                        rank,
-                        peer.host,
-                        -1,
-                        -1,
-                        "",
-                        "it ended after " + std::to_string(peer.bye->calls) +
-                            " calls, but is needed for " + what};
-      note(*peer.loss, Clock::now(), /*tell=*/true);
+      const Peer& peer = peer_of(rank);
+      if (peer.bye && left_before(*peer.bye)) note_left(rank, what);
     }
+  }
+
+  void note_left(int64_t rank, const std::string& what) {
+    Peer& peer = peer_of(rank);
+    if (peer.loss) return;
+    peer.loss = Fault{
+        FaultKind::kLeft,
+        rank,
+        peer.host,
+        -1,
+        -1,
+        "",
+        "it ended after " + std::to_string(peer.bye->calls) + " calls, but is needed for " + what};
+    note(*peer.loss, Clock::now(), /*tell=*/true);
   }
 
   void hear(int64_t rank, uint32_t epoch, Agree agree) {
@@ -773,8 +771,26 @@ class Control::Impl {
     }
   }
 
-  bool nobody_is_lost() const {
-    return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.loss; });
+  static bool names_a_loss(const std::vector<Fault>& record) {
+    return std::any_of(record.begin(), record.end(),
+                       [](const Fault& fault) { return fault.kind != FaultKind::kException; });
+  }
+
+  // Of those that were lost after the record. Who leaves because another one ended is not the
+  // cause.
+  std::vector<Fault> losses() const {
+    FaultCollector ended;
+    FaultCollector left;
+    for (const Peer& peer : peers_) {
+      if (!peer.loss) continue;
+      (peer.loss->kind == FaultKind::kLeft ? left : ended).add(*peer.loss, {});
+    }
+    return ended.empty() ? left.sorted() : ended.sorted();
+  }
+
+  bool will_not_be_ready(uint32_t target) const {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [&](const Peer& peer) { return peer.loss && peer.next_epoch < target; });
   }
 
   std::vector<int64_t> unready(uint32_t target) const {
@@ -806,7 +822,11 @@ class Control::Impl {
     std::vector<std::pair<int64_t, Frame>> early;
     early.swap(early_);
     for (const auto& [rank, frame] : early) take(rank, frame, Clock::now());
-    if (!early.empty()) wake();
+    // Who has been lost since it was ready.
+    for (const Peer& peer : peers_) {
+      if (peer.loss) note(*peer.loss, Clock::now(), /*tell=*/true);
+    }
+    wake();
   }
 
   void wait_for_record(std::unique_lock<std::mutex>& lock) {

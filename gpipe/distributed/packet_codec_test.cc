@@ -70,7 +70,9 @@ void expect_same(const at::Tensor& expected, const at::Tensor& actual) {
   EXPECT_EQ(actual.strides(), expected.strides());
   EXPECT_EQ(actual.is_conj(), expected.is_conj());
   EXPECT_EQ(actual.is_neg(), expected.is_neg());
-  if (expected.numel() > 0) EXPECT_EQ(line_of(actual), line_of(expected));
+  if (expected.numel() > 0) {
+    EXPECT_EQ(line_of(actual), line_of(expected));
+  }
   EXPECT_THAT(
       actual.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte),
       EqualsBitwise(expected.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte)));
