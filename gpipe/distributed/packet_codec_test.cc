@@ -6,14 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/internal/tensors/alias.h"
-#include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe::distributed {
@@ -23,7 +20,6 @@ using internal::Item;
 using internal::Packet;
 using internal::ValueKind;
 using internal::version_of;
-using testing::EqualsBitwise;
 using ::testing::SizeIs;
 
 constexpr int64_t kLimit = 1 << 30;
@@ -61,6 +57,12 @@ uintptr_t line_of(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64;
 }
 
+// Of all elements, in order.
+std::string bits_of(const at::Tensor& tensor) {
+  const at::Tensor elements = tensor.resolve_conj().resolve_neg().contiguous();
+  return std::string(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
+}
+
 // Whatever the next stage may see of a tensor.
 void expect_same(const at::Tensor& expected, const at::Tensor& actual) {
   ASSERT_EQ(actual.defined(), expected.defined());
@@ -73,9 +75,7 @@ void expect_same(const at::Tensor& expected, const at::Tensor& actual) {
   if (expected.numel() > 0) {
     EXPECT_EQ(line_of(actual), line_of(expected));
   }
-  EXPECT_THAT(
-      actual.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte),
-      EqualsBitwise(expected.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte)));
+  EXPECT_EQ(bits_of(actual), bits_of(expected));
 }
 
 void expect_arrives(const std::vector<at::Tensor>& tensors) {

@@ -354,16 +354,16 @@ class RemoteTransport::Impl {
   const int64_t rank_;
   Control* const control_;
   const RemoteTransportOptions options_;
-  internal::Mailboxes<Packet> mailboxes_;
-  std::vector<Inbox> inboxes_;
   bool is_finished_ = false;
   std::atomic<bool> is_cancelled_{false};
   std::atomic<bool> is_cancelled_by_us_{false};
 
-  std::mutex mutex_;  // of what follows
-  Transfers pending_;
-  std::map<int64_t, Outbox> outboxes_;
+  std::mutex mutex_;   // of pending_, outboxes_ and symptom_
+  Transfers pending_;  // before whatever is in it
   std::string symptom_;
+  internal::Mailboxes<Packet> mailboxes_;
+  std::vector<Inbox> inboxes_;
+  std::map<int64_t, Outbox> outboxes_;
 
   std::optional<Control::Watch> watch_;
 };
