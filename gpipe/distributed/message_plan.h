@@ -33,7 +33,7 @@ struct Message {
 class MessagePlan {
  public:
   static constexpr int64_t kFirstCapacity = 4096;
-  static constexpr int64_t kGreatestCapacity = 1 << 20;
+  static constexpr int64_t kGreatestCapacity = 4 << 20;
 
   // `rank_of_worker`: where each worker of the program runs. Throws std::invalid_argument if their
   // number is another one.

@@ -108,6 +108,14 @@ struct Part {
   }
 };
 
+int64_t unique_bytes(const at::Tensor& tensor) {
+  auto bytes = static_cast<int64_t>(tensor.element_size());
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    bytes *= tensor.stride(i) == 0 ? std::min<int64_t>(tensor.size(i), 1) : tensor.size(i);
+  }
+  return bytes;
+}
+
 // Each element once: dimensions that repeat elements have one.
 at::Tensor without_repetitions(const at::Tensor& of) {
   at::Tensor tensor = internal::detached_alias(of);
@@ -311,12 +319,9 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     Part& part = parts[p];
     for (const std::size_t tensor : part.tensors) part_of_tensor[tensor] = static_cast<uint32_t>(p);
     const at::Tensor& first = tensors[part.tensors.front()];
-    if (part.tensors.size() == 1 && part.bytes() > 0) {
-      const at::Tensor unique = without_repetitions(first);
-      if (part.bytes() > 2 * static_cast<int64_t>(unique.nbytes()) + kLargestElement) {
-        part.place = Place::kPacked;
-        part.packed = unique.contiguous();
-      }
+    if (part.tensors.size() == 1 && part.bytes() > 2 * unique_bytes(first) + kLargestElement) {
+      part.place = Place::kPacked;
+      part.packed = without_repetitions(first).contiguous();
     }
     if (part.place == Place::kInline && part.bytes() >= alone_from) part.place = Place::kAlone;
   }

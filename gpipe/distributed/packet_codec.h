@@ -36,7 +36,7 @@ struct OutgoingPacket {
 };
 
 // Tensors from this size on travel alone: copying them costs more than another message.
-constexpr int64_t kAloneFrom = 512 * 1024;
+constexpr int64_t kAloneFrom = 2 << 20;
 
 // Throws c10::TypeError for tensors that are not on the CPU, not strided, quantized or named.
 OutgoingPacket encode(const internal::Packet& packet, int64_t alone_from = kAloneFrom);

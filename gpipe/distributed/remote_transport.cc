@@ -73,15 +73,17 @@ class RemoteTransport::Impl {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
     running() = {this, worker, inbox.steps++};
     if (is_cancelled_) return stopped();
+    // Not when a packet has come: the worker can compute then, and other receives are posted.
+    post(worker);
     for (size_t k = 0; k < slots.size(); ++k) {
       Message& message = plan_.message(worker, slots[k]);
       if (message.from < 0) {
         if (!mailboxes_.take(worker, slots[k], &packets[k])) return stopped();
       } else {
+        if (inbox.posted.empty()) post(worker);
         std::optional<Packet> packet = receive_from_elsewhere(message, inbox);
         if (!packet) return stopped();
         packets[k] = std::move(*packet);
-        post(worker);
       }
     }
     return true;

@@ -39,6 +39,7 @@ using internal::Item;
 using internal::Packet;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 using Say = RankProcesses::Say;
 
@@ -222,6 +223,8 @@ TEST(RemoteTransport, SendsNeverBlockAndMoveWhenTheyAreAskedFor) {
   EXPECT_EQ(network.moved(), 3);
   std::vector<Packet> received(1);
   EXPECT_TRUE(other.receive(1, program.workers[1][0].receives, received));
+  EXPECT_EQ(network.moved(), 3);
+  EXPECT_TRUE(other.receive(1, program.workers[1][1].receives, received));
   EXPECT_EQ(network.moved(), 4);
 }
 
@@ -351,9 +354,13 @@ void run_once(const Program& program, Session& session, Group& group, const Say&
     compute(action, 1, received, sent, results);
   };
   try {
+    Control::Call call(session.control());
     const auto failure = internal::execute<Packet>(pool, program, transport, handler, options);
     if (failure) std::rethrow_exception(failure->error);
     transport.finish();
+    // As a step ends, with a loss that all ranks get: who has done its part needs the others, too.
+    session.control().agree("end of the run", "");
+    call.done();
     say("0 well");
   } catch (const std::exception& error) {
     say(std::to_string(microseconds_now()) + " " + error.what());
@@ -423,7 +430,7 @@ TEST(RemoteTransportOverGloo, TheDeathOfARankEndsTheRunEverywhere) {
       texts.insert(text_behind(ranks.next(rank), &time));
       EXPECT_LT(time - killed, 1000000);
     }
-    ASSERT_EQ(texts.size(), 1);
+    ASSERT_THAT(texts, SizeIs(1));
     EXPECT_THAT(*texts.begin(), AllOf(StartsWith("rank " + std::to_string(victim) + " ("),
                                       HasSubstr(") is gone: ")));
   }

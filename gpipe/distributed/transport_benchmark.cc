@@ -22,6 +22,7 @@
 
 #include "gpipe/distributed/master_port.h"
 #include "gpipe/distributed/message_plan.h"
+#include "gpipe/distributed/packet_codec.h"
 #include "gpipe/distributed/remote_transport.h"
 #include "gpipe/distributed/session.h"
 #include "gpipe/schedule/schedule.h"
@@ -169,10 +170,23 @@ BENCHMARK(BM_RoundTrip)
     ->ArgNames({"bytes", "rounds"})
     ->Args({256, 400})
     ->Args({1 << 20, 40})
-    ->Args({16 << 20, 6})
+    ->Args({16 << 20, 10})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1);
+
+// What of it is spent on the processor: a packet of one tensor into bytes and back.
+void BM_Codec(benchmark::State& state) {
+  Packet packet;
+  packet.items.emplace_back();
+  packet.items.back().tensor = at::zeros({state.range(0) / 4});
+  for (auto _ : state) {
+    const OutgoingPacket outgoing = encode(packet);
+    IncomingPacket incoming(outgoing.head, 1 << 30);
+    benchmark::DoNotOptimize(incoming.take());
+  }
+}
+BENCHMARK(BM_Codec)->ArgNames({"bytes"})->Arg(256)->Arg(1 << 20);
 
 Ends connect(int64_t rank, int port) {
   at::set_num_threads(1);
