@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "gpipe/distributed/bytes.h"
-#include "gpipe/distributed/connection.h"
 #include "gpipe/distributed/control_messages.h"
 #include "gpipe/distributed/fault_collector.h"
+#include "gpipe/distributed/mesh.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -37,11 +37,6 @@ constexpr Milliseconds kWindow{40};
 // If the rank that decides does not, the next one does. All in all under a second for three of
 // them.
 constexpr Milliseconds kNextDecides{200};
-// How long a rank that listens is given to answer a connection.
-constexpr Milliseconds kConnecting{500};
-constexpr Milliseconds kStrangerLimit{5000};
-constexpr std::size_t kMostStrangers = 64;
-constexpr std::size_t kLongestGreeting = 1024;
 constexpr std::size_t kLongestValue = 1 << 20;
 constexpr std::size_t kLongestText = 1500;  // of 256 faults, all fit into one message
 // How long after a symptom the cause is waited for.
@@ -69,34 +64,15 @@ std::string listed(const std::vector<int64_t>& ranks) {
   return text;
 }
 
+// What is known of another rank, beside its connection.
 struct Peer {
-  enum class State {
-    kUnknown,     // a lower rank without endpoint, or a higher one that has not come
-    kConnecting,  // to its endpoint
-    kGreeting,    // it knows who this is, and has not answered
-    kConnected,
-    kClosed,
-  };
-
-  State state = State::kUnknown;
-  Endpoint endpoint;
-  std::string host;
-  Connection connection;
-  Time first_try{};
-  Time next_try{};
   Time last_heard{};
   std::optional<Bye> bye;
   bool bye_heard = false;
   std::optional<Fault> loss;  // it can take part in nothing any more
   uint32_t next_epoch = 0;    // that it is ready for
 
-  bool is_connected() const { return state == State::kConnected; }
   bool is_needed() const { return !loss && !bye; }
-};
-
-struct Stranger {
-  Connection connection;
-  Time deadline{};
 };
 
 struct Poll {  // rank 0's, of one agree()
@@ -112,6 +88,8 @@ class Control::Impl {
       : options_(std::move(options)),
         beat_(std::clamp<Milliseconds>(options_.silence_limit / 4, Milliseconds(5),
                                        Milliseconds(250))),
+        mesh_({options_.rank, options_.size, options_.host, options_.token,
+               std::move(options_.listener)}),
         peers_(static_cast<std::size_t>(options_.size)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -132,14 +110,14 @@ class Control::Impl {
     }
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      for (Peer& peer : peers_) {
-        if (peer.is_connected()) peer.connection.queue(to_frame(Bye{calls_done_, agrees_}, epoch_));
-      }
+      mesh_.queue_for_all(to_frame(Bye{calls_done_, agrees_}, epoch_));
       wake();
       changed_.wait_for(lock, kLeavingLimit, [&] {
-        return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-          return !peer.is_connected() || peer.bye_heard || peer.loss || !peer.connection.is_open();
-        });
+        for (int64_t rank = 0; rank < options_.size; ++rank) {
+          const Peer& peer = peer_of(rank);
+          if (mesh_.is_connected(rank) && !peer.bye_heard && !peer.loss) return false;
+        }
+        return true;
       });
       stop_ = true;
       wake();
@@ -151,31 +129,22 @@ class Control::Impl {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
   void add_peer(int64_t rank, const Endpoint& endpoint) {
-    if (rank < 0 || rank >= options_.rank) {
-      throw std::invalid_argument("add_peer(" + std::to_string(rank) + "): rank " +
-                                  std::to_string(options_.rank) +
-                                  " connects to lower ranks only; the others come by themselves");
-    }
     std::lock_guard<std::mutex> lock(mutex_);
-    Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    if (peer.state != Peer::State::kUnknown) return;
-    peer.endpoint = endpoint;
-    peer.first_try = Clock::now();
-    try_to_connect(rank, peer.first_try);
+    mesh_.add_peer(rank, endpoint, Clock::now());
     wake();
   }
 
   void wait_until_connected(Time deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     const bool in_time = changed_.wait_until(
-        lock, deadline, [&] { return phase_ != Phase::kRunning || missing().empty(); });
+        lock, deadline, [&] { return phase_ != Phase::kRunning || mesh_.missing().empty(); });
     if (phase_ != Phase::kRunning) throw_failure(lock, "");
     if (in_time) return;
-    std::string text = listed(missing()) + " did not connect in time";
-    for (const int64_t rank : missing()) {
-      const Peer& peer = peer_of(rank);
-      if (peer.endpoint.port != 0) {
-        text += "; rank " + std::to_string(rank) + " should answer at " + to_text(peer.endpoint);
+    std::string text = listed(mesh_.missing()) + " did not connect in time";
+    for (const int64_t rank : mesh_.missing()) {
+      const Endpoint& endpoint = mesh_.endpoint(rank);
+      if (endpoint.port != 0) {
+        text += "; rank " + std::to_string(rank) + " should answer at " + to_text(endpoint);
       }
     }
     throw std::runtime_error(text);
@@ -183,7 +152,7 @@ class Control::Impl {
 
   std::string host_of(int64_t rank) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return rank == options_.rank ? options_.host : peer_of(rank).host;
+    return rank == options_.rank ? options_.host : mesh_.host(rank);
   }
 
   void report(Fault fault) {
@@ -210,7 +179,7 @@ class Control::Impl {
     }
     std::unique_lock<std::mutex> lock(mutex_);
     if (phase_ != Phase::kRunning) throw_failure(lock, "");
-    if (!missing().empty())
+    if (!mesh_.missing().empty())
       throw std::logic_error("agree('" + name + "') before all ranks are connected");
     const uint64_t number = ++agrees_begun_;
     expect_present("comparing '" + name + "'", [&](const Bye& bye) { return bye.agrees < number; });
@@ -218,7 +187,7 @@ class Control::Impl {
     if (options_.rank == 0) {
       hear(0, epoch_, words);
     } else {
-      peers_[0].connection.queue(to_frame(words, epoch_));
+      mesh_.queue(0, to_frame(words, epoch_));
     }
     wake();
     const auto key = std::make_pair(epoch_, number);
@@ -244,7 +213,7 @@ class Control::Impl {
     wait_for_record(lock);
     if (is_fenced_ || names_a_loss(record_)) throw DistributedFailure(record_);
     const uint32_t target = epoch_ + 1;
-    tell_all(to_frame(MessageType::kNext, target));
+    mesh_.queue_for_all(to_frame(MessageType::kNext, target));
     wake();
     const bool in_time = changed_.wait_for(lock, options_.call_limit, [&] {
       return unready(target).empty() || will_not_be_ready(target);
@@ -310,7 +279,7 @@ class Control::Impl {
     } catch (const std::exception& error) {
       // Out of memory, or of files. The others see that the connections close.
       std::lock_guard<std::mutex> lock(mutex_);
-      for (Peer& peer : peers_) peer.connection.close();
+      mesh_.close_all();
       Fault fault;
       fault.rank = options_.rank;
       fault.host = options_.host;
@@ -342,9 +311,7 @@ class Control::Impl {
       }
       const Time now = Clock::now();
       excuse_silence(now);
-      accept_strangers(now);
-      read_strangers(now);
-      for (int64_t rank = 0; rank < options_.size; ++rank) serve(rank, now);
+      for (MeshEvent& event : mesh_.read(now)) take(std::move(event), now);
       beat(now);
       look_for_silence(now);
       give_up_polls(now);
@@ -356,7 +323,7 @@ class Control::Impl {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       tell_faults(Clock::now());
-      for (int64_t rank = 0; rank < options_.size; ++rank) flush(rank);
+      mesh_.flush();
     }
     changed_.notify_all();
     return true;
@@ -370,25 +337,13 @@ class Control::Impl {
 
   std::vector<pollfd> descriptors() const {
     std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-    const auto add = [&](int descriptor, bool writes) {
-      const int events = POLLIN | (writes ? POLLOUT : 0);
-      if (descriptor >= 0) polled.push_back({descriptor, static_cast<short>(events), 0});
-    };
-    add(options_.listener.get(), false);
-    for (const Stranger& stranger : strangers_) add(stranger.connection.descriptor(), false);
-    for (const Peer& peer : peers_) {
-      add(peer.connection.descriptor(),
-          peer.state == Peer::State::kConnecting || peer.connection.has_unwritten());
-    }
+    mesh_.append_descriptors(polled);
     return polled;
   }
 
   int milliseconds_to_wait() const {
-    Time next = next_beat_;
+    Time next = std::min(next_beat_, mesh_.next_time());
     if (phase_ == Phase::kFailing) next = std::min(next, time_to_decide());
-    for (const Peer& peer : peers_) {
-      if (peer.next_try != Time{}) next = std::min(next, peer.next_try);
-    }
     const auto left = std::chrono::ceil<Milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, beat_.count()));
   }
@@ -397,18 +352,6 @@ class Control::Impl {
 
   const Peer& peer_of(int64_t rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   Peer& peer_of(int64_t rank) { return peers_[static_cast<std::size_t>(rank)]; }
-
-  std::vector<int64_t> missing() const {
-    std::vector<int64_t> ranks;
-    for (int64_t rank = 0; rank < options_.size; ++rank) {
-      const Peer::State state = peer_of(rank).state;
-      if (rank != options_.rank && state != Peer::State::kConnected &&
-          state != Peer::State::kClosed) {
-        ranks.push_back(rank);
-      }
-    }
-    return ranks;
-  }
 
   // This thread did not listen for a while (the process was stopped, the machine overloaded): that
   // is nobody else's silence.
@@ -419,141 +362,34 @@ class Control::Impl {
     for (Peer& peer : peers_) peer.last_heard = std::min(now, peer.last_heard + late + beat_);
   }
 
-  void try_to_connect(int64_t rank, Time now) {
-    Peer& peer = peer_of(rank);
-    peer.next_try = {};
-    try {
-      peer.connection = Connection(begin_connect(peer.endpoint));
-      peer.state = Peer::State::kConnecting;
-    } catch (const std::runtime_error& error) {
-      did_not_connect(rank, error.what(), now);
+  void take(MeshEvent event, Time now) {
+    peer_of(event.rank).last_heard = now;
+    switch (event.kind) {
+      case MeshEvent::Kind::kConnected:
+        return catch_up(event.rank);
+      case MeshEvent::Kind::kFrame:
+        return take(event.rank, event.frame, now);
+      case MeshEvent::Kind::kLost:
+        return lose(event.rank, FaultKind::kDeath, event.why, now);
     }
   }
 
-  void did_not_connect(int64_t rank, const std::string& why, Time now) {
-    Peer& peer = peer_of(rank);
-    peer.connection.close();
-    if (now < peer.first_try + kConnecting) {
-      peer.next_try = now + Milliseconds(20);
-    } else {
-      lose(rank, FaultKind::kDeath, why, now);
-    }
-  }
-
-  void accept_strangers(Time now) {
-    if (!options_.listener.is_open()) return;
-    if (missing().empty()) {
-      options_.listener.close();
-      strangers_.clear();
-      return;
-    }
-    // No more at a time, or a flood of them would silence the others.
-    for (std::size_t i = 0; i < kMostStrangers; ++i) {
-      Socket socket = accept_on(options_.listener);
-      if (!socket.is_open()) break;
-      if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
-      strangers_.push_back({Connection(std::move(socket)), now + kStrangerLimit});
-      strangers_.back().connection.limit(kLongestGreeting);
-    }
-  }
-
-  void read_strangers(Time now) {
-    for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-      std::vector<Frame> frames;
-      const Connection::State state = stranger->connection.read(frames);
-      if (!frames.empty()) {
-        greet(std::move(stranger->connection), frames, now);
-        stranger = strangers_.erase(stranger);
-      } else if (state != Connection::State::kOpen || now > stranger->deadline) {
-        stranger = strangers_.erase(stranger);
-      } else {
-        ++stranger;
-      }
-    }
-  }
-
-  // Whoever is no rank of this run is dropped without a word.
-  void greet(Connection connection, const std::vector<Frame>& frames, Time now) {
-    if (frames.front().type != static_cast<uint8_t>(MessageType::kHello)) return;
-    Hello hello;
-    try {
-      hello = to_hello(frames.front().body);
-    } catch (const DamagedMessage&) {
-      return;
-    }
-    if (hello.token != options_.token || hello.size != options_.size ||
-        hello.rank <= options_.rank || hello.rank >= options_.size) {
-      return;
-    }
-    Peer& peer = peer_of(hello.rank);
-    if (peer.state != Peer::State::kUnknown) return;
-    connection.queue(to_frame(Welcome{options_.rank, options_.host}, epoch_));
-    peer.connection = std::move(connection);
-    connected(hello.rank, std::move(hello.host), now);
-    for (std::size_t i = 1; i < frames.size(); ++i) take(hello.rank, frames[i], now);
-  }
-
-  void connected(int64_t rank, std::string host, Time now) {
-    Peer& peer = peer_of(rank);
-    peer.connection.limit(Connection::kGreatestBody);  // it was a stranger's
-    peer.state = Peer::State::kConnected;
-    peer.host = std::move(host);
-    peer.last_heard = now;
-    // It has missed what the others were told.
+  // A rank that has connected has missed what the others were told.
+  void catch_up(int64_t rank) {
     if (phase_ == Phase::kFailing) {
       for (const Fault& fault : collector_.sorted()) {
-        peer.connection.queue(to_frame(FaultMessage{fault, {}}, epoch_));
+        mesh_.queue(rank, to_frame(FaultMessage{fault, {}}, epoch_));
       }
     }
-    if (phase_ == Phase::kFailed) peer.connection.queue(to_frame(record_, epoch_));
-  }
-
-  void serve(int64_t rank, Time now) {
-    Peer& peer = peer_of(rank);
-    if (peer.next_try != Time{} && now >= peer.next_try) try_to_connect(rank, now);
-    if (!peer.connection.is_open()) return;
-    if (peer.state == Peer::State::kConnecting) {
-      pollfd polled{peer.connection.descriptor(), POLLOUT, 0};
-      if (poll(&polled, 1, 0) <= 0) return;
-      Socket socket = peer.connection.take_socket();
-      if (const int error = connect_error(socket)) {
-        const std::string why = "rank " + std::to_string(options_.rank) + " cannot connect to " +
-                                to_text(peer.endpoint) + ": " + std::strerror(error);
-        return did_not_connect(rank, why, now);
-      }
-      peer.connection = Connection(std::move(socket));
-      peer.connection.queue(
-          to_frame(Hello{options_.token, options_.rank, options_.size, options_.host}, epoch_));
-      peer.state = Peer::State::kGreeting;
-      return;
-    }
-    std::vector<Frame> frames;
-    const Connection::State state = peer.connection.read(frames);
-    if (!frames.empty()) peer.last_heard = now;
-    for (const Frame& frame : frames) take(rank, frame, now);
-    if (state == Connection::State::kOpen || !peer.connection.is_open()) return;
-    if (peer.state == Peer::State::kGreeting) {
-      did_not_connect(rank, "it closed the connection of rank " + std::to_string(options_.rank),
-                      now);
-    } else if (state == Connection::State::kDamaged) {
-      lose(rank, FaultKind::kDeath, kDamagedText, now);
-    } else {
-      lose(rank, FaultKind::kDeath,
-           "its connections closed: it ended, was killed, or its machine went down", now);
-    }
+    if (phase_ == Phase::kFailed) mesh_.queue(rank, to_frame(record_, epoch_));
   }
 
   // A rank can take part in nothing any more. If it has said that it leaves, whoever needs it
   // knows.
   void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) {
     Peer& peer = peer_of(rank);
-    if (kind != FaultKind::kSilence) {
-      peer.connection.close();
-      peer.state = Peer::State::kClosed;
-      peer.next_try = {};
-    }
     if (peer.bye || peer.loss) return;
-    peer.loss = Fault{kind, rank, peer.host, -1, -1, "", text};
+    peer.loss = Fault{kind, rank, mesh_.host(rank), -1, -1, "", text};
     note(*peer.loss, now, /*tell=*/true);
   }
 
@@ -572,7 +408,7 @@ class Control::Impl {
   Time time_to_decide() const {
     int64_t before = 0;
     for (int64_t rank = 0; rank < options_.rank; ++rank) {
-      if (peer_of(rank).is_connected() && peer_of(rank).is_needed()) ++before;
+      if (mesh_.is_connected(rank) && peer_of(rank).is_needed()) ++before;
     }
     return failing_since_ + kWindow + before * kNextDecides;
   }
@@ -592,52 +428,41 @@ class Control::Impl {
       }
     }
     // All that are connected pass it on: the first to decide may not have reached everybody.
-    tell_all(to_frame(record_, epoch_));
-  }
-
-  void tell_all(const Frame& frame) {
-    for (Peer& peer : peers_) {
-      if (peer.is_connected()) peer.connection.queue(frame);
-    }
+    mesh_.queue_for_all(to_frame(record_, epoch_));
   }
 
   void tell_faults(Time now) {
     for (auto& [fault, when] : untold_) {
       const auto age = std::chrono::duration_cast<std::chrono::microseconds>(now - when);
-      tell_all(to_frame(FaultMessage{fault, age}, epoch_));
+      mesh_.queue_for_all(to_frame(FaultMessage{fault, age}, epoch_));
     }
     untold_.clear();
-  }
-
-  void flush(int64_t rank) {
-    Peer& peer = peer_of(rank);
-    if (!peer.connection.is_open() || peer.state == Peer::State::kConnecting) return;
-    // A broken one shows when it is read, after what has come before.
-    if (!peer.connection.flush()) peer.connection.forget_unwritten();
   }
 
   void beat(Time now) {
     if (now < next_beat_) return;
     next_beat_ = now + beat_;
-    for (Peer& peer : peers_) {
+    for (int64_t rank = 0; rank < options_.size; ++rank) {
       // Whoever does not read what there is learns nothing from more.
-      if (!peer.is_connected() || peer.connection.has_unwritten()) continue;
-      peer.connection.queue(to_frame(MessageType::kBeat, epoch_));
+      if (mesh_.has_unwritten(rank)) continue;
+      mesh_.queue(rank, to_frame(MessageType::kBeat, epoch_));
     }
   }
 
   void look_for_silence(Time now) {
-    const auto is_silent = [&](const Peer& peer, Milliseconds limit) {
-      return peer.is_connected() && peer.is_needed() && now - peer.last_heard > limit;
+    const auto is_silent = [&](int64_t rank, Milliseconds limit) {
+      return mesh_.is_connected(rank) && peer_of(rank).is_needed() &&
+             now - peer_of(rank).last_heard > limit;
     };
-    const bool any = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-      return is_silent(peer, options_.silence_limit);
-    });
+    bool any = false;
+    for (int64_t rank = 0; rank < options_.size; ++rank) {
+      any = any || is_silent(rank, options_.silence_limit);
+    }
     if (!any) return;
     // Those behind the same cut, whose last beats came a little later.
     const Milliseconds limit = options_.silence_limit - 2 * beat_;
     for (int64_t rank = 0; rank < options_.size; ++rank) {
-      if (!is_silent(peer_of(rank), limit)) continue;
+      if (!is_silent(rank, limit)) continue;
       lose(rank, FaultKind::kSilence,
            "nothing came from it for " + seconds(options_.silence_limit) +
                ": it is stopped or overloaded, or the network is cut",
@@ -649,20 +474,13 @@ class Control::Impl {
     try {
       take_valid(rank, frame, now);
     } catch (const DamagedMessage&) {
-      lose(rank, FaultKind::kDeath, kDamagedText, now);
+      mesh_.close(rank);
+      lose(rank, FaultKind::kDeath, "it sent what no rank sends", now);
     }
   }
 
   void take_valid(int64_t rank, const Frame& frame, Time now) {
     Peer& peer = peer_of(rank);
-    if (peer.state == Peer::State::kGreeting) {
-      if (frame.type != static_cast<uint8_t>(MessageType::kWelcome)) {
-        throw DamagedMessage("no welcome");
-      }
-      Welcome welcome = to_welcome(frame.body);
-      if (welcome.rank != rank) throw DamagedMessage("another rank");
-      return connected(rank, std::move(welcome.host), now);
-    }
     switch (static_cast<MessageType>(frame.type)) {
       case MessageType::kBeat:
         return;
@@ -692,7 +510,7 @@ class Control::Impl {
         return;
       case MessageType::kBye:
         peer.bye = to_bye(frame.body);
-        peer.connection.queue(to_frame(MessageType::kByeHeard, epoch_));
+        mesh_.queue(rank, to_frame(MessageType::kByeHeard, epoch_));
         if (is_in_call_) {
           expect_present("call " + std::to_string(calls_done_ + 1),
                          [&](const Bye& bye) { return bye.calls <= calls_done_; });
@@ -739,7 +557,7 @@ class Control::Impl {
     peer.loss = Fault{
         FaultKind::kLeft,
         rank,
-        peer.host,
+        mesh_.host(rank),
         -1,
         -1,
         "",
@@ -758,7 +576,7 @@ class Control::Impl {
   }
 
   void announce(std::pair<uint32_t, uint64_t> key, std::string verdict) {
-    tell_all(to_frame(Verdict{key.second, verdict}, key.first));
+    mesh_.queue_for_all(to_frame(Verdict{key.second, verdict}, key.first));
     verdicts_[key] = std::move(verdict);
   }
 
@@ -863,16 +681,14 @@ class Control::Impl {
     for (const std::function<void()>& cancel : watched_) cancel();
   }
 
-  static constexpr const char* kDamagedText = "it sent what no rank sends";
-
   ControlOptions options_;
   const Milliseconds beat_;
   const pid_t process_ = getpid();
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  Mesh mesh_;
   std::vector<Peer> peers_;
-  std::vector<Stranger> strangers_;
   Socket wake_;
   bool stop_ = false;
   Time last_turn_{};
