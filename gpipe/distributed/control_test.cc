@@ -194,6 +194,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
       std::atomic<int> cancelled{0};
       {
         const Control::Watch watch(*control, [&] { ++cancelled; });
+        if (cancelled != 0) say("cancelled before anything failed");
         if (rank == 2) {
           Fault fault;
           fault.stage = 2;
@@ -352,6 +353,28 @@ TEST(Control, AShortStopIsNoFault) {
   ranks.send(1, SIGSTOP);
   sleep(700);
   ranks.send(1, SIGCONT);
+  expect_all(ranks, 3, "well");
+}
+
+// A machine that sleeps: who does not listen must not call the others silent.
+TEST(Control, AStopOfAllIsNobodysSilence) {
+  Meeting meeting(3, Milliseconds(500));
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    say("ready");
+    sleep(200);  // the time in which it is stopped is not slept
+    for (int i = 0; i < 10; ++i) {
+      sleep(30);
+      control->check();
+    }
+    control->agree("end", "");
+    say("well");
+  });
+  expect_all(ranks, 3, "ready");
+  for (int64_t rank = 0; rank < 3; ++rank) ranks.send(rank, SIGSTOP);
+  sleep(1200);
+  for (int64_t rank = 0; rank < 3; ++rank) ranks.send(rank, SIGCONT);
   expect_all(ranks, 3, "well");
 }
 

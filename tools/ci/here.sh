@@ -23,7 +23,8 @@ note_kernels
 cached_results=(--cache_test_results=auto)
 
 # Data races in the code that runs threads and needs no LibTorch.
-tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
+tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch \
+  //gpipe/distributed:control_test //gpipe/distributed:mesh_test
 # Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
 # minutes: at minute 80 it is stopped, so that a slow machine still ends with a count.
 seconds=$((80 * 60 - $(elapsed)))
