@@ -108,6 +108,24 @@ TEST_F(ConnectionTest, RefusesABodyAboveTheLimit) {
   EXPECT_EQ(frames.size(), 1);
 }
 
+TEST_F(ConnectionTest, RefusesAnotherHead) {
+  here_.queue({1, 0, "body"});
+  EXPECT_TRUE(here_.flush());
+  const std::string right = written();
+  // The magic number, and a type beyond all.
+  for (const size_t byte : {0, 1, 2, 3, 5, 6, 7}) {
+    std::string wrong = right;
+    wrong[byte] = static_cast<char>(wrong[byte] + 1);
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    here_ = Connection(Socket(ends[0]));
+    there_ = Socket(ends[1]);
+    write(wrong);
+    std::vector<Frame> frames;
+    EXPECT_EQ(here_.read(frames), State::kDamaged) << byte;
+  }
+}
+
 // Bytes at random, some of which begin as a frame does: never more frames than were written,
 // nothing is read beyond what there is (the sanitizers look), and damage is noticed.
 TEST_F(ConnectionTest, RandomBytesAreDamage) {

@@ -241,6 +241,7 @@ TEST(Control, ANextEpochMayBeShort) {
       if (rank == 3) control->report(fault);
       wait_for_failure(*control, say);
       control->next_epoch();
+      control->check();
       control.reset();
       say("0 left");
     });
@@ -534,13 +535,13 @@ TEST(Control, ASymptomWithoutACauseIsTold) {
 TEST(Control, ThoseThatConnectLearnWhoEnded) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    if (rank == 3) sleep(400);  // all is decided then
     auto control = meeting.begin(rank);
     if (rank == 2) {
       sleep(100);
       say(std::to_string(microseconds_now()) + " dies");
       raise(SIGKILL);
     }
-    if (rank == 3) sleep(500);  // comes, as far as the others know, not at all
     try {
       control->wait_until_connected(std::chrono::steady_clock::now() + std::chrono::seconds(10));
       control->agree("begin", "");
@@ -548,6 +549,7 @@ TEST(Control, ThoseThatConnectLearnWhoEnded) {
     } catch (const DistributedFailure& failure) {
       say(std::to_string(microseconds_now()) + " " + failure.what());
     }
+    sleep(1000);
   });
   const Heard dies = hear(ranks, 2);
   EXPECT_EQ(expect_one_failure(ranks, 4, {2}, dies.time),
