@@ -581,11 +581,14 @@ TEST(Control, StrangersChangeNothing) {
   std::vector<Socket> silent;
   int dropped = 0;
   for (int i = 0; i < 2000; ++i) {
-    // A frame's head, as far as it is drawn, and nonsense behind it.
-    std::string text;
-    if (random() % 2 == 0) text = "GPC1";
-    if (random() % 2 == 0) text += std::string("\1\0\0\0\0\0\0\0", 8);
-    for (uint64_t size = random() % 200; size > 0; --size) text += static_cast<char>(random());
+    // Nonsense, for the most part in a frame, or the beginning of one: of the type of a greeting.
+    std::string nonsense;
+    for (uint64_t size = random() % 200; size > 0; --size) nonsense += static_cast<char>(random());
+    std::string text = "GPC1" + std::string("\1\0\0\0\0\0\0\0", 8);
+    text += static_cast<char>(nonsense.size());
+    text += std::string(3, '\0') + nonsense;
+    if (random() % 4 == 0) text = nonsense;
+    if (random() % 4 == 0) text.resize(random() % (text.size() + 1));
     Socket socket = begin_connect(endpoints[static_cast<size_t>(random() % 2)]);
     sleep(0);
     (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);

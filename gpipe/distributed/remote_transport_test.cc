@@ -63,11 +63,19 @@ class Results {
   std::map<std::string, double> values_;
 };
 
-// Sizes that fit into a first message, into the next run's, and into none.
+// Sizes that fit into a first message, that need a second one in the first run or in each, and that
+// travel alone.
 int64_t elements(const Action& action, int run) {
-  if (action.micro_batch % 3 == 0) return 5;
-  if (action.micro_batch % 3 == 1) return 3000;
-  return run == 1 ? 150000 : 10;
+  switch (action.micro_batch % 4) {
+    case 0:
+      return 5;
+    case 1:
+      return 3000;
+    case 2:
+      return run == 1 ? 300000 : 10;
+    default:
+      return 600 + 300 * run;
+  }
 }
 
 void compute(const Action& action, int run, std::vector<Packet>& received,
@@ -420,6 +428,8 @@ TEST(RemoteTransportOverGloo, TheDeathOfARankEndsTheRunEverywhere) {
         say(std::to_string(microseconds_now()) + " now");
         raise(SIGKILL);
       });
+      // Nobody learns it from the end of another survivor.
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     });
     int64_t killed = 0;
     EXPECT_EQ(text_behind(ranks.next(victim), &killed), "now");
