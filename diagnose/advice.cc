@@ -64,7 +64,7 @@ class Search {
 
   std::vector<PipelineSetup> with_schedules() const {
     std::vector<PipelineSetup> result;
-    for (const NamedSchedule& schedule : options_.schedules) {
+    for (const ScheduleChoice& schedule : options_.schedules) {
       PipelineSetup other = now_;
       other.schedule = schedule;
       if (runs(other) && schedule_of(other) != schedule_of(now_)) result.push_back(other);
@@ -76,11 +76,11 @@ class Search {
   PipelineSetup with_all() const {
     std::vector<int64_t> chunks = options_.chunks;
     chunks.push_back(now_.chunks);
-    std::vector<NamedSchedule> schedules = {now_.schedule};
+    std::vector<ScheduleChoice> schedules = {now_.schedule};
     schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
     std::vector<std::pair<double, PipelineSetup>> found;
     for (const int64_t number : chunks) {
-      for (const NamedSchedule& schedule : schedules) {
+      for (const ScheduleChoice& schedule : schedules) {
         PipelineSetup setup = now_;
         setup.chunks = number;
         setup.schedule = schedule;

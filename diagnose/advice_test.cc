@@ -13,8 +13,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-const NamedSchedule kInTurns = {"1f1b", Schedule::one_f_one_b};
-const NamedSchedule kFillDrain = {"gpipe", Schedule::gpipe};
+const ScheduleChoice kInTurns = {"1f1b", Schedule::one_f_one_b};
+const ScheduleChoice kFillDrain = {"gpipe", Schedule::gpipe};
 
 // 16 rows; a layer takes `start` seconds for each micro-batch beside its time for each row.
 Costs costs(const std::vector<double>& layers, double start = 0) {
@@ -37,7 +37,7 @@ Costs costs(const std::vector<double>& layers, double start = 0) {
 }
 
 PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
-                    const NamedSchedule& schedule = kInTurns) {
+                    const ScheduleChoice& schedule = kInTurns) {
   const size_t partitions = balance.size();
   return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
 }
@@ -154,11 +154,11 @@ TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {
 }
 
 TEST(Advice, AScheduleForOneNumberOfMicroBatchesIsTriedWithThatOnly) {
-  const NamedSchedule fixed = {"as given",
-                               [](int64_t, int64_t) { return Schedule::one_f_one_b(2, 16); }};
-  const NamedSchedule picky = {"picky", [](int64_t, int64_t) -> Schedule {
-                                 throw std::invalid_argument("not for this number");
-                               }};
+  const ScheduleChoice fixed = {"as given",
+                                [](int64_t, int64_t) { return Schedule::one_f_one_b(2, 16); }};
+  const ScheduleChoice picky = {"picky", [](int64_t, int64_t) -> Schedule {
+                                  throw std::invalid_argument("not for this number");
+                                }};
   AdviceOptions of = options();
   of.schedules = {picky};
   EXPECT_TRUE(advise(costs({1, 1}, 4), setup({1, 1}, 16, Checkpoint::kNever, fixed), of).empty());

@@ -88,7 +88,7 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   for (const int64_t chunks : options.chunks()) {
     TORCH_CHECK_VALUE(chunks >= 1, "chunks to choose from must be at least 1, got ", chunks);
   }
-  for (const NamedSchedule& schedule : options.schedules()) {
+  for (const ScheduleChoice& schedule : options.schedules()) {
     TORCH_CHECK_VALUE(schedule.make != nullptr, "the schedule '", schedule.name,
                       "' to choose from is empty; give a generator");
   }
@@ -104,17 +104,17 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   check_keep_together(pipe, options);
 }
 
-std::vector<NamedSchedule> schedules_of(const DiagnoseOptions& options) {
+std::vector<ScheduleChoice> schedules_of(const DiagnoseOptions& options) {
   if (!options.schedules().empty()) return options.schedules();
   return {{"1f1b", Schedule::one_f_one_b}, {"gpipe", Schedule::gpipe}};
 }
 
 // Those that the pipeline takes: all of them, unless its stages share workers.
-std::vector<NamedSchedule> schedules_for(const GPipe& pipe, const DiagnoseOptions& options,
-                                         int64_t micro_batches) {
+std::vector<ScheduleChoice> schedules_for(const GPipe& pipe, const DiagnoseOptions& options,
+                                          int64_t micro_batches) {
   const Placement placement = pipe->placement();
-  std::vector<NamedSchedule> fitting;
-  for (const NamedSchedule& known : schedules_of(options)) {
+  std::vector<ScheduleChoice> fitting;
+  for (const ScheduleChoice& known : schedules_of(options)) {
     if (placement.workers() < placement.stages()) {
       try {
         known.make(placement.stages(), micro_batches).check(placement);
@@ -128,8 +128,8 @@ std::vector<NamedSchedule> schedules_for(const GPipe& pipe, const DiagnoseOption
 }
 
 // The schedule that steps have now, under the name of an equal one.
-NamedSchedule schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
-                           int64_t micro_batches) {
+ScheduleChoice schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
+                            int64_t micro_batches) {
   const StepOptions& step = options.step();
   const Placement placement = pipe->placement();
   const int64_t partitions = placement.stages();
@@ -138,7 +138,7 @@ NamedSchedule schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
     return shared ? step.schedule_for(placement, count) : step.schedule_for(stages, count);
   };
   const Schedule now = make(partitions, micro_batches);
-  for (const NamedSchedule& known : schedules_of(options)) {
+  for (const ScheduleChoice& known : schedules_of(options)) {
     try {
       if (known.make(partitions, micro_batches) == now) return {known.name, make};
     } catch (const std::invalid_argument&) {  // not for this number

@@ -36,7 +36,7 @@ struct DiagnoseOptions {
 
   // Schedules to choose from. Default: Schedule::one_f_one_b ("1f1b") and Schedule::gpipe
   // ("gpipe").
-  TORCH_ARG(std::vector<NamedSchedule>, schedules) = {};
+  TORCH_ARG(std::vector<ScheduleChoice>, schedules) = {};
 
   // Layers of which no two neighbors may be separated; they leave a piece for each partition at
   // least. Default: none.

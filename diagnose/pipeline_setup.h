@@ -11,7 +11,8 @@
 
 namespace gpipe {
 
-struct NamedSchedule {
+// A schedule that a diagnosis may try or name.
+struct ScheduleChoice {
   std::string name;  // for people, e.g. "1f1b"
   ScheduleGenerator make;
 };
@@ -23,7 +24,7 @@ struct PipelineSetup {
   std::vector<int64_t> balance;
   int64_t chunks = 1;
   std::vector<Checkpoint> checkpoints;  // by partition
-  NamedSchedule schedule;
+  ScheduleChoice schedule;
   // Whether a skip goes straight from the stage that stashes it to the one that pops it:
   // Ablation::direct_skips. It is never advised to change this.
   bool direct_skips = true;

@@ -29,7 +29,7 @@ Costs costs(const std::vector<double>& factors) {
 }
 
 PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mode,
-                    const NamedSchedule& schedule = {"gpipe", Schedule::gpipe}) {
+                    const ScheduleChoice& schedule = {"gpipe", Schedule::gpipe}) {
   const size_t partitions = balance.size();
   return {std::move(balance), chunks, std::vector<Checkpoint>(partitions, mode), schedule};
 }
@@ -105,11 +105,11 @@ TEST(ModelStep, TransfersTakeLatencyAndBytesOverBandwidth) {
 TEST(ModelStep, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   Costs fresh = costs({1, 1});
   fresh.fresh_memory = 0.1;  // a second for what a cell keeps
-  const auto busy = [&](Checkpoint mode, const NamedSchedule& schedule) {
+  const auto busy = [&](Checkpoint mode, const ScheduleChoice& schedule) {
     return model_step(fresh, 4, setup({1, 1}, 4, mode, schedule), Machine()).busy;
   };
-  const NamedSchedule fill_drain = {"gpipe", Schedule::gpipe};
-  const NamedSchedule in_turns = {"1f1b", Schedule::one_f_one_b};
+  const ScheduleChoice fill_drain = {"gpipe", Schedule::gpipe};
+  const ScheduleChoice in_turns = {"1f1b", Schedule::one_f_one_b};
   EXPECT_DOUBLE_EQ(busy(Checkpoint::kNever, fill_drain), 24 + 8);
   // The first stage holds two of four, the second one.
   EXPECT_NEAR(busy(Checkpoint::kNever, in_turns), 24 + 4.0 / 3, 1e-9);
@@ -152,8 +152,8 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
 TEST(ModelStep, RefusesWhatDoesNotFit) {
   EXPECT_THROW(model_step(costs({1, 1}), 4, setup({1, 2}, 4, Checkpoint::kNever), Machine()),
                std::invalid_argument);
-  const NamedSchedule other = {"other",
-                               [](int64_t stages, int64_t) { return Schedule::gpipe(stages, 3); }};
+  const ScheduleChoice other = {"other",
+                                [](int64_t stages, int64_t) { return Schedule::gpipe(stages, 3); }};
   EXPECT_THROW(model_step(costs({1, 1}), 4, setup({1, 1}, 4, Checkpoint::kNever, other), Machine()),
                std::invalid_argument);
 }

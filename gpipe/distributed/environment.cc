@@ -185,6 +185,10 @@ void read_torchrun(const Variable& variable, Environment& environment) {
     environment.store_is_the_launchers = *store == "True";
     environment.sources["store_is_the_launchers"] = "TORCHELASTIC_USE_AGENT_STORE";
   }
+  if (read.has("TORCHELASTIC_RESTART_COUNT")) {
+    environment.restarts = read.number("TORCHELASTIC_RESTART_COUNT", "RANK", 0);
+    environment.sources["restarts"] = "TORCHELASTIC_RESTART_COUNT";
+  }
   if (const auto file = read.get("TORCHELASTIC_ERROR_FILE"); file && !file->empty()) {
     environment.error_file = *file;
     environment.sources["error_file"] = "TORCHELASTIC_ERROR_FILE";
@@ -392,6 +396,9 @@ std::string to_text(const Environment& environment) {
                      ", interface " +
                      (environment.interface.empty() ? "the one that reaches it"
                                                     : value("interface", environment.interface));
+  if (environment.restarts != 0) {
+    text += ", restart " + value("restarts", std::to_string(environment.restarts));
+  }
   if (!environment.error_file.empty()) {
     text += ", errors to " + value("error_file", environment.error_file);
   }

@@ -44,6 +44,9 @@ struct Environment {
   int64_t master_port = 0;
   // The launcher runs the store, and rank 0 is a client like the others.
   bool store_is_the_launchers = false;
+  // How often the launcher has started the processes again. Its store keeps what those before
+  // wrote.
+  int64_t restarts = 0;
   // Where the launcher wants to read why this process failed; empty if nowhere.
   std::string error_file;
   // The network interface by which processes meet, by name (eth0) or address: GPIPE_INTERFACE.

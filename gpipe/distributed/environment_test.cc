@@ -87,6 +87,16 @@ TEST(Environment, Torchrun) {
   EXPECT_FALSE(environment.is_one_machine());
 }
 
+TEST(Environment, TorchrunCountsItsRestarts) {
+  EXPECT_EQ(read_environment(kTorchrun).restarts, 0);
+  const Environment again =
+      read_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}}));
+  EXPECT_EQ(again.restarts, 3);
+  EXPECT_THAT(to_text(again), HasSubstr(", restart 3 (TORCHELASTIC_RESTART_COUNT)"));
+  EXPECT_THROW(read_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "-1"}})),
+               std::invalid_argument);
+}
+
 TEST(Environment, TorchrunsNamesSetByHandLeaveTheStoreToRank0) {
   const Environment environment =
       read_environment(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "unset"},

@@ -1,0 +1,182 @@
+#include "gpipe/distributed/addresses.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+
+#include "gpipe/distributed/sockets.h"
+#include "gpipe/schedule/quoted.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::quoted;
+
+// Empty for what is neither IPv4 nor IPv6.
+std::string numeric(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN];
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+  }
+  if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    return inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+  }
+  return "";
+}
+
+bool is_link_local(const sockaddr* address) {
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+bool is_v6(const Interface& interface) { return interface.address.find(':') != std::string::npos; }
+
+using AddressInfo = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+AddressInfo look_up(const std::string& host, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) found = nullptr;
+  return {found, freeaddrinfo};
+}
+
+std::string resolve_host(const std::string& host) {
+  const AddressInfo found = look_up(host, 0);
+  return found ? numeric(found->ai_addr) : "";
+}
+
+// Connecting a datagram socket sends nothing; it only asks for the way.
+std::string find_source(const std::string& address) {
+  const AddressInfo found = look_up(address, AI_NUMERICHOST);
+  if (!found) return "";
+  sockaddr_storage target{};
+  std::memcpy(&target, found->ai_addr, found->ai_addrlen);
+  (target.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&target)->sin6_port
+                                : reinterpret_cast<sockaddr_in*>(&target)->sin_port) = htons(9);
+  const Socket socket(::socket(target.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage source{};
+  socklen_t size = sizeof source;
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&target), found->ai_addrlen) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&source), &size) != 0) {
+    return "";
+  }
+  return numeric(reinterpret_cast<sockaddr*>(&source));
+}
+
+bool is_loopback(const std::string& address) {
+  return address.compare(0, 4, "127.") == 0 || address == "::1";
+}
+
+std::string listed(const std::vector<Interface>& interfaces) {
+  std::string text;
+  for (const Interface& interface : interfaces) {
+    text += (text.empty() ? "" : ", ") + interface.name + " (" + interface.address + ")";
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string chosen_by_user(const Environment& environment, const Network& network) {
+  for (const Interface& interface : network.interfaces) {
+    if (interface.name == environment.interface || interface.address == environment.interface) {
+      return interface.address;
+    }
+  }
+  // Any of them is this machine's.
+  if (is_loopback(environment.interface)) return environment.interface;
+  throw std::invalid_argument("GPIPE_INTERFACE=" + quoted(environment.interface) +
+                              " is no interface of this machine. It has " +
+                              listed(network.interfaces));
+}
+
+// The one interface that leads out of this machine.
+std::string only_one(const Environment& environment, const Network& network) {
+  std::vector<Interface> outside;
+  for (const Interface& interface : network.interfaces) {
+    if (!interface.is_loopback) outside.push_back(interface);
+  }
+  // An interface with addresses of both kinds counts once: the first.
+  const bool one =
+      !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
+        return i.name == outside.front().name && (is_v6(i) || i.address == outside.front().address);
+      });
+  if (one) return outside.front().address;
+  throw std::invalid_argument(
+      quoted(environment.master_address) +
+      " is an address of this machine alone, where ranks on other machines cannot come, so it does "
+      "not say by which interface they do. Set GPIPE_INTERFACE on this machine to one of " +
+      listed(outside));
+}
+
+}  // namespace
+
+std::vector<Interface> interfaces_of_this_machine() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    throw std::system_error(errno, std::generic_category(), "getifaddrs");
+  }
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(first, freeifaddrs);
+  std::vector<Interface> interfaces;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
+    if (is_link_local(one->ifa_addr)) continue;
+    const std::string address = numeric(one->ifa_addr);
+    if (address.empty()) continue;
+    interfaces.push_back({one->ifa_name, address, (one->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  std::stable_sort(interfaces.begin(), interfaces.end(),
+                   [](const auto& a, const auto& b) { return is_v6(a) < is_v6(b); });
+  return interfaces;
+}
+
+Network network_of_this_machine() {
+  return {interfaces_of_this_machine(), resolve_host, find_source};
+}
+
+Addresses choose_addresses(const Environment& environment, const Network& network) {
+  Addresses addresses;
+  if (environment.launcher == Launcher::kNone) {
+    return {environment.master_address, environment.master_address};
+  }
+  addresses.master = network.resolve(environment.master_address);
+  if (addresses.master.empty()) {
+    throw std::invalid_argument("there is no address for the host " +
+                                quoted(environment.master_address) + ", where rank 0 is (" +
+                                to_text(environment) + ")");
+  }
+  if (!environment.interface.empty()) {
+    addresses.own = chosen_by_user(environment, network);
+  } else if (is_loopback(addresses.master)) {
+    // Debian maps a host's own name to 127.0.1.1: this process is on rank 0's machine.
+    addresses.own = only_one(environment, network);
+  } else {
+    addresses.own = network.source_of(addresses.master);
+    if (addresses.own.empty()) {
+      throw std::invalid_argument(
+          "there is no way to " + addresses.master + ", where rank 0 is. This machine has " +
+          listed(network.interfaces) + "; set GPIPE_INTERFACE to the one that leads there");
+    }
+  }
+  if (environment.store_is_the_launchers) return addresses;
+  // On rank 0's machine its name may lead to loopback, and on one machine rank 0 listens where all
+  // the others do.
+  if (environment.is_one_machine() || is_loopback(addresses.master)) {
+    addresses.master = addresses.own;
+  }
+  return addresses;
+}
+
+}  // namespace gpipe::distributed

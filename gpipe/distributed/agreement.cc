@@ -1,0 +1,72 @@
+#include "gpipe/distributed/agreement.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "gpipe/schedule/quoted.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::quoted;
+
+std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
+
+// Of long texts the part where they begin to differ.
+std::string shown(const std::string& value, std::size_t difference) {
+  constexpr std::size_t kLongest = 80;  // what quoted() shows
+  if (value.size() <= kLongest) return quoted(value);
+  const std::size_t begin = difference < kLongest / 2 ? 0 : difference - kLongest / 2;
+  return (begin == 0 ? "" : "...") + quoted(value.substr(begin, kLongest)) +
+         (begin + kLongest < value.size() ? "..." : "") + " (" + std::to_string(value.size()) +
+         " bytes, from byte " + std::to_string(begin) + ")";
+}
+
+}  // namespace
+
+std::optional<std::string> Agreement::add(int64_t rank, std::string name, std::string value) {
+  const auto [own, is_new] = words_.insert({rank, {std::move(name), std::move(value)}});
+  if (!is_new || decided_) return std::nullopt;
+  // All that came before are equal, so one of them stands for all: the lowest rank.
+  const auto other = own == words_.begin() ? std::next(own) : words_.begin();
+  if (other != words_.end()) {
+    const auto& low = own->first < other->first ? *own : *other;
+    const auto& high = own->first < other->first ? *other : *own;
+    if (low.second.name != high.second.name) {
+      decided_ = true;
+      return name_of(low.first) + " is at " + quoted(low.second.name) + ", " + name_of(high.first) +
+             " is at " + quoted(high.second.name) +
+             ": all ranks must make the same calls in the same order";
+    }
+    const std::string& a = low.second.value;
+    const std::string& b = high.second.value;
+    if (a != b) {
+      decided_ = true;
+      const auto difference = static_cast<std::size_t>(
+          std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
+          a.begin());
+      return low.second.name + " must be the same on all ranks: " + name_of(low.first) + " has " +
+             shown(a, difference) + ", " + name_of(high.first) + " has " + shown(b, difference);
+    }
+  }
+  if (!complete()) return std::nullopt;
+  decided_ = true;
+  return "";
+}
+
+std::optional<std::string> Agreement::give_up(const std::string& waited) {
+  if (decided_ || words_.empty()) return std::nullopt;
+  decided_ = true;
+  std::string missing;
+  std::string waiting;
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    std::string& list = words_.count(rank) == 0 ? missing : waiting;
+    list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return "rank " + missing + " did not come to " + quoted(words_.begin()->second.name) +
+         " within " + waited + ", where rank " + waiting +
+         " waits: all ranks must make the same calls in the same order";
+}
+
+}  // namespace gpipe::distributed

@@ -1,0 +1,126 @@
+#include "gpipe/distributed/c10d.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <mutex>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+namespace gpipe::distributed {
+namespace {
+
+// A wait that times out closes the connections of its group, and an innocent rank then reads
+// "closed by peer". Whether somebody has failed, Control knows.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
+class C10dStore final : public Store {
+ public:
+  C10dStore(c10::intrusive_ptr<c10d::Store> bare, std::string prefix)
+      : bare_(std::move(bare)),
+        prefix_(std::move(prefix)),
+        store_(c10::make_intrusive<c10d::PrefixStore>(prefix_, bare_)) {}
+
+  std::unique_ptr<Store> clone() override {
+    return std::make_unique<C10dStore>(bare_->clone(), prefix_);
+  }
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    // get() alone would wait.
+    if (!store_->check({key})) return std::nullopt;
+    const std::vector<uint8_t> value = store_->get(key);
+    return std::string(value.begin(), value.end());
+  }
+  int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
+
+  const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> bare_;
+  std::string prefix_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+class C10dTransfer final : public Transfer {
+ public:
+  explicit C10dTransfer(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+
+  bool wait() override { return work_->wait(kForever); }
+  void cancel() override { work_->abort(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class GlooGroup final : public Group {
+ public:
+  explicit GlooGroup(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+
+  std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) override {
+    std::vector<at::Tensor> tensors{bytes};
+    // It counts its calls, without a lock.
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));
+  }
+  std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) override {
+    std::vector<at::Tensor> tensors{bytes};
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::make_unique<C10dTransfer>(backend_->recv(tensors, static_cast<int>(from), tag));
+  }
+
+ private:
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
+                                   const std::string& prefix) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(endpoint.port);
+  options.isServer = true;
+  // Who is there, and how long the others are waited for, session.cc knows better.
+  options.waitWorkers = false;
+  // Otherwise it would listen on all addresses of the machine.
+  options.masterListenFd = listener.get();
+  auto store = c10::make_intrusive<c10d::TCPStore>(endpoint.address, options);
+  listener.release();
+  return std::make_unique<C10dStore>(std::move(store), prefix);
+}
+
+std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
+                                     const std::string& prefix, std::chrono::milliseconds limit) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = limit;
+  try {
+    return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
+}
+
+std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
+                                     int64_t size, const std::string& address,
+                                     std::chrono::milliseconds limit) {
+  auto options = c10d::ProcessGroupGloo::Options::create(limit);
+  // A message takes the device, and its connections and its thread, number `tag` modulo two.
+  for (int i = 0; i < 2; ++i) {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  }
+  options->threads = 1;  // for collectives, of which there are none
+  auto& c10d_store = dynamic_cast<C10dStore&>(store);
+  return std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>(name, c10d_store.c10d()), static_cast<int>(rank),
+      static_cast<int>(size), std::move(options)));
+}
+
+}  // namespace gpipe::distributed

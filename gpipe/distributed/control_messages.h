@@ -1,0 +1,79 @@
+// Control messages: what the ranks of a run tell each other beside the tensors.
+#ifndef GPIPE_DISTRIBUTED_CONTROL_MESSAGES_H_
+#define GPIPE_DISTRIBUTED_CONTROL_MESSAGES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpipe/distributed/connection.h"
+#include "gpipe/distributed/failure.h"
+
+namespace gpipe::distributed {
+
+enum class MessageType : uint8_t {
+  kHello = 1,  // who connects says who it is
+  kWelcome,    // and is told whom it has reached
+  kBeat,       // nothing but that its sender lives
+  kFault,      // what its sender knows of a failure
+  kRecord,     // what all ranks throw
+  kAgree,      // to rank 0: what its sender has to compare
+  kVerdict,    // from rank 0
+  kNext,       // its sender is ready for the next epoch
+  kBye,        // its sender leaves
+  kByeHeard,   // it may close its connection
+};
+
+struct Hello {
+  std::string token;
+  int64_t rank = 0;
+  int64_t size = 0;
+  std::string host;
+};
+struct Welcome {
+  int64_t rank = 0;
+  std::string host;
+};
+struct FaultMessage {
+  Fault fault;
+  // How long ago: clocks of machines differ.
+  std::chrono::microseconds age{};
+};
+struct Agree {
+  uint64_t number = 0;  // of the calls of this epoch
+  std::string name;
+  std::string value;
+};
+struct Verdict {
+  uint64_t number = 0;
+  std::string text;  // empty: all have said the same
+};
+struct Bye {
+  uint64_t calls = 0;   // that its sender has done
+  uint64_t agrees = 0;  // in this epoch
+};
+
+Frame to_frame(const Hello& hello, uint32_t epoch);
+Frame to_frame(const Welcome& welcome, uint32_t epoch);
+Frame to_frame(const FaultMessage& message, uint32_t epoch);
+Frame to_frame(const std::vector<Fault>& record, uint32_t epoch);
+Frame to_frame(const Agree& agree, uint32_t epoch);
+Frame to_frame(const Verdict& verdict, uint32_t epoch);
+Frame to_frame(const Bye& bye, uint32_t epoch);
+// Of the types that say nothing else.
+Frame to_frame(MessageType type, uint32_t epoch);
+
+// Throw DamagedMessage (bytes.h). `size`: the number of ranks; a fault names one of them.
+Hello to_hello(std::string_view body);
+Welcome to_welcome(std::string_view body);
+FaultMessage to_fault(std::string_view body, int64_t size);
+std::vector<Fault> to_record(std::string_view body, int64_t size);
+Agree to_agree(std::string_view body);
+Verdict to_verdict(std::string_view body);
+Bye to_bye(std::string_view body);
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_CONTROL_MESSAGES_H_

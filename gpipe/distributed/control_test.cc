@@ -1,0 +1,675 @@
+// Real processes that fail in all ways: what the others throw, and how soon.
+#include "gpipe/distributed/control.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "gpipe/distributed/rank_processes.h"
+#include "gpipe/testing/seed.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using Milliseconds = std::chrono::milliseconds;
+using Say = RankProcesses::Say;
+
+constexpr int64_t kSecond = 1000 * 1000;  // in microseconds
+const char* const kGone =
+    ": its connections closed: it ended, was killed, or its machine went down";
+
+void sleep(int milliseconds) { std::this_thread::sleep_for(Milliseconds(milliseconds)); }
+
+// Listeners for all ranks, made before they are forked: there is no store here.
+class Meeting {
+ public:
+  explicit Meeting(int64_t size, Milliseconds silence = std::chrono::seconds(30),
+                   Milliseconds call = std::chrono::seconds(20))
+      : silence_(silence), call_(call), endpoints_(static_cast<size_t>(size)) {
+    for (Endpoint& endpoint : endpoints_) {
+      endpoint.address = "127.0.0.1";
+      listeners_.push_back(listen_on(endpoint.address, &endpoint.port));
+    }
+  }
+
+  int64_t size() const { return static_cast<int64_t>(endpoints_.size()); }
+  const Endpoint& endpoint(int64_t rank) const { return endpoints_[static_cast<size_t>(rank)]; }
+
+  // This rank's, connecting.
+  std::unique_ptr<Control> begin(int64_t rank) {
+    ControlOptions options;
+    options.rank = rank;
+    options.size = size();
+    options.host = "host" + std::to_string(rank);
+    options.token = "a token";
+    options.listener = std::move(listeners_[static_cast<size_t>(rank)]);
+    // What another rank's process listens on must not stay open here when that one ends.
+    listeners_.clear();
+    options.silence_limit = silence_;
+    options.call_limit = call_;
+    auto control = std::make_unique<Control>(std::move(options));
+    for (int64_t peer = 0; peer < rank; ++peer) control->add_peer(peer, endpoint(peer));
+    return control;
+  }
+  std::unique_ptr<Control> connect(int64_t rank) {
+    auto control = begin(rank);
+    control->wait_until_connected(std::chrono::steady_clock::now() + std::chrono::seconds(20));
+    return control;
+  }
+
+ private:
+  Milliseconds silence_;
+  Milliseconds call_;
+  std::vector<Endpoint> endpoints_;
+  std::vector<Socket> listeners_;
+};
+
+// As a worker that waits for what never comes. Says "TIME MESSAGE".
+void wait_for_failure(Control& control, const Say& say) {
+  while (!control.failed()) sleep(1);
+  try {
+    control.check();
+    say("0 check() did not throw");
+  } catch (const DistributedFailure& failure) {
+    say(std::to_string(microseconds_now()) + " " + failure.what());
+  }
+}
+
+struct Heard {
+  int64_t time = 0;
+  std::string text;
+};
+Heard hear(RankProcesses& ranks, int64_t rank) {
+  const std::string line = ranks.next(rank);
+  const size_t space = line.find(' ');
+  if (space == std::string::npos || line.find_first_not_of("0123456789") != space) return {0, line};
+  return {std::stoll(line.substr(0, space)), line.substr(space + 1)};
+}
+
+void expect_all(RankProcesses& ranks, int64_t size, const std::string& line) {
+  for (int64_t rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.next(rank), line) << "rank " << rank;
+}
+
+// What all ranks but `victims` throw, if it is one text, within a second after `since` and `limit`.
+std::string expect_one_failure(RankProcesses& ranks, int64_t size, const std::set<int64_t>& victims,
+                               int64_t since, int64_t limit = 0) {
+  std::set<std::string> texts;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    if (victims.count(rank) != 0) continue;
+    const Heard heard = hear(ranks, rank);
+    texts.insert(heard.text);
+    EXPECT_LT(heard.time - since, limit + kSecond) << "rank " << rank << ": " << heard.text;
+    EXPECT_GE(heard.time - since, limit) << "rank " << rank << ": " << heard.text;
+  }
+  EXPECT_THAT(texts, SizeIs(1));
+  return texts.empty() ? "" : *texts.begin();
+}
+
+TEST(Control, ComparesWhatAllRanksSay) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    const auto agree = [&](const std::string& name, const std::string& value) {
+      try {
+        control->agree(name, value);
+        say("agreed");
+      } catch (const Disagreement& error) {
+        say(error.what());
+      }
+    };
+    agree("balance", "3,3,2");
+    agree("chunks", rank == 2 ? "4" : "8");
+    agree(rank == 1 ? "save" : "step", "");
+    agree("chunks", "8");
+    agree("long", std::string(900000, 'x') + (rank == 3 ? "y" : "z") + std::string(9000, 'x'));
+  });
+  expect_all(ranks, 4, "agreed");
+  // Whichever two are compared first.
+  std::set<std::string> texts;
+  for (int64_t rank = 0; rank < 4; ++rank) texts.insert(ranks.next(rank));
+  EXPECT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(*texts.begin(), AllOf(StartsWith("chunks must be the same on all ranks: rank "),
+                                    HasSubstr("rank 2 has '4'"), HasSubstr(" has '8'")));
+  texts.clear();
+  for (int64_t rank = 0; rank < 4; ++rank) texts.insert(ranks.next(rank));
+  EXPECT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(*texts.begin(), AllOf(HasSubstr("rank 1 is at 'save'"), HasSubstr(" is at 'step'")));
+  expect_all(ranks, 4, "agreed");
+  texts.clear();
+  for (int64_t rank = 0; rank < 4; ++rank) texts.insert(ranks.next(rank));
+  EXPECT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(*texts.begin(), AllOf(HasSubstr("xy"), HasSubstr("xz"), HasSubstr("909001 bytes")));
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, NamesWhoDoesNotComeToACall) {
+  Meeting meeting(3, std::chrono::seconds(30), Milliseconds(300));
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    if (rank == 1) sleep(600);
+    try {
+      control->agree("save", "");
+      say("agreed");
+    } catch (const Disagreement& error) {
+      say(error.what());
+    }
+    control->agree("after it", "");
+  });
+  expect_all(ranks, 3,
+             "rank 1 did not come to 'save' within 0.3 s, where rank 0, 2 waits: all ranks must "
+             "make the same calls in the same order");
+  for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, RefusesToCompareTooMuch) {
+  Meeting meeting(1);
+  auto control = meeting.connect(0);
+  EXPECT_THROW(control->agree("schedule", std::string((1 << 20) + 1, 'x')), std::invalid_argument);
+  control->agree("schedule", "small");
+  EXPECT_THROW(control->next_epoch(), std::logic_error);
+  EXPECT_THROW(control->add_peer(0, {"127.0.0.1", 1}), std::invalid_argument);
+}
+
+TEST(Control, TellsAnExceptionToAllAndGoesOn) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      control->agree("begin", std::to_string(epoch));
+      std::atomic<int> cancelled{0};
+      {
+        const Control::Watch watch(*control, [&] { ++cancelled; });
+        if (cancelled != 0) say("cancelled before anything failed");
+        if (rank == 2) {
+          Fault fault;
+          fault.stage = 2;
+          fault.micro_batch = 3;
+          fault.layer = "5 ('relu')";
+          fault.text = "boom " + std::to_string(epoch);
+          const int64_t now = microseconds_now();
+          control->report(fault);
+          say(std::to_string(now) + " reported");
+        }
+        wait_for_failure(*control, say);
+        // Who is told that something failed finds that nothing of this process waits any more.
+        say("cancelled " + std::to_string(cancelled));
+        const Control::Watch late(*control, [&] { ++cancelled; });
+        say("cancelled " + std::to_string(cancelled));
+      }
+      control->next_epoch();
+      say("epoch " + std::to_string(control->epoch()) + (control->failed() ? " failed" : ""));
+    }
+  });
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const Heard reported = hear(ranks, 2);
+    EXPECT_EQ(reported.text, "reported");
+    EXPECT_EQ(expect_one_failure(ranks, 4, {}, reported.time),
+              "rank 2 (host2) threw in stage 2, micro-batch 3, layer 5 ('relu'): boom " +
+                  std::to_string(epoch));
+    expect_all(ranks, 4, "cancelled 1");
+    expect_all(ranks, 4, "cancelled 2");
+    expect_all(ranks, 4, "epoch " + std::to_string(epoch + 1));
+  }
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+// Who goes on at once, and ends, is not missed by those that have not yet noticed that all are
+// ready.
+TEST(Control, ANextEpochMayBeShort) {
+  for (int round = 0; round < 20; ++round) {
+    Meeting meeting(4);
+    RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      control->agree("begin", "");
+      Fault fault;
+      fault.text = "boom";
+      if (rank == 3) control->report(fault);
+      wait_for_failure(*control, say);
+      control->next_epoch();
+      control->check();
+      control.reset();
+      say("0 left");
+    });
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(hear(ranks, rank).text, "rank 3 (host3) threw: boom");
+      EXPECT_EQ(hear(ranks, rank).text, "left");
+    }
+  }
+}
+
+TEST(Control, TellsTheDeathOfAnyRank) {
+  for (int64_t victim = 0; victim < 4; ++victim) {
+    Meeting meeting(4);
+    RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      control->agree("begin", "");
+      say("ready");
+      wait_for_failure(*control, say);
+      try {
+        control->next_epoch();
+      } catch (const DistributedFailure& failure) {
+        say(failure.what());
+      }
+    });
+    expect_all(ranks, 4, "ready");
+    const int64_t now = microseconds_now();
+    ranks.send(victim, SIGKILL);
+    const std::string name = "rank " + std::to_string(victim) + " (host" + std::to_string(victim);
+    const std::string text = expect_one_failure(ranks, 4, {victim}, now);
+    EXPECT_EQ(text, name + ") is gone" + kGone);
+    // There is no next epoch without it.
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.next(rank), text);
+    }
+  }
+}
+
+TEST(Control, TellsWhoEndsInsteadOfGoingOn) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    Fault fault;
+    fault.text = "boom";
+    if (rank == 0) control->report(fault);
+    wait_for_failure(*control, say);
+    if (rank == 2) {
+      sleep(100);
+      raise(SIGKILL);
+    }
+    try {
+      control->next_epoch();
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+  });
+  for (int64_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(hear(ranks, rank).text, "rank 0 (host0) threw: boom");
+  for (int64_t rank : {0, 1, 3}) {
+    EXPECT_EQ(ranks.next(rank), std::string("rank 2 (host2) is gone") + kGone);
+  }
+}
+
+TEST(Control, TellsWhoIsSilentAndFencesIt) {
+  for (int64_t victim : {0, 2}) {
+    Meeting meeting(4, Milliseconds(500));
+    RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      control->agree("begin", "");
+      say("ready");
+      wait_for_failure(*control, say);
+      try {
+        control->next_epoch();
+      } catch (const DistributedFailure& failure) {
+        say("no next epoch");
+      }
+      sleep(1000);
+    });
+    expect_all(ranks, 4, "ready");
+    const int64_t now = microseconds_now();
+    ranks.send(victim, SIGSTOP);
+    // The last beat may be as old as a quarter of the limit when it is stopped.
+    const std::string text = expect_one_failure(ranks, 4, {victim}, now, kSecond / 2 - kSecond / 8);
+    EXPECT_EQ(text, "rank " + std::to_string(victim) + " (host" + std::to_string(victim) +
+                        ") is silent: nothing came from it for 0.5 s: it is stopped or "
+                        "overloaded, or the network is cut");
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.next(rank), "no next epoch");
+    }
+    // It wakes, accuses nobody, and throws what the others have thrown.
+    ranks.send(victim, SIGCONT);
+    EXPECT_EQ(hear(ranks, victim).text, text);
+    EXPECT_EQ(ranks.next(victim), "no next epoch");
+  }
+}
+
+TEST(Control, AShortStopIsNoFault) {
+  Meeting meeting(3, Milliseconds(2000));
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    say("ready");
+    sleep(1500);
+    control->agree("end", "");
+    say("well");
+  });
+  expect_all(ranks, 3, "ready");
+  ranks.send(1, SIGSTOP);
+  sleep(700);
+  ranks.send(1, SIGCONT);
+  expect_all(ranks, 3, "well");
+}
+
+// A machine that sleeps: who does not listen must not call the others silent.
+TEST(Control, AStopOfAllIsNobodysSilence) {
+  Meeting meeting(3, Milliseconds(500));
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    say("ready");
+    sleep(200);  // the time in which it is stopped is not slept
+    for (int i = 0; i < 10; ++i) {
+      sleep(30);
+      control->check();
+    }
+    control->agree("end", "");
+    say("well");
+  });
+  expect_all(ranks, 3, "ready");
+  for (int64_t rank = 0; rank < 3; ++rank) ranks.send(rank, SIGSTOP);
+  sleep(1200);
+  for (int64_t rank = 0; rank < 3; ++rank) ranks.send(rank, SIGCONT);
+  expect_all(ranks, 3, "well");
+}
+
+TEST(Control, SomebodyElseDecidesWhereTheLowestRankIsStopped) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    say("ready");
+    if (rank == 3) {
+      sleep(200);  // rank 0 is stopped meanwhile
+      Fault fault;
+      fault.text = "boom";
+      const int64_t now = microseconds_now();
+      control->report(fault);
+      say(std::to_string(now) + " reported");
+    }
+    wait_for_failure(*control, say);
+    sleep(500);
+  });
+  expect_all(ranks, 4, "ready");
+  ranks.send(0, SIGSTOP);
+  const Heard reported = hear(ranks, 3);
+  EXPECT_EQ(expect_one_failure(ranks, 4, {0}, reported.time), "rank 3 (host3) threw: boom");
+  ranks.send(0, SIGCONT);
+  EXPECT_EQ(hear(ranks, 0).text, "rank 3 (host3) threw: boom");
+}
+
+TEST(Control, TellsWhoLeavesBeforeTheOthersAreDone) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    {
+      Control::Call first(*control);
+      control->agree("the first call", "");
+      first.done();
+    }
+    control->agree("begin", "");
+    const int64_t now = microseconds_now();
+    if (rank == 1) {
+      control.reset();
+      say(std::to_string(now) + " left");
+      return;
+    }
+    try {
+      Control::Call second(*control);
+      wait_for_failure(*control, say);
+      second.done();
+    } catch (const DistributedFailure& failure) {  // it had left already
+      say(std::to_string(microseconds_now()) + " " + failure.what());
+    }
+  });
+  const Heard left = hear(ranks, 1);
+  EXPECT_EQ(left.text, "left");
+  EXPECT_EQ(expect_one_failure(ranks, 3, {1}, left.time),
+            "rank 1 (host1) left: it ended after 1 calls, but is needed for call 2");
+}
+
+TEST(Control, WhoHasDoneItsPartMayLeave) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    {
+      Control::Call call(*control);
+      control->agree("step", "");
+      if (rank != 0) sleep(300);  // rank 0 has left long ago
+      call.done();
+    }
+    control->check();
+    control.reset();
+    say("done");
+  });
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.next(rank), "done");
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+TEST(Control, ACallThatEndsByAnExceptionIsTold) {
+  Meeting meeting(2);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    try {
+      Control::Call call(*control);
+      if (rank == 1) throw std::runtime_error("mine");
+      wait_for_failure(*control, say);
+    } catch (const std::runtime_error& error) {
+      say(error.what());
+    }
+  });
+  EXPECT_EQ(ranks.next(1), "mine");
+  EXPECT_EQ(hear(ranks, 0).text,
+            "rank 1 (host1) threw: its part of a call that all ranks make ended with an exception");
+}
+
+TEST(Control, KeepsAllFaultsAndNamesExceptionsFirst) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    if (rank == 0) say(std::to_string(microseconds_now()) + " begins");
+    const auto throw_after = [&](int milliseconds) {
+      sleep(milliseconds);
+      try {
+        throw std::runtime_error("boom " + std::to_string(rank));
+      } catch (...) {
+        control->report_current_exception();
+      }
+    };
+    if (rank == 1) raise(SIGKILL);
+    if (rank == 2) throw_after(12);
+    if (rank == 3) throw_after(4);
+    wait_for_failure(*control, say);
+  });
+  const Heard begins = hear(ranks, 0);
+  EXPECT_EQ(expect_one_failure(ranks, 4, {1}, begins.time),
+            std::string("rank 3 (host3) threw: boom 3|also: rank 2 (host2) threw: boom 2|also: "
+                        "rank 1 (host1) is gone") +
+                kGone);
+}
+
+TEST(Control, ASymptomWaitsForItsCause) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    try {
+      if (rank == 0) control->throw_failure("a connection closed");
+      sleep(100);
+      if (rank == 2) raise(SIGKILL);
+      control->throw_failure("another symptom");
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+  });
+  for (int64_t rank : {0, 1}) {
+    EXPECT_EQ(ranks.next(rank), std::string("rank 2 (host2) is gone") + kGone);
+  }
+}
+
+TEST(Control, ASymptomWithoutACauseIsTold) {
+  Meeting meeting(2);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    try {
+      if (rank == 0) control->throw_failure("a message is damaged");
+      wait_for_failure(*control, say);
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+  });
+  EXPECT_EQ(ranks.next(0), "rank 0 (host0) threw: a message is damaged");
+  EXPECT_EQ(hear(ranks, 1).text, "rank 0 (host0) threw: a message is damaged");
+}
+
+TEST(Control, ThoseThatConnectLearnWhoEnded) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    if (rank == 3) sleep(400);  // all is decided then
+    auto control = meeting.begin(rank);
+    if (rank == 2) {
+      sleep(100);
+      say(std::to_string(microseconds_now()) + " dies");
+      raise(SIGKILL);
+    }
+    try {
+      control->wait_until_connected(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+      control->agree("begin", "");
+      say("0 connected");
+    } catch (const DistributedFailure& failure) {
+      say(std::to_string(microseconds_now()) + " " + failure.what());
+    }
+    sleep(1000);
+  });
+  const Heard dies = hear(ranks, 2);
+  EXPECT_EQ(expect_one_failure(ranks, 4, {2}, dies.time),
+            std::string("rank 2 (host2) is gone") + kGone);
+}
+
+TEST(Control, NamesWhoDoesNotConnect) {
+  Meeting meeting(3);
+  auto control = meeting.begin(0);
+  try {
+    control->wait_until_connected(std::chrono::steady_clock::now() + Milliseconds(50));
+    FAIL() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "ranks 1, 2 did not connect in time");
+  }
+}
+
+// Whoever connects without being a rank is dropped, whatever it says, and all goes on.
+TEST(Control, StrangersChangeNothing) {
+  Meeting meeting(3);
+  std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1), meeting.endpoint(2)};
+  auto random = testing::test_random();
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    if (rank == 2) sleep(1500);  // so that the others go on listening
+    auto control = meeting.connect(rank);
+    control->agree("end", "");
+    say("well");
+  });
+  std::vector<Socket> silent;
+  int dropped = 0;
+  for (int i = 0; i < 2000; ++i) {
+    // Nonsense, for the most part in a frame, or the beginning of one: of the type of a greeting.
+    std::string nonsense;
+    for (uint64_t size = random() % 200; size > 0; --size) nonsense += static_cast<char>(random());
+    std::string text = "GPC1" + std::string("\1\0\0\0\0\0\0\0", 8);
+    text += static_cast<char>(nonsense.size());
+    text += std::string(3, '\0') + nonsense;
+    if (random() % 4 == 0) text = nonsense;
+    if (random() % 4 == 0) text.resize(random() % (text.size() + 1));
+    Socket socket = begin_connect(endpoints[static_cast<size_t>(random() % 2)]);
+    sleep(0);
+    (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    if (random() % 8 == 0) silent.push_back(std::move(socket));
+    if (silent.size() > 100) {
+      silent.clear();
+      ++dropped;
+    }
+  }
+  EXPECT_GT(dropped, 0);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.next(rank), "well");
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+// Some ranks fail, each in a way and at a time that is drawn. Those that are left throw one text.
+TEST(Control, RandomFaults) {
+  auto random = testing::test_random();
+  const auto draw = [&](uint64_t count) { return static_cast<int>(random() % count); };
+  for (int round = 0; round < 50; ++round) {
+    const int64_t size = 3 + draw(2);
+    enum Way { kNothing, kThrow, kKill, kLeave };
+    std::vector<Way> ways(static_cast<size_t>(size), kNothing);
+    std::vector<int> delays(static_cast<size_t>(size));
+    const int faults = 1 + draw(2);
+    for (int i = 0; i < faults; ++i) {
+      const auto victim = static_cast<size_t>(draw(static_cast<uint64_t>(size)));
+      ways[victim] = static_cast<Way>(kThrow + draw(3));
+      delays[victim] = draw(20);
+    }
+    Meeting meeting(size);
+    RankProcesses ranks(size, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      control->agree("begin", "");
+      try {
+        Control::Call call(*control);
+        sleep(delays[static_cast<size_t>(rank)]);
+        switch (ways[static_cast<size_t>(rank)]) {
+          case kThrow: {
+            Fault fault;
+            fault.text = "boom";
+            control->report(fault);
+            break;
+          }
+          case kKill:
+            raise(SIGKILL);
+            break;
+          case kLeave:
+            call.done();
+            break;
+          case kNothing:
+            break;
+        }
+        if (ways[static_cast<size_t>(rank)] != kLeave) {
+          wait_for_failure(*control, say);
+          return;
+        }
+      } catch (const DistributedFailure& failure) {
+        say(std::to_string(microseconds_now()) + " " + failure.what());
+        return;
+      }
+      // Its part is done; the next call is one that nobody else makes.
+      control.reset();
+      say("0 left");
+    });
+    std::set<std::string> texts;
+    bool all_leave_or_wait = true;
+    for (const Way way : ways)
+      all_leave_or_wait = all_leave_or_wait && (way == kNothing || way == kLeave);
+    if (all_leave_or_wait)
+      continue;  // who waits for nobody waits for ever: ended by the destructor
+    for (int64_t rank = 0; rank < size; ++rank) {
+      const Way way = ways[static_cast<size_t>(rank)];
+      if (way == kKill) continue;
+      const Heard heard = hear(ranks, rank);
+      if (heard.text != "left") texts.insert(heard.text);
+    }
+    EXPECT_THAT(texts, SizeIs(1)) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::distributed

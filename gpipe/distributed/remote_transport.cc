@@ -1,0 +1,389 @@
+#include "gpipe/distributed/remote_transport.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/packet_codec.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/mailboxes.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::Packet;
+
+at::Tensor bytes_of(int64_t count) { return at::empty({count}, c10::TensorOptions(c10::kByte)); }
+
+std::string rank_name(int64_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+class RemoteTransport::Impl {
+ public:
+  Impl(const Program& program, MessagePlan& plan, Group& group, int64_t rank, Control* control,
+       const RemoteTransportOptions& options)
+      : program_(program),
+        plan_(plan),
+        group_(group),
+        rank_(rank),
+        control_(control),
+        options_(options),
+        mailboxes_(program.slots),
+        inboxes_(program.workers.size()) {
+    if (control_ != nullptr) watch_.emplace(*control_, [this] { cancel_here(); });
+    for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+      if (plan_.rank_of_worker()[worker] == rank_) post(static_cast<int32_t>(worker));
+    }
+  }
+
+  ~Impl() {
+    watch_.reset();
+    if (!is_finished_) cancel_here();
+    for (auto& [to, outbox] : outboxes_) {
+      if (outbox.thread.joinable()) end_thread(outbox);
+    }
+  }
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
+    for (size_t k = 0; k < sends.size(); ++k) {
+      Message& message = plan_.message(sends[k].worker, sends[k].slot);
+      if (message.from < 0) {
+        mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
+      } else {
+        send_away(message, packets[k]);
+      }
+    }
+  }
+
+  bool receive(int32_t worker, const std::vector<int32_t>& slots, std::vector<Packet>& packets) {
+    Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
+    running() = {this, worker, inbox.steps++};
+    if (is_cancelled_) return stopped();
+    // Not when a packet has come: the worker can compute then, and other receives are posted.
+    post(worker);
+    for (size_t k = 0; k < slots.size(); ++k) {
+      Message& message = plan_.message(worker, slots[k]);
+      if (message.from < 0) {
+        if (!mailboxes_.take(worker, slots[k], &packets[k])) return stopped();
+      } else {
+        if (inbox.posted.empty()) post(worker);
+        std::optional<Packet> packet = receive_from_elsewhere(message, inbox);
+        if (!packet) return stopped();
+        packets[k] = std::move(*packet);
+      }
+    }
+    return true;
+  }
+
+  void cancel() noexcept {
+    is_cancelled_by_us_ = true;
+    // Where it is called for an exception, that is the one being handled.
+    if (control_ != nullptr && !control_->failed()) report();
+    cancel_here();
+  }
+
+  void finish() {
+    for (auto& [to, outbox] : outboxes_) {
+      if (outbox.thread.joinable()) {
+        end_thread(outbox);
+      } else {
+        while (!outbox.sent.empty()) let_go(outbox, to);
+      }
+    }
+    std::string symptom;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      symptom = symptom_;
+    }
+    if (!symptom.empty()) fail(symptom);
+    if (is_cancelled_) fail("the run was cancelled");
+    watch_.reset();
+    plan_.learn();
+    is_finished_ = true;
+  }
+
+ private:
+  using Transfers = std::list<Transfer*>;
+
+  // A message that is on its way, and can be cancelled as long as this lives.
+  class Pending {
+   public:
+    Pending(Impl& impl, std::unique_ptr<Transfer> transfer)
+        : impl_(impl), transfer_(std::move(transfer)) {
+      std::lock_guard<std::mutex> lock(impl_.mutex_);
+      place_ = impl_.pending_.insert(impl_.pending_.end(), transfer_.get());
+      if (impl_.is_cancelled_) transfer_->cancel();
+    }
+    ~Pending() {
+      std::lock_guard<std::mutex> lock(impl_.mutex_);
+      impl_.pending_.erase(place_);
+    }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+    bool wait() {
+      const internal::WaitScope waits;
+      return transfer_->wait();
+    }
+
+   private:
+    Impl& impl_;
+    std::unique_ptr<Transfer> transfer_;
+    Transfers::iterator place_;
+  };
+
+  struct Posted {
+    at::Tensor room;
+    std::unique_ptr<Pending> pending;
+  };
+  struct Inbox {  // used by its worker alone
+    std::deque<Posted> posted;
+    size_t next = 0;  // of what the plan says is awaited, to be posted
+    size_t steps = 0;
+  };
+  struct Sent {
+    OutgoingPacket packet;
+    int64_t bytes = 0;
+    std::vector<std::unique_ptr<Pending>> pending;
+  };
+  struct Outbox {  // to one rank
+    std::deque<Sent> sent;
+    int64_t bytes = 0;
+    // Lets go of what has been received. Only where much is being sent.
+    std::thread thread;
+    std::condition_variable changed;
+    bool is_last = false;
+  };
+  // Which step of which run this thread is at: for the report of its exception.
+  struct Running {
+    const Impl* impl = nullptr;
+    int32_t worker = 0;
+    size_t step = 0;
+  };
+  static Running& running() {
+    thread_local Running running;
+    return running;
+  }
+
+  void post(int32_t worker) {
+    Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
+    const std::vector<int32_t>& awaited = plan_.awaited(worker);
+    while (inbox.next < awaited.size() &&
+           static_cast<int64_t>(inbox.posted.size()) < std::max<int64_t>(options_.window, 1)) {
+      const int32_t next = awaited[inbox.next++];
+      const Message& message = plan_.message(worker, next);
+      Posted posted{bytes_of(message.capacity), nullptr};
+      posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+      inbox.posted.push_back(std::move(posted));
+    }
+  }
+
+  std::unique_ptr<Pending> pending(std::unique_ptr<Transfer> transfer) {
+    return std::make_unique<Pending>(*this, std::move(transfer));
+  }
+
+  // None: it was cancelled.
+  std::optional<Packet> receive_from_elsewhere(Message& message, Inbox& inbox) {
+    // In the order of the program, as the worker asks.
+    Posted posted = std::move(inbox.posted.front());
+    inbox.posted.pop_front();
+    try {
+      if (!posted.pending->wait()) return std::nullopt;
+      at::Tensor head = std::move(posted.room);
+      if (const auto bytes = announced_bytes(head, options_.greatest_packet)) {
+        head = bytes_of(*bytes);
+        if (!receive_now(head, message)) return std::nullopt;
+        message.wanted = *bytes;
+      }
+      IncomingPacket incoming(head, options_.greatest_packet);
+      if (message.wanted == 0) message.wanted = incoming.head_bytes();
+      std::vector<std::unique_ptr<Pending>> bodies;
+      for (const at::Tensor& body : incoming.bodies()) {
+        bodies.push_back(pending(group_.receive(body, message.from, message.second_tag)));
+      }
+      for (auto& body : bodies) {
+        if (!body->wait()) return std::nullopt;
+      }
+      return incoming.take();
+    } catch (const DistributedFailure&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
+    }
+  }
+
+  bool receive_now(const at::Tensor& bytes, const Message& message) {
+    return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
+  }
+
+  void send_away(Message& message, const Packet& packet) {
+    Sent sent;
+    sent.packet = encode(packet);
+    const at::Tensor& head = sent.packet.head;
+    message.wanted = head.numel();
+    const auto add = [&](const at::Tensor& bytes, int32_t tag) {
+      sent.bytes += bytes.numel();
+      sent.pending.push_back(pending(group_.send(bytes, message.to, tag)));
+    };
+    try {
+      if (head.numel() <= message.capacity) {
+        add(head, message.tag);
+      } else {
+        add(announce(head.numel()), message.tag);
+        add(head, message.second_tag);
+      }
+      for (const at::Tensor& body : sent.packet.bodies) add(body, message.second_tag);
+    } catch (const std::exception& error) {
+      fail("sending to " + rank_name(message.to) + " failed: " + error.what());
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    Outbox& outbox = outboxes_[message.to];
+    outbox.bytes += sent.bytes;
+    outbox.sent.push_back(std::move(sent));
+    if (outbox.bytes > options_.unreceived && !outbox.thread.joinable()) {
+      outbox.thread = std::thread([this, &outbox, to = message.to] { let_go_of_all(outbox, to); });
+    }
+    outbox.changed.notify_one();
+  }
+
+  // Waits until the oldest packet has been received. Does not throw: the symptom is kept.
+  void let_go(Outbox& outbox, int64_t to) noexcept {
+    std::optional<Sent> sent;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      sent = std::move(outbox.sent.front());
+      outbox.sent.pop_front();
+    }
+    std::string symptom;
+    try {
+      for (auto& pending : sent->pending) {
+        if (!pending->wait()) break;
+      }
+      if (sent->packet.is_changed()) {
+        symptom = "a tensor was changed in place while it was being sent to " + rank_name(to) +
+                  ": a layer must not change in place what another stage gets";
+      }
+    } catch (const std::exception& error) {
+      symptom = "sending to " + rank_name(to) + " failed: " + error.what();
+    }
+    sent->pending.clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    outbox.bytes -= sent->bytes;
+    if (symptom_.empty() && !is_cancelled_) symptom_ = symptom;
+  }
+
+  void let_go_of_all(Outbox& outbox, int64_t to) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      outbox.changed.wait(lock, [&] { return !outbox.sent.empty() || outbox.is_last; });
+      if (outbox.sent.empty()) return;
+      lock.unlock();
+      let_go(outbox, to);
+      lock.lock();
+    }
+  }
+
+  void end_thread(Outbox& outbox) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      outbox.is_last = true;
+      outbox.changed.notify_one();
+    }
+    outbox.thread.join();
+  }
+
+  void cancel_here() noexcept {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_cancelled_ = true;
+      for (Transfer* transfer : pending_) transfer->cancel();
+    }
+    mailboxes_.cancel();
+  }
+
+  void report() noexcept {
+    Fault fault;
+    const Running& at = running();
+    if (at.impl == this) {
+      const std::vector<Step>& steps = program_.workers[static_cast<size_t>(at.worker)];
+      fault.stage = steps[at.step].action.stage;
+      fault.micro_batch = steps[at.step].action.micro_batch;
+    }
+    try {
+      if (std::current_exception() == nullptr) {
+        fault.text = "its part of the run was cancelled";
+        return control_->report(std::move(fault));
+      }
+      throw;
+    } catch (const DistributedFailure&) {  // not its own
+    } catch (const std::exception& error) {
+      fault.text = error.what();
+      control_->report(std::move(fault));
+    } catch (...) {
+      fault.text = "an exception of an unknown type";
+      control_->report(std::move(fault));
+    }
+  }
+
+  // What receive() returns when nothing more comes; throws if that is another process's failure.
+  bool stopped() {
+    if (control_ != nullptr && control_->failed() && !is_cancelled_by_us_) control_->check();
+    return false;
+  }
+
+  [[noreturn]] void fail(const std::string& symptom) {
+    if (control_ != nullptr) control_->throw_failure(symptom);
+    throw std::runtime_error(symptom);
+  }
+
+  const Program& program_;
+  MessagePlan& plan_;
+  Group& group_;
+  const int64_t rank_;
+  Control* const control_;
+  const RemoteTransportOptions options_;
+  bool is_finished_ = false;
+  std::atomic<bool> is_cancelled_{false};
+  std::atomic<bool> is_cancelled_by_us_{false};
+
+  std::mutex mutex_;   // of pending_, outboxes_ and symptom_
+  Transfers pending_;  // before whatever is in it
+  std::string symptom_;
+  internal::Mailboxes<Packet> mailboxes_;
+  std::vector<Inbox> inboxes_;
+  std::map<int64_t, Outbox> outboxes_;
+
+  std::optional<Control::Watch> watch_;
+};
+
+RemoteTransport::RemoteTransport(const Program& program, MessagePlan& plan, Group& group,
+                                 int64_t rank, Control* control,
+                                 const RemoteTransportOptions& options)
+    : impl_(std::make_unique<Impl>(program, plan, group, rank, control, options)) {}
+RemoteTransport::~RemoteTransport() = default;
+
+void RemoteTransport::send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
+  impl_->send(sends, packets);
+}
+bool RemoteTransport::receive(int32_t worker, const std::vector<int32_t>& slots,
+                              std::vector<Packet>& packets) {
+  return impl_->receive(worker, slots, packets);
+}
+void RemoteTransport::cancel() noexcept { impl_->cancel(); }
+void RemoteTransport::finish() { impl_->finish(); }
+
+}  // namespace gpipe::distributed

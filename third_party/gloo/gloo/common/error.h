@@ -1,0 +1,7 @@
+// Included by c10d's headers, which use nothing of it.
+#ifndef THIRD_PARTY_GLOO_GLOO_COMMON_ERROR_H_
+#define THIRD_PARTY_GLOO_GLOO_COMMON_ERROR_H_
+
+namespace gloo {}
+
+#endif  // THIRD_PARTY_GLOO_GLOO_COMMON_ERROR_H_
