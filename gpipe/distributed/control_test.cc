@@ -195,6 +195,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
       {
         const Control::Watch watch(*control, [&] { ++cancelled; });
         if (cancelled != 0) say("cancelled before anything failed");
+        control->agree("watched", "");
         if (rank == 2) {
           Fault fault;
           fault.stage = 2;

@@ -174,7 +174,7 @@ TEST(PacketCodec, PartsOfOneMemoryTravelAlone) {
 
 TEST(PacketCodec, AChangeOnTheWayIsTold) {
   const at::Tensor small = at::randn({4});
-  const at::Tensor large = at::randn({1 << 18});
+  const at::Tensor large = at::randn({1 << 20});
   Packet packet = packet_of({small, large});
   small.add_(1);
   const OutgoingPacket sent = encode(packet);
@@ -190,7 +190,7 @@ TEST(PacketCodec, AChangeOnTheWayIsTold) {
 }
 
 TEST(PacketCodec, LargeTensorsAreNotCopied) {
-  const at::Tensor large = at::randn({1 << 18});
+  const at::Tensor large = at::randn({1 << 20});
   const OutgoingPacket sent = encode(packet_of({large, at::randn({3})}));
   ASSERT_THAT(sent.bodies, SizeIs(1));
   EXPECT_EQ(sent.bodies[0].const_data_ptr(), large.const_data_ptr());
@@ -222,9 +222,9 @@ TEST(PacketCodec, AnnouncementsAreNoHeads) {
 }
 
 TEST(PacketCodec, RefusesMoreMemoryThanTheLimit) {
-  const OutgoingPacket large = encode(packet_of({at::randn({1 << 18})}));
-  EXPECT_THROW(IncomingPacket(copy_of(large.head), (1 << 20) - 1), DamagedMessage);
-  IncomingPacket(copy_of(large.head), 1 << 20);
+  const OutgoingPacket large = encode(packet_of({at::randn({1 << 20})}));
+  EXPECT_THROW(IncomingPacket(copy_of(large.head), (1 << 22) - 1), DamagedMessage);
+  IncomingPacket(copy_of(large.head), 1 << 22);
   // Few bytes that become many: gaps.
   const OutgoingPacket gaps =
       encode(packet_of({at::randn({1 << 18}).slice(0, 0, 1 << 18, 1 << 17)}));

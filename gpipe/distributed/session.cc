@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/util/Exception.h>
 #include <sys/random.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -123,25 +124,38 @@ void Session::meet() {
                                ". Rank 0 must be able to listen there: " + to_text(environment_));
     }
     store_ = serve_store(std::move(listener), {addresses_.master, port}, prefix);
-  } else {
-    try {
-      store_ = connect_store(addresses_.master, port, prefix, left_until(end));
-    } catch (const std::exception& error) {
-      throw std::runtime_error("rank " + std::to_string(rank()) + " found no store at " +
-                               to_text(Endpoint{addresses_.master, port}) + ": " + error.what());
-    }
   }
   if (rank() == 0) {
+    if (!store_) find_store(port, prefix, end);
     control.token = make_token();
     store_->set("token", control.token);
   } else {
-    control.token = get_from_rank_0("token", end);
+    Pause pause;
+    while (control.token.empty()) {
+      find_store(port, prefix, end);
+      try {
+        control.token = get_from_rank_0("token", end);
+      } catch (const c10::Error& error) {
+        // It may have been the store of the session before, which rank 0 was about to end.
+        if (std::chrono::steady_clock::now() > end) throw;
+        pause();
+      }
+    }
   }
   Endpoint own{addresses_.own, 0};
   control.listener = listen_on(own.address, &own.port);
   control_ = std::make_unique<Control>(std::move(control));
   store_->set("rank/" + std::to_string(rank()), to_bytes(own));
   find_peers(end);
+}
+
+void Session::find_store(int port, const std::string& prefix, Time end) {
+  try {
+    store_ = connect_store(addresses_.master, port, prefix, left_until(end));
+  } catch (const std::exception& error) {
+    throw std::runtime_error("rank " + std::to_string(rank()) + " found no store at " +
+                             to_text(Endpoint{addresses_.master, port}) + ": " + error.what());
+  }
 }
 
 std::string Session::get_from_rank_0(const std::string& key, Time end) {

@@ -68,6 +68,7 @@ class Session {
       : environment_(environment), options_(options) {}
 
   void meet();
+  void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
   void find_peers(std::chrono::steady_clock::time_point end);
   void compare_builds();
