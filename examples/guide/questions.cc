@@ -284,8 +284,9 @@ const guide::Chapter kErrors("21", [] {
     pipe->step({input}, {target}, loss_fn);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-    const gpipe::Failure failure = pipe->last_failure().value();
-    std::cerr << failure.layer << ", micro-batch " << failure.micro_batch << "\n";
+    if (const auto failure = pipe->last_failure()) {
+      std::cerr << failure->layer << ", micro-batch " << failure->micro_batch << "\n";
+    }
   }
   // [/catch]
   guide::expect(pipe->last_failure().has_value(), "the layer's error arrives");

@@ -310,13 +310,15 @@ const guide::Chapter kMixed("12", [] {
 
   pipe->zero_grad();
   // [loss_scale]
-  const double scale = 1024;
+  double scale = 1024;
   auto scaled_loss = [&](torch::Tensor output, torch::Tensor target) {
     return loss_fn->forward(output.to(torch::kFloat), target) * scale;
   };
   double loss = pipe->step({input}, {target}, scaled_loss).loss / scale;
-  torch::NoGradGuard no_grad;
-  for (torch::Tensor& parameter : pipe->parameters()) parameter.mutable_grad() /= scale;
+  for (torch::Tensor& parameter : pipe->parameters()) {
+    torch::NoGradGuard no_grad;
+    if (parameter.grad().defined()) parameter.mutable_grad() /= scale;
+  }
   // [/loss_scale]
   guide::expect(loss > 0 && loss < 10, "the loss is scaled back");
 });
