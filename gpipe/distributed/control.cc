@@ -68,6 +68,7 @@ std::string listed(const std::vector<int64_t>& ranks) {
 struct Peer {
   Time last_heard{};
   std::optional<Bye> bye;
+  uint32_t bye_epoch = 0;  // that it left in: its counts are that epoch's
   bool bye_heard = false;
   std::optional<Fault> loss;  // it can take part in nothing any more
   uint32_t next_epoch = 0;    // that it is ready for
@@ -213,6 +214,11 @@ class Control::Impl {
     wait_for_record(lock);
     if (is_fenced_ || names_a_loss(record_)) throw DistributedFailure(record_);
     const uint32_t target = epoch_ + 1;
+    // Who left before the failure, or while it was told, will not come.
+    for (int64_t rank = 0; rank < options_.size; ++rank) {
+      const Peer& peer = peer_of(rank);
+      if (peer.bye && peer.next_epoch < target) note_left(rank, "the next epoch");
+    }
     mesh_.queue_for_all(to_frame(MessageType::kNext, target));
     wake();
     const bool in_time = changed_.wait_for(lock, options_.call_limit, [&] {
@@ -510,6 +516,7 @@ class Control::Impl {
         return;
       case MessageType::kBye:
         peer.bye = to_bye(frame.body);
+        peer.bye_epoch = frame.epoch;
         mesh_.queue(rank, to_frame(MessageType::kByeHeard, epoch_));
         if (is_in_call_) {
           expect_present("call " + std::to_string(calls_done_ + 1),
@@ -547,7 +554,8 @@ class Control::Impl {
   void expect_present(const std::string& what, LeftBefore left_before) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       const Peer& peer = peer_of(rank);
-      if (peer.bye && left_before(*peer.bye)) note_left(rank, what);
+      if (!peer.bye || peer.bye_epoch > epoch_) continue;
+      if (peer.bye_epoch < epoch_ || left_before(*peer.bye)) note_left(rank, what);
     }
   }
 
@@ -626,6 +634,7 @@ class Control::Impl {
     untold_.clear();
     record_.clear();
     agrees_begun_ = agrees_ = 0;
+    calls_done_ = 0;
     const auto forget_before = [&](auto& map) {
       map.erase(map.begin(), map.lower_bound({epoch, 0}));
     };

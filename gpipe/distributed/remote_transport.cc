@@ -91,8 +91,11 @@ class RemoteTransport::Impl {
 
   void cancel() noexcept {
     is_cancelled_by_us_ = true;
-    // Where it is called for an exception, that is the one being handled.
-    if (control_ != nullptr && !control_->failed()) report();
+    // Where it is called for an exception, that is the one being handled; it counts beside what has
+    // been told already, as long as nothing is decided.
+    if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed())) {
+      report();
+    }
     cancel_here();
   }
 
@@ -187,7 +190,12 @@ class RemoteTransport::Impl {
       const int32_t next = awaited[inbox.next++];
       const Message& message = plan_.message(worker, next);
       Posted posted{bytes_of(message.capacity), nullptr};
-      posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+      try {
+        posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+      } catch (const std::exception& error) {
+        // The connection is broken: of another rank's fault, which its own record names.
+        fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
+      }
       inbox.posted.push_back(std::move(posted));
     }
   }

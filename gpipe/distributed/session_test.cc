@@ -134,7 +134,7 @@ TEST(Session, SaysWhoDidNotCome) {
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
     try {
       Session::connect(read_environment(variables(rank, 4, port.number())),
-                       quick(Milliseconds(700)));
+                       quick(Milliseconds(5000)));
     } catch (const std::runtime_error& error) {
       say(error.what());
     }
