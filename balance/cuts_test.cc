@@ -12,6 +12,9 @@
 
 #include "gpipe/testing/seed.h"
 
+// Is there where //balance:cuts is instrumented. NOLINTNEXTLINE(bugprone-reserved-identifier)
+extern "C" void __asan_init() __attribute__((weak));
+
 namespace gpipe::balance::internal {
 namespace {
 
@@ -182,7 +185,9 @@ TEST(BestCuts, OfThousandsOfLayersWithTransfersAreFoundAtOnce) {
   EXPECT_EQ(cuts->back(), kLayers);
   std::cout << seconds << " s of processor time\n";
 #ifdef NDEBUG
-  EXPECT_LT(seconds, 2.0);  // 0.5 on a core of 2.6 GHz; 4.3 where all ends are tried
+  if (!__asan_init) {
+    EXPECT_LT(seconds, 2.0);  // 0.5 on a core of 2.6 GHz; 4.3 where all ends are tried
+  }
 #endif
 }
 

@@ -1,10 +1,11 @@
 """C++ rules of this repository: sources that use LibTorch are compiled with its headers precompiled; tests."""
 
 load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
+load(":plain_headers.bzl", "plain_headers")
 
 # As text: select() wants it so. From any workspace.
 _PRECOMPILED = str(Label("//third_party/precompiled:on"))
-_PRECOMPILED_WITH_SANITIZER = str(Label("//third_party/precompiled:on_with_sanitizer"))
+_PRECOMPILED_INSTRUMENTED = str(Label("//third_party/precompiled:on_and_instrumented"))
 
 def _precompiled(name):
     """(deps, copts) with which a source is compiled on top of a header of //third_party/precompiled."""
@@ -12,15 +13,16 @@ def _precompiled(name):
     folder = (label.workspace_root + "/" if label.workspace_root else "") + label.package
     return ([label], ["-include", "$(BINDIR)/%s/%s.h" % (folder, name)])
 
-def _with_torch(rule, srcs = [], deps = [], copts = [], **kwargs):
+def _with_torch(rule, srcs = [], deps = [], copts = [], torch = False, **kwargs):
     """A rule whose sources are compiled with LibTorch's headers precompiled, if they need LibTorch."""
-    if type(deps) == "list" and "//third_party:torch" in deps:
-        plain = _precompiled("torch")
-        choices = {_PRECOMPILED: plain, "//conditions:default": ([], [])}
-
-        # .bazelrc knows tests by the names of their files, and leaves their code without instrumentation.
+    if torch or (type(deps) == "list" and "//third_party:torch" in deps):
+        # .bazelrc knows tests by the names of their files, too: their own code is neither optimized nor instrumented.
         tests = [src for src in srcs if src.endswith("_test.cc") or src.endswith("_tests.cc")] if type(srcs) == "list" else []
-        choices[_PRECOMPILED_WITH_SANITIZER] = _precompiled("torch_not_sanitized") if tests else plain
+        choices = {
+            _PRECOMPILED: _precompiled("torch_for_tests" if tests else "torch"),
+            _PRECOMPILED_INSTRUMENTED: _precompiled("torch_for_tests" if tests else "torch_instrumented"),
+            "//conditions:default": ([], []),
+        }
         deps = deps + select({key: choice[0] for key, choice in choices.items()})
         copts = copts + select({key: choice[1] for key, choice in choices.items()})
     rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
@@ -42,8 +44,8 @@ def cc_test(**kwargs):
 
 _GPU_TAGS = ["gpu", "requires-gpu-nvidia"]
 
-def _own(deps):
-    """The dependencies of a test's sources, with the main and the seeds that every test here has."""
+def _own(name, deps):
+    """The dependencies of a test's sources, with the main and the seeds that every test here has, as arguments."""
     deps = [dep for dep in deps if dep != "//third_party:gtest_main"] + [
         Label("//third_party:gtest"),
         Label("//tools/build_defs:test_main"),
@@ -52,7 +54,12 @@ def _own(deps):
         seed = "//gpipe/testing:torch_seed"
         deps = [dep for dep in deps if dep != seed] + [Label(seed)]
     deps = {str(dep): dep for dep in deps}
-    return [dep for key, dep in deps.items() if key != "//third_party:gtest"]
+    plain_headers(
+        name = name + "_deps",
+        testonly = True,
+        deps = [dep for key, dep in deps.items() if key != "//third_party:gtest"],
+    )
+    return {"deps": [":" + name + "_deps"], "torch": "//third_party:torch" in deps}
 
 def _tests(name, library, tags, env, cuda, fake, cpu, multi_gpu, visibility, **common):
     """`x_test`, `x_fake_test` and `x_cuda_test`, as far as they are wanted, of sources that are compiled already."""
@@ -122,7 +129,8 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
         fail("gpipe_cc_test: the name must end in _test, not: " + name)
     common = dict(args = args, data = data, flaky = flaky, size = size, timeout = timeout)
     if not (cuda or fake):
-        cc_test(name = name, srcs = srcs, copts = copts, deps = _own(deps), env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, visibility = visibility, **common)
+        common.update(_own(name, deps))
+        cc_test(name = name, srcs = srcs, copts = copts, env = dict(env, GPIPE_TEST_DEVICE = "cpu"), tags = tags, visibility = visibility, **common)
         return
     library = name + "_lib"
     cc_library(
@@ -131,8 +139,8 @@ def gpipe_cc_test(name, srcs, deps = [], cuda = False, fake = False, multi_gpu =
         srcs = srcs,
         copts = copts,
         tags = tags,
-        deps = _own(deps),
         alwayslink = True,  # Nothing but its own constructors refers to a GoogleTest test.
+        **_own(library, deps)
     )
     _tests(name, [":" + library], tags, env, cuda, fake, cpu, multi_gpu, visibility, **common)
 
@@ -167,8 +175,8 @@ def gpipe_cc_tests(name, srcs, deps = [], each = {}, size = "small", **kwargs):
         name = name,
         testonly = True,
         srcs = [name + ".cc"],
-        deps = _own(deps),
         alwayslink = True,
+        **_own(name, deps)
     )
     names = [src[:-len(".cc")] for src in srcs]
     for unknown in each:

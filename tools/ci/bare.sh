@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by luck: a header that a CUDA
-# Toolkit lends, a package that somebody installed. The last line says how many tests and other checks passed and failed.
+# Toolkit lends, a package that somebody installed; then the sanitizers (tools/ci/sanitizers.sh), for which half of the
+# objects are there by then. The last line says how many tests and other checks passed and failed.
 #
 # Downloads and object files are kept between runs, in a cache of its own. The root itself is made anew, and deleted.
 # Where that cannot be done, for want of root's rights, the commands are typed on this machine, and a NOTE says so;
@@ -13,6 +14,7 @@ source tools/ci/checks.sh
 in_place() {
   [[ -z $1 ]] || note "the README's commands were not typed in a bare machine: $1"
   part "README" tools/ci/readme.sh
+  part "sanitizers" tools/ci/sanitizers.sh
   finish
   exit
 }
@@ -33,6 +35,10 @@ check "an old root is gone" end_root
 check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
 [[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
-[[ ${failed} -gt 0 ]] || part "bare machine" tools/ci/bare_root.sh run "${root}" "${kept}" \
-  env GPIPE_CI_START="${GPIPE_CI_START}" bash gpipe/tools/ci/readme.sh 8>&-
+if [[ ${failed} -eq 0 ]]; then
+  for script in readme sanitizers; do
+    part "bare machine" tools/ci/bare_root.sh run "${root}" "${kept}" \
+      env GPIPE_CI_START="${GPIPE_CI_START}" bash "gpipe/tools/ci/${script}.sh" 8>&-
+  done
+fi
 finish

@@ -18,20 +18,6 @@ check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/br
 tests "browser" . //experiments/report:browser_test
 check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
 note_kernels
-
-# Sanitizers tell about the code, not about the machine: the same program on the same machine need not run again.
-cached_results=(--cache_test_results=auto)
-
-# Data races in the code that runs threads and needs no LibTorch.
-tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
-# Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
-# minutes: at minute 77 it is stopped, so that a slow machine still ends with a count.
-seconds=$((77 * 60 - $(elapsed)))
-if [[ ${seconds} -lt 60 ]]; then
-  note "asan and ubsan: no time was left"
-else
-  tests "asan and ubsan" . --config=asan --config=ubsan //...
-fi
 "${bazel}" shutdown
 
 finish

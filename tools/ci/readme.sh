@@ -52,8 +52,9 @@ note_gpu_tests
 
 # Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
 rm "${settings}"
-# Not optimized: it is quicker to compile, and some would build it so; what NDEBUG takes away is there.
-flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild)
+# Not optimized: it is quicker to compile, and some would build it so; what NDEBUG takes away is there. LibTorch's
+# headers are precompiled, as they may: without, this would take a quarter of an hour.
+flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --define=gpipe_precompiled=on)
 tests "downstream" examples/downstream //...
 check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
 (cd examples/downstream && "${bazel}" shutdown)

@@ -1,0 +1,15 @@
+"""Libraries that a program is linked with, and that no source is compiled with."""
+
+load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+
+def _impl(ctx):
+    merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    return [CcInfo(linking_context = merged.linking_context)]
+
+# A select() among `deps` then changes how programs are linked, and no source's compile command.
+link_only = rule(
+    implementation = _impl,
+    attrs = {"deps": attr.label_list(providers = [CcInfo])},
+    provides = [CcInfo],
+)

@@ -1,0 +1,32 @@
+"""What tests are compiled and linked with: their dependencies, without the precompiled headers of those."""
+
+load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+
+def _impl(ctx):
+    merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    context = merged.compilation_context
+    runfiles = ctx.runfiles()
+    for dep in ctx.attr.deps:
+        runfiles = runfiles.merge(dep[DefaultInfo].default_runfiles)
+    return [
+        DefaultInfo(runfiles = runfiles),
+        CcInfo(
+            compilation_context = cc_common.create_compilation_context(
+                headers = depset([header for header in context.headers.to_list() if header.extension != "gch"]),
+                includes = context.includes,
+                quote_includes = context.quote_includes,
+                system_includes = context.system_includes,
+                defines = context.defines,
+            ),
+            linking_context = merged.linking_context,
+        ),
+    ]
+
+# Bazel hands all headers of a library on to whoever depends on it. Those that are precompiled for the code under test
+# differ with a sanitizer, and a test's own code, which is compiled alike with and without, would be compiled twice.
+plain_headers = rule(
+    implementation = _impl,
+    attrs = {"deps": attr.label_list(providers = [CcInfo])},
+    provides = [CcInfo],
+)

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The tests under sanitizers, after the README's (tools/ci/readme.sh), in the same clone: the tests' own objects are the
+# same. The last line says how many tests and other checks passed and failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# shellcheck source=tools/ci/checks.sh
+source tools/ci/checks.sh
+
+# Sanitizers tell about the code, not about the machine: the same program on the same machine need not run again.
+cached_results=(--cache_test_results=auto)
+
+# Data races in the code that runs threads and needs no LibTorch.
+tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch \
+  //gpipe/distributed:control_test //gpipe/distributed:mesh_test
+# Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
+# minutes, and lint and kernels are still to come: at minute 72 it is stopped, so that a slow machine still ends with a
+# count.
+seconds=$((72 * 60 - $(elapsed)))
+if [[ ${seconds} -lt 60 ]]; then
+  note "asan and ubsan: no time was left"
+else
+  # In the folder of the plain build, where the tests' objects are.
+  tests "asan and ubsan" . --config=asan --config=ubsan --platform_suffix= //...
+fi
+"${bazel}" shutdown
+
+finish
