@@ -151,7 +151,7 @@ ensure_packages() {
   if [[ -n ${GPIPE_NO_INSTALL:-} ]] || { [[ ${EUID} -ne 0 ]] && ! sudo -n true 2>/dev/null; }; then
     {
       if [[ ${#missing_build[@]} -eq 0 ]]; then
-        echo "GPipe: some programs will not find their data without these packages:"
+        echo "GPipe: without these packages some programs will not find their data, and builds take longer:"
       elif [[ -e ${unfinished} ]]; then
         echo "GPipe: the packages of this machine are being set up, or that was interrupted. Call again, or type this:"
       else

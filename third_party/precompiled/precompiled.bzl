@@ -30,8 +30,11 @@ def _impl(ctx):
     ctx.actions.run(
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s for %s" % (ctx.file.header.short_path, ctx.label),
-        executable = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME),
-        arguments = cc_common.get_memory_inefficient_command_line(
+        executable = ctx.executable._precompile,
+        arguments = [
+            ctx.file._plugin.path,
+            cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME),
+        ] + cc_common.get_memory_inefficient_command_line(
             feature_configuration = features,
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = variables,
@@ -41,7 +44,7 @@ def _impl(ctx):
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = variables,
         ),
-        inputs = depset([ctx.file.header], transitive = [headers.headers, toolchain.all_files]),
+        inputs = depset([ctx.file.header, ctx.file._plugin], transitive = [headers.headers, toolchain.all_files]),
         outputs = [output],
     )
     return [
@@ -57,6 +60,8 @@ precompiled_header = rule(
         "copts": attr.string_list(doc = "Options that those who use it have, too."),
         "deps": attr.label_list(providers = [CcInfo], doc = "What the header includes."),
         "header": attr.label(mandatory = True, allow_single_file = [".h"]),
+        "_precompile": attr.label(default = ":precompile.sh", allow_single_file = True, executable = True, cfg = "exec"),
+        "_plugin": attr.label(default = ":instantiate.cc", allow_single_file = True),
         "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },
     fragments = ["cpp"],

@@ -38,4 +38,7 @@
 #include <unordered_map>
 #include <vector>
 
+// Known to instantiate.cc only.
+#pragma gpipe_instantiate
+
 #endif  // THIRD_PARTY_PRECOMPILED_TORCH_H_

@@ -1,0 +1,21 @@
+#!/bin/sh
+# precompile.sh PLUGIN_SOURCE COMPILER ARGUMENTS...: precompiles a header with the plugin of gcc that instantiates what
+# the header asks for (instantiate.cc). Without gcc's headers for plugins (Debian: gcc-12-plugin-dev), or with another
+# compiler, it is precompiled all the same, and those who use it take longer.
+set -eu
+# Bazel gives none; the linker is looked for in it.
+export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
+source="$1" compiler="$2"
+shift 2
+
+headers="$("${compiler}" -print-file-name=plugin)/include"
+if [ -e "${headers}/gcc-plugin.h" ]; then
+  folder="$(mktemp -d)"
+  trap 'rm -rf "${folder}"' EXIT
+  if "${compiler}" -x c++ -std=c++17 -O2 -w -fPIC -shared -fno-rtti -isystem "${headers}" "${source}" -o "${folder}/instantiate.so" &&
+    "${compiler}" "-fplugin=${folder}/instantiate.so" "$@"; then
+    exit 0
+  fi
+  echo "GPipe: gcc's plugin for LibTorch's precompiled headers does not work here; without it each source takes longer." >&2
+fi
+"${compiler}" "$@"
