@@ -43,11 +43,10 @@
 #include "models/by_name.h"
 
 ABSL_FLAG(std::string, model, "",
-          "The network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
-          "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
-          "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
+          "The network: " + std::string(gpipe::models::model_names()) + ".");
 ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others.");
+          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
+          "models take none.");
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
           "How many partitions. Default: as many as --balance has.");
 ABSL_FLAG(

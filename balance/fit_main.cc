@@ -37,9 +37,7 @@
 #include "models/by_name.h"
 
 ABSL_FLAG(std::string, model, "",
-          "One network: unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal "
-          "cells, filters), resnet:50, resnet:101, resnet:152, or resnet:3,4,23,3 (the blocks of "
-          "each group). Those of June 2019: old_amoebanetd:L,D, old_resnet:101.");
+          "One network: " + std::string(gpipe::models::model_names()) + ".");
 ABSL_FLAG(std::string, family, "",
           "Networks of which the largest that fits is wanted: a name with * for the number that "
           "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
@@ -47,7 +45,8 @@ ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
           "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
           "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
 ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others.");
+          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
+          "models take none.");
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
 ABSL_FLAG(double, margin_gib, 0.0,
           "What is left free on each device, for what a plan cannot see: workspaces of kernels, "

@@ -1,8 +1,8 @@
 // diagnose: why training is slow in a pipeline, and what to change.
 //
 // It runs the pipeline for some steps, the plain model, and the layers one by one; it says where
-// the time goes, and predicts what other options would gain. docs/slow.md shows how to read it,
-// docs/design/diagnose.md how it is found and how good the predictions are.
+// the time goes, and predicts what other options would gain. docs/guide/19-why-is-it-slow.md shows
+// how to read it, docs/design/diagnose.md how it is found and how good the predictions are.
 #ifndef DIAGNOSE_DIAGNOSE_H_
 #define DIAGNOSE_DIAGNOSE_H_
 

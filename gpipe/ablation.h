@@ -5,8 +5,8 @@
 namespace gpipe {
 
 // Takes away what makes a pipeline good, as in torchgpipe's ablation (experiments/unet_timeline).
-// Results stay bitwise the same, but for the last bits of one case that docs/exactness.md names: a
-// tensor that leaves a stage by several routes.
+// Results stay bitwise the same, but for the last bits of one case that
+// docs/guide/17-same-training.md names: a tensor that leaves a stage by several routes.
 struct Ablation {
   // Whether a skip goes straight from its stage to the one that pops it. Without, it goes through
   // every stage between, which holds it and sends it on.

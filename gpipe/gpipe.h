@@ -44,9 +44,9 @@ enum class ValueKind : uint8_t;
 // keys that they have in the Sequential. On the CPU, outputs, loss, gradients and buffers are
 // bitwise those of the plain model run micro-batch by micro-batch, with the same threads per
 // operator, gradients accumulated in the schedule's order, and the pipeline's own random streams;
-// docs/exactness.md says what that means, and lists the exceptions. What cannot be computed exactly
-// is refused. An exception in a layer reaches the caller with stage, micro-batch and layer added to
-// its message, and the pipeline remains usable.
+// docs/guide/17-same-training.md says what that means, and lists the exceptions. What cannot be
+// computed exactly is refused. An exception in a layer reaches the caller with stage, micro-batch
+// and layer added to its message, and the pipeline remains usable.
 //
 // Thread-safety: calls from several threads run one after another. Not callable from inside a layer
 // of a pipeline.
@@ -77,10 +77,10 @@ class GPipeImpl : public torch::nn::Module {
   // inputs and targets. Micro-batches are weighted by their samples, so the loss and its gradients
   // are the mean over the mini-batch even if the last micro-batch is short. For other losses (sums,
   // means over tokens that are no padding) see StepOptions::reduction and weight, and
-  // docs/losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are no rows,
-  // if the loss is not a real scalar or needs no gradient, for a schedule or weights that do not
-  // fit, or under torch::NoGradGuard; otherwise as forward. Logs a warning, once, in evaluation
-  // mode.
+  // docs/guide/08-losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are
+  // no rows, if the loss is not a real scalar or needs no gradient, for a schedule or weights that
+  // do not fit, or under torch::NoGradGuard; otherwise as forward. Logs a warning, once, in
+  // evaluation mode.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 

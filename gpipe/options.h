@@ -94,10 +94,11 @@ using MicroBatchWeight = std::function<double(const Tensors& targets)>;
 
 struct StepOptions {
   // Which action runs when, on which worker: any schedule that verify(Sends::kBuffered) accepts,
-  // including one with several stages on a worker or with split backwards (docs/schedules.md). A
-  // fixed Schedule must have the pipeline's stages and the mini-batch's number of micro-batches. A
-  // ScheduleGenerator adapts to every mini-batch; an empty one gives the default. Default:
-  // Schedule::one_f_one_b; with GPipeOptions::placement, default_schedule() of it.
+  // including one with several stages on a worker or with split backwards
+  // (docs/guide/23-own-schedules.md). A fixed Schedule must have the pipeline's stages and the
+  // mini-batch's number of micro-batches. A ScheduleGenerator adapts to every mini-batch; an empty
+  // one gives the default. Default: Schedule::one_f_one_b; with GPipeOptions::placement,
+  // default_schedule() of it.
   StepOptions& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     generator_ = nullptr;

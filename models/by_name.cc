@@ -121,12 +121,9 @@ std::function<torch::nn::Sequential()> named(const std::string& name,
 const char* model_names() {
   return "unet:B,C (convolutions in a row, base channels), amoebanetd:L,D (normal cells, filters), "
          "resnet:50, resnet:101, resnet:152, resnet:3,4,23,3 (the blocks of each group), and those "
-         "of "
-         "June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101; language "
-         "models "
-         "gpt2:small, gpt2:medium, gpt2:large, gpt2:xl, gpt2:L,E,H,T (blocks, width, heads, "
-         "tokens), "
-         "llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys)";
+         "of June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101; language "
+         "models gpt2:small, gpt2:medium, gpt2:large, gpt2:xl, gpt2:L,E,H,T (blocks, width, heads, "
+         "tokens), llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys)";
 }
 
 NamedModel model_by_name(const std::string& name, int64_t image_size) {

@@ -1,6 +1,6 @@
 // Generators: the known schedules for several stages on a worker and for split backwards.
 //
-// Names and sources stand at each; docs/schedules.md says which to use when,
+// Names and sources stand at each; docs/guide/20-which-schedule.md says which to use when,
 // docs/design/schedule.md how they are made here. Schedule::gpipe and Schedule::one_f_one_b are in
 // schedule.h.
 #ifndef GPIPE_SCHEDULE_GENERATORS_H_

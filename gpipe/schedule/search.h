@@ -1,6 +1,6 @@
 // search: the best schedule that can be found for given costs, transfers and memory.
 //
-// docs/design/schedule.md says how; docs/schedules.md when it pays.
+// docs/design/schedule.md says how; docs/guide/20-which-schedule.md when it pays.
 #ifndef GPIPE_SCHEDULE_SEARCH_H_
 #define GPIPE_SCHEDULE_SEARCH_H_
 

@@ -47,7 +47,8 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
     torch::manual_seed(1);
     return make();
   };
-  // As many as the plain model has: another number sums in another order (docs/exactness.md).
+  // As many as the plain model has: another number sums in another order
+  // (docs/guide/17-same-training.md).
   const int64_t threads = at::get_num_threads();
   const at::Tensor input = at::rand(input_shape);
   const at::Tensor target = at::arange(input_shape[0]);

@@ -415,7 +415,7 @@ TEST(WritingHooks, BesideProductsThatWaitForTheirWeights) {
 }
 
 // The other way round, with what waits made first and reached through views, is an exception of
-// docs/exactness.md.
+// docs/guide/17-same-training.md.
 TEST(WritingHooks, BesideLeavesThatWait) {
   expect_same_as_engine([&](const Leaves& x) {
     const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());

@@ -128,7 +128,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   if (check_finite_ && weights_[i] > 0) {
     check_finite(losses_[i],
                  "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "
-                 "over nothing: give StepOptions::weight (docs/losses.md)");
+                 "over nothing: give StepOptions::weight (docs/guide/08-losses.md)");
   }
   if (backward_ && weights_[i] > 0) {
     result.seed =
@@ -167,7 +167,8 @@ std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
   return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
          std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
          " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
-         "nothing: give StepOptions::weight, the number of those that count (docs/losses.md). If "
+         "nothing: give StepOptions::weight, the number of those that count "
+         "(docs/guide/08-losses.md). If "
          "not, StepOptions::check_finite(true) names the layer that gives the first value that is "
          "not finite";
 }

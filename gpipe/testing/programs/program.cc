@@ -34,7 +34,7 @@ bool writes_gradients(const Layer& layer) {
 }
 
 // Whether a parameter in it may get a view of its result's gradient, for one row. LibTorch lets
-// .grad have that memory, where users' code may write later (docs/exactness.md).
+// .grad have that memory, where users' code may write later (docs/guide/17-same-training.md).
 bool gives_views_of_gradients(const Layer& layer) {
   return !allowed(layer.text, {"a.unsqueeze(0)", "b.unsqueeze(0)", ").unsqueeze(0)"});
 }
