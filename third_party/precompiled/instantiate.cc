@@ -1,12 +1,14 @@
-// A plugin of gcc with one pragma: `#pragma gpipe_instantiate` instantiates the templates that were asked for so far.
+// A plugin of gcc with one pragma: `#pragma gpipe_instantiate` instantiates the templates that were
+// asked for so far.
 //
-// LibTorch's inline functions ask for some 20,000 functions of templates. gcc makes those at the end of each file that
-// includes them, whether the file calls them or not: five seconds of a processor. In a precompiled header it notes them
-// only, so that each file that starts from it makes them again. With this pragma as its last line they are in the header
-// (clang has an option for that, -fpch-instantiate-templates). What is emitted does not change.
+// LibTorch's inline functions ask for some 20,000 functions of templates. gcc makes those at the
+// end of each file that includes them, whether the file calls them or not: five seconds of a
+// processor. In a precompiled header it notes them only, so that each file that starts from it
+// makes them again. With this pragma as its last line they are in the header (clang has an option
+// for that, -fpch-instantiate-templates). What is emitted does not change.
 //
-// precompile.sh compiles it. It uses gcc's own headers, of which none promises to stay as it is; those that it names
-// have been so since gcc 5.
+// precompile.sh compiles it. It uses gcc's own headers, of which none promises to stay as it is;
+// those that it names have been so since gcc 5.
 #include "gcc-plugin.h"
 // After gcc-plugin.h.
 #include "tree.h"
