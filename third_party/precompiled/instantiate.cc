@@ -7,8 +7,8 @@
 // makes them again. With this pragma as its last line they are in the header (clang has an option
 // for that, -fpch-instantiate-templates). What is emitted does not change.
 //
-// precompile.sh compiles it. It uses gcc's own headers, of which none promises to stay as it is;
-// those that it names have been so since gcc 5.
+// precompile.sh compiles it, and does without where it cannot: gcc's own headers promise nothing.
+// Tried with gcc 12.
 #include "gcc-plugin.h"
 // After gcc-plugin.h.
 #include "tree.h"
