@@ -60,6 +60,10 @@ has() {
   esac
 }
 
+# Before the name of a package that is not needed to build, and that apt-get of this machine has never heard of (another
+# Debian): it is not asked for again. In a file that anybody may remove.
+unknown=/var/tmp/gpipe-unknown-package
+
 # find_missing LIST: sets the arrays `missing` (all packages) and `missing_build` (those without
 # which nothing can be built).
 find_missing() {
@@ -73,6 +77,7 @@ find_missing() {
       [[ -z ${bazel} || ${bazel} == /usr/bin/bazel-[0-9]* ]] || continue
     fi
     has "${proof}" && continue
+    [[ ${kind} != data || ! -e "${unknown}-${package}" ]] || continue
     missing+=("${package}")
     [[ ${kind} == data ]] || missing_build+=("${package}")
   done <"$1"
@@ -97,6 +102,17 @@ by_hand() {
   fi
 }
 
+# leave_out_unknown LIST: apt-get installs all or nothing, and one unknown name would be nothing.
+leave_out_unknown() {
+  local package
+  [[ -n "$(type -P apt-cache)" ]] || return 0
+  for package in "${missing[@]}"; do
+    [[ " ${missing_build[*]} " == *" ${package} "* ]] || apt-cache show "${package}" ||
+      "${as_root[@]}" touch "${unknown}-${package}"
+  done
+  find_missing "$1"
+}
+
 # run_apt LIST: with all output on stderr or nowhere, for stdout belongs to Bazel (`bazel query`), and not with our stdin.
 run_apt() {
   local -a as_root=() repair=()
@@ -114,7 +130,10 @@ run_apt() {
   # wait for. What else fails here (a source of somebody else's that is gone) may not matter.
   for ((tries = 0; tries < 150; ++tries)); do
     : >"${log}"
-    "${as_root[@]}" apt-get update && break
+    if "${as_root[@]}" apt-get update; then
+      leave_out_unknown "$1"
+      break
+    fi
     [[ "$(<"${log}")" == *"Could not get lock"* ]] || break
     sleep 2
   done

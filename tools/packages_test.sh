@@ -117,6 +117,25 @@ expect "installs: succeeds" 0 "$?"
 expect "installs: says so" "GPipe: installing not-there some-data" "${output}"
 expect "installs: with apt-get" "install -y --no-install-recommends not-there some-data" "$(cat "${root}/apt.log")"
 
+# Another Debian, which does not have the data.
+rm "${root}/bin/gpipe-not-there"
+cat >"${root}/bin/apt-cache" <<EOF
+#!${root}/bin/bash
+[[ \$2 != some-data ]]
+EOF
+chmod +x "${root}/bin/apt-cache"
+unknown="${root}/unknown"
+rm "${root}/apt.log"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "unknown data: the rest is installed" 0 "$?"
+expect "unknown data: is left out" "recommends not-there" "$(cat "${root}/apt.log")"
+[[ "$(cat "${root}/apt.log")" != *some-data* ]] || expect "unknown data" "none" "$(cat "${root}/apt.log")"
+rm "${root}/apt.log"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "unknown data: not asked for again" "0 none" "$? $([[ -e ${root}/apt.log ]] || echo none)"
+rm "${root}/unknown-some-data" "${root}/bin/apt-cache"
+
+touch "${root}/apt.log"
 rm "${root}/apt.log" "${root}/bin/apt-get"
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "elsewhere, only data missing: goes on" 0 "$?"

@@ -8,10 +8,11 @@ export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
 source="$1" compiler="$2"
 shift 2
 
-headers="$("${compiler}" -print-file-name=plugin)/include"
-if [ -e "${headers}/gcc-plugin.h" ]; then
-  folder="$(mktemp -d)"
+headers="$("${compiler}" -print-file-name=plugin 2>/dev/null || true)/include"
+# TMPDIR may be missing, or not ours to write.
+if [ -e "${headers}/gcc-plugin.h" ] && folder="$(mktemp -d 2>/dev/null || mktemp -d -p /tmp)"; then
   trap 'rm -rf "${folder}"' EXIT
+  trap 'exit 143' HUP INT TERM
   if "${compiler}" -x c++ -std=c++17 -O2 -w -fPIC -shared -fno-rtti -isystem "${headers}" "${source}" -o "${folder}/instantiate.so" &&
     "${compiler}" "-fplugin=${folder}/instantiate.so" "$@"; then
     exit 0
