@@ -131,7 +131,8 @@ run_apt() {
   for ((tries = 0; tries < 150; ++tries)); do
     : >"${log}"
     if "${as_root[@]}" apt-get update; then
-      leave_out_unknown "$1"
+      # It is content, too, where there was no network: then its lists tell nothing.
+      [[ "$(<"${log}")" == *"Failed to fetch"* || "$(<"${log}")" == *"index files failed"* ]] || leave_out_unknown "$1"
       break
     fi
     [[ "$(<"${log}")" == *"Could not get lock"* ]] || break
@@ -189,7 +190,8 @@ ensure_packages() {
   fi
   if ! log="$(mktemp)"; then
     echo "GPipe: nothing can be written to ${TMPDIR:-/tmp}. Make room there, or set TMPDIR to another folder." >&2
-    return 1
+    [[ ${#missing_build[@]} -eq 0 ]]
+    return
   fi
   if ! run_apt "$1" >>"${log}" 2>&1 </dev/null; then
     tail -n 20 "${log}" >&2

@@ -18,5 +18,8 @@ if [ -e "${headers}/gcc-plugin.h" ] && folder="$(mktemp -d 2>/dev/null || mktemp
     exit 0
   fi
   echo "GPipe: gcc's plugin for LibTorch's precompiled headers does not work here; without it each source takes longer." >&2
+else
+  echo "GPipe: no ${headers}/gcc-plugin.h (Debian: gcc-12-plugin-dev): each source takes some 5 s longer. Once it is there: tools/bazel clean --expunge" >&2
 fi
-"${compiler}" "$@"
+# The pragma is the plugin's.
+"${compiler}" "$@" -Wno-unknown-pragmas

@@ -13,9 +13,9 @@ cached_results=(--cache_test_results=auto)
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch \
   //gpipe/distributed:control_test //gpipe/distributed:mesh_test
 # Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
-# minutes, and lint and kernels are still to come: at minute 72 it is stopped, so that a slow machine still ends with a
+# minutes, and lint and kernels are still to come: at minute 68 it is stopped, so that a slow machine still ends with a
 # count.
-seconds=$((72 * 60 - $(elapsed)))
+seconds=$((68 * 60 - $(elapsed)))
 if [[ ${seconds} -lt 60 ]]; then
   note "asan and ubsan: no time was left"
 else
