@@ -18,7 +18,7 @@ struct Progress {
   int64_t rows = 0;  // rows of the data that were trained on: where to go on
   // The state of LibTorch's generator on the CPU, from which each step takes its seed; [bytes],
   // uint8. Saved if it is undefined: the state at that moment.
-  at::Tensor generator;
+  at::Tensor generator = {};
 };
 
 // Writes the folder `path`, with three files that any reader of safetensors reads:
