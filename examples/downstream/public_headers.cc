@@ -13,6 +13,7 @@
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"
 #include "gpipe/placement.h"
+#include "gpipe/saving/saving.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/drawing.h"

@@ -16,6 +16,8 @@
 #include "examples/guide/guide.h"
 #include "gpipe/clip_grad.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
+#include "safetensors/safetensors.h"
 
 namespace {
 
@@ -54,7 +56,8 @@ class Folder {
   }
   ~Folder() {
     // Not remove_all: LibTorch's libraries export one of another libstdc++, which crashes here.
-    for (const char* name : {"model.pt", "optimizer.pt", "random.pt"}) {
+    for (const char* name : {"last/model.safetensors", "last/optimizer.safetensors",
+                             "last/progress.safetensors", "last", "model.pt"}) {
       std::filesystem::remove(path_ / name);
     }
     std::filesystem::remove(path_);
@@ -268,13 +271,9 @@ gpipe::GPipe train(int64_t from, const std::vector<int64_t>& balance, const Fold
   torch::optim::AdamW optimizer(pipe->parameters(), torch::optim::AdamWOptions(0.02));
   if (from > 0) {
     // [load]
-    torch::load(pipe, folder.file("model.pt"));
-    torch::load(optimizer, folder.file("optimizer.pt"));
-    torch::Tensor random;
-    torch::load(random, folder.file("random.pt"));
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(random);
+    const gpipe::Progress progress = gpipe::load_checkpoint(pipe, optimizer, folder.file("last"));
     // [/load]
+    guide::expect(progress.step == 5 * from, "the checkpoint is of another step");
   }
   for (int64_t epoch = from + 1; epoch <= 4; ++epoch) {
     for (int64_t k = 0; k < 5; ++k) {
@@ -286,9 +285,8 @@ gpipe::GPipe train(int64_t from, const std::vector<int64_t>& balance, const Fold
     }
     if (epoch == 2 && from == 0) {
       // [save]
-      torch::save(pipe, folder.file("model.pt"));
-      torch::save(optimizer, folder.file("optimizer.pt"));
-      torch::save(at::detail::getDefaultCPUGenerator().get_state(), folder.file("random.pt"));
+      gpipe::save_checkpoint(pipe, optimizer, {/*step=*/5 * epoch, /*rows=*/40 * epoch},
+                             folder.file("last"));
       // [/save]
     }
   }
@@ -306,6 +304,7 @@ const guide::Chapter kSaving("16", [] {
   }
   nn::Sequential model = make_model();
   // [plain]
+  torch::save(resumed, folder.file("model.pt"));
   torch::load(model, folder.file("model.pt"));  // into the plain Sequential
   // [/plain]
 });
@@ -313,26 +312,26 @@ const guide::Chapter kSaving("16", [] {
 const guide::Answer kKeys("16.1", [](std::ostream& out) {
   const Folder folder("keys");
   gpipe::GPipe pipe(make_model(), {2, 3});
-  torch::save(pipe, folder.file("model.pt"));
-  torch::serialize::InputArchive archive;
-  archive.load_from(folder.file("model.pt"));
-  for (const std::string& layer : archive.keys()) {
-    torch::serialize::InputArchive inside;
-    if (!archive.try_read(layer, inside)) continue;
-    for (const std::string& key : inside.keys()) out << layer << "." << key << " ";
-  }
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1));
+  gpipe::save_checkpoint(pipe, optimizer, {}, folder.file("last"));
+  const gpipe::safetensors::File file(folder.file("last") + "/model.safetensors");
+  for (const auto& [name, entry] : file.header().tensors) out << name << " ";
   out << "\n";
 });
 
 const guide::Answer kOtherShape("16.2", [](std::ostream& out) {
   const Folder folder("shape");
   gpipe::GPipe pipe(make_model(), {2, 3});
-  torch::save(pipe, folder.file("model.pt"));
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1));
+  gpipe::save_checkpoint(pipe, optimizer, {}, folder.file("last"));
   nn::Sequential wider(nn::Embedding(kWords, 24), nn::Linear(24, 16), nn::GELU(), nn::Dropout(0.1),
                        nn::Linear(16, kWords));
   gpipe::GPipe other(wider, {2, 3});
+  torch::optim::SGD other_optimizer(other->parameters(), torch::optim::SGDOptions(0.1));
   const torch::Tensor before = other->parameters()[0].clone();
-  out << guide::message_of([&] { torch::load(other, folder.file("model.pt")); }) << "\n"
+  out << guide::message_of([&] {
+    gpipe::load_checkpoint(other, other_optimizer, folder.file("last"));
+  }) << "\n"
       << "changed: " << (other->parameters()[0].equal(before) ? "nothing" : "something") << "\n";
 });
 

@@ -1,0 +1,59 @@
+// save_checkpoint, load_checkpoint: a training run on the disk, to go on under any balance.
+#ifndef GPIPE_SAVING_SAVING_H_
+#define GPIPE_SAVING_SAVING_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <string>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe {
+
+// How far a run is. A value type.
+struct Progress {
+  int64_t step = 0;  // steps of the optimizer
+  int64_t rows = 0;  // rows of the data that were trained on: where to go on
+  // The state of LibTorch's generator on the CPU, from which each step takes its seed; [bytes],
+  // uint8. Saved if it is undefined: the state at that moment.
+  at::Tensor generator = {};
+};
+
+// Writes the folder `path`, with three files that any reader of safetensors reads:
+//   model.safetensors      parameters and buffers, under the names that they have in the plain
+//   model optimizer.safetensors  states, "0.weight/exp_avg"; groups, options and numbers, such as
+//   steps,
+//                          are JSON in the metadata
+//   progress.safetensors   the generator's state; step, rows, and the other files' sizes and CRC-32
+//                          in the metadata
+// A checkpoint that is there is replaced as a whole: after a crash, or a full disk, the old one is
+// there. Any optimizer whose states are tensors and numbers: all of LibTorch's but LBFGS. Takes
+// memory for a copy of the optimizer's states. Not during a step.
+//
+// Throws c10::ValueError for an empty path or a folder with other files in it, for an optimizer
+// that has other parameters than the pipeline, and for negative numbers; c10::NotImplementedError
+// for LBFGS; std::runtime_error with the path and the reason where it cannot be written.
+void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
+                     const std::string& path);
+
+// Reads such a folder, under whatever balance, placement and devices it was written, and whatever
+// those of `pipe` are: tensors go to where the parameters are. Everything is checked before the
+// first value is changed. LibTorch's generator on the CPU has the saved state afterwards, so the
+// run goes on with the bits that it would have had
+// (docs/guide/16-saving.md says what else must be the same).
+//
+// Throws c10::ValueError for a parameter, buffer or state that is missing, left over, or of another
+// shape or type, and for an optimizer of another type or other groups; std::runtime_error with the
+// path and the reason for files that cannot be read, are damaged, or do not belong together.
+//
+// Example:
+//   gpipe::save_checkpoint(pipe, optimizer, {step, rows}, "run/last");
+//   ...
+//   const gpipe::Progress progress = gpipe::load_checkpoint(pipe, optimizer, "run/last");
+Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SAVING_SAVING_H_
