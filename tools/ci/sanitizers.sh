@@ -10,8 +10,7 @@ source tools/ci/checks.sh
 cached_results=(--cache_test_results=auto)
 
 # Data races in the code that runs threads and needs no LibTorch.
-tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch \
-  //gpipe/distributed:control_test //gpipe/distributed:mesh_test
+tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
 # Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
 # minutes, and lint and kernels are still to come: at minute 68 it is stopped, so that a slow machine still ends with a
 # count.
