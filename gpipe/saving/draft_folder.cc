@@ -31,7 +31,7 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-// The names in a folder; empty if there is none.
+// The names in a folder.
 std::vector<std::string> names_in(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(opendir(folder.c_str()), closedir);
   if (!opened) fail(folder);
