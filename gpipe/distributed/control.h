@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/failure.h"
@@ -95,6 +96,14 @@ class Control {
   // fails meanwhile, std::invalid_argument for more than a megabyte (compare a hash of it). One
   // thread at a time.
   void agree(const std::string& name, const std::string& value);
+
+  // Each rank gives `value`, of any bytes; all get the values of all, by rank. As agree() for the
+  // rest: all ranks call it with the same `name` as their n-th call (both are counted together).
+  // Throws Disagreement on all of them if the names differ, or one compares where another
+  // exchanges; DistributedFailure if a rank fails meanwhile; std::invalid_argument for a value that
+  // is too long: all of them must fit into one message, so the limit is a megabyte divided by the
+  // number of ranks.
+  std::vector<std::string> exchange(const std::string& name, const std::string& value);
 
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
   int64_t epoch() const;
