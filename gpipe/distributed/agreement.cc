@@ -11,6 +11,8 @@ namespace {
 
 using internal::quoted;
 
+const char* const kSameCalls = ": all ranks must make the same calls in the same order";
+
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
 // Of long texts the part where they begin to differ.
@@ -25,8 +27,8 @@ std::string shown(const std::string& value, std::size_t difference) {
 
 }  // namespace
 
-std::optional<std::string> Agreement::add(int64_t rank, std::string name, std::string value) {
-  const auto [own, is_new] = words_.insert({rank, {std::move(name), std::move(value)}});
+std::optional<std::string> Agreement::add(int64_t rank, Words words) {
+  const auto [own, is_new] = words_.insert({rank, std::move(words)});
   if (!is_new || decided_) return std::nullopt;
   // All that came before are equal, so one of them stands for all: the lowest rank.
   const auto other = own == words_.begin() ? std::next(own) : words_.begin();
@@ -36,12 +38,19 @@ std::optional<std::string> Agreement::add(int64_t rank, std::string name, std::s
     if (low.second.name != high.second.name) {
       decided_ = true;
       return name_of(low.first) + " is at " + quoted(low.second.name) + ", " + name_of(high.first) +
-             " is at " + quoted(high.second.name) +
-             ": all ranks must make the same calls in the same order";
+             " is at " + quoted(high.second.name) + kSameCalls;
+    }
+    if (low.second.is_collected != high.second.is_collected) {
+      decided_ = true;
+      const auto verb = [](const Words& one) {
+        return one.is_collected ? " exchanges" : " compares";
+      };
+      return name_of(low.first) + verb(low.second) + " " + quoted(low.second.name) + ", " +
+             name_of(high.first) + verb(high.second) + " it" + kSameCalls;
     }
     const std::string& a = low.second.value;
     const std::string& b = high.second.value;
-    if (a != b) {
+    if (!low.second.is_collected && a != b) {
       decided_ = true;
       const auto difference = static_cast<std::size_t>(
           std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
@@ -51,8 +60,17 @@ std::optional<std::string> Agreement::add(int64_t rank, std::string name, std::s
     }
   }
   if (!complete()) return std::nullopt;
-  decided_ = true;
+  decided_ = agreed_ = true;
   return "";
+}
+
+std::vector<std::string> Agreement::take_values() {
+  std::vector<std::string> values;
+  if (!agreed_) return values;
+  for (auto& [rank, words] : words_) {
+    if (words.is_collected) values.push_back(std::move(words.value));
+  }
+  return values;
 }
 
 std::optional<std::string> Agreement::give_up(const std::string& waited) {
@@ -65,8 +83,7 @@ std::optional<std::string> Agreement::give_up(const std::string& waited) {
     list += (list.empty() ? "" : ", ") + std::to_string(rank);
   }
   return "rank " + missing + " did not come to " + quoted(words_.begin()->second.name) +
-         " within " + waited + ", where rank " + waiting +
-         " waits: all ranks must make the same calls in the same order";
+         " within " + waited + ", where rank " + waiting + " waits" + kSameCalls;
 }
 
 }  // namespace gpipe::distributed

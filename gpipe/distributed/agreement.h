@@ -1,6 +1,6 @@
-// Agreement: compares what all ranks say at one point of the program.
+// Agreement: compares, or collects, what all ranks say at one point of the program.
 //
-// One rank collects and compares; how the words travel is control.h.
+// One rank does it for all; how the words travel is control.h.
 #ifndef GPIPE_DISTRIBUTED_AGREEMENT_H_
 #define GPIPE_DISTRIBUTED_AGREEMENT_H_
 
@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace gpipe::distributed {
 
@@ -22,29 +23,34 @@ class Disagreement : public std::invalid_argument {
 // What the ranks say at one point. Not thread-safe.
 class Agreement {
  public:
+  struct Words {
+    std::string name;  // of the call
+    std::string value;
+    bool is_collected = false;  // the value; else it is compared
+  };
+
   explicit Agreement(int64_t size) : size_(size) {}
 
-  // `name`: what is compared. Returns the verdict when there is one for the first time: empty if
-  // all ranks have said the same, else what Disagreement says, as soon as two ranks differ. Words
-  // of a rank that has spoken are ignored.
-  std::optional<std::string> add(int64_t rank, std::string name, std::string value);
+  // Returns the verdict when there is one for the first time: empty if all ranks have said the
+  // same, else what Disagreement says, as soon as two ranks differ. Values that are collected may
+  // differ. Words of a rank that has spoken are ignored.
+  std::optional<std::string> add(int64_t rank, Words words);
 
   // The verdict if nobody else comes: which ranks wait where, and which do not come. None if there
   // is a verdict already.
   std::optional<std::string> give_up(const std::string& waited);
 
+  // After an empty verdict: what was collected, by rank. Nothing of values that were compared.
+  std::vector<std::string> take_values();
+
   // Whether all ranks have spoken.
   bool complete() const { return static_cast<int64_t>(words_.size()) == size_; }
 
  private:
-  struct Words {
-    std::string name;
-    std::string value;
-  };
-
   int64_t size_;
   std::map<int64_t, Words> words_;  // by rank
   bool decided_ = false;
+  bool agreed_ = false;  // the verdict was empty
 };
 
 }  // namespace gpipe::distributed

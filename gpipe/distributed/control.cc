@@ -76,7 +76,7 @@ struct Peer {
   bool is_needed() const { return !loss && !bye; }
 };
 
-struct Poll {  // rank 0's, of one agree()
+struct Poll {  // rank 0's, of one agree() or exchange()
   Agreement agreement;
   Time begin{};
 };
@@ -178,27 +178,17 @@ class Control::Impl {
       throw std::invalid_argument("agree('" + name + "'): " + std::to_string(value.size()) +
                                   " bytes are too many to compare; compare a hash of them");
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (phase_ != Phase::kRunning) throw_failure(lock, "");
-    if (!mesh_.missing().empty())
-      throw std::logic_error("agree('" + name + "') before all ranks are connected");
-    const uint64_t number = ++agrees_begun_;
-    expect_present("comparing '" + name + "'", [&](const Bye& bye) { return bye.agrees < number; });
-    const Agree words{number, name, value};
-    if (options_.rank == 0) {
-      hear(0, epoch_, words);
-    } else {
-      mesh_.queue(0, to_frame(words, epoch_));
+    vote({0, name, value, /*is_collected=*/false});
+  }
+
+  std::vector<std::string> exchange(const std::string& name, const std::string& value) {
+    const std::size_t longest = longest_collected(name, options_.size);
+    if (value.size() > longest || name.size() > kLongestValue) {
+      throw std::invalid_argument("exchange('" + name + "'): " + std::to_string(value.size()) +
+                                  " bytes are too many; each of " + std::to_string(options_.size) +
+                                  " ranks may give " + std::to_string(longest));
     }
-    wake();
-    const auto key = std::make_pair(epoch_, number);
-    changed_.wait(lock, [&] { return verdicts_.count(key) != 0 || phase_ == Phase::kFailed; });
-    const auto verdict = verdicts_.find(key);
-    if (verdict == verdicts_.end()) throw_failure(lock, "");
-    const std::string text = verdict->second;
-    verdicts_.erase(verdict);
-    agrees_ = number;
-    if (!text.empty()) throw Disagreement(text);
+    return vote({0, name, value, /*is_collected=*/true});
   }
 
   int64_t epoch() const {
@@ -270,6 +260,35 @@ class Control::Impl {
   }
 
  private:
+  // A call of agree() or exchange(), whose number is filled in. Returns what was collected.
+  std::vector<std::string> vote(Agree words) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (phase_ != Phase::kRunning) throw_failure(lock, "");
+    if (!mesh_.missing().empty()) {
+      throw std::logic_error((words.is_collected ? "exchange('" : "agree('") + words.name +
+                             "') before all ranks are connected");
+    }
+    const uint64_t number = ++agrees_begun_;
+    words.number = number;
+    vote_ = shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
+    expect_present(vote_, [&](const Bye& bye) { return bye.agrees < number; });
+    if (options_.rank == 0) {
+      hear(0, epoch_, std::move(words));
+    } else {
+      mesh_.queue(0, to_frame(words, epoch_));
+    }
+    wake();
+    const auto key = std::make_pair(epoch_, number);
+    changed_.wait(lock, [&] { return verdicts_.count(key) != 0 || phase_ == Phase::kFailed; });
+    const auto found = verdicts_.find(key);
+    if (found == verdicts_.end()) throw_failure(lock, "");
+    Verdict verdict = std::move(found->second);
+    verdicts_.erase(found);
+    agrees_ = number;
+    if (!verdict.text.empty()) throw Disagreement(verdict.text);
+    return std::move(verdict.values);
+  }
+
   enum class Phase {
     kRunning,
     kFailing,  // something failed; what is thrown is not decided
@@ -505,10 +524,9 @@ class Control::Impl {
         return;
       case MessageType::kVerdict: {
         if (rank != 0) throw DamagedMessage("only rank 0 compares");
-        Verdict verdict = to_verdict(frame.body);
-        if (frame.epoch >= epoch_) {
-          verdicts_[{frame.epoch, verdict.number}] = std::move(verdict.text);
-        }
+        Verdict verdict = to_verdict(frame.body, options_.size);
+        const auto key = std::make_pair(frame.epoch, verdict.number);
+        if (frame.epoch >= epoch_) verdicts_[key] = std::move(verdict);
         return;
       }
       case MessageType::kNext:
@@ -523,7 +541,7 @@ class Control::Impl {
                          [&](const Bye& bye) { return bye.calls <= calls_done_; });
         }
         if (agrees_begun_ > agrees_) {
-          expect_present("comparing", [&](const Bye& bye) { return bye.agrees < agrees_begun_; });
+          expect_present(vote_, [&](const Bye& bye) { return bye.agrees < agrees_begun_; });
         }
         if (phase_ == Phase::kFailed && peer.next_epoch <= epoch_) {
           note_left(rank, "the next epoch");
@@ -577,22 +595,24 @@ class Control::Impl {
     const auto key = std::make_pair(epoch, agree.number);
     const auto poll = polls_.try_emplace(key, Poll{Agreement(options_.size), Clock::now()}).first;
     Agreement& agreement = poll->second.agreement;
-    if (auto verdict = agreement.add(rank, std::move(agree.name), std::move(agree.value))) {
-      announce(key, std::move(*verdict));
+    if (auto text = agreement.add(
+            rank, {std::move(agree.name), std::move(agree.value), agree.is_collected})) {
+      announce(key.first, {key.second, std::move(*text), agreement.take_values()});
     }
     if (agreement.complete()) polls_.erase(poll);
   }
 
-  void announce(std::pair<uint32_t, uint64_t> key, std::string verdict) {
-    mesh_.queue_for_all(to_frame(Verdict{key.second, verdict}, key.first));
+  void announce(uint32_t epoch, Verdict verdict) {
+    mesh_.queue_for_all(to_frame(verdict, epoch));
+    const auto key = std::make_pair(epoch, verdict.number);
     verdicts_[key] = std::move(verdict);
   }
 
   void give_up_polls(Time now) {
     for (auto& [key, poll] : polls_) {
       if (now < poll.begin + options_.call_limit) continue;
-      if (auto verdict = poll.agreement.give_up(seconds(options_.call_limit))) {
-        announce(key, std::move(*verdict));
+      if (auto text = poll.agreement.give_up(seconds(options_.call_limit))) {
+        announce(key.first, {key.second, std::move(*text), {}});
       }
     }
   }
@@ -716,10 +736,11 @@ class Control::Impl {
 
   uint64_t calls_done_ = 0;
   bool is_in_call_ = false;
-  uint64_t agrees_begun_ = 0;
-  uint64_t agrees_ = 0;  // of these, that have ended
+  uint64_t agrees_begun_ = 0;  // and exchanges
+  uint64_t agrees_ = 0;        // of these, that have ended
+  std::string vote_;           // what the last of them does, for messages
   std::map<std::pair<uint32_t, uint64_t>, Poll> polls_;
-  std::map<std::pair<uint32_t, uint64_t>, std::string> verdicts_;
+  std::map<std::pair<uint32_t, uint64_t>, Verdict> verdicts_;
 
   std::mutex watch_mutex_;
   std::list<std::function<void()>> watched_;
@@ -757,6 +778,9 @@ void Control::report_current_exception() {
 void Control::throw_failure(const std::string& symptom) { impl_->throw_failure(symptom); }
 void Control::agree(const std::string& name, const std::string& value) {
   impl_->agree(name, value);
+}
+std::vector<std::string> Control::exchange(const std::string& name, const std::string& value) {
+  return impl_->exchange(name, value);
 }
 int64_t Control::epoch() const { return impl_->epoch(); }
 void Control::next_epoch() { impl_->next_epoch(); }

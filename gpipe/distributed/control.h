@@ -33,7 +33,7 @@ struct ControlOptions {
   Socket listener;
   // How long a rank may be silent. One that computes is not silent: a thread of its own answers.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
-  // How long agree() and next_epoch() wait for a rank that is alive but does not come.
+  // How long agree(), exchange() and next_epoch() wait for a rank that is alive but does not come.
   std::chrono::milliseconds call_limit = std::chrono::minutes(5);
 };
 

@@ -1,12 +1,14 @@
 #include "gpipe/distributed/control_messages.h"
 
+#include <algorithm>
+
 #include "gpipe/distributed/bytes.h"
 
 namespace gpipe::distributed {
 namespace {
 
 // Of a program that is not ours, or of another version of it.
-constexpr const char* kProtocol = "gpipe control 1";
+constexpr const char* kProtocol = "gpipe control 2";
 
 Frame frame_of(MessageType type, uint32_t epoch, ByteWriter writer) {
   return {static_cast<uint8_t>(type), epoch, writer.take()};
@@ -88,6 +90,7 @@ Frame to_frame(const Agree& agree, uint32_t epoch) {
   writer.number(agree.number);
   writer.text(agree.name);
   writer.text(agree.value);
+  writer.number(static_cast<uint8_t>(agree.is_collected));
   return frame_of(MessageType::kAgree, epoch, std::move(writer));
 }
 
@@ -95,6 +98,8 @@ Frame to_frame(const Verdict& verdict, uint32_t epoch) {
   ByteWriter writer;
   writer.number(verdict.number);
   writer.text(verdict.text);
+  writer.number(static_cast<uint64_t>(verdict.values.size()));
+  for (const std::string& value : verdict.values) writer.text(value);
   return frame_of(MessageType::kVerdict, epoch, std::move(writer));
 }
 
@@ -106,6 +111,13 @@ Frame to_frame(const Bye& bye, uint32_t epoch) {
 }
 
 Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
+
+std::size_t longest_collected(const std::string& name, int64_t size) {
+  // What a message may hold beyond this is for the rest of a Verdict, or of an Agree.
+  constexpr std::size_t kAll = 1 << 20;
+  const std::size_t each = (kAll - std::min(kAll, name.size())) / static_cast<std::size_t>(size);
+  return each - std::min(each, sizeof(uint64_t));  // before each stands its size
+}
 
 Hello to_hello(std::string_view body) {
   return read_all(body, [](ByteReader& reader) {
@@ -161,15 +173,23 @@ Agree to_agree(std::string_view body) {
     agree.number = reader.number<uint64_t>();
     agree.name = reader.text();
     agree.value = reader.text();
+    const auto is_collected = reader.number<uint8_t>();
+    if (is_collected > 1) throw DamagedMessage("a value is compared or collected, nothing else");
+    agree.is_collected = is_collected == 1;
     return agree;
   });
 }
 
-Verdict to_verdict(std::string_view body) {
-  return read_all(body, [](ByteReader& reader) {
+Verdict to_verdict(std::string_view body, int64_t size) {
+  return read_all(body, [&](ByteReader& reader) {
     Verdict verdict;
     verdict.number = reader.number<uint64_t>();
     verdict.text = reader.text();
+    const auto count = reader.number<uint64_t>();
+    if (count != 0 && (count != static_cast<uint64_t>(size) || !verdict.text.empty())) {
+      throw DamagedMessage(std::to_string(count) + " values of " + std::to_string(size) + " ranks");
+    }
+    for (uint64_t i = 0; i < count; ++i) verdict.values.push_back(reader.text());
     return verdict;
   });
 }

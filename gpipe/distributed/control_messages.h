@@ -3,6 +3,7 @@
 #define GPIPE_DISTRIBUTED_CONTROL_MESSAGES_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,7 +20,7 @@ enum class MessageType : uint8_t {
   kBeat,       // nothing but that its sender lives
   kFault,      // what its sender knows of a failure
   kRecord,     // what all ranks throw
-  kAgree,      // to rank 0: what its sender has to compare
+  kAgree,      // to rank 0: what its sender has to compare, or gives to all
   kVerdict,    // from rank 0
   kNext,       // its sender is ready for the next epoch
   kBye,        // its sender leaves
@@ -45,14 +46,16 @@ struct Agree {
   uint64_t number = 0;  // of the calls of this epoch
   std::string name;
   std::string value;
+  bool is_collected = false;  // the value; else it is compared
 };
 struct Verdict {
   uint64_t number = 0;
-  std::string text;  // empty: all have said the same
+  std::string text;                 // empty: all have said the same
+  std::vector<std::string> values;  // by rank, if they are collected and the text is empty
 };
 struct Bye {
   uint64_t calls = 0;   // that its sender has done
-  uint64_t agrees = 0;  // in this epoch
+  uint64_t agrees = 0;  // in this epoch, and exchanges
 };
 
 Frame to_frame(const Hello& hello, uint32_t epoch);
@@ -65,13 +68,16 @@ Frame to_frame(const Bye& bye, uint32_t epoch);
 // Of the types that say nothing else.
 Frame to_frame(MessageType type, uint32_t epoch);
 
+// How long the value of each of `size` ranks may be, so that a Verdict takes all of them to all.
+std::size_t longest_collected(const std::string& name, int64_t size);
+
 // Throw DamagedMessage (bytes.h). `size`: the number of ranks; a fault names one of them.
 Hello to_hello(std::string_view body);
 Welcome to_welcome(std::string_view body);
 FaultMessage to_fault(std::string_view body, int64_t size);
 std::vector<Fault> to_record(std::string_view body, int64_t size);
 Agree to_agree(std::string_view body);
-Verdict to_verdict(std::string_view body);
+Verdict to_verdict(std::string_view body, int64_t size);
 Bye to_bye(std::string_view body);
 
 }  // namespace gpipe::distributed

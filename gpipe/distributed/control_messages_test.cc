@@ -13,6 +13,8 @@
 namespace gpipe::distributed {
 namespace {
 
+using ::testing::IsEmpty;
+
 const Fault kFault{FaultKind::kLeft, 3, "host", 2, 1, "5 ('relu')", "text"};
 
 TEST(ControlMessages, ArriveAsTheyWereSent) {
@@ -38,9 +40,14 @@ TEST(ControlMessages, ArriveAsTheyWereSent) {
   EXPECT_EQ(agree.number, 5);
   EXPECT_EQ(agree.name, "name");
   EXPECT_EQ(agree.value, "value");
-  const Verdict verdict = to_verdict(to_frame(Verdict{6, "text"}, 0).body);
+  EXPECT_FALSE(agree.is_collected);
+  EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_collected);
+  const Verdict verdict = to_verdict(to_frame(Verdict{6, "text", {}}, 0).body, 4);
   EXPECT_EQ(verdict.number, 6);
   EXPECT_EQ(verdict.text, "text");
+  EXPECT_THAT(verdict.values, IsEmpty());
+  const std::vector<std::string> values{"", "b", std::string("\0\xff\n", 3)};
+  EXPECT_EQ(to_verdict(to_frame(Verdict{6, "", values}, 0).body, 3).values, values);
   const Bye bye = to_bye(to_frame(Bye{7, 8}, 0).body);
   EXPECT_EQ(bye.calls, 7);
   EXPECT_EQ(bye.agrees, 8);
@@ -61,6 +68,32 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   std::string protocol = to_frame(Hello{"t", 0, 1, "h"}, 0).body;
   protocol[8] = 'G';
   EXPECT_THROW(to_hello(protocol), DamagedMessage);
+  // Values of other than all ranks, or beside a Disagreement.
+  const std::string verdict = to_frame(Verdict{6, "", {"a", "b"}}, 0).body;
+  EXPECT_THROW(to_verdict(verdict, 1), DamagedMessage);
+  EXPECT_THROW(to_verdict(verdict, 3), DamagedMessage);
+  EXPECT_THROW(to_verdict(verdict + "x", 2), DamagedMessage);
+  EXPECT_THROW(to_verdict(to_frame(Verdict{6, "text", {"a", "b"}}, 0).body, 2), DamagedMessage);
+  std::string agree = to_frame(Agree{5, "name", "value"}, 0).body;
+  agree.back() = 2;
+  EXPECT_THROW(to_agree(agree), DamagedMessage);
+}
+
+// Both ways: each rank's value to rank 0, and all of them to each.
+TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
+  for (const int64_t size : {1, 2, 3, 4, 7, 512, 1000, 100000}) {
+    for (const std::string& name : {std::string(), std::string(1000, 'n')}) {
+      const std::string value(longest_collected(name, size), 'v');
+      // It is a megabyte, as for one value that is compared.
+      const size_t with_one_byte_more = value.size() + 1 + sizeof(uint64_t);
+      EXPECT_GT(name.size() + static_cast<size_t>(size) * with_one_byte_more, 1 << 20) << size;
+      const std::vector<std::string> values(static_cast<size_t>(size), value);
+      EXPECT_LE(to_frame(Verdict{6, "", values}, 0).body.size(), Connection::kGreatestBody) << size;
+      EXPECT_LE(to_frame(Agree{6, name, value, true}, 0).body.size(), Connection::kGreatestBody);
+    }
+  }
+  EXPECT_EQ(longest_collected(std::string(1 << 20, 'n'), 2), 0);
+  EXPECT_EQ(longest_collected(std::string((1 << 20) + 1, 'n'), 2), 0);
 }
 
 // Each body cut off anywhere is refused; changed at random it is refused or read, and nothing else.
@@ -72,7 +105,10 @@ TEST(ControlMessages, DamagedOnesAreRefused) {
       {to_frame(std::vector<Fault>{kFault, kFault}, 0).body,
        [](const auto& body) { to_record(body, 4); }},
       {to_frame(Agree{5, "name", "value"}, 0).body, [](const auto& body) { to_agree(body); }},
-      {to_frame(Verdict{6, "text"}, 0).body, [](const auto& body) { to_verdict(body); }},
+      {to_frame(Agree{5, "name", "value", true}, 0).body, [](const auto& body) { to_agree(body); }},
+      {to_frame(Verdict{6, "text", {}}, 0).body, [](const auto& body) { to_verdict(body, 3); }},
+      {to_frame(Verdict{6, "", {"a", "", "c"}}, 0).body,
+       [](const auto& body) { to_verdict(body, 3); }},
       {to_frame(Bye{7, 8}, 0).body, [](const auto& body) { to_bye(body); }},
   };
   auto random = testing::test_random();

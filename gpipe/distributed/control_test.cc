@@ -8,11 +8,15 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/rank_processes.h"
@@ -23,6 +27,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -155,6 +160,215 @@ TEST(Control, ComparesWhatAllRanksSay) {
   EXPECT_THAT(texts, SizeIs(1));
   EXPECT_THAT(*texts.begin(), AllOf(HasSubstr("xy"), HasSubstr("xz"), HasSubstr("909001 bytes")));
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+// What a call throws; nothing: "well".
+std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Disagreement& error) {
+    return std::string("Disagreement: ") + error.what();
+  } catch (const DistributedFailure& failure) {
+    return std::string("DistributedFailure: ") + failure.what();
+  }
+  return "well";
+}
+
+// Of some bytes that no text has, and another size on each rank, in each call: also none.
+std::string drawn_value(int64_t rank, int call) {
+  std::mt19937 random(static_cast<unsigned>(1000 * rank + call));
+  std::string value(random() % 40 * (random() % 4), '\0');
+  for (char& byte : value) byte = static_cast<char>(random());
+  return value;
+}
+
+TEST(Control, GivesTheValuesOfAllRanksToAll) {
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    // Those that come late are waited for, in any order.
+    sleep(static_cast<int>((rank * 3 + 2) % 4) * 50);
+    const std::vector<std::string> values = {"zero", "", std::string("\0\xff\n\0", 4), "three"};
+    say(control->exchange("values", values[static_cast<size_t>(rank)]) == values ? "all" : "other");
+    say(control->exchange("nothing", "") == std::vector<std::string>(4) ? "all" : "other");
+    control->agree("between", "two exchanges");
+    // As much as one frame may hold, with a name of four bytes.
+    const std::string longest((1 << 18) - 9, static_cast<char>('a' + rank));
+    const auto much = control->exchange("much", longest);
+    bool all = much.size() == 4;
+    for (size_t i = 0; i < much.size(); ++i) {
+      all = all && much[i] == std::string((1 << 18) - 9, static_cast<char>('a' + i));
+    }
+    say(all ? "all" : "other");
+  });
+  for (int call = 0; call < 3; ++call) expect_all(ranks, 4, "all");
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, ExchangesAThousandTimes) {
+  constexpr int kCalls = 1000;
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    const int64_t begin = microseconds_now();
+    int right = 0;
+    for (int call = 0; call < kCalls; ++call) {
+      std::vector<std::string> expected;
+      for (int64_t peer = 0; peer < 4; ++peer) expected.push_back(drawn_value(peer, call));
+      if (control->exchange("call", drawn_value(rank, call)) == expected) ++right;
+    }
+    const int64_t each = (microseconds_now() - begin) / kCalls;
+    say(std::to_string(right));
+    say(std::to_string(each));
+  });
+  expect_all(ranks, 4, std::to_string(kCalls));
+  std::cout << "an exchange of 4 processes takes " << ranks.next(0) << " us\n";
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, AllMustMakeTheSameExchange) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    say(thrown_by([&] {
+      if (rank == 1) return control->agree("times", "7");
+      control->exchange("times", "7");
+    }));
+    say(thrown_by([&] { control->exchange(rank == 2 ? "sizes" : "times", "7"); }));
+    // They go on together.
+    say(control->exchange("end", std::to_string(rank)) == std::vector<std::string>{"0", "1", "2"}
+            ? "well"
+            : "other");
+  });
+  for (const auto& [one, other] : {std::pair("rank 1 compares", " exchanges"),
+                                   std::pair("rank 2 is at 'sizes'", " is at 'times'")}) {
+    std::set<std::string> texts;
+    for (int64_t rank = 0; rank < 3; ++rank) texts.insert(ranks.next(rank));
+    EXPECT_THAT(texts, SizeIs(1));
+    EXPECT_THAT(*texts.begin(),
+                AllOf(StartsWith("Disagreement: rank "), HasSubstr(one), HasSubstr(other),
+                      HasSubstr(": all ranks must make the same calls in the same order")));
+  }
+  expect_all(ranks, 3, "well");
+}
+
+TEST(Control, NamesWhoDoesNotComeToAnExchange) {
+  for (const int64_t late : {0, 1}) {  // also the one that collects
+    Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
+    RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      if (rank == late) sleep(1500);
+      say(thrown_by([&] { control->exchange("times", "7"); }));
+    });
+    expect_all(ranks, 3,
+               "Disagreement: rank " + std::to_string(late) +
+                   " did not come to 'times' within 0.5 s, where rank " +
+                   (late == 0 ? "1, 2" : "0, 2") +
+                   " waits: all ranks must make the same calls in the same order");
+    for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+// Who waits for the values of all learns that one does not come: it is killed, or leaves, or
+// throws.
+TEST(Control, AnExchangeEndsWhenARankFails) {
+  for (const int64_t victim : {0, 2}) {
+    const std::string name = "rank " + std::to_string(victim) + " (host" + std::to_string(victim);
+    for (const std::string way : {"killed", "leaves", "throws"}) {
+      Meeting meeting(3);
+      RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+        auto control = meeting.connect(rank);
+        control->exchange("begin", "");
+        if (rank == victim) {
+          sleep(200);  // the others wait
+          say(std::to_string(microseconds_now()) + " fails");
+          if (way == "killed") raise(SIGKILL);
+          if (way == "leaves") return;
+          Fault fault;
+          fault.text = "boom";
+          control->report(fault);
+          sleep(1000);
+          return;
+        }
+        const std::string text = thrown_by([&] { control->exchange("times", "7"); });
+        say(std::to_string(microseconds_now()) + " " + text);
+      });
+      const Heard fails = hear(ranks, victim);
+      EXPECT_EQ(fails.text, "fails");
+      EXPECT_EQ(expect_one_failure(ranks, 3, {victim}, fails.time),
+                "DistributedFailure: " + name +
+                    (way == "killed"   ? std::string(") is gone") + kGone
+                     : way == "leaves" ? ") left: it ended after 0 calls, but is needed for "
+                                         "exchanging 'times'"
+                                       : ") threw: boom"));
+    }
+  }
+}
+
+// Each goes on as soon as it knows that all are ready: its values come to those that do not know
+// it yet, and are of the new epoch. Those of the epoch that has failed are forgotten.
+TEST(Control, ExchangesBelongToAnEpoch) {
+  constexpr int kEpochs = 60;
+  Meeting meeting(4);
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    const auto value = [](int64_t peer, int epoch) {
+      return std::to_string(peer) + " in " + std::to_string(epoch);
+    };
+    int right = 0;
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      std::vector<std::string> expected;
+      for (int64_t peer = 0; peer < 4; ++peer) expected.push_back(value(peer, epoch));
+      if (control->exchange("first", value(rank, epoch)) == expected) ++right;
+      if (rank == epoch % 4) {
+        Fault fault;
+        fault.text = "boom";
+        control->report(fault);
+        while (!control->failed()) sleep(1);
+      } else {
+        const std::string text =
+            thrown_by([&] { control->exchange("second", value(rank, -epoch)); });
+        if (text.find("threw: boom") == std::string::npos) say(text);
+      }
+      control->next_epoch();
+    }
+    say(std::to_string(right));
+  });
+  expect_all(ranks, 4, std::to_string(kEpochs));
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, RefusesTooLongAValue) {
+  Meeting meeting(2);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    const std::string longest((1 << 19) - 11, 'x');  // its size takes 8 bytes, its name 5 of both
+    try {
+      control->exchange("times", longest + "x");
+      say("not refused");
+    } catch (const Disagreement& error) {
+      say(error.what());
+    } catch (const std::invalid_argument& error) {
+      say(error.what());
+    }
+    // It was no call.
+    say(control->exchange("times", longest) == std::vector<std::string>{longest, longest}
+            ? "well"
+            : "other");
+  });
+  expect_all(ranks, 2,
+             "exchange('times'): 524278 bytes are too many; each of 2 ranks may give 524277");
+  expect_all(ranks, 2, "well");
+}
+
+TEST(Control, OneRankExchangesWithItself) {
+  Meeting meeting(1);
+  auto control = meeting.connect(0);
+  EXPECT_THAT(control->exchange("times", "7"), ElementsAre("7"));
+  control->agree("between", "");
+  EXPECT_THAT(control->exchange("times", ""), ElementsAre(""));
+  EXPECT_THROW(control->exchange("times", std::string(1 << 20, 'x')), std::invalid_argument);
 }
 
 TEST(Control, NamesWhoDoesNotComeToACall) {
