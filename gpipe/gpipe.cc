@@ -17,11 +17,18 @@
 #include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
+#include "gpipe/internal/call/clipping.h"
 #include "gpipe/internal/call/devices.h"
+#include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/call/together.h"
 #include "gpipe/internal/call/warning_log.h"
+#include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/loading.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/processes/call_terms.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -55,6 +62,14 @@ void check_not_inside() {
       "output as an input or a target");
 }
 
+bool has_meta(const torch::nn::Module& layer) {
+  const auto is_meta = [](const at::Tensor& tensor) { return tensor.defined() && tensor.is_meta(); };
+  const std::vector<at::Tensor> parameters = layer.parameters();
+  const std::vector<at::Tensor> buffers = layer.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), is_meta) ||
+         std::any_of(buffers.begin(), buffers.end(), is_meta);
+}
+
 // The caller may change outputs in place, so nothing else may share their memory.
 void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensors& outputs) {
   for (at::Tensor& output : outputs) {
@@ -71,6 +86,7 @@ void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensor
 
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : torch::nn::Module("GPipe"),
+      world_(options.world()),
       balance_(options.balance()),
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
@@ -78,6 +94,14 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
+  if (processes() != nullptr) number_ = processes()->next_number();
+  internal::in_call(processes(), [&] {
+    build(module, options);
+    return true;
+  });
+}
+
+void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& options) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
   internal::check_options(options);
   internal::check_layers(module);
@@ -87,12 +111,22 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   internal::check_arguments(module, balance_);
   const size_t partitions = balance_.size();
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
-  devices_ = internal::devices_for(partitions, options.devices());
-  internal::check_sharing(module, balance_, devices_);
   placement_ = options.placement();
+  if (processes() != nullptr) check_world(options);
+  // Those of other processes are not this one's business.
+  devices_ = processes() == nullptr
+                 ? internal::devices_for(partitions, options.devices())
+                 : std::vector<torch::Device>(partitions, torch::Device(torch::kCPU));
+  std::optional<internal::Residence> residence;
+  if (partitions > 0) residence.emplace(placement(), world_.rank(), world_.size());
+  internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
-      partitions == 0 ? 0 : internal::workers_on_cpu(placement(), devices_));
+      residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
+  if (processes() != nullptr) {
+    internal::agree_on_pipeline(*processes(), call_name("the making"), module, options, placement(),
+                                cpu_threads_per_stage_);
+  }
 
   std::vector<std::string> names;
   for (const auto& child : module->named_children()) {
@@ -112,12 +146,35 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
           {*any, names[index], static_cast<int64_t>(index), skip::CallPlan(*layers_[index])});
     }
   }
+  if (partitions > 0) {
+    input_kind_ = internal::argument_kind(parts[0][0].module);
+    pipeline_ = std::make_shared<internal::Pipeline>(
+        std::move(parts), devices_, layout, options.cpu_threads_per_stage(), placement(),
+        options.ablation(), options.graphs(), world_.processes());
+  }
   place_layers();
-  if (partitions == 0) return;
-  input_kind_ = internal::argument_kind(parts[0][0].module);
-  pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
-                                                   options.cpu_threads_per_stage(), placement(),
-                                                   options.ablation(), options.graphs());
+}
+
+std::string GPipeImpl::call_name(const char* what) const {
+  return what + (" of pipeline " + std::to_string(number_));
+}
+
+void GPipeImpl::check_world(const GPipeOptions& options) const {
+  TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
+                    world_.size(), " processes");
+  for (const torch::Device& device : options.devices()) {
+    TORCH_CHECK_VALUE(device.is_cpu(), "a pipeline over several processes runs on CPUs so far, got ",
+                      device, "; leave GPipeOptions::devices out");
+  }
+  TORCH_CHECK_VALUE(!options.graphs(), "GPipeOptions::graphs are for CUDA devices, and a pipeline "
+                                       "over several processes runs on CPUs so far");
+  const int64_t workers = placement().workers();
+  TORCH_CHECK_VALUE(
+      placement_.has_value() || workers == world_.size(), "the balance has ", workers,
+      " partitions, and there are ", world_.size(),
+      " processes: say with GPipeOptions::placement which stages are in which process "
+      "(Placement::loop(", world_.size(), ", v), or Placement::one_each(", workers,
+      ").processes({...})), or give a balance of ", world_.size(), " partitions");
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -125,10 +182,18 @@ GPipeImpl::~GPipeImpl() = default;
 void GPipeImpl::place_layers() {
   size_t index = 0;
   for (size_t j = 0; j < balance_.size(); ++j) {
+    if (!pipeline_->residence().has_stage(static_cast<int64_t>(j))) {
+      for (int64_t k = 0; k < balance_[j]; ++k) internal::move_to_meta(*layers_[index++]);
+      continue;
+    }
     // On meta, tensors are made on the current device (meta/meta_devices.h).
     c10::OptionalDeviceGuard guard;
     if (!devices_[j].is_cpu()) guard.reset_device(devices_[j]);
     for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
+      if (!devices_[j].is_meta() && has_meta(*layers_[index])) {
+        on_meta_ = true;  // until materialize()
+        continue;
+      }
       layers_[index]->to(devices_[j]);
       for (at::Tensor& parameter : layers_[index]->parameters()) {
         at::Tensor& gradient = parameter.mutable_grad();
@@ -141,6 +206,9 @@ void GPipeImpl::place_layers() {
 }
 
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
+  TORCH_CHECK_VALUE(processes() == nullptr,
+                    "torch::load into a pipeline over several processes: each has a part of the "
+                    "layers only. Load the plain model before the pipeline is made");
   {
     const internal::StateBeforeLoad before(*this);
     try {
@@ -161,21 +229,44 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   place_layers();
 }
 
-std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool needs_record) const {
+std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs,
+                                         bool needs_record, const StepOptions* options) const {
   pipeline_->check_callable();
+  TORCH_CHECK_VALUE(!on_meta_, what, ": the model was built on meta, and its parameters have no "
+                                     "values yet; call materialize() before");
+  const bool first = pipeline_->has_first_stage();
+  TORCH_CHECK_VALUE(!first || !inputs.empty(), what, " was given no input tensor");
   for (size_t k = 0; k < inputs.size(); ++k) {
-    TORCH_CHECK_VALUE(!inputs[k].defined() || inputs[k].device() == devices_.front(), "input ", k,
-                      " is on ", inputs[k].device(), ", but the first partition is on ",
-                      devices_.front(), "; move it there with .to()");
+    if (!inputs[k].defined()) continue;
+    TORCH_CHECK_VALUE(!first || inputs[k].device() == devices_.front(), "input ", k, " is on ",
+                      inputs[k].device(), ", but the first partition is on ", devices_.front(),
+                      "; move it there with .to()");
+    TORCH_CHECK_VALUE(first || !needs_record || !inputs[k].requires_grad(), "input ", k,
+                      " requires a gradient, but the first stage, where it would come from, is in "
+                      "process ", pipeline_->residence().process_of_stage(0),
+                      ": give it there, and here none");
   }
-  const int64_t rows = internal::batch_size(inputs, "input");
+  int64_t rows = inputs.empty() ? -1 : internal::batch_size(inputs, "input");
+  std::optional<uint64_t> seed;
+  if (processes() != nullptr) {
+    internal::CallTerms terms;
+    terms.same.emplace_back("the mode", is_training() ? "training" : "evaluation");
+    if (options != nullptr) internal::add_terms(*options, terms);
+    terms.rows = rows;
+    terms.seed = internal::draw_step_seed();
+    const internal::CallBegin begin = internal::begin_together(
+        *processes(), call_name(what), terms, pipeline_->residence().process_of_stage(0));
+    rows = begin.rows;
+    seed = begin.seed;
+  }
   // Refused here, before memory for the cells is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_));
-  pass->plan.step_seed = internal::draw_step_seed();
+  auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_),
+                                     &pipeline_->residence());
+  pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
   pass->plan.record = needs_record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
   pass->plan.begin = at::sequence_number::peek();
@@ -184,6 +275,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool needs_recor
   if (!needs_record || !is_training()) {
     pass->plan.checkpoints.assign(partition_checkpoints_.size(), Checkpoint::kNever);
   }
+  if (!first) return pass;
   const ValueKind kind =
       input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
   // Checked once, here on the caller's thread.
@@ -201,8 +293,11 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const Tensors& inputs, bool needs_recor
 }
 
 torch::Tensor GPipeImpl::forward(torch::Tensor input) {
-  TORCH_CHECK_VALUE(input.defined(), "the input is an undefined tensor");
-  Tensors outputs = forward(Tensors{std::move(input)});
+  const bool needed = pipeline_ == nullptr || pipeline_->has_first_stage();
+  TORCH_CHECK_VALUE(!needed || input.defined() || processes() != nullptr,
+                    "the input is an undefined tensor");
+  Tensors outputs = forward(input.defined() ? Tensors{std::move(input)} : Tensors());
+  if (pipeline_ != nullptr && !pipeline_->has_last_stage()) return {};
   TORCH_CHECK_VALUE(outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
   return std::move(outputs[0]);
@@ -210,14 +305,29 @@ torch::Tensor GPipeImpl::forward(torch::Tensor input) {
 
 Tensors GPipeImpl::forward(Tensors inputs) {
   check_not_inside();
-  TORCH_CHECK_VALUE(!inputs.empty(), "forward was given no input tensor");
+  TORCH_CHECK_VALUE(!inputs.empty() || processes() != nullptr, "forward was given no input tensor");
   if (!pipeline_) return inputs;
   const internal::WorkScope work;
   // exit() in a layer may destroy the module (e.g. a static object), but not what is running.
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
+  return internal::in_call(processes(), [&] { return run_forward(inputs); });
+}
+
+Tensors GPipeImpl::run_forward(const Tensors& inputs) {
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const bool record = c10::GradMode::is_enabled();
-  std::unique_ptr<Pass> pass = prepare(inputs, record);
+  TORCH_CHECK_VALUE(!record || processes() == nullptr,
+                    "forward over several processes records no gradients: autograd's graph ends "
+                    "with its process. Train with step(), which takes the loss function, and call "
+                    "forward under torch::NoGradGuard");
+  std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
   pipeline->run_forward(*pass);
+  if (processes() != nullptr) {
+    (void)internal::end_together(
+        *processes(), call_name("forward"), std::nullopt,
+        pipeline->residence().process_of_stage(pipeline->stages() - 1));
+  }
+  if (!pipeline->has_last_stage()) return {};
   Tensors outputs = pass->mini_batch.join(pass->outputs);
   if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
@@ -236,24 +346,44 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
                                                 bool backward) const {
   const char* const what = backward ? "step" : "evaluate";
   TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
-  TORCH_CHECK_VALUE(!inputs.empty(), what, " was given no input tensor");
-  std::unique_ptr<Pass> pass = prepare(inputs, backward);
-  pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward);
+  std::unique_ptr<Pass> pass = prepare(what, inputs, backward, &options);
+  if (pipeline_->has_last_stage()) {
+    pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward);
+  } else {
+    for (const at::Tensor& target : targets) {
+      TORCH_CHECK_VALUE(!backward || !target.defined() || !target.requires_grad(),
+                        "a target requires a gradient, but the last stage, where it would come "
+                        "from, is in process ",
+                        pipeline_->residence().process_of_stage(pipeline_->stages() - 1),
+                        ": give it there, and here none");
+    }
+  }
   pass->keep_outputs = options.keep_outputs();
   return pass;
 }
 
-StepResult GPipeImpl::result_of(Pass& pass, const Tensors& inputs,
+StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inputs,
                                 const StepOptions& options) const {
-  StepResult result;
-  result.losses = pass.loss->values();
-  result.loss = pass.loss->total(result.losses);
-  if (std::isnan(result.loss)) {
-    const std::string text = pass.loss->nan_text(result.losses);
-    if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
+  std::optional<internal::CallLosses> losses;
+  if (pass.loss) {
+    losses.emplace();
+    losses->values = pass.loss->values();
+    losses->total = pass.loss->total(losses->values);
+    if (std::isnan(losses->total)) {
+      const std::string text = pass.loss->nan_text(losses->values);
+      if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
+    }
   }
   pipeline_->check_late();
-  if (options.keep_outputs()) {
+  if (processes() != nullptr) {
+    losses = internal::end_together(
+        *processes(), call_name(what), losses,
+        pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
+  }
+  StepResult result;
+  result.loss = losses->total;
+  result.losses = std::move(losses->values);
+  if (options.keep_outputs() && pipeline_->has_last_stage()) {
     result.outputs = pass.mini_batch.join(pass.outputs);
     if (pass.micro_batches() == 1) own_memory(inputs, pass.plan.model, result.outputs);
   }
@@ -265,6 +395,11 @@ Placement GPipeImpl::placement() const {
 }
 
 Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) const {
+  if (processes() != nullptr && options.has_schedule()) {
+    Schedule schedule = options.schedule_for(placement(), pass.micro_batches());
+    internal::agree_on_schedule(*processes(), schedule);
+    return schedule;
+  }
   if (!placement_) return options.schedule_for(pipeline_->stages(), pass.micro_batches());
   try {
     return options.schedule_for(*placement_, pass.micro_batches());
@@ -281,6 +416,13 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
   const internal::WorkScope work;
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
+  return internal::in_call(processes(),
+                           [&] { return run_step(inputs, targets, loss_fn, options); });
+}
+
+StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets,
+                               const LossFn& loss_fn, const StepOptions& options) {
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
@@ -315,7 +457,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                                                           /*accumulate_grad=*/true);
   }
 
-  return result_of(*pass, inputs, options);
+  return result_of("step", *pass, inputs, options);
 }
 
 StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& loss_fn,
@@ -324,12 +466,74 @@ StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& lo
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "evaluate needs a model with at least one layer");
   const internal::WorkScope work;
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
-  const at::NoGradGuard no_grad;                                   // the workers' too
+  return internal::in_call(processes(),
+                           [&] { return run_evaluation(inputs, targets, loss_fn, options); });
+}
+
+StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targets,
+                                     const LossFn& loss_fn, const StepOptions& options) {
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
+  const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
   pipeline->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
                            options.check_finite());
-  return result_of(*pass, inputs, options);
+  return result_of("evaluate", *pass, inputs, options);
+}
+
+double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  const internal::WorkScope work;
+  return internal::in_call(processes(), [&] {
+    return internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite,
+                                    processes(), call_name("clip_grad_norm_"));
+  });
+}
+
+bool GPipeImpl::is_here(int64_t layer) const {
+  (void)(*this)[layer];  // throws if there is none
+  int64_t left = layer < 0 ? layer + static_cast<int64_t>(layers_.size()) : layer;
+  int64_t stage = 0;
+  while (left >= balance_[static_cast<size_t>(stage)]) {
+    left -= balance_[static_cast<size_t>(stage++)];
+  }
+  return pipeline_->residence().has_stage(stage);
+}
+
+std::vector<at::Tensor> GPipeImpl::local_parameters() const {
+  std::vector<at::Tensor> local;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (size_t k = 0; k < layers_.size(); ++k) {
+    if (!is_here(static_cast<int64_t>(k))) continue;
+    for (const at::Tensor& parameter : layers_[k]->parameters()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) local.push_back(parameter);
+    }
+  }
+  return local;
+}
+
+std::string GPipeImpl::parameter_hash() const {
+  const internal::WorkScope work;
+  return internal::in_call(processes(), [&] {
+    return internal::hash_parameters(named_parameters(), processes(), call_name("parameter_hash"));
+  });
+}
+
+void GPipeImpl::materialize(const LayerInit& init) {
+  const internal::WorkScope work;
+  internal::in_call(processes(), [&] {
+    TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
+    const uint64_t seed = internal::shared_seed(processes(), call_name("materialize"));
+    size_t index = 0;
+    for (size_t j = 0; j < balance_.size(); ++j) {
+      for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
+        if (!is_here(static_cast<int64_t>(index))) continue;
+        const std::string prefix = named_children()[index].key() + ".";
+        internal::materialize(*layers_[index], prefix, devices_[j], seed, init);
+      }
+    }
+    on_meta_ = false;
+    return true;
+  });
 }
 
 const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) const {

@@ -13,6 +13,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,14 +25,21 @@
 #include "gpipe/placement.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/world.h"
 
 namespace gpipe {
 
 namespace internal {
 class Pipeline;
+class Processes;
 struct Pass;
 enum class ValueKind : uint8_t;
 }  // namespace internal
+
+// Gives a parameter or a buffer its first values. `name`: in the model ("3.weight"). `generator` is
+// this tensor's own, so that its values do not depend on where the other layers are.
+using LayerInit =
+    std::function<void(const std::string& name, at::Tensor& tensor, at::Generator generator)>;
 
 // A torch::nn::Sequential that runs as a pipeline.
 //
@@ -47,6 +55,12 @@ enum class ValueKind : uint8_t;
 // docs/guide/17-same-training.md says what that means, and lists the exceptions. What cannot be
 // computed exactly is refused. An exception in a layer reaches the caller with stage, micro-batch
 // and layer added to its message, and the pipeline remains usable.
+//
+// Over several processes (GPipeOptions::world) all of them make the same calls, in the same order:
+// the constructor, step, evaluate, forward, clip_grad_norm_, parameter_hash and materialize. Inputs are needed in
+// the process of the first stage and targets in that of the last; elsewhere they may be {}. Results
+// are bitwise those of one process. What fails in one process is thrown there as without others,
+// and in the others as gpipe::distributed::DistributedFailure.
 //
 // Thread-safety: calls from several threads run one after another. Not callable from inside a layer
 // of a pipeline.
@@ -91,6 +105,25 @@ class GPipeImpl : public torch::nn::Module {
   // Throws as step, but the loss may need no gradient.
   StepResult evaluate(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                       const StepOptions& options = {});
+
+  // Over all processes: scales the gradients of all parameters so that their norm, taken as that of
+  // one vector, is at most `max_norm`; returns the norm before. As gpipe::clip_grad_norm_
+  // (gpipe/clip_grad.h) of all parameters, bit for bit, also where they are in several processes.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
+
+  // Whether the layer is in this process. Layers of others are on meta, under the same keys: they
+  // have shapes and no memory. As operator[] for the index.
+  bool is_here(int64_t layer) const;
+  // The parameters that are here, in the model's order, each once: for this process's optimizer.
+  std::vector<at::Tensor> local_parameters() const;
+  // The bits of all parameters, those of other processes included, as 16 hexadecimal digits: equal
+  // for equal parameters, whatever the layout.
+  std::string parameter_hash() const;
+  // Of a model that was built on meta (meta/meta_scope.h), which is larger than one machine: gives
+  // the parameters and buffers that are here, and still on meta, memory and their first values.
+  // What is drawn follows torch::manual_seed of rank 0 and does not depend on the cut. Throws
+  // c10::ValueError for an empty `init`.
+  void materialize(const LayerInit& init);
 
   const std::vector<int64_t>& balance() const { return balance_; }
   const std::vector<torch::Device>& devices() const { return devices_; }
@@ -148,15 +181,32 @@ class GPipeImpl : public torch::nn::Module {
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
-  std::unique_ptr<internal::Pass> prepare(const Tensors& inputs, bool needs_record) const;
+  // As the constructor, of what the processes have agreed on.
+  void build(const torch::nn::Sequential& module, const GPipeOptions& options);
+  void check_world(const GPipeOptions& options) const;
+  internal::Processes* processes() const { return world_.processes().get(); }
+  // "step of pipeline 0": for the others.
+  std::string call_name(const char* what) const;
+
+  // `options`: null for a forward.
+  std::unique_ptr<internal::Pass> prepare(const char* what, const Tensors& inputs,
+                                          bool needs_record, const StepOptions* options) const;
+  Tensors run_forward(const Tensors& inputs);
+  StepResult run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                      const StepOptions& options);
+  StepResult run_evaluation(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                            const StepOptions& options);
   // What step and evaluate have in common, before and after the run.
   std::unique_ptr<internal::Pass> prepare_losses(const Tensors& inputs, const Tensors& targets,
                                                  const LossFn& loss_fn, const StepOptions& options,
                                                  bool backward) const;
   Schedule schedule_of(const StepOptions& options, const internal::Pass& pass) const;
-  StepResult result_of(internal::Pass& pass, const Tensors& inputs,
+  StepResult result_of(const char* what, internal::Pass& pass, const Tensors& inputs,
                        const StepOptions& options) const;
 
+  World world_;
+  int64_t number_ = 0;  // of this pipeline, among those of these processes
+  bool on_meta_ = false;  // layers of this process are, and must not be
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;
   int64_t chunks_;

@@ -22,6 +22,7 @@
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/world.h"
 
 namespace gpipe {
 
@@ -63,6 +64,12 @@ struct GPipeOptions {
   // Default: none. A step's schedule says where stages are, on as many workers as there are stages
   // or fewer, each with its stage's share of the CPU's threads.
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
+
+  // The processes over which the stages are spread: docs/guide/24-several-processes.md. Which
+  // worker is in which, Placement::processes says; without it each process has one worker, and
+  // without a placement one stage. Devices are CPUs then.
+  // Default: this process alone.
+  TORCH_ARG(World, world) = World();
 
   // Intra-op threads of each CPU stage, at most 1024.
   // Default: 0, an equal share of the caller's (with a placement: of each worker).
@@ -109,6 +116,7 @@ struct StepOptions {
     schedule_.reset();
     return *this;
   }
+  bool has_schedule() const { return schedule_.has_value() || generator_ != nullptr; }
   // The schedule for a mini-batch. Throws std::invalid_argument for counts below 1.
   Schedule schedule_for(int64_t stages, int64_t micro_batches) const {
     if (schedule_) return *schedule_;

@@ -414,7 +414,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
           Fault fault;
           fault.stage = 2;
           fault.micro_batch = 3;
-          fault.layer = "5 ('relu')";
+          fault.layer = "layer 5 ('relu')";
           fault.text = "boom " + std::to_string(epoch);
           const int64_t now = microseconds_now();
           control->report(fault);

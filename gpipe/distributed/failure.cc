@@ -39,7 +39,7 @@ std::string to_text(const Fault& fault) {
   };
   if (fault.stage >= 0) place("stage " + std::to_string(fault.stage));
   if (fault.micro_batch >= 0) place("micro-batch " + std::to_string(fault.micro_batch));
-  if (!fault.layer.empty()) place("layer " + fault.layer);
+  if (!fault.layer.empty()) place(fault.layer);
   return text + ": " + fault.text;
 }
 

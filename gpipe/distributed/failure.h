@@ -27,7 +27,7 @@ struct Fault {
   // Of an exception, as far as they are known: -1 and empty otherwise.
   int64_t stage = -1;
   int64_t micro_batch = -1;
-  std::string layer;  // its number and name: "5 ('relu')"
+  std::string layer;  // "layer 5 ('relu')", or "the loss function"
   std::string text;   // the exception's message, or what was noticed
 
   friend bool operator==(const Fault& a, const Fault& b) {

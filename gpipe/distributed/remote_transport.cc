@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/exception_text.h"
 #include "gpipe/distributed/packet_codec.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"
@@ -331,18 +332,19 @@ class RemoteTransport::Impl {
       fault.stage = steps[at.step].action.stage;
       fault.micro_batch = steps[at.step].action.micro_batch;
     }
+    const bool has_exception = std::current_exception() != nullptr;
     try {
-      if (std::current_exception() == nullptr) {
+      if (!has_exception) {
         fault.text = "its part of the run was cancelled";
         return control_->report(std::move(fault));
       }
       throw;
     } catch (const DistributedFailure&) {  // not its own
-    } catch (const std::exception& error) {
-      fault.text = error.what();
-      control_->report(std::move(fault));
     } catch (...) {
-      fault.text = "an exception of an unknown type";
+      if (options_.current_layer != nullptr && fault.stage >= 0) {
+        fault.layer = options_.current_layer(fault.stage);
+      }
+      fault.text = text_of_current_exception();
       control_->report(std::move(fault));
     }
   }

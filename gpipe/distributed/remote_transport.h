@@ -3,7 +3,9 @@
 #define GPIPE_DISTRIBUTED_REMOTE_TRANSPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gpipe/distributed/c10d.h"
@@ -23,6 +25,9 @@ struct RemoteTransportOptions {
   // What has been sent, and not been received, is let go at the end of the run, and earlier only
   // beyond so many bytes: that takes a thread.
   int64_t unreceived = 8 << 20;
+  // What a stage runs: "layer 5 ('relu')". For the report of an exception; called on the worker
+  // that throws. Default: nobody knows.
+  std::function<std::string(int64_t stage)> current_layer = nullptr;
 };
 
 // A transport of one run: for workers of this process as Mailboxes, for others as messages of a

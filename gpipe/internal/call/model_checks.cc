@@ -50,7 +50,7 @@ void check_options(const GPipeOptions& options) {
                     "the placement is of ", options.placement()->stages(),
                     " stages, but the balance has ", options.balance().size(),
                     " partitions; each partition is a stage");
-  TORCH_CHECK_VALUE(options.placement()->process_of_worker().empty(),
+  TORCH_CHECK_VALUE(options.world().size() > 1 || options.placement()->process_of_worker().empty(),
                     "the placement names processes, and all workers are in this one; leave out "
                     "Placement::processes");
 }
@@ -100,7 +100,7 @@ void check_arguments(const torch::nn::Sequential& module, const std::vector<int6
 }
 
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
-                   const std::vector<c10::Device>& devices) {
+                   const std::vector<c10::Device>& devices, const Residence* residence) {
   const auto layers = module->named_children();
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
   size_t layer = 0;
@@ -116,6 +116,15 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
                           devices[entry->second.first], " is also '", full, "' of partition ", j,
                           " on ", devices[j],
                           "; a tensor shared between partitions needs both on the same device");
+        if (residence == nullptr) return;
+        const int64_t here = residence->process_of_stage(static_cast<int64_t>(j));
+        const int64_t there =
+            residence->process_of_stage(static_cast<int64_t>(entry->second.first));
+        TORCH_CHECK_VALUE(here == there, "the ", what, " '", entry->second.second,
+                          "' of partition ", entry->second.first, " in process ", there,
+                          " is also '", full, "' of partition ", j, " in process ", here,
+                          "; put both partitions into one process (Placement::processes), or give "
+                          "each layer a tensor of its own");
       };
       for (const auto& p : layers[layer].value()->named_parameters())
         check(p.key(), p.value(), "parameter");

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/internal/processes/residence.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {
@@ -31,10 +32,10 @@ void check_layers(const torch::nn::Sequential& module);
 // that take what cannot travel between partitions. The balance must fit the model.
 void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
-// Refuses parameters and buffers that would have to be on two devices. The balance must fit the
-// model.
+// Refuses parameters and buffers that would have to be on two devices, or in two processes (null:
+// there is one). The balance must fit the model.
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
-                   const std::vector<c10::Device>& devices);
+                   const std::vector<c10::Device>& devices, const Residence* residence = nullptr);
 
 }  // namespace gpipe::internal
 

@@ -201,6 +201,11 @@ TEST(CheckSharing, RefusesAParameterOnTwoDevicesAndNamesBothPlaces) {
                     HasSubstr("needs both on the same device")));
   EXPECT_NO_THROW(check_sharing(model, {2, 1}, {c10::kCPU, c10::kCPU}));
   EXPECT_NO_THROW(check_sharing(model, {1, 2}, kTwoDevices)) << "within a partition";
+  const std::vector<c10::Device> cpus(2, c10::kCPU);
+  const Residence two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
+  EXPECT_THAT(refusal([&] { check_sharing(model, {2, 1}, cpus, &two_processes); }),
+              HasSubstr("of partition 1 in process 1; put both partitions into one process"));
+  EXPECT_NO_THROW(check_sharing(model, {1, 2}, cpus, &two_processes)) << "within a process";
   EXPECT_THAT(refusal([&] {
                 check_sharing(model, {1, 1, 1}, {c10::kCPU, c10::kMeta, c10::kCPU});
               }),

@@ -60,6 +60,7 @@ std::string place_of(const Action& action, bool recompute, const std::string& la
          (layer_type.empty() ? "" : ", a " + layer_type);
 }
 
+// Those of stages elsewhere are on meta, where nothing is infinite.
 void check_finite_parameters(const ModelState& model, const std::string& when, bool gradients) {
   for (const ModelState::Parameter& parameter : model.parameters()) {
     const std::string name = "'" + parameter.name + "' ";
@@ -104,8 +105,13 @@ bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterce
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage,
-                   const Placement& placement, const Ablation& ablation, bool graphs)
+                   const Placement& placement, const Ablation& ablation, bool graphs,
+                   std::shared_ptr<Processes> processes)
     : placement_(placement),
+      processes_(std::move(processes)),
+      residence_(processes_ == nullptr
+                     ? Residence(placement)
+                     : Residence(placement, processes_->rank(), processes_->size())),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
@@ -117,8 +123,12 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
                          ports_of(j, programs_.routes(), skips));
     if (graphs) stages_.back().use_graphs();
-    first_on_device_.push_back(std::find(devices_.begin(), devices_.end(), devices_[j]) -
-                               devices_.begin());
+    int64_t first = j;
+    for (int64_t k = j - 1; k >= 0; --k) {
+      const bool here = residence_.process_of_stage(k) == residence_.process_of_stage(j);
+      if (here && devices_[k] == devices_[j]) first = k;
+    }
+    first_on_device_.push_back(first);
     actions_.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
     works_.emplace_back(StageId{this, j}, [this, j] {
       const Stage& stage = stages_[j];
@@ -126,19 +136,20 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                       stage.current_layer_type());
     });
   }
-  const int64_t cpu_workers = workers_on_cpu(placement, devices_);
+  const std::vector<int32_t>& workers = residence_.workers();
+  const int64_t cpu_workers = workers_on_cpu(placement, workers, devices_);
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_workers);
   workers_have_teams_ = cpu_workers > 0 && threads > 1;
   const DefaultThreadsScope of_the_caller;
-  worker_threads_.resize(placement.workers());
+  worker_threads_.resize(workers.size());
   // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with a
   // number of intra-op threads of its own: to set it in each run would also set, for as long as the
   // run takes, with how many LibTorch lets new threads of the process begin.
   const bool inline_single = cpu_threads_per_stage == 0;
   pool_ = std::make_unique<WorkerPool>(
-      placement.workers(),
-      [&](int64_t worker) {
-        worker_threads_[worker] = at::RecordFunction::currentThreadId();
+      static_cast<int64_t>(workers.size()),
+      [&](int64_t thread) {
+        worker_threads_[thread] = at::RecordFunction::currentThreadId();
         if (cpu_workers > 0) set_threads_of_this_thread(threads);
       },
       inline_single);
@@ -334,11 +345,11 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer, bool check_finite) {
-  const ProgramCache::Compiled& compiled =
-      programs_.get(schedule, half);  // refuses what users give
-  TORCH_INTERNAL_ASSERT(schedule.workers() <= pool_->size());
+  ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
+  TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
+    if (!residence_.has_stage(stage.index())) continue;
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
     stage.begin_run();
   }
@@ -368,6 +379,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
+  if (processes_ != nullptr) options.placement = residence_.workers();
   std::vector<RecomputeTime> recomputes;
   Observer complete;
   if (observer) {
@@ -391,13 +403,30 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   };
   if (release_teams) release_openmp_team();
   const auto begin = std::chrono::steady_clock::now();
-  PacketTransport transport(compiled.program, devices_, transfers_);
+  std::optional<PacketTransport> within;
+  std::unique_ptr<Processes::Run> beyond;
+  Transport<Packet>* transport = nullptr;
+  if (processes_ == nullptr) {
+    transport = &within.emplace(compiled.program, devices_, transfers_);
+  } else {
+    beyond = processes_->begin_run(compiled.program, residence_.process_of_worker(),
+                                   compiled.messages,
+                                   [this](int64_t stage) { return stages_[stage].current_layer(); });
+    transport = beyond.get();
+  }
   const std::optional<RunFailure> failure = execute<Packet>(
-      *pool_, compiled.program, transport, Run{*this, pass, request, context}, options);
+      *pool_, compiled.program, *transport, Run{*this, pass, request, context}, options);
   last_run_ = std::chrono::steady_clock::now() - begin;
   if (half != Half::kBackward) pass.inputs.finish_forward();
   std::exception_ptr error;
   if (failure) error = describe(*failure);
+  if (!failure && beyond != nullptr) {
+    try {
+      beyond->finish();
+    } catch (...) {  // another process failed in what it still had to do
+      error = std::current_exception();
+    }
+  }
   try {
     give_back(pass, request, of_caller);
   } catch (...) {  // an error of a broken device; an earlier error tells more

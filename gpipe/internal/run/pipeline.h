@@ -29,6 +29,8 @@
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/run/program_cache.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -49,7 +51,8 @@ namespace gpipe::internal {
 // backwards use it too. It holds values only: once it is destroyed, nothing of the mini-batch is
 // left.
 struct Pass {
-  Pass(int64_t stages, MiniBatch cut)
+  // It has cells for the stages that are here; null: for all.
+  Pass(int64_t stages, MiniBatch cut, const Residence* residence = nullptr)
       : mini_batch(std::move(cut)),
         cells(stages),
         outputs(micro_batches()),
@@ -57,7 +60,9 @@ struct Pass {
         target_gradients(micro_batches()),
         statistics(stages),
         leaf_sums(micro_batches()) {
-    for (std::vector<Cell>& row : cells) row.resize(micro_batches());
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      if (residence == nullptr || residence->has_stage(stage)) cells[stage].resize(micro_batches());
+    }
   }
 
   int64_t micro_batches() const { return mini_batch.micro_batches(); }
@@ -66,7 +71,7 @@ struct Pass {
   CellPlan plan;
   CallerInputs inputs;
   std::optional<MicroBatchLoss> loss;    // of a step
-  std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]
+  std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]; a stage elsewhere has none
   // The streams on which the stages compute, one for each device of an accelerator: those that were
   // current where forward or step was called, as in autograd.
   std::vector<c10::Stream> streams;
@@ -90,12 +95,16 @@ struct BackwardRequest {
 class Pipeline {
  public:
   // `placement`, `cpu_threads_per_stage` and `graphs` are as in GPipeOptions. `layout` has the
-  // skips of the whole model.
+  // skips of the whole model. Without `processes` all stages are here.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
            const skip::Layout& layout, int64_t cpu_threads_per_stage, const Placement& placement,
-           const Ablation& ablation = {}, bool graphs = false);
+           const Ablation& ablation = {}, bool graphs = false,
+           std::shared_ptr<Processes> processes = nullptr);
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
+  const Residence& residence() const { return residence_; }
+  bool has_first_stage() const { return residence_.has_stage(0); }
+  bool has_last_stage() const { return residence_.has_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
@@ -159,16 +168,20 @@ class Pipeline {
                  const std::vector<c10::Stream>& of_caller);
 
   const Placement placement_;
+  const std::shared_ptr<Processes> processes_;  // null: all stages are here
+  const Residence residence_;
   const Ablation ablation_;
+  // Those of other processes, too: they have layers without memory, and run nothing.
   std::vector<Stage> stages_;
   std::vector<Action> actions_;           // [stage] the last that began; its worker's
   std::deque<StageWork> works_;           // [stage]
   std::vector<c10::Device> devices_;      // [stage]
-  std::vector<int64_t> first_on_device_;  // [stage]
+  // [stage] The first stage of this process on the same device.
+  std::vector<int64_t> first_on_device_;
   Transfers transfers_;
   LateChecks late_checks_;
   bool workers_have_teams_ = false;       // of OpenMP threads
-  std::vector<uint64_t> worker_threads_;  // [worker] as graph nodes know it
+  std::vector<uint64_t> worker_threads_;  // [thread of the pool] as graph nodes know it
   std::unique_ptr<WorkerPool> pool_;
 
   RunLock run_lock_;                                // one run at a time

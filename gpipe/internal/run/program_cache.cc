@@ -65,7 +65,7 @@ Schedule half_of(const Schedule& schedule, ProgramCache::Half half) {
 
 }  // namespace
 
-const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
+ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
   for (const auto& compiled : programs_) {
     if (compiled->half == half && compiled->schedule == schedule) return *compiled;
   }
@@ -73,7 +73,8 @@ const ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half h
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
   programs_.push_back(
       std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
-                                          follows_at_once(schedule), forwards_ascend(schedule)}));
+                                          follows_at_once(schedule), forwards_ascend(schedule),
+                                          nullptr}));
   return *programs_.back();
 }
 

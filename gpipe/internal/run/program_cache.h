@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpipe/internal/processes/processes.h"
 #include "gpipe/schedule/program.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
@@ -25,6 +26,8 @@ class ProgramCache {
     std::vector<std::vector<bool>> follows_at_once;
     // [stage] whether its forwards take the micro-batches in their order.
     std::vector<bool> forwards_ascend;
+    // What a run over several processes keeps for the next one.
+    std::shared_ptr<Processes::Messages> messages;
   };
 
   explicit ProgramCache(Routes routes) : routes_(std::move(routes)) {}
@@ -34,7 +37,7 @@ class ProgramCache {
   // Throws c10::ValueError that says what to do: for a schedule with other stages or more workers
   // than the pipeline has, for one that cannot be run, and for one without forwards or without
   // backwards.
-  const Compiled& get(const Schedule& schedule, Half half);
+  Compiled& get(const Schedule& schedule, Half half);
 
   const Routes& routes() const { return routes_; }
 

@@ -6,9 +6,10 @@
 
 namespace gpipe::internal {
 
-int64_t workers_on_cpu(const Placement& placement, const std::vector<c10::Device>& devices) {
+int64_t workers_on_cpu(const Placement& placement, const std::vector<int32_t>& workers,
+                       const std::vector<c10::Device>& devices) {
   int64_t count = 0;
-  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+  for (const int32_t worker : workers) {
     const std::vector<int64_t>& stages = placement.stages_of(worker);
     count += std::any_of(stages.begin(), stages.end(), [&](int64_t stage) {
       return devices.at(static_cast<size_t>(stage)).is_cpu();

@@ -11,8 +11,9 @@
 
 namespace gpipe::internal {
 
-// How many workers have a stage on the CPU.
-int64_t workers_on_cpu(const Placement& placement, const std::vector<c10::Device>& devices);
+// How many of these workers have a stage on the CPU. `devices`: [stage].
+int64_t workers_on_cpu(const Placement& placement, const std::vector<int32_t>& workers,
+                       const std::vector<c10::Device>& devices);
 
 // The number of intra-op threads for each of `cpu_workers` workers: `wanted` if positive, otherwise
 // an equal share of this thread's number, at least one.

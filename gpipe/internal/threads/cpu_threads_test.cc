@@ -40,10 +40,12 @@ TEST(CpuThreadsTest, WhatIsWantedIsTakenAsItIs) {
 TEST(CpuThreadsTest, WorkersWithAStageOnTheCpuShareThem) {
   const c10::Device cpu(c10::kCPU), other(c10::kMeta);
   const Placement v_shape = Placement::v_shape(2);
-  EXPECT_EQ(workers_on_cpu(v_shape, {cpu, cpu, cpu, cpu}), 2);
-  EXPECT_EQ(workers_on_cpu(v_shape, {other, cpu, cpu, other}), 1);
-  EXPECT_EQ(workers_on_cpu(v_shape, {cpu, other, other, other}), 1);
-  EXPECT_EQ(workers_on_cpu(v_shape, {other, other, other, other}), 0);
+  EXPECT_EQ(workers_on_cpu(v_shape, {0, 1}, {cpu, cpu, cpu, cpu}), 2);
+  EXPECT_EQ(workers_on_cpu(v_shape, {0, 1}, {other, cpu, cpu, other}), 1);
+  EXPECT_EQ(workers_on_cpu(v_shape, {0, 1}, {cpu, other, other, other}), 1);
+  EXPECT_EQ(workers_on_cpu(v_shape, {0, 1}, {other, other, other, other}), 0);
+  EXPECT_EQ(workers_on_cpu(v_shape, {1}, {cpu, cpu, cpu, cpu}), 1);
+  EXPECT_EQ(workers_on_cpu(v_shape, {1}, {cpu, other, other, cpu}), 0);
 }
 
 TEST(CpuThreadsTest, OtherwiseStagesShareThisThreadsNumberEqually) {

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# One run, one hash: the parameters are the same, to the last bit, after training over one or
+# several threads or processes, under every schedule.
+set -euo pipefail
+launch="$1"
+train="$2"
+options=(--steps=20 "--text=$3")
+
+last_line() { tail -n 1 | sed 's/^\[0\] //'; }
+alone="$("${train}" --stages=1 "${options[@]}" | last_line)"
+[[ ${alone} =~ ^parameters\ [0-9a-f]{16}$ ]] || { echo "no hash: ${alone}"; exit 1; }
+
+failed=0
+expect_same() {
+  local what="$1" hash="$2"
+  echo "${what}: ${hash}"
+  [[ ${hash} == "${alone}" ]] || failed=1
+}
+expect_same "alone" "${alone}"
+for schedule in 1f1b zb-h1 zb-v; do
+  expect_same "4 stages, ${schedule}" \
+    "$("${train}" --stages=4 "--schedule=${schedule}" "${options[@]}" | last_line)"
+done
+for layout in "2 2 1f1b" "2 4 zb-v" "2 6 interleaved" "2 4 zb-h1" "4 4 1f1b" "4 8 zb-v" "3 3 zb-h2"; do
+  read -r processes stages schedule <<<"${layout}"
+  expect_same "${processes} processes, ${stages} stages, ${schedule}" \
+    "$("${launch}" "--processes=${processes}" -- "${train}" "--stages=${stages}" "--schedule=${schedule}" \
+      "${options[@]}" | last_line)"
+done
+
+# A hash that never changes would show nothing.
+other="$("${train}" --stages=1 --steps=19 "--text=$3" | last_line)"
+[[ ${other} != "${alone}" ]] || { echo "19 steps give the hash of 20"; failed=1; }
+exit "${failed}"

@@ -1,0 +1,141 @@
+// Trains a language model over threads or processes, and prints a hash of its parameters: the same
+// for every layout.
+//
+//   tools/bazel build //examples/distributed:train //gpipe/distributed:launch
+//   bazel-bin/examples/distributed/train --stages=4
+//   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
+//
+// With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "models/transformer.h"
+
+ABSL_FLAG(int64_t, stages, 0, "Partitions of the model. Default: 0, one for each process.");
+ABSL_FLAG(std::string, schedule, "1f1b", "Which action runs when: " + gpipe::schedule_names());
+ABSL_FLAG(int64_t, steps, 200, "Steps of training.");
+ABSL_FLAG(std::string, text, "LICENSE", "A file, which is learned byte by byte.");
+
+namespace {
+
+constexpr int64_t kRows = 8;
+constexpr int64_t kTokens = 64;
+constexpr int64_t kChunks = 4;
+
+torch::nn::Sequential make_model() {
+  // Each process makes all of it, with the same values, and keeps its part.
+  torch::manual_seed(1);
+  gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
+  options.vocab_size(256).hidden_size(64).intermediate_size(128).num_layers(4).num_heads(4);
+  options.residual_dropout(0.1).tied(false);
+  return gpipe::models::transformer(options);
+}
+
+// As many layers for each stage, the rest for the first ones.
+std::vector<int64_t> even_balance(int64_t layers, int64_t stages) {
+  std::vector<int64_t> balance(static_cast<size_t>(stages), layers / stages);
+  for (int64_t k = 0; k < layers % stages; ++k) ++balance[static_cast<size_t>(k)];
+  return balance;
+}
+
+// Consecutive workers share a process.
+gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
+                                int64_t stages) {
+  gpipe::Placement placement = gpipe::placement_by_name(schedule, stages);
+  if (world.size() == 1) return placement;
+  std::vector<int64_t> processes;
+  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+    processes.push_back(worker * world.size() / placement.workers());
+  }
+  return placement.processes(processes);
+}
+
+torch::Tensor read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  if (bytes.size() <= static_cast<size_t>(kTokens)) {
+    throw std::invalid_argument("--text=" + path + ": it cannot be read, or has no more than " +
+                                std::to_string(kTokens) + " bytes");
+  }
+  torch::Tensor tokens = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kLong);
+  for (size_t k = 0; k < bytes.size(); ++k) {
+    tokens[static_cast<int64_t>(k)] = static_cast<unsigned char>(bytes[k]);
+  }
+  return tokens;
+}
+
+torch::Tensor loss_fn(torch::Tensor logits, torch::Tensor next) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), next.flatten());
+}
+
+void train() {
+  const auto world = gpipe::World::from_environment();
+  const int64_t stages = absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages)
+                                                         : world.size();
+  const std::string schedule = absl::GetFlag(FLAGS_schedule);
+  torch::nn::Sequential model = make_model();
+  const auto layers = static_cast<int64_t>(model->size());
+  if (stages > layers) {
+    throw std::invalid_argument("--stages=" + std::to_string(stages) + ": the model has " +
+                                std::to_string(layers) + " layers");
+  }
+  gpipe::GPipe pipe(model, gpipe::GPipeOptions(even_balance(layers, stages))
+                               .placement(placement_over(world, schedule, stages))
+                               .chunks(kChunks)
+                               .cpu_threads_per_stage(1)
+                               .world(world));
+  torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
+  const auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(schedule));
+
+  const torch::Tensor text = read_bytes(absl::GetFlag(FLAGS_text));
+  torch::manual_seed(2);  // of dropout; rank 0's counts
+  for (int64_t step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
+    std::vector<torch::Tensor> rows;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t begin = (step * kRows + row) * kTokens % (text.numel() - kTokens);
+      rows.push_back(text.narrow(0, begin, kTokens + 1));
+    }
+    const torch::Tensor tokens = torch::stack(rows);
+    optimizer.zero_grad();
+    const double loss = pipe->step({tokens.narrow(1, 0, kTokens)},
+                                   {tokens.narrow(1, 1, kTokens)}, loss_fn, options)
+                            .loss;
+    pipe->clip_grad_norm_(1);
+    optimizer.step();
+    if (world.rank() == 0 && (step + 1) % 50 == 0) {
+      std::cout << "step " << step + 1 << ": loss " << loss << std::endl;
+    }
+  }
+  const std::string hash = pipe->parameter_hash();
+  if (world.rank() == 0) std::cout << "parameters " << hash << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Trains a language model over threads or processes.");
+  absl::ParseCommandLine(argc, argv);
+  try {
+    train();
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+  return 0;
+}

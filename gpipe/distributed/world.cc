@@ -1,0 +1,186 @@
+// World::from_environment(): a session, and packets over its group.
+#include "gpipe/world.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/agreement.h"
+#include "gpipe/distributed/c10d.h"
+#include "gpipe/distributed/control.h"
+#include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/exception_text.h"
+#include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/message_plan.h"
+#include "gpipe/distributed/remote_transport.h"
+#include "gpipe/distributed/session.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/runtime/exit_gate.h"
+
+namespace gpipe {
+namespace distributed {
+namespace {
+
+using internal::Packet;
+using internal::Processes;
+
+class ConnectedProcesses final : public Processes {
+ public:
+  explicit ConnectedProcesses(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+
+  int64_t rank() const override { return session_->rank(); }
+  int64_t size() const override { return session_->size(); }
+  int64_t next_number() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return number_++;
+  }
+
+  std::unique_ptr<Call> begin_call() override;
+  std::vector<std::string> exchange(const std::string& name, const std::string& value) override {
+    const internal::WaitScope waits;
+    return control().exchange(name, value);
+  }
+  void agree(const std::string& name, const std::string& value) override {
+    const internal::WaitScope waits;
+    control().agree(name, value);
+  }
+  std::unique_ptr<Run> begin_run(const Program& program,
+                                 const std::vector<int64_t>& process_of_worker,
+                                 std::shared_ptr<Messages>& messages,
+                                 std::function<std::string(int64_t)> current_layer) override;
+
+ private:
+  class ConnectedCall;
+  class ConnectedRun;
+  struct PlannedMessages final : Messages {
+    PlannedMessages(const Program& program, const std::vector<int64_t>& process_of_worker,
+                    int64_t epoch)
+        : plan(program, process_of_worker), epoch(epoch) {}
+
+    MessagePlan plan;
+    int64_t epoch;
+  };
+
+  Control& control() { return session_->control(); }
+
+  std::unique_ptr<Session> session_;
+  std::mutex mutex_;              // of number_ alone
+  std::mutex call_;               // held by a call; what follows belongs to it
+  std::unique_ptr<Group> group_;  // of this epoch
+  // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
+  // again wants to go on.
+  bool failure_is_told_ = false;
+  bool failure_is_reported_ = false;  // to the others, in this call
+
+  int64_t number_ = 0;
+};
+
+class ConnectedProcesses::ConnectedCall final : public Call {
+ public:
+  ConnectedCall(ConnectedProcesses& processes, std::unique_lock<std::mutex> lock)
+      : processes_(processes), lock_(std::move(lock)), call_(processes.control()) {}
+
+  void done() override { call_.done(); }
+
+  void failed() noexcept override {
+    try {
+      throw;
+    } catch (const Disagreement&) {
+      call_.done();  // all of them throw it
+    } catch (const DistributedFailure&) {
+      processes_.failure_is_told_ = true;
+    } catch (...) {
+      processes_.failure_is_told_ = true;
+      if (processes_.failure_is_reported_) return;
+      Fault fault;
+      fault.text = text_of_current_exception();
+      processes_.control().report(std::move(fault));
+    }
+  }
+
+ private:
+  ConnectedProcesses& processes_;
+  std::unique_lock<std::mutex> lock_;
+  Control::Call call_;
+};
+
+std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
+  std::unique_lock<std::mutex> lock(call_);
+  failure_is_reported_ = false;
+  if (failure_is_told_ && control().failed()) {
+    const internal::WaitScope waits;
+    control().next_epoch();
+    group_.reset();
+  }
+  failure_is_told_ = false;
+  try {
+    auto call = std::make_unique<ConnectedCall>(*this, std::move(lock));
+    if (group_ == nullptr) group_ = session_->connect_group("packets");
+    return call;
+  } catch (...) {
+    failure_is_told_ = true;
+    throw;
+  }
+}
+
+class ConnectedProcesses::ConnectedRun final : public Run {
+ public:
+  ConnectedRun(ConnectedProcesses& processes, const Program& program, MessagePlan& plan,
+               const RemoteTransportOptions& options)
+      : processes_(processes),
+        transport_(program, plan, *processes.group_, processes.rank(), &processes.control(),
+                   options) {}
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
+    transport_.send(sends, packets);
+  }
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<Packet>& packets) override {
+    return transport_.receive(worker, slots, packets);
+  }
+  void cancel() noexcept override {
+    transport_.cancel();
+    processes_.failure_is_reported_ = true;
+  }
+  void finish() override { transport_.finish(); }
+
+ private:
+  ConnectedProcesses& processes_;
+  RemoteTransport transport_;
+};
+
+std::unique_ptr<Processes::Run> ConnectedProcesses::begin_run(
+    const Program& program, const std::vector<int64_t>& process_of_worker,
+    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> current_layer) {
+  auto* planned = static_cast<PlannedMessages*>(messages.get());
+  if (planned == nullptr || planned->epoch != control().epoch()) {
+    auto fresh = std::make_shared<PlannedMessages>(program, process_of_worker, control().epoch());
+    planned = fresh.get();
+    messages = std::move(fresh);
+  }
+  RemoteTransportOptions options;
+  options.current_layer = std::move(current_layer);
+  return std::make_unique<ConnectedRun>(*this, program, planned->plan, options);
+}
+
+}  // namespace
+}  // namespace distributed
+
+World World::from_environment(const WorldOptions& options) {
+  const distributed::Environment environment = distributed::environment_of_this_process();
+  if (environment.size == 1) return World();
+  distributed::SessionOptions session;
+  session.rendezvous_limit = options.rendezvous_limit;
+  session.silence_limit = options.silence_limit;
+  session.call_limit = options.call_limit;
+  session.announce = options.announce;
+  return World(std::make_shared<distributed::ConnectedProcesses>(
+                   distributed::Session::connect(environment, session)),
+               environment.rank, environment.size);
+}
+
+}  // namespace gpipe

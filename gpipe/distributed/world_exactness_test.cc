@@ -1,0 +1,246 @@
+// A pipeline over several processes computes what it computes in one, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/clip_grad.h"
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/sample_models.h"
+#include "meta/meta_scope.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using testing::bitwise_difference;
+using testing::sample_models;
+using testing::SampleModel;
+using Say = WorldRanks::Say;
+
+constexpr int64_t kRows = 7;  // of which the last micro-batch has fewer
+
+struct Layout {
+  std::string schedule;
+  int64_t stages;
+  std::vector<int64_t> processes;  // of the workers; empty: one each
+};
+
+std::vector<int64_t> last_balance(int64_t layers, int64_t stages) {
+  return testing::all_balances(layers, stages).back();
+}
+
+// The first difference in what is here; empty if there is none.
+std::string state_difference(GPipe& pipe, GPipe& expected) {
+  for (size_t k = 0; k < pipe->size(); ++k) {
+    const auto index = static_cast<int64_t>(k);
+    const auto parameters = (*pipe)[index]->named_parameters();
+    const auto expected_parameters = (*expected)[index]->named_parameters();
+    const auto buffers = (*pipe)[index]->named_buffers();
+    const auto expected_buffers = (*expected)[index]->named_buffers();
+    for (size_t n = 0; n < parameters.size(); ++n) {
+      const at::Tensor& here = parameters[n].value();
+      const std::string name = "layer " + std::to_string(k) + " " + parameters[n].key() + ": ";
+      if (!pipe->is_here(index)) {
+        if (!here.is_meta() || here.grad().defined()) return name + "is elsewhere, and has memory";
+        continue;
+      }
+      const at::Tensor& there = expected_parameters[n].value();
+      std::string differs = bitwise_difference(there, here);
+      if (!differs.empty()) return name + differs;
+      differs = bitwise_difference(there.grad(), here.grad());
+      if (!differs.empty()) return name + "the gradient: " + differs;
+    }
+    for (size_t n = 0; n < buffers.size() && pipe->is_here(index); ++n) {
+      const std::string differs =
+          bitwise_difference(expected_buffers[n].value(), buffers[n].value());
+      if (!differs.empty()) return "buffer of layer " + std::to_string(k) + ": " + differs;
+    }
+  }
+  return "";
+}
+
+// Trains both and compares.
+std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
+                       Checkpoint mode, bool deferred, int64_t steps) {
+  Placement placement = placement_by_name(layout.schedule, layout.stages);
+  GPipeOptions options(last_balance(sample.layers, layout.stages));
+  options.chunks(3).checkpoint(mode).deferred_batch_norm(deferred).cpu_threads_per_stage(1);
+  GPipe expected(sample.make(), GPipeOptions(options).placement(placement));
+  if (!layout.processes.empty()) placement.processes(layout.processes);
+  GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
+  torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
+  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+
+  const bool first = pipe->is_here(0);
+  const bool last = pipe->is_here(-1);
+  const StepOptions step =
+      StepOptions().schedule(schedule_by_name(layout.schedule)).keep_outputs(true);
+  for (int64_t k = 0; k < steps; ++k) {
+    const int64_t rows = k % 2 == 0 ? kRows : kRows - 2;  // shapes change
+    const Tensors inputs = sample.inputs(rows);
+    const Tensors targets = sample.targets(rows);
+    expected_optimizer.zero_grad();
+    optimizer.zero_grad();
+    torch::manual_seed(7 + k);
+    const StepResult wanted = expected->step(inputs, targets, sample.loss, step);
+    torch::manual_seed(world.rank() == 0 ? 7 + k : 1000 + world.rank());
+    const StepResult got = pipe->step(first ? inputs : Tensors(), last ? targets : Tensors(),
+                                      sample.loss, step);
+    if (got.loss != wanted.loss || got.losses != wanted.losses) {
+      return "the loss: " + std::to_string(got.loss) + " and not " + std::to_string(wanted.loss);
+    }
+    if (got.outputs.empty() != !last) return "outputs where they should not be";
+    const std::string differs = last ? bitwise_difference(wanted.outputs, got.outputs) : "";
+    if (!differs.empty()) return "an output: " + differs;
+    const double norm = clip_grad_norm_(expected->parameters(), 0.1);
+    if (pipe->clip_grad_norm_(0.1) != norm) return "the norm of the gradients";
+    expected_optimizer.step();
+    optimizer.step();
+  }
+  const Tensors inputs = sample.inputs(kRows);
+  const Tensors targets = sample.targets(kRows);
+  torch::manual_seed(3);
+  const double wanted = expected->evaluate(inputs, targets, sample.loss).loss;
+  torch::manual_seed(3);
+  if (pipe->evaluate(inputs, targets, sample.loss).loss != wanted) return "the evaluation";
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(4);
+  const Tensors wanted_outputs = expected->forward(inputs);
+  torch::manual_seed(4);
+  const Tensors outputs = pipe->forward(first ? inputs : Tensors());
+  if (last && !bitwise_difference(wanted_outputs, outputs).empty()) return "forward";
+  if (!last && !outputs.empty()) return "outputs of a forward where they should not be";
+  return state_difference(pipe, expected);
+}
+
+// All processes run all cases over one connection.
+void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
+  const std::vector<Checkpoint> modes = {Checkpoint::kAlways, Checkpoint::kExceptLast,
+                                         Checkpoint::kNever};
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    for (const Layout& layout : layouts) {
+      size_t number = 0;
+      for (const SampleModel& sample : sample_models()) {
+        ++number;
+        if (sample.layers < layout.stages) {
+          say("too few layers");
+          continue;
+        }
+        const std::string differs =
+            difference(world, sample, layout, modes[number % modes.size()], number % 2 == 0, 4);
+        say(differs.empty() ? "same" : differs);
+      }
+    }
+  });
+  int64_t compared = 0;
+  for (const Layout& layout : layouts) {
+    for (const SampleModel& sample : sample_models()) {
+      for (int64_t rank = 0; rank < processes; ++rank) {
+        const std::string line = ranks->next(rank);
+        compared += line == "same";
+        if (line != "too few layers") {
+          EXPECT_EQ(line, "same") << sample.name << ", " << layout.schedule << ", rank " << rank;
+        }
+      }
+    }
+  }
+  EXPECT_GE(compared, processes * static_cast<int64_t>(layouts.size()) * 3);
+  for (int64_t rank = 0; rank < processes; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
+}
+
+TEST(WorldExactness, TwoProcesses) {
+  expect_same_bits(2, {{"1f1b", 2, {}},
+                       {"gpipe", 2, {}},
+                       {"zb-h1", 2, {}},
+                       {"zb-v", 4, {}},
+                       {"interleaved", 4, {}},
+                       {"1f1b", 3, {0, 1, 0}},
+                       {"1f1b", 4, {1, 0, 0, 1}}});
+}
+
+TEST(WorldExactness, ThreeProcesses) {
+  expect_same_bits(3, {{"1f1b", 3, {}}, {"zb-h2", 3, {}}, {"1f1b", 4, {2, 0, 1, 0}}});
+}
+
+TEST(WorldExactness, FourProcesses) {
+  expect_same_bits(4, {{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}});
+}
+
+torch::nn::Sequential with_buffers() {
+  namespace nn = torch::nn;
+  return nn::Sequential(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Dropout(0.3), nn::Linear(6, 3));
+}
+
+void fill(const std::string& name, at::Tensor& tensor, at::Generator generator) {
+  if (name == "1.running_var") {
+    tensor.fill_(1);
+  } else if (tensor.is_floating_point() && name != "1.running_mean") {
+    tensor.normal_(0, 0.1, std::move(generator));
+  } else {
+    tensor.zero_();
+  }
+}
+
+// The hash is of the bits of all that is here.
+std::string materialized(const World& world, const std::vector<int64_t>& balance) {
+  torch::nn::Sequential module = [] {
+    const MetaScope meta;
+    return with_buffers();
+  }();
+  GPipeOptions options(balance);
+  if (world.size() > 1) options.world(world);
+  GPipe pipe(module, options);
+  torch::manual_seed(world.rank() == 0 ? 5 : 99);
+  pipe->materialize(fill);
+  std::string text;
+  for (const auto& parameter : pipe->named_parameters()) {
+    if (parameter.value().is_meta()) continue;
+    text += parameter.key() + " " + c10::str(parameter.value().sum().item<float>()) + " ";
+  }
+  for (const auto& buffer : pipe->named_buffers()) {
+    if (!buffer.value().is_meta()) text += buffer.key() + " ";
+  }
+  pipe->step({torch::ones({4, 5})}, {torch::ones({4, 3})},
+             [](torch::Tensor output, torch::Tensor target) {
+               return torch::mse_loss(output, target);
+             });
+  return text;
+}
+
+TEST(WorldExactness, AModelOnMetaIsFilledWithTheSameValuesHoweverItIsCut) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    say(materialized(world, {1, 3}));
+    say(materialized(world, {3, 1}));
+    say(materialized(World(), {4}));
+  });
+  std::vector<std::vector<std::string>> lines(2);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    for (int k = 0; k < 3; ++k) lines[rank].push_back(ranks->next(rank));
+  }
+  EXPECT_THAT(lines[0][0], ::testing::StartsWith("0.weight "));
+  EXPECT_THAT(lines[1][0], ::testing::StartsWith("1.weight "));
+  const auto parts = [](const std::string& text) {
+    return text.substr(0, text.find(" 1.running_mean"));
+  };
+  const std::string whole = lines[0][2];
+  EXPECT_THAT(whole, ::testing::HasSubstr(parts(lines[0][0])));
+  EXPECT_THAT(whole, ::testing::HasSubstr(parts(lines[1][0])));
+  EXPECT_THAT(whole, ::testing::HasSubstr(parts(lines[1][1])));
+  for (int64_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
+}
+
+}  // namespace
+}  // namespace gpipe::distributed

@@ -1,0 +1,88 @@
+#include "gpipe/internal/call/hashing.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+namespace gpipe::internal {
+namespace {
+
+// FNV-1a with words of eight bytes instead of bytes, so that gigabytes take a second; a rotation
+// brings high bits down, which the multiplication alone would not.
+class Hash {
+ public:
+  void add(const void* data, size_t bytes) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (; bytes >= sizeof(uint64_t); at += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, at, sizeof word);
+      add(word);
+    }
+    uint64_t rest = 0;
+    std::memcpy(&rest, at, bytes);
+    add(rest);
+    add(bytes);
+  }
+  void add(uint64_t word) {
+    value_ = (value_ ^ word) * 1099511628211U;
+    value_ = value_ << 29 | value_ >> 35;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 14695981039346656037U;
+};
+
+uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  const std::string form = name + c10::str(values.dtype(), values.sizes());
+  Hash hash;
+  hash.add(form.data(), form.size());
+  hash.add(values.const_data_ptr(), values.nbytes());
+  return hash.value();
+}
+
+// By the number of the parameter.
+using Hashes = std::map<int64_t, uint64_t>;
+
+void add(const std::string& bytes, Hashes& hashes) {
+  std::array<uint64_t, 2> entry{};
+  for (size_t k = 0; k < bytes.size(); k += sizeof entry) {
+    std::memcpy(entry.data(), bytes.data() + k, sizeof entry);
+    hashes.emplace(static_cast<int64_t>(entry[0]), entry[1]);
+  }
+}
+
+}  // namespace
+
+std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                            Processes* processes, const std::string& name) {
+  Hashes hashes;
+  std::string own;
+  int64_t number = 0;
+  for (const auto& parameter : parameters) {
+    const int64_t at = number++;
+    if (parameter.value().is_meta()) continue;
+    const uint64_t hash = hash_of(parameter.key(), parameter.value());
+    hashes.emplace(at, hash);
+    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(at), hash};
+    own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);
+  }
+  if (processes != nullptr) {
+    for (const std::string& bytes : processes->exchange(name, own)) add(bytes, hashes);
+  }
+  Hash all;
+  for (const auto& [at, hash] : hashes) {
+    all.add(static_cast<uint64_t>(at));
+    all.add(hash);
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(all.value()));
+  return text;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,60 @@
+#include "gpipe/internal/model/foreign_layers.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace gpipe::internal {
+namespace {
+
+// As Tensor::set_data(), which refuses to go from or to meta.
+void replace_memory(const at::Tensor& tensor, c10::Device device) {
+  const at::Tensor other = at::empty_strided(
+      tensor.sizes(), tensor.strides(), tensor.options().device(device).requires_grad(false));
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
+  // It would accumulate on the device from which the tensor came.
+  if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
+    torch::autograd::impl::set_grad_accumulator(tensor, {});
+  }
+}
+
+// FNV-1a over the name, from the seed on.
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  uint64_t hash = 14695981039346656037U ^ seed;
+  for (const char each : name) {
+    hash = (hash ^ static_cast<unsigned char>(each)) * 1099511628211U;
+  }
+  return hash;
+}
+
+}  // namespace
+
+void move_to_meta(torch::nn::Module& module) {
+  for (at::Tensor& parameter : module.parameters()) {
+    if (parameter.grad().defined()) parameter.mutable_grad() = at::Tensor();
+    if (!parameter.is_meta()) replace_memory(parameter, c10::kMeta);
+  }
+  for (const at::Tensor& buffer : module.buffers()) {
+    if (buffer.defined() && !buffer.is_meta()) replace_memory(buffer, c10::kMeta);
+  }
+}
+
+void materialize(
+    torch::nn::Module& layer, const std::string& prefix, c10::Device device, uint64_t seed,
+    const std::function<void(const std::string&, at::Tensor&, at::Generator)>& init) {
+  const at::NoGradGuard no_grad;
+  const auto fill = [&](const std::string& name, at::Tensor tensor) {
+    if (!tensor.defined() || !tensor.is_meta()) return;
+    replace_memory(tensor, device);
+    init(name, tensor, at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name)));
+  };
+  for (const auto& parameter : layer.named_parameters()) {
+    fill(prefix + parameter.key(), parameter.value());
+  }
+  for (const auto& buffer : layer.named_buffers()) fill(prefix + buffer.key(), buffer.value());
+}
+
+void give_memory(const at::Tensor& tensor, c10::Device device) { replace_memory(tensor, device); }
+
+}  // namespace gpipe::internal

@@ -1,0 +1,93 @@
+#include "gpipe/internal/processes/call_terms.h"
+
+#include <charconv>
+#include <stdexcept>
+
+namespace gpipe::internal {
+namespace {
+
+constexpr char kEnd = '\0';  // of a text; no text has it within
+
+template <typename Number>
+Number number_of(const std::string& text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stopped != end) {
+    throw std::invalid_argument("'" + text + "' is no number in the terms of a call");
+  }
+  return number;
+}
+
+std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+std::string CallTerms::to_bytes() const {
+  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd;
+  for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
+  return bytes;
+}
+
+CallTerms CallTerms::from_bytes(std::string_view bytes) {
+  std::vector<std::string> texts;
+  while (!bytes.empty()) {
+    const size_t end = bytes.find(kEnd);
+    if (end == std::string_view::npos) {
+      throw std::invalid_argument("the terms of a call are cut off");
+    }
+    texts.emplace_back(bytes.substr(0, end));
+    bytes.remove_prefix(end + 1);
+  }
+  if (texts.size() < 2 || texts.size() % 2 != 0) {
+    throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
+                                " texts");
+  }
+  CallTerms terms;
+  terms.rows = number_of<int64_t>(texts[0]);
+  terms.seed = number_of<uint64_t>(texts[1]);
+  for (size_t k = 2; k < texts.size(); k += 2) {
+    terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
+  }
+  return terms;
+}
+
+std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
+  const CallTerms& first = terms.front();
+  for (size_t rank = 1; rank < terms.size(); ++rank) {
+    const CallTerms& other = terms[rank];
+    if (other.same.size() != first.same.size()) {
+      return "rank 0 says " + std::to_string(first.same.size()) + " terms of a call, and " +
+             rank_text(rank) + " " + std::to_string(other.same.size()) +
+             ": they are different programs";
+    }
+    for (size_t k = 0; k < first.same.size(); ++k) {
+      const auto& [name, value] = first.same[k];
+      if (name != other.same[k].first) {
+        return "rank 0 says '" + name + "', and " + rank_text(rank) + " '" + other.same[k].first +
+               "': they are different programs";
+      }
+      if (value == other.same[k].second) continue;
+      return name + " must be the same on all ranks: it is " + value + " on rank 0, and " +
+             other.same[k].second + " on " + rank_text(rank);
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t rows_of(const std::vector<CallTerms>& terms, int64_t first) {
+  const int64_t rows = terms.at(static_cast<size_t>(first)).rows;
+  if (rows < 0) {
+    throw std::invalid_argument("rank " + std::to_string(first) +
+                                ", which has the first stage, was given no input");
+  }
+  for (size_t rank = 0; rank < terms.size(); ++rank) {
+    if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
+    throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on rank " +
+                                std::to_string(first) + ", which has the first stage, and " +
+                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+  }
+  return rows;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,83 @@
+#include "gpipe/internal/processes/call_terms.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+CallTerms terms(int64_t rows, std::vector<std::pair<std::string, std::string>> same = {}) {
+  CallTerms result;
+  result.same = std::move(same);
+  result.rows = rows;
+  return result;
+}
+
+TEST(CallTerms, BytesAndBack) {
+  CallTerms before = terms(-1, {{"the call", "step"}, {"an empty one", ""}});
+  before.seed = std::numeric_limits<uint64_t>::max();
+  const CallTerms after = CallTerms::from_bytes(before.to_bytes());
+  EXPECT_EQ(after.same, before.same);
+  EXPECT_EQ(after.rows, -1);
+  EXPECT_EQ(after.seed, before.seed);
+}
+
+TEST(CallTerms, RefusesOtherBytes) {
+  const std::string whole = terms(8, {{"a", "b"}}).to_bytes();
+  for (size_t length = 0; length < whole.size(); ++length) {
+    const std::string cut = whole.substr(0, length);
+    if (cut == terms(8).to_bytes()) continue;
+    EXPECT_THROW((void)CallTerms::from_bytes(cut), std::invalid_argument) << length;
+  }
+  EXPECT_THROW((void)CallTerms::from_bytes(std::string("x\0001\0", 4)), std::invalid_argument);
+}
+
+TEST(Difference, NamesBothValues) {
+  const std::vector<CallTerms> same = {terms(8, {{"the mode", "training"}}),
+                                       terms(-1, {{"the mode", "training"}})};
+  EXPECT_EQ(difference(same), std::nullopt);
+  std::vector<CallTerms> other = same;
+  other.push_back(terms(-1, {{"the mode", "evaluation"}}));
+  EXPECT_EQ(difference(other).value_or(""),
+            "the mode must be the same on all ranks: it is training on rank 0, and evaluation on "
+            "rank 2");
+}
+
+TEST(Difference, OfDifferentPrograms) {
+  EXPECT_THAT(difference({terms(8, {{"a", ""}}), terms(8)}).value_or(""),
+              HasSubstr("rank 0 says 1 terms"));
+  EXPECT_THAT(difference({terms(8, {{"a", ""}}), terms(8, {{"b", ""}})}).value_or(""),
+              HasSubstr("rank 0 says 'a', and rank 1 'b'"));
+}
+
+TEST(RowsOf, AreThoseOfTheFirstStage) {
+  EXPECT_EQ(rows_of({terms(-1), terms(8), terms(-1)}, 1), 8);
+  EXPECT_EQ(rows_of({terms(8), terms(8)}, 0), 8);
+  EXPECT_EQ(rows_of({terms(0), terms(-1)}, 0), 0);
+}
+
+TEST(RowsOf, RefusesNoneAndOthers) {
+  const auto refusal = [](const std::vector<CallTerms>& of_ranks, int64_t first) -> std::string {
+    try {
+      (void)rows_of(of_ranks, first);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_THAT(refusal({terms(8), terms(-1)}, 1),
+              HasSubstr("rank 1, which has the first stage, was given no input"));
+  EXPECT_THAT(refusal({terms(8), terms(-1), terms(7)}, 0),
+              HasSubstr("8 rows on rank 0, which has the first stage, and 7 on rank 2"));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

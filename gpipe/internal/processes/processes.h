@@ -1,0 +1,99 @@
+// Processes: what a pipeline needs of the other processes that it runs over.
+//
+// gpipe/distributed implements it over c10d. A pipeline in one process has none.
+#ifndef GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
+#define GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/runtime/transport.h"
+#include "gpipe/schedule/program.h"
+
+namespace gpipe::internal {
+
+// All processes make the same calls in the same order. Whoever does not is named, on all of them.
+//
+// Thread-safety: one call at a time, which may come from any thread.
+class Processes {
+ public:
+  virtual ~Processes() = default;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+  // Numbers what the processes make in the same order, pipelines say: 0, 1, ...
+  virtual int64_t next_number() = 0;
+
+  // One call, e.g. a step, from its begin to its end; see in_call().
+  class Call {
+   public:
+    virtual ~Call() = default;
+    // This process has done its part, or throws what all of them throw.
+    virtual void done() = 0;
+    // Called where an exception is handled that ends the call here: all others stop, and learn why.
+    virtual void failed() noexcept = 0;
+  };
+  // Throws DistributedFailure if another process has failed since the last call.
+  virtual std::unique_ptr<Call> begin_call() = 0;
+
+  // The following are called in a call, and throw DistributedFailure if another process fails.
+
+  // Each process gives a value; all get the values of all, by rank. At most 100 kB in all.
+  virtual std::vector<std::string> exchange(const std::string& name, const std::string& value) = 0;
+  // Throws on all processes, naming two values, if `value` is not the same everywhere. At most a
+  // megabyte.
+  virtual void agree(const std::string& name, const std::string& value) = 0;
+
+  // The transport of one run.
+  class Run : public Transport<Packet> {
+   public:
+    // After a run without a failure: waits until all that was sent has arrived.
+    virtual void finish() = 0;
+  };
+  // What is learnt in the runs of one program. Whoever keeps the program keeps it.
+  class Messages {
+   public:
+    virtual ~Messages() = default;
+  };
+  // `program` outlives the run. `messages`: null in the first run of the program. `current_layer`:
+  // what a stage of this process runs, to say where an exception was thrown.
+  virtual std::unique_ptr<Run> begin_run(
+      const Program& program, const std::vector<int64_t>& process_of_worker,
+      std::shared_ptr<Messages>& messages,
+      std::function<std::string(int64_t stage)> current_layer) = 0;
+};
+
+// What is thrown by all processes at once, because all of them found the same: no process has
+// failed, and the next call may follow.
+//
+// It is thrown within in_call(), which throws `error` instead.
+struct FoundByAll {
+  std::exception_ptr error;
+};
+
+// Runs `body` as a call of all processes; alone, if there are none.
+template <typename Body>
+auto in_call(Processes* processes, const Body& body) {
+  if (processes == nullptr) return body();
+  const std::unique_ptr<Processes::Call> call = processes->begin_call();
+  try {
+    auto result = body();
+    call->done();
+    return result;
+  } catch (const FoundByAll& found) {
+    call->done();
+    std::rethrow_exception(found.error);
+  } catch (...) {
+    call->failed();
+    throw;
+  }
+}
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PROCESSES_PROCESSES_H_

@@ -1,0 +1,70 @@
+// World: the processes that a pipeline runs over.
+//
+// It knows nothing of how they are connected: //gpipe/distributed:world does, over c10d, and
+// programs that run over several processes depend on that.
+#ifndef GPIPE_WORLD_H_
+#define GPIPE_WORLD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace gpipe {
+
+namespace internal {
+class Processes;
+}
+
+// How processes find and watch each other.
+struct WorldOptions {
+  // How long processes that have started wait for those that have not.
+  std::chrono::milliseconds rendezvous_limit = std::chrono::minutes(5);
+  // How long a process may be silent before the others give it up. One that computes is not silent:
+  // a thread of its own answers.
+  std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
+  // How long processes that are at a call wait for one that is alive and does not come to it.
+  std::chrono::milliseconds call_limit = std::chrono::minutes(5);
+  // Whether rank 0 writes one line about what was recognised to the standard error.
+  bool announce = true;
+};
+
+// The processes of a run: a value, whose copies mean the same processes. A process leaves when the
+// last copy is destroyed, pipelines' copies included.
+//
+// Example, in each of four processes that torchrun, mpirun, srun or //gpipe/distributed:launch has
+// started:
+//   auto world = gpipe::World::from_environment();
+//   gpipe::GPipe pipe(model, gpipe::GPipeOptions({3, 3, 2, 2}).chunks(8).world(world));
+//   auto result = pipe->step(inputs, targets, loss_fn);  // the same loss in all of them
+class World {
+ public:
+  // This process alone.
+  World() = default;
+
+  // The processes that a launcher has started, connected; this process alone where none has. All of
+  // them call this, as often as one another. Defined in //gpipe/distributed:world.
+  //
+  // Throws std::runtime_error that says who did not come within the limit, std::invalid_argument
+  // for variables that do not fit together or if the processes have different builds of LibTorch or
+  // numbers of threads per operator, gpipe::distributed::DistributedFailure if a process fails
+  // meanwhile.
+  static World from_environment(const WorldOptions& options = {});
+
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  // For the library's own use. `processes`: null if this process is alone.
+  World(std::shared_ptr<internal::Processes> processes, int64_t rank, int64_t size)
+      : processes_(std::move(processes)), rank_(rank), size_(size) {}
+  const std::shared_ptr<internal::Processes>& processes() const { return processes_; }
+
+ private:
+  std::shared_ptr<internal::Processes> processes_;
+  int64_t rank_ = 0;
+  int64_t size_ = 1;
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_WORLD_H_
