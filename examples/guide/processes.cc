@@ -1,0 +1,110 @@
+// The program of chapter 24: several processes. It runs alone, and under a launcher with 2 or 4.
+
+#include <torch/torch.h>
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/guide/guide.h"
+#include "gpipe/distributed/failure.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "meta/meta_scope.h"
+
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Sequential make_model() {
+  torch::manual_seed(0);
+  return nn::Sequential(nn::Linear(8, 16), nn::ReLU(), nn::Linear(16, 16), nn::Linear(16, 2));
+}
+
+torch::Tensor loss_fn(torch::Tensor output, torch::Tensor target) {
+  return torch::mse_loss(output, target);
+}
+
+std::vector<int64_t> even_balance(int64_t size) {
+  return std::vector<int64_t>(static_cast<size_t>(size), 4 / size);
+}
+
+const guide::Chapter kProcesses("24", [] {
+  torch::manual_seed(1);
+  const torch::Tensor input = torch::randn({8, 8});
+  const torch::Tensor target = torch::zeros({8, 2});
+  nn::Sequential model = make_model();
+  const auto connected = gpipe::World::from_environment();
+  const std::vector<int64_t> balance = even_balance(connected.size());
+
+  double first = 0;
+  double last = 0;
+  const auto train = [&](const gpipe::World& world) {
+    // [world]
+    gpipe::GPipe pipe(model, gpipe::GPipeOptions(balance).chunks(4).world(world));
+    torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      auto result = pipe->step({input}, {target}, loss_fn);  // the same loss in all processes
+      pipe->clip_grad_norm_(1.0);
+      optimizer.step();
+      (step == 0 ? first : last) = result.loss;
+    }
+    // [/world]
+    guide::expect(last < 0.9 * first, "it has learned");
+    guide::expect(pipe->local_parameters().size() * static_cast<size_t>(connected.size()) <= 12,
+                  "each process has its own layers");
+  };
+  train(connected);
+
+  const gpipe::World& world = connected;
+  if (world.size() > 1) {
+    model = make_model();
+    // [several]
+    const auto placement = gpipe::Placement::one_each(4).processes(
+        world.size() == 2 ? std::vector<int64_t>{0, 0, 1, 1} : std::vector<int64_t>{0, 1, 2, 3});
+    gpipe::GPipe pipe(
+        model, gpipe::GPipeOptions({1, 1, 1, 1}).placement(placement).chunks(4).world(world));
+    pipe->step({input}, {target}, loss_fn,
+               gpipe::StepOptions().schedule(gpipe::schedule_by_name("zb-h1")));
+    // [/several]
+  }
+
+  // [large]
+  nn::Sequential large = [] {
+    const gpipe::MetaScope meta;  // shapes, and no memory
+    return make_model();
+  }();
+  gpipe::GPipe pipe(large, gpipe::GPipeOptions(balance).chunks(4).world(world));
+  pipe->materialize([](const std::string& name, torch::Tensor& tensor, torch::Generator generator) {
+    if (tensor.dim() > 1) {
+      tensor.normal_(0, 0.1, std::move(generator));
+    } else {
+      tensor.zero_();
+    }
+  });
+  // [/large]
+
+  bool throws = true;
+  const auto sometimes_throws = [&](torch::Tensor output, torch::Tensor target) -> torch::Tensor {
+    if (std::exchange(throws, false)) throw std::runtime_error("no such class");
+    return loss_fn(std::move(output), std::move(target));
+  };
+  std::string told;
+  // [failure]
+  try {
+    pipe->step({input}, {target}, sometimes_throws);
+  } catch (const gpipe::distributed::DistributedFailure& failure) {
+    told = failure.what();  // another process: which, where in its part, and why
+  } catch (const std::exception& error) {
+    told = error.what();  // this one
+  }
+  pipe->zero_grad();
+  pipe->step({input}, {target}, sometimes_throws);  // all are still there, so they go on
+  // [/failure]
+  guide::expect(told.find("no such class") != std::string::npos, "all know why");
+});
+
+}  // namespace
