@@ -395,19 +395,21 @@ Placement GPipeImpl::placement() const {
 }
 
 Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) const {
-  if (processes() != nullptr && options.has_schedule()) {
-    Schedule schedule = options.schedule_for(placement(), pass.micro_batches());
-    internal::agree_on_schedule(*processes(), schedule);
-    return schedule;
+  if (!placement_ && processes() == nullptr) {
+    return options.schedule_for(pipeline_->stages(), pass.micro_batches());
   }
-  if (!placement_) return options.schedule_for(pipeline_->stages(), pass.micro_batches());
+  std::optional<Schedule> schedule;
   try {
-    return options.schedule_for(*placement_, pass.micro_batches());
+    schedule = options.schedule_for(placement(), pass.micro_batches());
   } catch (const std::invalid_argument& error) {
     // What the caller's generator throws goes on as it is.
     (void)options.schedule_for(pipeline_->stages(), pass.micro_batches());
     TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
   }
+  if (processes() != nullptr && options.has_schedule()) {
+    internal::agree_on_schedule(*processes(), *schedule);
+  }
+  return *std::move(schedule);
 }
 
 StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
@@ -532,6 +534,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
       }
     }
     on_meta_ = false;
+    place_layers();  // what the same layers have beside it
     return true;
   });
 }
@@ -602,7 +605,11 @@ void GPipeImpl::pretty_print(std::ostream& stream) const {
         if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters += parameter.numel();
       }
     }
-    stream << "\n  partition " << j << " on " << devices_[j] << ": ";
+    stream << "\n  partition " << j << " on " << devices_[j];
+    if (processes() != nullptr) {
+      stream << " in process " << pipeline_->residence().process_of_stage(static_cast<int64_t>(j));
+    }
+    stream << ": ";
     if (end - first == 1) {
       stream << "layer " << first;
     } else {

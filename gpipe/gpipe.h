@@ -84,7 +84,8 @@ class GPipeImpl : public torch::nn::Module {
   // output of several micro-batches does not have their rows, or for more than 2^24 cells (stages x
   // micro-batches); c10::Error for an in-place change that would spoil gradients.
   torch::Tensor forward(torch::Tensor input);
-  // The same for several inputs and outputs, all with the same N.
+  // The same for several inputs and outputs, all with the same N. Over several processes outputs
+  // are in that of the last stage, and elsewhere undefined, or none.
   Tensors forward(Tensors inputs);
 
   // Runs forward, loss and backward inside the pipeline, adding to the gradients of parameters,

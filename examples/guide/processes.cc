@@ -79,7 +79,7 @@ const guide::Chapter kProcesses("24", [] {
   }();
   gpipe::GPipe pipe(large, gpipe::GPipeOptions(balance).chunks(4).world(world));
   pipe->materialize([](const std::string& name, torch::Tensor& tensor, torch::Generator generator) {
-    if (tensor.dim() > 1) {
+    if (name.find("weight") != std::string::npos) {
       tensor.normal_(0, 0.1, std::move(generator));
     } else {
       tensor.zero_();
