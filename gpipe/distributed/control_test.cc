@@ -309,7 +309,7 @@ TEST(Control, AnExchangeEndsWhenARankFails) {
 // Each goes on as soon as it knows that all are ready: its values come to those that do not know
 // it yet, and are of the new epoch. Those of the epoch that has failed are forgotten.
 TEST(Control, ExchangesBelongToAnEpoch) {
-  constexpr int kEpochs = 60;
+  constexpr int kEpochs = 30;
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -337,6 +337,29 @@ TEST(Control, ExchangesBelongToAnEpoch) {
   });
   expect_all(ranks, 4, std::to_string(kEpochs));
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+// A verdict of the new epoch comes to those that do not know yet that it has begun: the two that
+// differ are enough for one.
+TEST(Control, ADisagreementMayBeTheFirstOfAnEpoch) {
+  constexpr int kEpochs = 30;
+  Meeting meeting(6);
+  RankProcesses ranks(6, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    int right = 0;
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::string text = thrown_by([&] { control->exchange(rank == 0 ? "a" : "b", ""); });
+      if (text.find("Disagreement: rank 0 is at 'a'") == 0) ++right;
+      if (control->exchange("all", "") == std::vector<std::string>(6)) ++right;
+      Fault fault;
+      fault.text = "boom";
+      if (rank == 1) control->report(fault);
+      while (!control->failed()) sleep(1);
+      control->next_epoch();
+    }
+    say(std::to_string(right));
+  });
+  expect_all(ranks, 6, std::to_string(2 * kEpochs));
 }
 
 TEST(Control, RefusesTooLongAValue) {
