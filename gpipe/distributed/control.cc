@@ -274,7 +274,7 @@ class Control::Impl {
     } else {
       mesh_.queue(0, to_frame(words, epoch_));
     }
-    wake();
+    send_queued();
     changed_.wait(lock, [&] { return collectives_.has_verdict() || phase_ == Phase::kFailed; });
     if (!collectives_.has_verdict()) throw_failure(lock, "");
     Verdict verdict = collectives_.end();
@@ -390,6 +390,15 @@ class Control::Impl {
       case MeshEvent::Kind::kLost:
         return lose(event.rank, FaultKind::kDeath, event.why, now);
     }
+  }
+
+  // What is queued, at once: rank 0 may go on, and end, as soon as it has decided, and the others
+  // shall have its verdict then. It also saves waking the thread, unless there is more to do.
+  void send_queued() {
+    mesh_.flush();
+    bool all = phase_ == Phase::kRunning;
+    for (int64_t rank = 0; rank < options_.size; ++rank) all = all && !mesh_.has_unwritten(rank);
+    if (!all) wake();
   }
 
   // A rank that has connected has missed what the others were told.

@@ -306,6 +306,19 @@ TEST(Control, AnExchangeEndsWhenARankFails) {
   }
 }
 
+// Rank 0 decides when it comes last, and needs to wait for nobody then.
+TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    if (rank == 0) sleep(200);
+    const auto values = control->exchange("values", std::to_string(rank));
+    if (rank == 0) raise(SIGKILL);
+    say(values == std::vector<std::string>{"0", "1", "2"} ? "all" : "other");
+  });
+  for (const int64_t rank : {1, 2}) EXPECT_EQ(ranks.next(rank), "all");
+}
+
 // Each goes on as soon as it knows that all are ready: its values come to those that do not know
 // it yet, and are of the new epoch. Those of the epoch that has failed are forgotten.
 TEST(Control, ExchangesBelongToAnEpoch) {
