@@ -329,7 +329,7 @@ class Control::Impl {
       }
       const Time now = Clock::now();
       excuse_silence(now);
-      for (MeshEvent& event : mesh_.read(now)) take(std::move(event), now);
+      for (const MeshEvent& event : mesh_.read(now)) take(event, now);
       beat(now);
       look_for_silence(now);
       give_up_collectives(now);
@@ -380,7 +380,7 @@ class Control::Impl {
     for (Peer& peer : peers_) peer.last_heard = std::min(now, peer.last_heard + late + beat_);
   }
 
-  void take(MeshEvent event, Time now) {
+  void take(const MeshEvent& event, Time now) {
     peer_of(event.rank).last_heard = now;
     switch (event.kind) {
       case MeshEvent::Kind::kConnected:

@@ -26,7 +26,6 @@ namespace gpipe::distributed {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -34,7 +33,7 @@ using ::testing::StartsWith;
 using Milliseconds = std::chrono::milliseconds;
 using Say = RankProcesses::Say;
 
-constexpr int64_t kSecond = 1000 * 1000;  // in microseconds
+constexpr int64_t kSecond = 1'000'000;  // in microseconds
 const char* const kGone =
     ": its connections closed: it ended, was killed, or its machine went down";
 
