@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/distributed/collectives.h"
 #include "gpipe/distributed/control_messages.h"
 #include "gpipe/distributed/fault_collector.h"
 #include "gpipe/distributed/mesh.h"
@@ -76,11 +76,6 @@ struct Peer {
   bool is_needed() const { return !loss && !bye; }
 };
 
-struct Poll {  // rank 0's, of one agree() or exchange()
-  Agreement agreement;
-  Time begin{};
-};
-
 }  // namespace
 
 class Control::Impl {
@@ -92,7 +87,8 @@ class Control::Impl {
         mesh_({options_.rank, options_.size, options_.host, options_.token,
                std::move(options_.listener)}),
         peers_(static_cast<std::size_t>(options_.size)),
-        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        collectives_(options_.size) {
     if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
     last_turn_ = next_beat_ = Clock::now();
     // Signals are for the program's own threads.
@@ -111,7 +107,7 @@ class Control::Impl {
     }
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      mesh_.queue_for_all(to_frame(Bye{calls_done_, agrees_}, epoch_));
+      mesh_.queue_for_all(to_frame(Bye{calls_done_, collectives_.ended()}, epoch_));
       wake();
       changed_.wait_for(lock, kLeavingLimit, [&] {
         for (int64_t rank = 0; rank < options_.size; ++rank) {
@@ -178,7 +174,7 @@ class Control::Impl {
       throw std::invalid_argument("agree('" + name + "'): " + std::to_string(value.size()) +
                                   " bytes are too many to compare; compare a hash of them");
     }
-    vote({0, name, value, /*is_collected=*/false});
+    call_collective({0, name, value, /*is_collected=*/false});
   }
 
   std::vector<std::string> exchange(const std::string& name, const std::string& value) {
@@ -188,7 +184,7 @@ class Control::Impl {
                                   " bytes are too many; each of " + std::to_string(options_.size) +
                                   " ranks may give " + std::to_string(longest));
     }
-    return vote({0, name, value, /*is_collected=*/true});
+    return call_collective({0, name, value, /*is_collected=*/true});
   }
 
   int64_t epoch() const {
@@ -261,30 +257,27 @@ class Control::Impl {
 
  private:
   // A call of agree() or exchange(), whose number is filled in. Returns what was collected.
-  std::vector<std::string> vote(Agree words) {
+  std::vector<std::string> call_collective(Agree words) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (phase_ != Phase::kRunning) throw_failure(lock, "");
     if (!mesh_.missing().empty()) {
       throw std::logic_error((words.is_collected ? "exchange('" : "agree('") + words.name +
                              "') before all ranks are connected");
     }
-    const uint64_t number = ++agrees_begun_;
+    const uint64_t number = collectives_.begin();
     words.number = number;
-    vote_ = shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
-    expect_present(vote_, [&](const Bye& bye) { return bye.agrees < number; });
+    collective_ =
+        shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
+    expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
     if (options_.rank == 0) {
       hear(0, epoch_, std::move(words));
     } else {
       mesh_.queue(0, to_frame(words, epoch_));
     }
-    wake();
-    const auto key = std::make_pair(epoch_, number);
-    changed_.wait(lock, [&] { return verdicts_.count(key) != 0 || phase_ == Phase::kFailed; });
-    const auto found = verdicts_.find(key);
-    if (found == verdicts_.end()) throw_failure(lock, "");
-    Verdict verdict = std::move(found->second);
-    verdicts_.erase(found);
-    agrees_ = number;
+    send_queued();
+    changed_.wait(lock, [&] { return collectives_.has_verdict() || phase_ == Phase::kFailed; });
+    if (!collectives_.has_verdict()) throw_failure(lock, "");
+    Verdict verdict = collectives_.end();
     if (!verdict.text.empty()) throw Disagreement(verdict.text);
     return std::move(verdict.values);
   }
@@ -336,10 +329,10 @@ class Control::Impl {
       }
       const Time now = Clock::now();
       excuse_silence(now);
-      for (MeshEvent& event : mesh_.read(now)) take(std::move(event), now);
+      for (const MeshEvent& event : mesh_.read(now)) take(event, now);
       beat(now);
       look_for_silence(now);
-      give_up_polls(now);
+      give_up_collectives(now);
       if (phase_ == Phase::kFailing && now >= time_to_decide()) decide(collector_.sorted());
       must_cancel = must_cancel_;
     }
@@ -387,7 +380,7 @@ class Control::Impl {
     for (Peer& peer : peers_) peer.last_heard = std::min(now, peer.last_heard + late + beat_);
   }
 
-  void take(MeshEvent event, Time now) {
+  void take(const MeshEvent& event, Time now) {
     peer_of(event.rank).last_heard = now;
     switch (event.kind) {
       case MeshEvent::Kind::kConnected:
@@ -397,6 +390,15 @@ class Control::Impl {
       case MeshEvent::Kind::kLost:
         return lose(event.rank, FaultKind::kDeath, event.why, now);
     }
+  }
+
+  // What is queued, at once: rank 0 may go on, and end, as soon as it has decided, and the others
+  // shall have its verdict then. It also saves waking the thread, unless there is more to do.
+  void send_queued() {
+    mesh_.flush();
+    bool all = phase_ == Phase::kRunning;
+    for (int64_t rank = 0; rank < options_.size; ++rank) all = all && !mesh_.has_unwritten(rank);
+    if (!all) wake();
   }
 
   // A rank that has connected has missed what the others were told.
@@ -520,15 +522,10 @@ class Control::Impl {
         return;
       case MessageType::kAgree:
         if (options_.rank != 0) throw DamagedMessage("only rank 0 compares");
-        if (frame.epoch >= epoch_) hear(rank, frame.epoch, to_agree(frame.body));
-        return;
-      case MessageType::kVerdict: {
+        return hear(rank, frame.epoch, to_agree(frame.body));
+      case MessageType::kVerdict:
         if (rank != 0) throw DamagedMessage("only rank 0 compares");
-        Verdict verdict = to_verdict(frame.body, options_.size);
-        const auto key = std::make_pair(frame.epoch, verdict.number);
-        if (frame.epoch >= epoch_) verdicts_[key] = std::move(verdict);
-        return;
-      }
+        return collectives_.know(frame.epoch, to_verdict(frame.body, options_.size));
       case MessageType::kNext:
         peer.next_epoch = std::max(peer.next_epoch, frame.epoch);
         return;
@@ -540,8 +537,9 @@ class Control::Impl {
           expect_present("call " + std::to_string(calls_done_ + 1),
                          [&](const Bye& bye) { return bye.calls <= calls_done_; });
         }
-        if (agrees_begun_ > agrees_) {
-          expect_present(vote_, [&](const Bye& bye) { return bye.agrees < agrees_begun_; });
+        if (collectives_.is_waiting()) {
+          const uint64_t number = collectives_.begun();
+          expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
         }
         if (phase_ == Phase::kFailed && peer.next_epoch <= epoch_) {
           note_left(rank, "the next epoch");
@@ -591,30 +589,21 @@ class Control::Impl {
     note(*peer.loss, Clock::now(), /*tell=*/true);
   }
 
-  void hear(int64_t rank, uint32_t epoch, Agree agree) {
-    const auto key = std::make_pair(epoch, agree.number);
-    const auto poll = polls_.try_emplace(key, Poll{Agreement(options_.size), Clock::now()}).first;
-    Agreement& agreement = poll->second.agreement;
-    if (auto text = agreement.add(
-            rank, {std::move(agree.name), std::move(agree.value), agree.is_collected})) {
-      announce(key.first, {key.second, std::move(*text), agreement.take_values()});
-    }
-    if (agreement.complete()) polls_.erase(poll);
+  void hear(int64_t rank, uint32_t epoch, Agree words) {
+    auto verdict = collectives_.hear(rank, epoch, std::move(words), Clock::now());
+    if (verdict) announce({epoch, std::move(*verdict)});
   }
 
-  void announce(uint32_t epoch, Verdict verdict) {
-    mesh_.queue_for_all(to_frame(verdict, epoch));
-    const auto key = std::make_pair(epoch, verdict.number);
-    verdicts_[key] = std::move(verdict);
+  void give_up_collectives(Time now) {
+    const std::string waited = seconds(options_.call_limit);
+    for (auto& decision : collectives_.give_up(now - options_.call_limit, waited)) {
+      announce(std::move(decision));
+    }
   }
 
-  void give_up_polls(Time now) {
-    for (auto& [key, poll] : polls_) {
-      if (now < poll.begin + options_.call_limit) continue;
-      if (auto text = poll.agreement.give_up(seconds(options_.call_limit))) {
-        announce(key.first, {key.second, std::move(*text), {}});
-      }
-    }
+  void announce(Collectives::Decision decision) {
+    mesh_.queue_for_all(to_frame(decision.verdict, decision.epoch));
+    collectives_.know(decision.epoch, std::move(decision.verdict));
   }
 
   static bool names_a_loss(const std::vector<Fault>& record) {
@@ -653,13 +642,8 @@ class Control::Impl {
     collector_.clear();
     untold_.clear();
     record_.clear();
-    agrees_begun_ = agrees_ = 0;
     calls_done_ = 0;
-    const auto forget_before = [&](auto& map) {
-      map.erase(map.begin(), map.lower_bound({epoch, 0}));
-    };
-    forget_before(polls_);
-    forget_before(verdicts_);
+    collectives_.begin_epoch(epoch);
     {
       std::lock_guard<std::mutex> lock(watch_mutex_);
       is_cancelled_ = false;
@@ -736,11 +720,8 @@ class Control::Impl {
 
   uint64_t calls_done_ = 0;
   bool is_in_call_ = false;
-  uint64_t agrees_begun_ = 0;  // and exchanges
-  uint64_t agrees_ = 0;        // of these, that have ended
-  std::string vote_;           // what the last of them does, for messages
-  std::map<std::pair<uint32_t, uint64_t>, Poll> polls_;
-  std::map<std::pair<uint32_t, uint64_t>, Verdict> verdicts_;
+  Collectives collectives_;
+  std::string collective_;  // what the last of them does, for messages
 
   std::mutex watch_mutex_;
   std::list<std::function<void()>> watched_;

@@ -101,8 +101,8 @@ class Control {
   // rest: all ranks call it with the same `name` as their n-th call (both are counted together).
   // Throws Disagreement on all of them if the names differ, or one compares where another
   // exchanges; DistributedFailure if a rank fails meanwhile; std::invalid_argument for a value that
-  // is too long: all of them must fit into one message, so the limit is a megabyte divided by the
-  // number of ranks.
+  // is too long: all of them must fit into one message, so the limit is about a megabyte divided by
+  // the number of ranks.
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
 
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.

@@ -26,7 +26,6 @@ namespace gpipe::distributed {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -34,7 +33,7 @@ using ::testing::StartsWith;
 using Milliseconds = std::chrono::milliseconds;
 using Say = RankProcesses::Say;
 
-constexpr int64_t kSecond = 1000 * 1000;  // in microseconds
+constexpr int64_t kSecond = 1'000'000;  // in microseconds
 const char* const kGone =
     ": its connections closed: it ended, was killed, or its machine went down";
 
@@ -306,10 +305,23 @@ TEST(Control, AnExchangeEndsWhenARankFails) {
   }
 }
 
+// Rank 0 decides when it comes last, and needs to wait for nobody then.
+TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    if (rank == 0) sleep(200);
+    const auto values = control->exchange("values", std::to_string(rank));
+    if (rank == 0) raise(SIGKILL);
+    say(values == std::vector<std::string>{"0", "1", "2"} ? "all" : "other");
+  });
+  for (const int64_t rank : {1, 2}) EXPECT_EQ(ranks.next(rank), "all");
+}
+
 // Each goes on as soon as it knows that all are ready: its values come to those that do not know
 // it yet, and are of the new epoch. Those of the epoch that has failed are forgotten.
 TEST(Control, ExchangesBelongToAnEpoch) {
-  constexpr int kEpochs = 60;
+  constexpr int kEpochs = 30;
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -337,6 +349,29 @@ TEST(Control, ExchangesBelongToAnEpoch) {
   });
   expect_all(ranks, 4, std::to_string(kEpochs));
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+// A verdict of the new epoch comes to those that do not know yet that it has begun: the two that
+// differ are enough for one.
+TEST(Control, ADisagreementMayBeTheFirstOfAnEpoch) {
+  constexpr int kEpochs = 30;
+  Meeting meeting(6);
+  RankProcesses ranks(6, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    int right = 0;
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::string text = thrown_by([&] { control->exchange(rank == 0 ? "a" : "b", ""); });
+      if (text.find("Disagreement: rank 0 is at 'a'") == 0) ++right;
+      if (control->exchange("all", "") == std::vector<std::string>(6)) ++right;
+      Fault fault;
+      fault.text = "boom";
+      if (rank == 1) control->report(fault);
+      while (!control->failed()) sleep(1);
+      control->next_epoch();
+    }
+    say(std::to_string(right));
+  });
+  expect_all(ranks, 6, std::to_string(2 * kEpochs));
 }
 
 TEST(Control, RefusesTooLongAValue) {

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
@@ -45,6 +46,8 @@ const char* const kRefusals[] = {
     // an output does not have a row for each row of the micro-batch.
     "cannot be joined to a mini-batch",
     "dimension 0 of an output must be the batch",
+    // a tensor belongs to layers of two processes.
+    "put both partitions into one process",
 };
 
 struct Side {
@@ -236,8 +239,31 @@ StepResult run_plain(const Program& program, PlainModel& plain, const Batch& bat
   return {0, plain.forward(inputs)};
 }
 
+// The schedule of a kStepTable.
+Schedule table_of(const Program& program, int64_t stages, int64_t micro_batches) {
+  std::mt19937_64 random(program.seed);
+  return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
+}
+
+// Over several processes, where the workers are: in turns.
+std::optional<Placement> placement_of(const Program& program, const World& world) {
+  if (world.size() == 1) return std::nullopt;
+  const auto stages = static_cast<int64_t>(program.balance.size());
+  Placement placement = Placement::one_each(stages);
+  if (program.entry == Entry::kStepTable) {
+    const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
+    placement = table_of(program, stages, cut.micro_batches).placement();
+  }
+  std::vector<int64_t> processes;
+  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+    processes.push_back((worker + static_cast<int64_t>(program.seed)) % world.size());
+  }
+  return placement.workers() < world.size() ? placement : placement.processes(processes);
+}
+
 StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, const LossFn& loss) {
-  const Tensors inputs = batch.tensors();
+  const Tensors inputs = pipe->is_here(0) ? batch.tensors() : Tensors();
+  const Tensors targets = pipe->is_here(-1) ? Tensors{batch.target} : Tensors();
   StepResult result;
   switch (program.entry) {
     case Entry::kForward: {
@@ -251,18 +277,16 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
       return result;
     }
     case Entry::kStep:
-      return pipe->step(inputs, {batch.target}, loss, StepOptions().keep_outputs(true));
+      return pipe->step(inputs, targets, loss, StepOptions().keep_outputs(true));
     case Entry::kStepGPipe:
-      return pipe->step(inputs, {batch.target}, loss,
+      return pipe->step(inputs, targets, loss,
                         StepOptions().keep_outputs(true).schedule(Schedule::gpipe));
-    case Entry::kStepTable: {
-      std::mt19937_64 random(program.seed);
+    case Entry::kStepTable:
       return pipe->step(
-          inputs, {batch.target}, loss,
+          inputs, targets, loss,
           StepOptions().keep_outputs(true).schedule([&](int64_t stages, int64_t micro_batches) {
-            return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
+            return table_of(program, stages, micro_batches);
           }));
-    }
     case Entry::kNoGrad: {
       c10::NoGradGuard no_grad;
       return {0, pipe->forward(inputs)};
@@ -329,16 +353,20 @@ Outcome thrown(const std::string& message) {
   return {Outcome::kThrows, message, "throws " + message.substr(0, 30)};
 }
 
+// Whether a layer of another process has it.
+bool is_elsewhere(const Tensor& tensor) { return tensor.defined() && tensor.is_meta(); }
+
 void compare_call(const Program& program, const StepResult& want, const StepResult& have,
                   const Batch& plain_batch, const Batch& pipe_batch, const Side& plain,
-                  const Side& pipe, Comparison& comparison) {
-  if (want.outputs.size() != have.outputs.size()) {
+                  const Side& pipe, const GPipe& pipeline, Comparison& comparison) {
+  const bool whole = pipeline->is_here(0) && pipeline->is_here(-1);
+  if (pipeline->is_here(-1) && want.outputs.size() != have.outputs.size()) {
     comparison.compare("number of outputs", "the model",
                        at::zeros(static_cast<int64_t>(want.outputs.size())),
                        at::zeros(static_cast<int64_t>(have.outputs.size())));
     return;
   }
-  for (size_t k = 0; k < want.outputs.size(); ++k) {
+  for (size_t k = 0; k < have.outputs.size(); ++k) {
     comparison.compare("output", std::to_string(k), want.outputs[k], have.outputs[k]);
     if (program.entry == Entry::kForward) {
       comparison.compare("requires_grad of output", std::to_string(k),
@@ -351,22 +379,27 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   const auto plain_parameters = plain.model->named_parameters();
   const auto pipe_parameters = pipe.model->named_parameters();
   for (const auto& entry : plain_parameters) {
+    if (is_elsewhere(pipe_parameters[entry.key()])) continue;
     comparison.compare("gradient", entry.key(), gradient_of(entry.value()),
                        gradient_of(pipe_parameters[entry.key()]));
   }
-  for (size_t k = 0; k < plain_batch.inputs.size(); ++k) {
+  for (size_t k = 0; k < plain_batch.inputs.size() && pipeline->is_here(0); ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
                        gradient_of(pipe_batch.inputs[k].leaf));
   }
-  comparison.compare("target gradient", "0", gradient_of(plain_batch.target),
-                     gradient_of(pipe_batch.target));
+  if (pipeline->is_here(-1)) {
+    comparison.compare("target gradient", "0", gradient_of(plain_batch.target),
+                       gradient_of(pipe_batch.target));
+  }
   if (!program.deferred_batch_norm) {
     const auto plain_buffers = plain.model->named_buffers();
     const auto pipe_buffers = pipe.model->named_buffers();
     for (const auto& entry : plain_buffers) {
+      if (is_elsewhere(pipe_buffers[entry.key()])) continue;
       comparison.compare("buffer", entry.key(), entry.value(), pipe_buffers[entry.key()]);
     }
   }
+  if (!whole) return;  // hooks run where the layers are
   for (const auto& [number, count] : plain.workshop.counters) {
     const int64_t had = *pipe.workshop.counters.at(number);
     comparison.compare("count of hooks", std::to_string(number), at::full({}, count->load()),
@@ -392,7 +425,13 @@ void end_call(const Program& program, int64_t call, Side& side) {
 
 }  // namespace
 
-Outcome run(const Program& program) {
+bool can_run(const Program& program, const World& world) {
+  if (world.size() == 1) return true;
+  if (program.entry == Entry::kForward) return false;
+  return placement_of(program, world)->workers() >= world.size();
+}
+
+Outcome run(const Program& program, const World& world) {
   Watchdog watchdog(std::chrono::seconds(120), "this program hangs:\n" + to_text(program));
   Comparison comparison(program.in_double);
 
@@ -423,19 +462,22 @@ Outcome run(const Program& program) {
                              .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
                              .chunks(program.chunks)
                              .partition_checkpoints(program.checkpoints)
-                             .deferred_batch_norm(program.deferred_batch_norm));
-        make_optimizer(program, pipeline->parameters(), pipe);
+                             .deferred_batch_norm(program.deferred_batch_norm)
+                             .placement(placement_of(program, world))
+                             .world(world));
+        make_optimizer(program, pipeline->local_parameters(), pipe);
       }
       torch::manual_seed(call_seed(program, call));
       have = run_pipe(program, pipeline, pipe_batch, loss);
     } catch (const std::exception& error) {
       return thrown(message_of(error));
     }
-    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, comparison);
+    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, pipeline, comparison);
     end_call(program, call, plain);
     end_call(program, call, pipe);
     const auto pipe_parameters = pipe.model->named_parameters();
     for (const auto& entry : plain.model->named_parameters()) {
+      if (is_elsewhere(pipe_parameters[entry.key()])) continue;
       comparison.compare("parameter", entry.key(), entry.value(), pipe_parameters[entry.key()]);
     }
     if (comparison.failed()) {

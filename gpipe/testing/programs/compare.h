@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gpipe/testing/programs/program.h"
+#include "gpipe/world.h"
 
 namespace gpipe::testing::programs {
 
@@ -26,7 +27,13 @@ struct Outcome {
 };
 
 // If the pipeline hangs, the process ends with the program's text.
-Outcome run(const Program& program);
+//
+// Over several processes all of them call this with the same program, each runs the plain model,
+// and compares what is in it. What cannot run there (see can_run()) must not be given.
+Outcome run(const Program& program, const World& world = World());
+
+// Whether the program has a stage for each process, and an entry that works over processes.
+bool can_run(const Program& program, const World& world);
 
 }  // namespace gpipe::testing::programs
 
