@@ -179,6 +179,35 @@ TEST(WorldExactness, FourProcesses) {
   expect_same_bits(4, {{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}});
 }
 
+// A parameter that no layer has registered: its gradient must arrive, and once.
+TEST(WorldExactness, TheLosssOwnParameterGetsItsGradient) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    const SampleModel& sample = sample_models().front();
+    const auto gradient = [&](const World& over) {
+      GPipeOptions options(last_balance(sample.layers, 2));
+      options.chunks(3).cpu_threads_per_stage(1).checkpoint(Checkpoint::kAlways);
+      GPipe pipe(sample.make(), options.world(over));
+      const torch::Tensor scale = torch::full({1}, 1.5, torch::requires_grad());
+      torch::manual_seed(7);
+      pipe->step(sample.inputs(kRows), sample.targets(kRows),
+                 [&](const Tensors& outputs, const Tensors& targets) {
+                   return sample.loss(outputs, targets) * scale[0];
+                 });
+      return scale.grad();
+    };
+    const torch::Tensor expected = gradient(World());
+    const torch::Tensor got = gradient(world);
+    if (world.rank() == 0) {
+      say(got.defined() ? "a gradient where there is no loss" : "same");
+    } else {
+      const std::string differs = bitwise_difference(expected, got);
+      say(expected.defined() && differs.empty() ? "same" : differs);
+    }
+  });
+  EXPECT_EQ(ranks->next(0), "same");
+  EXPECT_EQ(ranks->next(1), "same");
+}
+
 torch::nn::Sequential with_buffers() {
   namespace nn = torch::nn;
   return nn::Sequential(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Dropout(0.3), nn::Linear(6, 3));

@@ -121,7 +121,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips));
+                         ports_of(j, programs_.routes(), skips), processes_ != nullptr);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {

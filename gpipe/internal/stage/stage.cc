@@ -83,8 +83,13 @@ bool any_defined(const std::vector<Packet>& gradients) {
 
 }  // namespace
 
-Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports)
-    : index_(index), device_(device), layers_(std::move(layers)), ports_(std::move(ports)) {}
+Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
+             bool over_processes)
+    : index_(index),
+      device_(device),
+      copies_(!device.is_cpu() || over_processes),
+      layers_(std::move(layers)),
+      ports_(std::move(ports)) {}
 
 void Stage::begin_run() {
   handed_over_.clear();
@@ -185,11 +190,12 @@ std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
                                      [&](const auto& entry) { return entry.first == impl; });
       const bool fresh = !item.tensor.defined() || twin == known.end();
       tensors[k].push_back(fresh ? detached_alias(item.tensor) : twin->second);
-      const at::Tensor& alias = tensors[k].back();
-      if (fresh && item.tensor.defined()) known.emplace_back(impl, alias);
-      if (fresh && item.read_only && (differentiable(plan, alias) || !device_.is_cpu())) {
+      at::Tensor& alias = tensors[k].back();
+      if (fresh && item.read_only && (differentiable(plan, alias) || copies_)) {
+        alias = counted_alias(alias);
         read_only.watch(alias);
       }
+      if (fresh && item.tensor.defined()) known.emplace_back(impl, alias);
       result.graph.inputs().add(k, alias, fresh && plan.record && item.needs_grad);
       if (storage_of(item.tensor) == nullptr) continue;
       if (item.read_only) result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
@@ -242,7 +248,7 @@ void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) con
       if (version == item.version) continue;
       // Without a gradient only the value matters; it is that of the plain model unless something
       // was copied.
-      TORCH_CHECK(!differentiable(plan, item.tensor) && device_.is_cpu(),
+      TORCH_CHECK(!differentiable(plan, item.tensor) && !copies_,
                   skip ? "the skip " + skip->to_text() : "an input", " of stage ", index_,
                   " was changed in place by a layer of another stage after it had been handed over "
                   "(its memory went several ways); the gradients would miss the change. Hand on a "
@@ -312,8 +318,8 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
       if (tensor.is_same(other)) {
         twin = true;
         item.tensor = other_item.tensor;
-        // In one stage they are one tensor again, unless each is copied to another device.
-        if (leaving[a].target == leaving[b].target && device_.is_cpu()) continue;
+        // In one stage they are one tensor again, unless each is copied.
+        if (leaving[a].target == leaving[b].target && !copies_) continue;
       } else if (storage == nullptr || storage != storage_of(other) ||
                  !may_overlap(tensor, other)) {
         continue;
@@ -321,7 +327,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
       item.shared = other_item.shared = true;
       // Even if neither needs a gradient yet: a parameter that enters through an in-place change
       // would need one through both.
-      if (!differentiable(plan, tensor) && device_.is_cpu()) continue;
+      if (!differentiable(plan, tensor) && !copies_) continue;
       // The stage that comes first must not change it.
       if (leaving[a].target <= leaving[b].target) item.read_only = true;
       if (leaving[b].target <= leaving[a].target) other_item.read_only = true;

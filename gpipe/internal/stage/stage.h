@@ -54,7 +54,9 @@ struct BackwardTask {
 // Thread-safety: none; only one thread at a time works on a stage.
 class Stage {
  public:
-  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports);
+  // `over_processes`: whether some stages are in other processes.
+  Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
+        bool over_processes = false);
 
   // Takes a packet for each input port and returns one for each output port. `loss` may be null.
   std::vector<Packet> forward(const RunContext& run, int64_t micro_batch,
@@ -136,6 +138,9 @@ class Stage {
 
   int64_t index_;
   c10::Device device_;
+  // Whether what is handed on may be copied, to another device or process: a change in place there
+  // is not seen elsewhere.
+  bool copies_;
   std::vector<Layer> layers_;
   Ports ports_;
   RandomStreams draws_;

@@ -1,8 +1,11 @@
 #include "gpipe/internal/tensors/alias.h"
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/conj.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -71,6 +74,21 @@ bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t,
 }
 
 }  // namespace
+
+at::Tensor counted_alias(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_inference()) return tensor;
+  if (tensor.layout() != c10::kStrided || tensor.is_quantized() || !tensor.has_storage()) {
+    return tensor;
+  }
+  // What is made outside of the mode counts, also what is done to it within.
+  const c10::InferenceMode outside(false);
+  const c10::NoGradGuard no_grad;
+  at::Tensor alias = at::empty({0}, tensor.options());
+  alias.set_(tensor.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+  if (tensor.is_conj()) alias = alias.conj();
+  if (tensor.is_neg()) alias = alias._neg_view();
+  return alias;
+}
 
 uintptr_t line_bytes(c10::Device device) { return device.is_cpu() ? 64 : 256; }
 

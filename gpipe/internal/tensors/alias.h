@@ -21,6 +21,11 @@ inline at::Tensor detached_alias(const at::Tensor& tensor) {
                                                   /*allow_tensor_metadata_change=*/true));
 }
 
+// For a tensor of inference mode, which does not count its changes: one over the same memory that
+// does, from 0 on. It is no tensor of inference mode. Others, and what has no strides, are returned
+// as they are.
+at::Tensor counted_alias(const at::Tensor& tensor);
+
 // How often the tensor was changed in place; constant for a tensor without a version counter.
 inline int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
@@ -180,6 +181,36 @@ TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
   }
   // It does not simply always say yes.
   EXPECT_GT(said_no, apart * 3 / 4) << "of " << apart;
+}
+
+TEST(CountedAlias, CountsWhatInferenceModeDoesNot) {
+  const c10::InferenceMode mode;
+  const at::Tensor whole = at::arange(12.0).reshape({3, 4});
+  const at::Tensor part = whole.slice(0, 1).t();
+  ASSERT_TRUE(part.is_inference());
+  const at::Tensor alias = counted_alias(part);
+  EXPECT_FALSE(alias.is_inference());
+  EXPECT_EQ(alias.sizes(), part.sizes());
+  EXPECT_EQ(alias.strides(), part.strides());
+  EXPECT_EQ(alias.const_data_ptr(), part.const_data_ptr());
+  const int64_t before = version_of(alias);
+  (void)(alias * 2);
+  EXPECT_EQ(version_of(alias), before);
+  alias.add_(1);
+  EXPECT_GT(version_of(alias), before);
+  at::Tensor row = alias.select(0, 0);
+  at::relu_(row);
+  EXPECT_GT(version_of(alias), before + 1) << "through a view";
+  EXPECT_EQ(whole[1][0].item<float>(), 5) << "the same memory";
+}
+
+TEST(CountedAlias, OthersAreReturnedAsTheyAre) {
+  const at::Tensor plain = at::zeros({2});
+  EXPECT_TRUE(counted_alias(plain).is_same(plain));
+  EXPECT_FALSE(counted_alias(at::Tensor()).defined());
+  const c10::InferenceMode mode;
+  const at::Tensor sparse = at::zeros({2, 2}).to_sparse();
+  EXPECT_TRUE(counted_alias(sparse).is_same(sparse));
 }
 
 }  // namespace

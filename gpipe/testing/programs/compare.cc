@@ -245,20 +245,24 @@ Schedule table_of(const Program& program, int64_t stages, int64_t micro_batches)
   return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
 }
 
-// Over several processes, where the workers are: in turns.
+// Over several processes, where the workers are: in turns. None: not every process would have one.
 std::optional<Placement> placement_of(const Program& program, const World& world) {
-  if (world.size() == 1) return std::nullopt;
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
   if (program.entry == Entry::kStepTable) {
     const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
-    placement = table_of(program, stages, cut.micro_batches).placement();
+    const Schedule table = table_of(program, stages, cut.micro_batches);
+    for (const std::vector<Action>& worker : table.table()) {
+      if (worker.empty()) return std::nullopt;
+    }
+    placement = table.placement();
   }
+  if (placement.workers() < world.size()) return std::nullopt;
   std::vector<int64_t> processes;
   for (int64_t worker = 0; worker < placement.workers(); ++worker) {
     processes.push_back((worker + static_cast<int64_t>(program.seed)) % world.size());
   }
-  return placement.workers() < world.size() ? placement : placement.processes(processes);
+  return placement.processes(processes);
 }
 
 StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, const LossFn& loss) {
@@ -359,7 +363,10 @@ bool is_elsewhere(const Tensor& tensor) { return tensor.defined() && tensor.is_m
 void compare_call(const Program& program, const StepResult& want, const StepResult& have,
                   const Batch& plain_batch, const Batch& pipe_batch, const Side& plain,
                   const Side& pipe, const GPipe& pipeline, Comparison& comparison) {
-  const bool whole = pipeline->is_here(0) && pipeline->is_here(-1);
+  bool whole = true;
+  for (size_t k = 0; k < pipeline->size(); ++k) {
+    whole = whole && pipeline->is_here(static_cast<int64_t>(k));
+  }
   if (pipeline->is_here(-1) && want.outputs.size() != have.outputs.size()) {
     comparison.compare("number of outputs", "the model",
                        at::zeros(static_cast<int64_t>(want.outputs.size())),
@@ -428,7 +435,7 @@ void end_call(const Program& program, int64_t call, Side& side) {
 bool can_run(const Program& program, const World& world) {
   if (world.size() == 1) return true;
   if (program.entry == Entry::kForward) return false;
-  return placement_of(program, world)->workers() >= world.size();
+  return placement_of(program, world).has_value();
 }
 
 Outcome run(const Program& program, const World& world) {
@@ -463,7 +470,8 @@ Outcome run(const Program& program, const World& world) {
                              .chunks(program.chunks)
                              .partition_checkpoints(program.checkpoints)
                              .deferred_batch_norm(program.deferred_batch_norm)
-                             .placement(placement_of(program, world))
+                             .placement(world.size() == 1 ? std::nullopt
+                                                          : placement_of(program, world))
                              .world(world));
         make_optimizer(program, pipeline->local_parameters(), pipe);
       }

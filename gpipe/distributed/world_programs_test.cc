@@ -1,0 +1,101 @@
+// Random programs (gpipe/testing/programs) over real processes: what is in each of them is compared
+// with the plain model, bit by bit.
+//
+//   GPIPE_TEST_SEED  from which seed on programs are drawn
+//   GPIPE_PROGRAMS   how many, for each number of processes
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/testing/programs/compare.h"
+#include "gpipe/testing/programs/program.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using testing::programs::Outcome;
+using testing::programs::Program;
+using Say = WorldRanks::Say;
+
+uint64_t number_from(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::string name_of(Outcome::Kind kind) {
+  switch (kind) {
+    case Outcome::kEqual:
+      return "equal";
+    case Outcome::kEqualButSums:
+      return "equal up to the order of sums";
+    case Outcome::kInvalid:
+      return "invalid";
+    case Outcome::kRefused:
+      return "refused";
+    case Outcome::kDifferent:
+      return "different";
+    case Outcome::kThrows:
+      break;
+  }
+  return "threw";
+}
+
+// The first `count` that can run over so many processes.
+std::vector<Program> programs_for(int64_t processes, uint64_t count) {
+  const World world(/*processes=*/nullptr, /*rank=*/0, processes);  // it is asked for its size only
+  std::vector<Program> programs;
+  for (uint64_t seed = number_from("GPIPE_TEST_SEED", 20261125); programs.size() < count; ++seed) {
+    // What changes its gradient in place changes it for the other routes of a tensor, too, as long
+    // as they have the same memory (docs/guide/24-processes.md).
+    Program program = testing::programs::random_program(
+        seed, {"ScaleGradientInPlace", "gradient_scaled_in_place"});
+    if (testing::programs::can_run(program, world)) programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+void run_programs(int64_t processes, uint64_t count) {
+  const std::vector<Program> programs = programs_for(processes, count);
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    for (const Program& program : programs) {
+      const Outcome outcome = testing::programs::run(program, world);
+      say(name_of(outcome.kind) + (outcome.failed() ? ": " + outcome.what : ""));
+    }
+  });
+  std::map<std::string, uint64_t> counts;
+  for (const Program& program : programs) {
+    std::string failures;  // of all processes: one that differs makes the others fail
+    for (int64_t rank = 0; rank < processes; ++rank) {
+      const std::string line = ranks->next(rank);
+      const std::string word = line.substr(0, line.find(':'));
+      ++counts[word];
+      if (word == "equal" || word == "equal up to the order of sums" || word == "invalid" ||
+          word == "refused") {
+        continue;
+      }
+      failures += "rank " + std::to_string(rank) + ": " + line + "\n";
+    }
+    ASSERT_EQ(failures, "") << "seed " << program.seed << "\n"
+                            << testing::programs::to_text(program);
+  }
+  std::cout << count << " programs over " << processes << " processes, counted in each:";
+  for (const auto& [word, times] : counts) std::cout << " " << times << " " << word;
+  std::cout << "\n";
+  // Less would mean that the test shows less than it seems to.
+  EXPECT_GE(counts["equal"], count * static_cast<uint64_t>(processes) / 2);
+  for (int64_t rank = 0; rank < processes; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
+}
+
+TEST(WorldPrograms, TwoProcesses) { run_programs(2, number_from("GPIPE_PROGRAMS", 200)); }
+TEST(WorldPrograms, ThreeProcesses) { run_programs(3, number_from("GPIPE_PROGRAMS", 200)); }
+
+}  // namespace
+}  // namespace gpipe::distributed
