@@ -135,6 +135,8 @@ class GPipeImpl : public torch::nn::Module {
   // Which worker runs each stage: GPipeOptions::placement, or a worker for each. Throws
   // std::invalid_argument for a model without layers.
   Placement placement() const;
+  // The processes that it runs over.
+  const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.
   int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
 
