@@ -94,9 +94,13 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
-  if (processes() != nullptr) number_ = processes()->next_number();
+  if (processes() != nullptr) {
+    check_not_inside();
+    number_ = processes()->next_number();
+  }
   internal::in_call(processes(), [&] {
     build(module, options);
+    end_together("the making");
     return true;
   });
 }
@@ -153,6 +157,12 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
         options.ablation(), options.graphs(), world_.processes());
   }
   place_layers();
+}
+
+// Nobody goes on as long as another process may fail: all would not make the same calls then.
+void GPipeImpl::end_together(const char* what) const {
+  if (processes() == nullptr) return;
+  (void)internal::end_together(*processes(), call_name(what), std::nullopt, /*last=*/0);
 }
 
 std::string GPipeImpl::call_name(const char* what) const {
@@ -229,6 +239,14 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   place_layers();
 }
 
+void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
+  TORCH_CHECK_VALUE(processes() == nullptr,
+                    "torch::save of a pipeline over several processes: each has the values of a "
+                    "part of the layers only. Save local_parameters(), each process into a file "
+                    "of its own");
+  torch::nn::Module::save(archive);
+}
+
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs,
                                          bool needs_record, const StepOptions* options) const {
   pipeline_->check_callable();
@@ -246,7 +264,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       "process ", pipeline_->residence().process_of_stage(0),
                       ": give it there, and here none");
   }
-  int64_t rows = inputs.empty() ? -1 : internal::batch_size(inputs, "input");
+  const bool some = std::any_of(inputs.begin(), inputs.end(),
+                                [](const at::Tensor& input) { return input.defined(); });
+  int64_t rows = first || some ? internal::batch_size(inputs, "input") : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;
@@ -484,6 +504,7 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     return internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite,
@@ -514,6 +535,7 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
 }
 
 std::string GPipeImpl::parameter_hash() const {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     return internal::hash_parameters(named_parameters(), processes(), call_name("parameter_hash"));
@@ -521,6 +543,7 @@ std::string GPipeImpl::parameter_hash() const {
 }
 
 void GPipeImpl::materialize(const LayerInit& init) {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   internal::in_call(processes(), [&] {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
@@ -535,6 +558,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     }
     on_meta_ = false;
     place_layers();  // what the same layers have beside it
+    end_together("materialize");
     return true;
   });
 }

@@ -42,6 +42,8 @@ TEST(ControlMessages, ArriveAsTheyWereSent) {
   EXPECT_EQ(agree.value, "value");
   EXPECT_FALSE(agree.is_collected);
   EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_collected);
+  EXPECT_FALSE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_patient);
+  EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true, true}, 0).body).is_patient);
   const Verdict verdict = to_verdict(to_frame(Verdict{6, "text", {}}, 0).body, 4);
   EXPECT_EQ(verdict.number, 6);
   EXPECT_EQ(verdict.text, "text");
