@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <dirent.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -36,22 +39,47 @@ constexpr const char* kFormat = "gpipe checkpoint 1";
 }
 
 // "1048576 bytes, CRC-32 1c291ca3"
+class Fingerprint {
+ public:
+  void add(const void* data, size_t bytes) {
+    crc_ = crc32_z(crc_, static_cast<const unsigned char*>(data), bytes);
+    bytes_ += bytes;
+  }
+  std::string text() const {
+    char text[64];
+    std::snprintf(text, sizeof text, "%llu bytes, CRC-32 %08lx",
+                  static_cast<unsigned long long>(bytes_), crc_);
+    return text;
+  }
+
+ private:
+  uLong crc_ = crc32_z(0, nullptr, 0);
+  uint64_t bytes_ = 0;
+};
+
 std::string fingerprint(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              std::fclose);
   if (!file) damaged(path, std::strerror(errno));
   std::vector<unsigned char> part(size_t{1} << 20);
-  uLong crc = crc32_z(0, nullptr, 0);
-  uint64_t bytes = 0;
+  Fingerprint result;
   while (const size_t got = std::fread(part.data(), 1, part.size(), file.get())) {
-    crc = crc32_z(crc, part.data(), got);
-    bytes += got;
+    result.add(part.data(), got);
   }
   if (std::ferror(file.get()) != 0) damaged(path, std::strerror(errno));
-  char text[64];
-  std::snprintf(text, sizeof text, "%llu bytes, CRC-32 %08lx",
-                static_cast<unsigned long long>(bytes), crc);
-  return text;
+  return result.text();
+}
+
+// Of what the third file holds: the generator's state, and its metadata but for this.
+std::string fingerprint(std::map<std::string, std::string> metadata, const at::Tensor& generator) {
+  metadata.erase(kProgress);
+  Fingerprint result;
+  for (const auto& [key, value] : metadata) {
+    const std::string line = key + "=" + value + "\n";
+    result.add(line.data(), line.size());
+  }
+  result.add(generator.const_data_ptr(), generator.nbytes());
+  return result.text();
 }
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
@@ -59,11 +87,13 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 // Parameters and buffers, each once, under its first name.
 Named state_of(GPipe& pipe) {
   Named state;
-  for (const auto& parameter : pipe->named_parameters()) {
-    state.emplace_back(parameter.key(), parameter.value().detach());
-  }
-  for (const auto& buffer : pipe->named_buffers()) {
-    if (buffer.value().defined()) state.emplace_back(buffer.key(), buffer.value().detach());
+  std::unordered_set<const c10::TensorImpl*> seen;  // tied weights
+  for (const auto& all : {pipe->named_parameters(), pipe->named_buffers()}) {
+    for (const auto& item : all) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      state.emplace_back(item.key(), tensor.detach());
+    }
   }
   return state;
 }
@@ -88,6 +118,16 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
+// What is wrong with a generator's state, or nothing.
+std::string fault_of(const at::Tensor& state) {
+  try {
+    at::detail::createCPUGenerator().set_state(state);
+    return "";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
 const std::string& metadata(const safetensors::File& file, const std::string& key) {
   const auto& all = file.header().metadata;
   const auto found = all.find(key);
@@ -106,6 +146,52 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
+// The files of a checkpoint, open and whole.
+struct Files {
+  explicit Files(const std::string& path)
+      : progress(path + "/" + kProgress),
+        model(path + "/" + kModel),
+        optimizer(path + "/" + kOptimizer) {
+    if (metadata(progress, "format") != kFormat) {
+      damaged(path,
+              "it is '" + metadata(progress, "format") + "', this program reads '" + kFormat + "'");
+    }
+    const std::string found = fingerprint(progress.header().metadata, progress.read("generator"));
+    if (found != metadata(progress, kProgress)) damaged(progress.path(), "it is damaged");
+    for (const auto& [name, file] : {std::pair(kModel, &model), {kOptimizer, &optimizer}}) {
+      const std::string now = fingerprint(file->path());
+      if (now != metadata(progress, name)) {
+        damaged(file->path(),
+                "it has " + now + ", and had " + metadata(progress, name) + " when it was saved");
+      }
+    }
+  }
+  safetensors::File progress, model, optimizer;
+};
+
+// Another process may replace the folder meanwhile: all files are those of one.
+std::unique_ptr<Files> files_of(const std::string& path) {
+  constexpr int kTries = 100;
+  for (int left = kTries; left > 0; --left) {
+    // While it is open, no other folder has its number.
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
+    if (!folder) damaged(path, std::strerror(errno));
+    const auto is_there = [&] {
+      struct stat opened {
+      }, there{};
+      return fstat(dirfd(folder.get()), &opened) == 0 && stat(path.c_str(), &there) == 0 &&
+             opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
+    };
+    try {
+      auto files = std::make_unique<Files>(path);
+      if (is_there()) return files;
+    } catch (const std::runtime_error&) {
+      if (is_there()) throw;
+    }
+  }
+  damaged(path, "it was replaced each time that it was read");
+}
+
 // The model's tensors are those of the file, with their shapes and types.
 void check_model(const Named& state, const safetensors::File& file) {
   std::map<std::string, safetensors::Entry> left = file.header().tensors;
@@ -119,10 +205,21 @@ void check_model(const Named& state, const safetensors::File& file) {
                       at::IntArrayRef(entry->second.shape), " in '", file.path(), "', and ",
                       safetensors::type_name(tensor.scalar_type()), " ", tensor.sizes(),
                       " in the model");
+    TORCH_CHECK_VALUE(!tensor.is_meta(), "'", name, "' is on meta and can have no values");
     left.erase(entry);
   }
   TORCH_CHECK_VALUE(left.empty(), "'", file.path(), "' has '", left.begin()->first,
                     "', which the model does not have");
+}
+
+// Of an expanded buffer, whose elements share memory, the one that they share.
+void put(at::Tensor to, at::Tensor value) {
+  for (int64_t d = 0; d < to.dim(); ++d) {
+    if (to.stride(d) != 0 || to.size(d) < 2) continue;
+    to = to.narrow(d, 0, 1);
+    value = value.narrow(d, 0, 1);
+  }
+  to.copy_(value);
 }
 
 }  // namespace
@@ -132,63 +229,54 @@ void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Prog
   TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
                     progress.step, " steps with ", progress.rows, " rows");
   const at::Tensor generator =
-      progress.generator.defined() ? progress.generator : generator_state();
+      (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
+  const std::string fault = fault_of(generator);
+  TORCH_CHECK_VALUE(fault.empty(),
+                    "progress.generator is no state of LibTorch's generator on the "
+                    "CPU: ",
+                    fault);
+  const internal::OptimizerRecord record = internal::record_of(optimizer, names_of(pipe));
   internal::DraftFolder folder(path, {kModel, kOptimizer, kProgress});
   safetensors::write(folder.file(kModel), state_of(pipe), {{"format", "pt"}});
-  {
-    const internal::OptimizerRecord record = internal::record_of(optimizer, names_of(pipe));
-    safetensors::write(folder.file(kOptimizer), record.tensors,
-                       {{"optimizer", record.text.dump()}});
-  }
-  safetensors::write(folder.file(kProgress), {{"generator", generator}},
-                     {{"format", kFormat},
-                      {"step", std::to_string(progress.step)},
-                      {"rows", std::to_string(progress.rows)},
-                      {kModel, fingerprint(folder.file(kModel))},
-                      {kOptimizer, fingerprint(folder.file(kOptimizer))}});
+  safetensors::write(folder.file(kOptimizer), record.tensors, {{"optimizer", record.text.dump()}});
+  std::map<std::string, std::string> metadata = {
+      {"format", kFormat},
+      {"step", std::to_string(progress.step)},
+      {"rows", std::to_string(progress.rows)},
+      {kModel, fingerprint(folder.file(kModel))},
+      {kOptimizer, fingerprint(folder.file(kOptimizer))}};
+  metadata[kProgress] = fingerprint(metadata, generator);
+  safetensors::write(folder.file(kProgress), {{"generator", generator}}, metadata);
   folder.commit();
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  const safetensors::File progress_file(path + "/" + kProgress);
-  if (metadata(progress_file, "format") != kFormat) {
-    damaged(path, "it is '" + metadata(progress_file, "format") + "', this program reads '" +
-                      kFormat + "'");
-  }
-  for (const char* name : {kModel, kOptimizer}) {
-    const std::string file = path + "/" + name;
-    const std::string found = fingerprint(file);
-    if (found != metadata(progress_file, name)) {
-      damaged(file, "it has " + found + ", and had " + metadata(progress_file, name) +
-                        " when it was saved");
-    }
-  }
-  const safetensors::File model_file(path + "/" + kModel);
-  const safetensors::File optimizer_file(path + "/" + kOptimizer);
-
+  TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
+  const std::unique_ptr<Files> files = files_of(path);
   Progress progress;
-  progress.step = number(progress_file, "step");
-  progress.rows = number(progress_file, "rows");
-  progress.generator = progress_file.read("generator");
+  progress.step = number(files->progress, "step");
+  progress.rows = number(files->progress, "rows");
+  progress.generator = files->progress.read("generator");
+  const std::string fault = fault_of(progress.generator);
+  if (!fault.empty()) damaged(files->progress.path(), fault);
   const Named state = state_of(pipe);
-  check_model(state, model_file);
-  const internal::ParameterNames names = names_of(pipe);
-  json text;
-  std::vector<std::string> tensors;
-  for (const auto& [name, entry] : optimizer_file.header().tensors) tensors.push_back(name);
+  check_model(state, files->model);
+  internal::TensorKinds kinds;
+  for (const auto& [name, entry] : files->optimizer.header().tensors) {
+    kinds[name] = internal::kind_of(entry.type, entry.shape);
+  }
   try {
-    text = json::parse(metadata(optimizer_file, "optimizer"));
-    internal::check_record(optimizer, names, text, tensors);
+    const json text = json::parse(metadata(files->optimizer, "optimizer"));
+    const internal::ParameterNames names = names_of(pipe);
+    internal::check_record(optimizer, names, text, kinds);
+    // Before the model, since it may still find something, and changes nothing then.
+    internal::restore(optimizer, names, text,
+                      [&](const std::string& name) { return files->optimizer.read(name); });
   } catch (const json::exception& error) {
-    damaged(optimizer_file.path(), std::string("its metadata: ") + error.what());
+    damaged(files->optimizer.path(), std::string("its metadata: ") + error.what());
   }
-
-  {
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : state) tensor.copy_(model_file.read(name));
-  }
-  internal::restore(optimizer, names, text, tensors,
-                    [&](const std::string& name) { return optimizer_file.read(name); });
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state) put(tensor, files->model.read(name));
   set_generator_state(progress.generator);
   return progress;
 }
