@@ -122,8 +122,9 @@ void give_access(const std::string& path, const struct stat& old) {
 
 }  // namespace
 
-DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files)
-    : place_(resolved(place)), files_(std::move(files)) {
+DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files,
+                         std::function<bool(const std::string& name)> is_old)
+    : place_(resolved(place)), files_(std::move(files)), is_old_(std::move(is_old)) {
   TORCH_CHECK_VALUE(!place_.empty(), "the path of the folder is empty");
   check_place();
   remove_left_ones();
@@ -145,9 +146,16 @@ std::string DraftFolder::file(const std::string& name) const { return draft_ + "
 
 // Also "model.safetensors.part1.2", which their writers have had.
 bool DraftFolder::is_file(const std::string& name) const {
-  return std::any_of(files_.begin(), files_.end(), [&](const std::string& file) {
+  const auto is_or_becomes = [&](const std::string& file) {
     return name == file || begins_with(name, file + ".part");
-  });
+  };
+  return is_known(name) || std::any_of(files_.begin(), files_.end(), is_or_becomes) ||
+         is_known(name.substr(0, name.rfind(".part")));
+}
+
+bool DraftFolder::is_known(const std::string& name) const {
+  return std::count(files_.begin(), files_.end(), name) != 0 ||
+         (is_old_ != nullptr && is_old_(name));
 }
 
 bool DraftFolder::check_place() const {
@@ -170,7 +178,7 @@ bool DraftFolder::check_place() const {
                     "in it");
   for (const std::string& name : names_in(place_)) {
     const bool file = lstat((place_ + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
-    TORCH_CHECK_VALUE(file && std::count(files_.begin(), files_.end(), name) != 0, "'", place_,
+    TORCH_CHECK_VALUE(file && is_known(name), "'", place_,
                       "' is a folder with '", name,
                       "', which no checkpoint has; give the path of another folder");
   }
@@ -260,9 +268,14 @@ void DraftFolder::commit() {
   if (old.empty()) return;
   // That it cannot be removed is no failure of the new one.
   try {
-    remove(old, files_);
+    std::vector<std::string> names;
+    for (std::string& name : names_in(old)) {
+      if (is_known(name)) names.push_back(std::move(name));
+    }
+    remove(old, names);
   } catch (const std::exception& error) {
-    TORCH_WARN("the old checkpoint is left at ", error.what());
+    // Another writer may have removed it.
+    if (exists(old)) TORCH_WARN("the old checkpoint is left at ", error.what());
   }
 }
 

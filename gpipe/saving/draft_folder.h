@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,19 +25,25 @@ namespace gpipe::internal {
 // the current folder, or a mount point: nothing of somebody else's is overwritten or removed.
 class DraftFolder {
  public:
-  DraftFolder(const std::string& place, std::vector<std::string> files);
+  // `is_old`: which other files an old folder may have, and loses. Null: none.
+  DraftFolder(const std::string& place, std::vector<std::string> files,
+              std::function<bool(const std::string& name)> is_old = nullptr);
   ~DraftFolder();
   DraftFolder(const DraftFolder&) = delete;
   DraftFolder& operator=(const DraftFolder&) = delete;
 
   // The path of one of the files, to be written. Whoever writes it also brings it to the disk.
   std::string file(const std::string& name) const;
+  // Where they are until commit().
+  const std::string& path() const { return draft_; }
 
   // Call once, when all files are there.
   void commit();
 
  private:
   bool is_file(const std::string& name) const;
+  // Of this folder or of an old one.
+  bool is_known(const std::string& name) const;
   // Whether there is an old folder.
   bool check_place() const;
   void make();
@@ -45,6 +52,7 @@ class DraftFolder {
 
   std::string place_, draft_;
   std::vector<std::string> files_;
+  std::function<bool(const std::string& name)> is_old_;
   int descriptor_ = -1;  // the draft, locked where there are locks
   mode_t rights_ = 0;    // those of a new folder
 };
