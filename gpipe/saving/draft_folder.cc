@@ -169,11 +169,12 @@ bool DraftFolder::check_place() const {
   TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place_,
                     "' is there and is no folder; give another path");
   if (stat(parent_of(place_).c_str(), &parent) != 0) fail(parent_of(place_));
-  if (stat(".", &current) != 0) fail(".");
   TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place_,
                     "' is a mount point, which cannot be replaced; give the path of a folder in "
                     "it");
-  TORCH_CHECK_VALUE(status.st_dev != current.st_dev || status.st_ino != current.st_ino, "'", place_,
+  const bool is_current = stat(".", &current) == 0 && status.st_dev == current.st_dev &&
+                          status.st_ino == current.st_ino;
+  TORCH_CHECK_VALUE(!is_current, "'", place_,
                     "' is the current folder, which cannot be replaced; give the path of a folder "
                     "in it");
   for (const std::string& name : names_in(place_)) {
@@ -189,17 +190,14 @@ void DraftFolder::make() {
   // No name comes twice: whoever removes what has had one cannot meet another folder there. Numbers
   // of processes come twice on several machines.
   std::random_device random;
-  for (;;) {
+  do {
     draft_ = place_ + kDraft + std::to_string(uint64_t{random()} << 32 | random());
     if (mkdir(draft_.c_str(), 0777) != 0) {
-      if (errno == EEXIST) continue;
       fail(draft_);
     }
     descriptor_ = lock_folder(draft_);
-    // Somebody may just have taken it for one that was left.
-    if (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK)) continue;
-    break;  // also where there are no locks
-  }
+    // Again, if somebody has just taken it for one that was left; not where there are no locks.
+  } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
   struct stat status {};
   if (stat(draft_.c_str(), &status) != 0) fail(draft_);
   rights_ = status.st_mode & 07777;

@@ -2,33 +2,85 @@
 
 #include <c10/util/Exception.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+namespace {
+
+// What happens at the system's calls below: before a folder is moved, once, with the error that the
+// move has; and which have been made.
+std::function<int()> at_move;
+std::function<int(const std::string& path)> at_sync;
+std::vector<std::string>* calls = nullptr;
+
+int move_folder(const char* from, const char* to, unsigned flags) {
+  if (const auto hook = std::exchange(at_move, nullptr)) {
+    if (const int error = hook()) {
+      errno = error;
+      return -1;
+    }
+  }
+  if (calls != nullptr) calls->push_back(flags == 0 ? "rename" : "exchange");
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags));
+}
+
+}  // namespace
+
+// The C library's, for the whole program.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  return move_folder(from, to, 0);
+}
+extern "C" int renameat2(int, const char* from, int, const char* to, unsigned flags) noexcept {
+  return move_folder(from, to, flags);
+}
+extern "C" int fsync(int descriptor) {
+  char path[4096] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (readlink(link.c_str(), path, sizeof path - 1) > 0 && calls != nullptr) {
+    calls->push_back(std::string("sync ") + path);
+  }
+  if (at_sync) {
+    if (const int error = at_sync(path)) {
+      errno = error;
+      return -1;
+    }
+  }
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
+}
 
 namespace gpipe::internal {
 namespace {
 
+using ::testing::ElementsAre;
+
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 // In a folder of its own.
 std::string new_path() {
   static int count = 0;
   const std::string folder =
-      ::testing::TempDir() + "/draft" + std::to_string(getpid()) + "-" + std::to_string(count++);
+      ::testing::TempDir() + "/folder" + std::to_string(getpid()) + "-" + std::to_string(count++);
   EXPECT_EQ(mkdir(folder.c_str(), 0777), 0);
   return folder + "/run";
 }
@@ -142,13 +194,72 @@ TEST(DraftFolder, MayLoseItsOldOneMeanwhile) {
   EXPECT_EQ(contents(place + "/a"), "two");
 }
 
+TEST(DraftFolder, IsNotLostIfOthersAreFaster) {
+  const std::string place = new_path();
+  DraftFolder folder(place, {"a", "b"});
+  fill(folder, "one");
+  at_move = [&] {
+    write(place, "other");
+    return 0;
+  };
+  folder.commit();
+  EXPECT_EQ(contents(place + "/a"), "one");
+
+  DraftFolder next(place, {"a", "b"});
+  fill(next, "two");
+  at_move = [&] {
+    EXPECT_EQ(rename(place.c_str(), (place + "-elsewhere").c_str()), 0);
+    return 0;
+  };
+  next.commit();
+  EXPECT_EQ(contents(place + "/a"), "two");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+// A reader after a crash finds no folder without its files, and a crash after commit() the new one.
+TEST(DraftFolder, IsOnTheDiskBeforeItIsSeen) {
+  const std::string place = new_path();
+  for (const char* move : {"rename", "exchange"}) {
+    std::vector<std::string> made;
+    calls = &made;
+    write(place, "one");
+    calls = nullptr;
+    EXPECT_THAT(made, ElementsAre(HasSubstr("run.draft-"), move, Not(HasSubstr("run"))));
+  }
+}
+
+TEST(DraftFolder, ThatMayNotBeOnTheDiskLeavesTheOldOne) {
+  const std::string place = new_path();
+  write(place, "one");
+  at_sync = [&](const std::string& path) { return path.find(".draft-") == path.npos ? EIO : 0; };
+  EXPECT_THAT([&] { write(place, "two"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("Input/output error")));
+  ASSERT_EQ(drafts_of(place).size(), 1u);
+  EXPECT_EQ(contents(drafts_of(place)[0] + "/a"), "one");
+  EXPECT_EQ(contents(place + "/a"), "two");
+  at_sync = [](const std::string&) { return EINVAL; };  // a file system that cannot
+  write(place, "three");
+  at_sync = nullptr;
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, SaysThatAFileSystemCannotReplaceIt) {
+  const std::string place = new_path();
+  write(place, "one");
+  at_move = [] { return EINVAL; };
+  EXPECT_THAT([&] { write(place, "two"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("cannot replace a folder at once")));
+  EXPECT_EQ(contents(place + "/a"), "one");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
 TEST(DraftFolder, IsWholeForThoseWhoLookWhileOthersWrite) {
   const std::string place = new_path();
   write(place, "start");
   std::vector<std::thread> writers;
   for (const char* text : {"one", "two"}) {
     writers.emplace_back([&place, text] {
-      for (int k = 0; k < 50; ++k) write(place, text);
+      for (int k = 0; k < 20; ++k) write(place, text);
     });
   }
   for (int k = 0; k < 1000; ++k) ASSERT_TRUE(exists(place));
@@ -159,14 +270,16 @@ TEST(DraftFolder, IsWholeForThoseWhoLookWhileOthersWrite) {
 
 TEST(DraftFolder, IsTheOldOrTheNewOneAfterACrash) {
   const std::string place = new_path();
+  const auto start = std::chrono::steady_clock::now();
   write(place, "0");
+  const std::chrono::duration<double, std::micro> one = std::chrono::steady_clock::now() - start;
   int64_t last = 0;
-  for (int k = 0; k < 40; ++k) {
+  for (int k = 0; k < 24; ++k) {
     const pid_t child = fork();
     if (child == 0) {
       for (int64_t next = last + 1;; ++next) write(place, std::to_string(next));
     }
-    usleep(500 * k);
+    usleep(static_cast<useconds_t>(one.count() * k / 10));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);

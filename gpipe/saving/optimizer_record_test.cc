@@ -11,6 +11,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -145,15 +146,20 @@ TEST(OptimizerRecord, IsReadInAnotherOrderOfParameters) {
 
 TEST(OptimizerRecord, HasOptionsAsTheyAre) {
   using torch::optim::AdamOptions;
-  Training run(maker<torch::optim::Adam>(
-      AdamOptions(0.1).betas({0.3, 0.7}).weight_decay(std::numeric_limits<double>::infinity())));
-  Training other(maker<torch::optim::Adam>(AdamOptions(0.5)));
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto options_of = [](Training& run) -> AdamOptions& {
+    return static_cast<AdamOptions&>(run.optimizer->param_groups()[0].options());
+  };
+  const auto make = maker<torch::optim::Adam>(AdamOptions(0.5));
+  Training run(make), other(make);
+  options_of(run).lr(-infinity).betas({0.3, 1.0 / 3}).weight_decay(infinity).amsgrad(true);
+  options_of(run).eps(std::numeric_limits<double>::quiet_NaN());
   load(other, record_of(*run.optimizer, run.names));
-  const auto& options =
-      static_cast<const AdamOptions&>(other.optimizer->param_groups()[0].options());
-  EXPECT_EQ(options.lr(), 0.1);
-  EXPECT_EQ(options.betas(), std::make_tuple(0.3, 0.7));
-  EXPECT_EQ(options.weight_decay(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(options_of(other).lr(), -infinity);
+  EXPECT_EQ(options_of(other).betas(), std::make_tuple(0.3, 1.0 / 3));
+  EXPECT_EQ(options_of(other).weight_decay(), infinity);
+  EXPECT_TRUE(options_of(other).amsgrad());
+  EXPECT_TRUE(std::isnan(options_of(other).eps()));
 }
 
 TEST(OptimizerRecord, RemovesStatesThatItDoesNotHave) {
@@ -208,6 +214,8 @@ TEST(OptimizerRecord, HasGroups) {
   Training fewer(make(0.1, 0, false));
   EXPECT_THAT([&] { load(one, record_of(*fewer.optimizer, fewer.names)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 0 times in group 0")));
+  EXPECT_THAT([&] { load(fewer, record_of(*one.optimizer, one.names)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 1 times in group 0")));
 }
 
 // LibTorch's parameters() has a tied one as often as it has names.

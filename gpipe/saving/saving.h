@@ -26,8 +26,12 @@ struct Progress {
 //                          model; a tied weight once, under its first name
 //   optimizer.safetensors  states, "0.weight/exp_avg"; groups, options and numbers, such as steps,
 //                          are JSON in the metadata
-//   progress.safetensors   the generator's state; step, rows, and the sizes and CRC-32 of all three
+//   progress.safetensors   the generator's state; step, rows, and the sizes and CRC-32 of all files
 //                          in the metadata
+// Over several processes (GPipeOptions::world) all of them call this with the same path on one file
+// system, and each writes its part: model-00001-of-00004.safetensors, the optimizer's likewise, and
+// an index in Hugging Face's form. Each has an optimizer of its local_parameters(), with the same
+// groups and options. The generator is that of rank 0.
 // A checkpoint that is there is replaced as a whole: after a crash, or a full disk, the old one is
 // there, and of several writers at the same time one is the last. Its owner and access rights stay.
 // What a crash has left, PATH.draft-NUMBER, the next call removes. Any optimizer whose states are
@@ -42,8 +46,9 @@ struct Progress {
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path);
 
-// Reads such a folder, under whatever balance, placement and devices it was written, and whatever
-// those of `pipe` are: tensors go to where the parameters are. It may be replaced meanwhile: all
+// Reads such a folder, under whatever balance, placement, devices and number of processes it was
+// written, and whatever those of `pipe` are: tensors go to where the parameters are. Over several
+// processes all of them call this, and each reads what it has. It may be replaced meanwhile: all
 // that is read is of one checkpoint. Everything is checked before the first value is changed.
 // LibTorch's generator on the CPU has the saved state afterwards, so the run goes on with the bits
 // that it would have had (docs/guide/16-saving.md says what else must be the same).
