@@ -92,64 +92,10 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
-<<<<<<< HEAD
 // The model's tensors are those of the files, with their shapes and types. Those of layers in other
 // processes are checked, too. `alone`: there are none.
 void check_model(const Named& state, const internal::Shards& files, bool alone) {
   std::map<std::string, safetensors::Entry> left = files.tensors();
-=======
-// The files of a checkpoint, open and whole.
-struct Files {
-  explicit Files(const std::string& path)
-      : progress(path + "/" + kProgress),
-        model(path + "/" + kModel),
-        optimizer(path + "/" + kOptimizer) {
-    if (metadata(progress, "format") != kFormat) {
-      damaged(path,
-              "it is '" + metadata(progress, "format") + "', this program reads '" + kFormat + "'");
-    }
-    const bool whole = progress.header().tensors.count("generator") == 1;
-    const std::string found =
-        whole ? fingerprint(progress.header().metadata, progress.read("generator")) : "";
-    if (found != metadata(progress, kProgress)) damaged(progress.path(), "it is damaged");
-    for (const auto& [name, file] : {std::pair(kModel, &model), {kOptimizer, &optimizer}}) {
-      const std::string now = fingerprint(file->path());
-      if (now != metadata(progress, name)) {
-        damaged(file->path(),
-                "it has " + now + ", and had " + metadata(progress, name) + " when it was saved");
-      }
-    }
-  }
-  safetensors::File progress, model, optimizer;
-};
-
-// Another process may replace the folder meanwhile: all files are those of one.
-std::unique_ptr<Files> files_of(const std::string& path) {
-  constexpr int kTries = 100;
-  for (int left = kTries; left > 0; --left) {
-    // While it is open, no other folder has its number.
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
-    if (!folder) damaged(path, std::strerror(errno));
-    const auto is_there = [&] {
-      struct stat opened {
-      }, there{};
-      return fstat(dirfd(folder.get()), &opened) == 0 && stat(path.c_str(), &there) == 0 &&
-             opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
-    };
-    try {
-      auto files = std::make_unique<Files>(path);
-      if (is_there()) return files;
-    } catch (const std::runtime_error&) {
-      if (is_there()) throw;
-    }
-  }
-  damaged(path, "it was replaced each time that it was read");
-}
-
-// The model's tensors are those of the file, with their shapes and types.
-void check_model(const Named& state, const safetensors::File& file) {
-  std::map<std::string, safetensors::Entry> left = file.header().tensors;
->>>>>>> saving-adversary
   for (const auto& [name, tensor] : state) {
     const auto entry = left.find(name);
     TORCH_CHECK_VALUE(entry != left.end(), "'", files.path(), "' has no '", name,
