@@ -218,7 +218,8 @@ void GPipeImpl::place_layers() {
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   TORCH_CHECK_VALUE(processes() == nullptr,
                     "torch::load into a pipeline over several processes: each has a part of the "
-                    "layers only. Load the plain model before the pipeline is made");
+                    "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
+                    "them, or load the plain model before the pipeline is made");
   {
     const internal::StateBeforeLoad before(*this);
     try {
@@ -242,8 +243,8 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
 void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
   TORCH_CHECK_VALUE(processes() == nullptr,
                     "torch::save of a pipeline over several processes: each has the values of a "
-                    "part of the layers only. Save local_parameters(), each process into a file "
-                    "of its own");
+                    "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
+                    "in all of them");
   torch::nn::Module::save(archive);
 }
 
