@@ -63,7 +63,9 @@ void check_not_inside() {
 }
 
 bool has_meta(const torch::nn::Module& layer) {
-  const auto is_meta = [](const at::Tensor& tensor) { return tensor.defined() && tensor.is_meta(); };
+  const auto is_meta = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_meta();
+  };
   const std::vector<at::Tensor> parameters = layer.parameters();
   const std::vector<at::Tensor> buffers = layer.buffers();
   return std::any_of(parameters.begin(), parameters.end(), is_meta) ||
@@ -173,17 +175,20 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
                     world_.size(), " processes");
   for (const torch::Device& device : options.devices()) {
-    TORCH_CHECK_VALUE(device.is_cpu(), "a pipeline over several processes runs on CPUs so far, got ",
-                      device, "; leave GPipeOptions::devices out");
+    TORCH_CHECK_VALUE(device.is_cpu(),
+                      "a pipeline over several processes runs on CPUs so far, got ", device,
+                      "; leave GPipeOptions::devices out");
   }
-  TORCH_CHECK_VALUE(!options.graphs(), "GPipeOptions::graphs are for CUDA devices, and a pipeline "
-                                       "over several processes runs on CPUs so far");
+  TORCH_CHECK_VALUE(!options.graphs(),
+                    "GPipeOptions::graphs are for CUDA devices, and a pipeline "
+                    "over several processes runs on CPUs so far");
   const int64_t workers = placement().workers();
   TORCH_CHECK_VALUE(
       placement_.has_value() || workers == world_.size(), "the balance has ", workers,
       " partitions, and there are ", world_.size(),
       " processes: say with GPipeOptions::placement which stages are in which process "
-      "(Placement::loop(", world_.size(), ", v), or Placement::one_each(", workers,
+      "(Placement::loop(",
+      world_.size(), ", v), or Placement::one_each(", workers,
       ").processes({...})), or give a balance of ", world_.size(), " partitions");
 }
 
@@ -248,11 +253,12 @@ void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
   torch::nn::Module::save(archive);
 }
 
-std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs,
-                                         bool needs_record, const StepOptions* options) const {
+std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
+                                         const StepOptions* options) const {
   pipeline_->check_callable();
-  TORCH_CHECK_VALUE(!on_meta_, what, ": the model was built on meta, and its parameters have no "
-                                     "values yet; call materialize() before");
+  TORCH_CHECK_VALUE(!on_meta_, what,
+                    ": the model was built on meta, and its parameters have no "
+                    "values yet; call materialize() before");
   const bool first = pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(!first || !inputs.empty(), what, " was given no input tensor");
   for (size_t k = 0; k < inputs.size(); ++k) {
@@ -262,8 +268,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       "; move it there with .to()");
     TORCH_CHECK_VALUE(first || !needs_record || !inputs[k].requires_grad(), "input ", k,
                       " requires a gradient, but the first stage, where it would come from, is in "
-                      "process ", pipeline_->residence().process_of_stage(0),
-                      ": give it there, and here none");
+                      "process ",
+                      pipeline_->residence().process_of_stage(0), ": give it there, and here none");
   }
   const bool some = std::any_of(inputs.begin(), inputs.end(),
                                 [](const at::Tensor& input) { return input.defined(); });
@@ -344,9 +350,8 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs) {
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
   pipeline->run_forward(*pass);
   if (processes() != nullptr) {
-    (void)internal::end_together(
-        *processes(), call_name("forward"), std::nullopt,
-        pipeline->residence().process_of_stage(pipeline->stages() - 1));
+    (void)internal::end_together(*processes(), call_name("forward"), std::nullopt,
+                                 pipeline->residence().process_of_stage(pipeline->stages() - 1));
   }
   if (!pipeline->has_last_stage()) return {};
   Tensors outputs = pass->mini_batch.join(pass->outputs);
@@ -397,9 +402,9 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses = internal::end_together(
-        *processes(), call_name(what), losses,
-        pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
+    losses =
+        internal::end_together(*processes(), call_name(what), losses,
+                               pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
   }
   StepResult result;
   result.loss = losses->total;
@@ -443,8 +448,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                            [&] { return run_step(inputs, targets, loss_fn, options); });
 }
 
-StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets,
-                               const LossFn& loss_fn, const StepOptions& options) {
+StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                               const StepOptions& options) {
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),

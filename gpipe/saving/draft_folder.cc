@@ -179,8 +179,7 @@ bool DraftFolder::check_place() const {
                     "in it");
   for (const std::string& name : names_in(place_)) {
     const bool file = lstat((place_ + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
-    TORCH_CHECK_VALUE(file && is_known(name), "'", place_,
-                      "' is a folder with '", name,
+    TORCH_CHECK_VALUE(file && is_known(name), "'", place_, "' is a folder with '", name,
                       "', which no checkpoint has; give the path of another folder");
   }
   return true;

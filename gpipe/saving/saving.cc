@@ -144,9 +144,8 @@ int64_t parameters_of_all(Processes* processes, const torch::optim::Optimizer& o
   }
   if (processes == nullptr) return own;
   int64_t all = 0;
-  for (const std::string& count :
-       internal::exchange_long(*processes, "the number of the optimizer's parameters",
-                               std::to_string(own))) {
+  for (const std::string& count : internal::exchange_long(
+           *processes, "the number of the optimizer's parameters", std::to_string(own))) {
     all += std::stoll(count);
   }
   return all;
@@ -262,9 +261,8 @@ struct Saving {
     TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
                       progress.step, " steps with ", progress.rows, " rows");
     if (processes != nullptr) {
-      processes->agree("the progress that is saved",
-                       std::to_string(progress.step) + " steps, " + std::to_string(progress.rows) +
-                           " rows");
+      processes->agree("the progress that is saved", std::to_string(progress.step) + " steps, " +
+                                                         std::to_string(progress.rows) + " rows");
     }
     const at::Tensor generator =
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
@@ -290,8 +288,9 @@ struct Saving {
     const std::string model = internal::part_name("model", rank, size);
     const std::string states = internal::part_name("optimizer", rank, size);
     if (!folder && !is_folder(draft)) {
-      throw_damaged(draft, "process 0 has made this folder, and here it is not: the processes must "
-                           "see one file system");
+      throw_damaged(draft,
+                    "process 0 has made this folder, and here it is not: the processes must "
+                    "see one file system");
     }
     safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
     safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});

@@ -182,8 +182,9 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
       torch::optim::Adam all(pipe->parameters(), torch::optim::AdamOptions(0.05));
       save_checkpoint(pipe, all, {2, 12, {}}, path);
     });
-    refused("other progress",
-            [&] { save_checkpoint(pipe, optimizer, {2 + world.rank(), 12, {}}, path); });
+    refused("other progress", [&] {
+      save_checkpoint(pipe, optimizer, {2 + world.rank(), 12, {}}, path);
+    });
     refused("fewer parameters", [&] {
       auto some = pipe->local_parameters();
       if (world.rank() == 1) some.pop_back();
@@ -230,8 +231,9 @@ TEST(WorldCheckpoint, AProcessThatIsKilledWhileItIsWrittenLeavesTheOldOne) {
       save_checkpoint(pipe, optimizer, {1, 6, {}}, path);
       say("saved");
       for (int64_t step = 2;; ++step) {
-        const std::string line =
-            outcome([&] { save_checkpoint(pipe, optimizer, {step, 6, {}}, path); });
+        const std::string line = outcome([&] {
+          save_checkpoint(pipe, optimizer, {step, 6, {}}, path);
+        });
         if (line == "went well") continue;
         say(line);
         return;
