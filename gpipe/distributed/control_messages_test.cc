@@ -77,7 +77,7 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_verdict(verdict + "x", 2), DamagedMessage);
   EXPECT_THROW(to_verdict(to_frame(Verdict{6, "text", {"a", "b"}}, 0).body, 2), DamagedMessage);
   std::string agree = to_frame(Agree{5, "name", "value"}, 0).body;
-  agree.back() = 2;
+  agree.back() = 4;
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
 
