@@ -171,24 +171,23 @@ struct Files {
   safetensors::File progress, model, optimizer;
 };
 
-// Another process may replace the folder meanwhile: all files are those of one.
+// Another process may replace the folder meanwhile. Files of two checkpoints do not have each
+// other's fingerprints, which are taken when all are open: that fails, and is tried again.
 std::unique_ptr<Files> files_of(const std::string& path) {
   constexpr int kTries = 100;
   for (int left = kTries; left > 0; --left) {
     // While it is open, no other folder has its number.
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
     if (!folder) damaged(path, std::strerror(errno));
-    const auto is_there = [&] {
+    try {
+      return std::make_unique<Files>(path);
+    } catch (const std::runtime_error&) {
       struct stat opened {
       }, there{};
-      return fstat(dirfd(folder.get()), &opened) == 0 && stat(path.c_str(), &there) == 0 &&
-             opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
-    };
-    try {
-      auto files = std::make_unique<Files>(path);
-      if (is_there()) return files;
-    } catch (const std::runtime_error&) {
-      if (is_there()) throw;
+      const bool is_there = fstat(dirfd(folder.get()), &opened) == 0 &&
+                            stat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino &&
+                            opened.st_dev == there.st_dev;
+      if (is_there) throw;
     }
   }
   damaged(path, "it was replaced each time that it was read");
