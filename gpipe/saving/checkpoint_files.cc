@@ -167,7 +167,8 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
           if (number++ % size == rank) check_part(files->progress, *file);
         }
       }
-      if (is_there()) return files;
+      // Files of two checkpoints do not have each other's fingerprints, if all are compared.
+      if (size == 1 || is_there()) return files;
     } catch (const std::runtime_error&) {
       if (is_there()) throw;
     }

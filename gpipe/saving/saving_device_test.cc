@@ -23,8 +23,8 @@ using testing::EqualsBitwise;
 
 using CheckpointOnDevices = testing::DeviceTest;
 
-struct Run {
-  Run(std::vector<int64_t> balance, std::vector<at::Device> devices)
+struct Training {
+  Training(std::vector<int64_t> balance, std::vector<at::Device> devices)
       : pipe(torch::nn::Sequential(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5),
                                    torch::nn::Linear(5, 6), torch::nn::Linear(6, 3)),
              GPipeOptions(std::move(balance))
@@ -51,12 +51,12 @@ struct Run {
   torch::optim::Adam optimizer;
 };
 
-void expect_same(Run& one, Run& other) {
+void expect_same(Training& one, Training& other) {
   for (const auto& parameter : one.pipe->named_parameters()) {
     const at::Tensor same = other.pipe->named_parameters()[parameter.key()];
     EXPECT_THAT(testing::on_host(same), EqualsBitwise(testing::on_host(parameter.value())))
         << parameter.key();
-    const auto state_of = [](Run & run, const at::Tensor& tensor) -> auto& {
+    const auto state_of = [](Training & run, const at::Tensor& tensor) -> auto& {
       return static_cast<torch::optim::AdamParamState&>(
           *run.optimizer.state().at(tensor.unsafeGetTensorImpl()));
     };
@@ -75,20 +75,20 @@ void expect_same(Run& one, Run& other) {
 TEST_F(CheckpointOnDevices, GoesFromAnyToAny) {
   testing::manual_seed(1);
   const std::string path = ::testing::TempDir() + "/device_run" + std::to_string(getpid());
-  Run run({2, 2}, {testing::device(0), testing::device(1)});
+  Training run({2, 2}, {testing::device(0), testing::device(1)});
   run.train(0, 2);
   save_checkpoint(run.pipe, run.optimizer, {2, 12, {}}, path);
 
-  Run others({1, 2, 1}, {testing::device(2), testing::device(0), testing::device(3)});
+  Training others({1, 2, 1}, {testing::device(2), testing::device(0), testing::device(3)});
   others.train(0, 1);
   load_checkpoint(others.pipe, others.optimizer, path);
   expect_same(run, others);
-  Run host({3, 1}, {at::kCPU, at::kCPU});
+  Training host({3, 1}, {at::kCPU, at::kCPU});
   load_checkpoint(host.pipe, host.optimizer, path);
   expect_same(run, host);
 
   save_checkpoint(host.pipe, host.optimizer, {2, 12, {}}, path);
-  Run back({4}, {testing::device(1)});
+  Training back({4}, {testing::device(1)});
   load_checkpoint(back.pipe, back.optimizer, path);
   expect_same(run, back);
   run.train(2, 4);
