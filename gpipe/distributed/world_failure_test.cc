@@ -321,7 +321,7 @@ TEST(WorldFailure, WhatAllShouldClipByIsCompared) {
 TEST(WorldFailure, NormsAndHashesOfManyParameters) {
   struct Many : nn::Module {
     Many() {
-      for (int k = 0; k < 30'000; ++k) {
+      for (int k = 0; k < 18'000; ++k) {
         register_parameter("p" + std::to_string(k), torch::full({1}, 0.5));
       }
     }
@@ -342,7 +342,7 @@ TEST(WorldFailure, NormsAndHashesOfManyParameters) {
     say(run(world));
   });
   for (const auto& of_rank : lines) EXPECT_EQ(of_rank[1], of_rank[0]);
-  EXPECT_THAT(lines[0][0], StartsWith("173."));  // sqrt(30020)
+  EXPECT_THAT(lines[0][0], StartsWith("134."));  // sqrt(18020)
 }
 
 TEST(WorldFailure, TheLossThrows) {
