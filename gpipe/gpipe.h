@@ -57,10 +57,10 @@ using LayerInit =
 // and layer added to its message, and the pipeline remains usable.
 //
 // Over several processes (GPipeOptions::world) all of them make the same calls, in the same order:
-// the constructor, step, evaluate, forward, clip_grad_norm_, parameter_hash and materialize. Inputs are needed in
-// the process of the first stage and targets in that of the last; elsewhere they may be {}. Results
-// are bitwise those of one process. What fails in one process is thrown there as without others,
-// and in the others as gpipe::distributed::DistributedFailure.
+// the constructor, step, evaluate, forward, clip_grad_norm_, parameter_hash and materialize. Inputs
+// are needed in the process of the first stage and targets in that of the last; elsewhere they may
+// be {}. Results are bitwise those of one process. What fails in one process is thrown there as
+// without others, and in the others as gpipe::distributed::DistributedFailure.
 //
 // Thread-safety: calls from several threads run one after another. Not callable from inside a layer
 // of a pipeline.
