@@ -18,9 +18,9 @@ namespace gpipe {
 //
 // Of a pipeline over several processes call GPipe's own clip_grad_norm_.
 //
-// Throws c10::ValueError for a max_norm or norm_type that is below 0 or not a number, for parameters
-// of other processes and, if `error_if_nonfinite`, where the norm is not finite. The gradients are
-// then unchanged.
+// Throws c10::ValueError for a max_norm or norm_type that is below 0 or not a number, for
+// parameters of other processes and, if `error_if_nonfinite`, where the norm is not finite. The
+// gradients are then unchanged.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type = 2.0, bool error_if_nonfinite = false);
 

@@ -63,7 +63,9 @@ void check_not_inside() {
 }
 
 bool has_meta(const torch::nn::Module& layer) {
-  const auto is_meta = [](const at::Tensor& tensor) { return tensor.defined() && tensor.is_meta(); };
+  const auto is_meta = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_meta();
+  };
   const std::vector<at::Tensor> parameters = layer.parameters();
   const std::vector<at::Tensor> buffers = layer.buffers();
   return std::any_of(parameters.begin(), parameters.end(), is_meta) ||
@@ -94,9 +96,13 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
-  if (processes() != nullptr) number_ = processes()->next_number();
+  if (processes() != nullptr) {
+    check_not_inside();
+    number_ = processes()->next_number();
+  }
   internal::in_call(processes(), [&] {
     build(module, options);
+    end_together("the making");
     return true;
   });
 }
@@ -155,6 +161,12 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   place_layers();
 }
 
+// Nobody goes on as long as another process may fail: all would not make the same calls then.
+void GPipeImpl::end_together(const char* what) const {
+  if (processes() == nullptr) return;
+  (void)internal::end_together(*processes(), call_name(what), std::nullopt, /*last=*/0);
+}
+
 std::string GPipeImpl::call_name(const char* what) const {
   return what + (" of pipeline " + std::to_string(number_));
 }
@@ -163,17 +175,20 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
                     world_.size(), " processes");
   for (const torch::Device& device : options.devices()) {
-    TORCH_CHECK_VALUE(device.is_cpu(), "a pipeline over several processes runs on CPUs so far, got ",
-                      device, "; leave GPipeOptions::devices out");
+    TORCH_CHECK_VALUE(device.is_cpu(),
+                      "a pipeline over several processes runs on CPUs so far, got ", device,
+                      "; leave GPipeOptions::devices out");
   }
-  TORCH_CHECK_VALUE(!options.graphs(), "GPipeOptions::graphs are for CUDA devices, and a pipeline "
-                                       "over several processes runs on CPUs so far");
+  TORCH_CHECK_VALUE(!options.graphs(),
+                    "GPipeOptions::graphs are for CUDA devices, and a pipeline "
+                    "over several processes runs on CPUs so far");
   const int64_t workers = placement().workers();
   TORCH_CHECK_VALUE(
       placement_.has_value() || workers == world_.size(), "the balance has ", workers,
       " partitions, and there are ", world_.size(),
       " processes: say with GPipeOptions::placement which stages are in which process "
-      "(Placement::loop(", world_.size(), ", v), or Placement::one_each(", workers,
+      "(Placement::loop(",
+      world_.size(), ", v), or Placement::one_each(", workers,
       ").processes({...})), or give a balance of ", world_.size(), " partitions");
 }
 
@@ -208,7 +223,8 @@ void GPipeImpl::place_layers() {
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   TORCH_CHECK_VALUE(processes() == nullptr,
                     "torch::load into a pipeline over several processes: each has a part of the "
-                    "layers only. Load the plain model before the pipeline is made");
+                    "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
+                    "them, or load the plain model before the pipeline is made");
   {
     const internal::StateBeforeLoad before(*this);
     try {
@@ -229,11 +245,20 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   place_layers();
 }
 
-std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs,
-                                         bool needs_record, const StepOptions* options) const {
+void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
+  TORCH_CHECK_VALUE(processes() == nullptr,
+                    "torch::save of a pipeline over several processes: each has the values of a "
+                    "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
+                    "in all of them");
+  torch::nn::Module::save(archive);
+}
+
+std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
+                                         const StepOptions* options) const {
   pipeline_->check_callable();
-  TORCH_CHECK_VALUE(!on_meta_, what, ": the model was built on meta, and its parameters have no "
-                                     "values yet; call materialize() before");
+  TORCH_CHECK_VALUE(!on_meta_, what,
+                    ": the model was built on meta, and its parameters have no "
+                    "values yet; call materialize() before");
   const bool first = pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(!first || !inputs.empty(), what, " was given no input tensor");
   for (size_t k = 0; k < inputs.size(); ++k) {
@@ -243,10 +268,12 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       "; move it there with .to()");
     TORCH_CHECK_VALUE(first || !needs_record || !inputs[k].requires_grad(), "input ", k,
                       " requires a gradient, but the first stage, where it would come from, is in "
-                      "process ", pipeline_->residence().process_of_stage(0),
-                      ": give it there, and here none");
+                      "process ",
+                      pipeline_->residence().process_of_stage(0), ": give it there, and here none");
   }
-  int64_t rows = inputs.empty() ? -1 : internal::batch_size(inputs, "input");
+  const bool some = std::any_of(inputs.begin(), inputs.end(),
+                                [](const at::Tensor& input) { return input.defined(); });
+  int64_t rows = first || some ? internal::batch_size(inputs, "input") : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;
@@ -323,9 +350,8 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs) {
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
   pipeline->run_forward(*pass);
   if (processes() != nullptr) {
-    (void)internal::end_together(
-        *processes(), call_name("forward"), std::nullopt,
-        pipeline->residence().process_of_stage(pipeline->stages() - 1));
+    (void)internal::end_together(*processes(), call_name("forward"), std::nullopt,
+                                 pipeline->residence().process_of_stage(pipeline->stages() - 1));
   }
   if (!pipeline->has_last_stage()) return {};
   Tensors outputs = pass->mini_batch.join(pass->outputs);
@@ -376,9 +402,9 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses = internal::end_together(
-        *processes(), call_name(what), losses,
-        pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
+    losses =
+        internal::end_together(*processes(), call_name(what), losses,
+                               pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
   }
   StepResult result;
   result.loss = losses->total;
@@ -422,8 +448,8 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
                            [&] { return run_step(inputs, targets, loss_fn, options); });
 }
 
-StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets,
-                               const LossFn& loss_fn, const StepOptions& options) {
+StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
+                               const StepOptions& options) {
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
@@ -484,6 +510,7 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     return internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite,
@@ -514,6 +541,7 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
 }
 
 std::string GPipeImpl::parameter_hash() const {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     return internal::hash_parameters(named_parameters(), processes(), call_name("parameter_hash"));
@@ -521,6 +549,7 @@ std::string GPipeImpl::parameter_hash() const {
 }
 
 void GPipeImpl::materialize(const LayerInit& init) {
+  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   internal::in_call(processes(), [&] {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
@@ -535,6 +564,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     }
     on_meta_ = false;
     place_layers();  // what the same layers have beside it
+    end_together("materialize");
     return true;
   });
 }

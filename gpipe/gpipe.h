@@ -177,6 +177,9 @@ class GPipeImpl : public torch::nn::Module {
   // then, unless a layer's own load() writes into its tensors. (LibTorch alone takes any shape.)
   void load(torch::serialize::InputArchive& archive) override;
 
+  // Called by torch::save. Over several processes it throws c10::ValueError: none has all values.
+  void save(torch::serialize::OutputArchive& archive) const override;
+
   void pretty_print(std::ostream& stream) const override;
 
  private:
@@ -188,6 +191,8 @@ class GPipeImpl : public torch::nn::Module {
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;
   internal::Processes* processes() const { return world_.processes().get(); }
+  // Where a call has no other end that all come to.
+  void end_together(const char* what) const;
   // "step of pipeline 0": for the others.
   std::string call_name(const char* what) const;
 
@@ -208,7 +213,7 @@ class GPipeImpl : public torch::nn::Module {
                        const StepOptions& options) const;
 
   World world_;
-  int64_t number_ = 0;  // of this pipeline, among those of these processes
+  int64_t number_ = 0;    // of this pipeline, among those of these processes
   bool on_meta_ = false;  // layers of this process are, and must not be
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;

@@ -128,7 +128,12 @@ Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       tensor.is_quantized() ? ", quantized" : "");
     TORCH_CHECK_VALUE(!tensor.is_meta(), "tensor '", name, "' is on meta and has no values");
     TORCH_CHECK_VALUE(by_name.emplace(name, &tensor).second, "tensor '", name, "' is given twice");
-    header.tensors[name] = {type_name(tensor.scalar_type()), tensor.sizes().vec(), 0, 0};
+    try {
+      header.tensors[name] = {type_name(tensor.scalar_type()), tensor.sizes().vec(), 0, 0};
+    } catch (c10::Error& error) {
+      error.add_context("tensor '" + name + "'");
+      throw;
+    }
   }
   int64_t bytes = 0;
   for (const ElementType& type : element_types()) {

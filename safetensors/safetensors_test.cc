@@ -131,7 +131,7 @@ TEST(Safetensors, MistakesOfTheCallerAreNamed) {
            {{{"x", at::Tensor()}}, "tensor 'x' is undefined"},
            {{{"x", at::ones({2, 2}).to_sparse()}}, "'x' must be dense, got Sparse"},
            {{{"x", at::empty({2}, at::kMeta)}}, "'x' is on meta"},
-           {{{"x", at::empty({2}, at::kComplexDouble)}}, "no type for ComplexDouble"},
+           {{{"x", at::empty({2}, at::kComplexDouble)}}, "no type for ComplexDouble (tensor 'x')"},
        }) {
     try {
       write(path, tensors);

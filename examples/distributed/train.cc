@@ -86,8 +86,8 @@ torch::Tensor loss_fn(torch::Tensor logits, torch::Tensor next) {
 
 void train() {
   const auto world = gpipe::World::from_environment();
-  const int64_t stages = absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages)
-                                                         : world.size();
+  const int64_t stages =
+      absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.size();
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
   torch::nn::Sequential model = make_model();
   const auto layers = static_cast<int64_t>(model->size());
@@ -113,9 +113,9 @@ void train() {
     }
     const torch::Tensor tokens = torch::stack(rows);
     optimizer.zero_grad();
-    const double loss = pipe->step({tokens.narrow(1, 0, kTokens)},
-                                   {tokens.narrow(1, 1, kTokens)}, loss_fn, options)
-                            .loss;
+    const double loss =
+        pipe->step({tokens.narrow(1, 0, kTokens)}, {tokens.narrow(1, 1, kTokens)}, loss_fn, options)
+            .loss;
     pipe->clip_grad_norm_(1);
     optimizer.step();
     if (world.rank() == 0 && (step + 1) % 50 == 0) {

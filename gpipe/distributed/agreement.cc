@@ -74,7 +74,7 @@ std::vector<std::string> Agreement::take_values() {
 }
 
 std::optional<std::string> Agreement::give_up(const std::string& waited) {
-  if (decided_ || words_.empty()) return std::nullopt;
+  if (decided_ || words_.empty() || words_.begin()->second.is_patient) return std::nullopt;
   decided_ = true;
   std::string missing;
   std::string waiting;

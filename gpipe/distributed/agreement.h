@@ -27,6 +27,7 @@ class Agreement {
     std::string name;  // of the call
     std::string value;
     bool is_collected = false;  // the value; else it is compared
+    bool is_patient = false;    // never gives up
   };
 
   explicit Agreement(int64_t size) : size_(size) {}
@@ -37,7 +38,7 @@ class Agreement {
   std::optional<std::string> add(int64_t rank, Words words);
 
   // The verdict if nobody else comes: which ranks wait where, and which do not come. None if there
-  // is a verdict already.
+  // is a verdict already, or for who is patient.
   std::optional<std::string> give_up(const std::string& waited);
 
   // After an empty verdict: what was collected, by rank. Nothing of values that were compared.

@@ -102,6 +102,11 @@ TEST(Agreement, GivesUp) {
             "make the same calls in the same order");
   EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);
   EXPECT_EQ(agreement.add(0, {"step", ""}), std::nullopt);
+
+  Agreement patient(2);
+  patient.add(1, {"end", "", /*is_collected=*/true, /*is_patient=*/true});
+  EXPECT_EQ(patient.give_up("5 s"), std::nullopt);
+  EXPECT_EQ(patient.add(0, {"end", "", /*is_collected=*/true, /*is_patient=*/true}), "");
 }
 
 }  // namespace

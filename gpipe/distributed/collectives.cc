@@ -24,8 +24,8 @@ std::optional<Verdict> Collectives::hear(int64_t rank, uint32_t epoch, Agree wor
   const auto poll = polls_.try_emplace({epoch, words.number}, Poll{Agreement(size_), now}).first;
   Agreement& agreement = poll->second.agreement;
   std::optional<Verdict> verdict;
-  if (auto text = agreement.add(
-          rank, {std::move(words.name), std::move(words.value), words.is_collected})) {
+  if (auto text = agreement.add(rank, {std::move(words.name), std::move(words.value),
+                                       words.is_collected, words.is_patient})) {
     verdict = Verdict{words.number, std::move(*text), agreement.take_values()};
   }
   // Until then it is kept: who comes late is no new call.

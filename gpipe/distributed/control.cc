@@ -174,17 +174,18 @@ class Control::Impl {
       throw std::invalid_argument("agree('" + name + "'): " + std::to_string(value.size()) +
                                   " bytes are too many to compare; compare a hash of them");
     }
-    call_collective({0, name, value, /*is_collected=*/false});
+    call_collective({0, name, value, /*is_collected=*/false, /*is_patient=*/false});
   }
 
-  std::vector<std::string> exchange(const std::string& name, const std::string& value) {
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool is_patient) {
     const std::size_t longest = longest_collected(name, options_.size);
     if (value.size() > longest || name.size() > kLongestValue) {
       throw std::invalid_argument("exchange('" + name + "'): " + std::to_string(value.size()) +
                                   " bytes are too many; each of " + std::to_string(options_.size) +
                                   " ranks may give " + std::to_string(longest));
     }
-    return call_collective({0, name, value, /*is_collected=*/true});
+    return call_collective({0, name, value, /*is_collected=*/true, is_patient});
   }
 
   int64_t epoch() const {
@@ -760,8 +761,9 @@ void Control::throw_failure(const std::string& symptom) { impl_->throw_failure(s
 void Control::agree(const std::string& name, const std::string& value) {
   impl_->agree(name, value);
 }
-std::vector<std::string> Control::exchange(const std::string& name, const std::string& value) {
-  return impl_->exchange(name, value);
+std::vector<std::string> Control::exchange(const std::string& name, const std::string& value,
+                                           bool is_patient) {
+  return impl_->exchange(name, value, is_patient);
 }
 int64_t Control::epoch() const { return impl_->epoch(); }
 void Control::next_epoch() { impl_->next_epoch(); }

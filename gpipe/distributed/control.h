@@ -103,7 +103,10 @@ class Control {
   // exchanges; DistributedFailure if a rank fails meanwhile; std::invalid_argument for a value that
   // is too long: all of them must fit into one message, so the limit is about a megabyte divided by
   // the number of ranks.
-  std::vector<std::string> exchange(const std::string& name, const std::string& value);
+  // `is_patient`: call_limit does not count, for the others come from work of any length; the same
+  // on all ranks.
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool is_patient = false);
 
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
   int64_t epoch() const;

@@ -8,7 +8,9 @@ namespace gpipe::distributed {
 namespace {
 
 // Of a program that is not ours, or of another version of it.
-constexpr const char* kProtocol = "gpipe control 2";
+constexpr const char* kProtocol = "gpipe control 3";
+
+enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
 
 Frame frame_of(MessageType type, uint32_t epoch, ByteWriter writer) {
   return {static_cast<uint8_t>(type), epoch, writer.take()};
@@ -90,7 +92,8 @@ Frame to_frame(const Agree& agree, uint32_t epoch) {
   writer.number(agree.number);
   writer.text(agree.name);
   writer.text(agree.value);
-  writer.number(static_cast<uint8_t>(agree.is_collected));
+  writer.number(static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
+                                     (agree.is_patient ? kPatient : 0)));
   return frame_of(MessageType::kAgree, epoch, std::move(writer));
 }
 
@@ -173,9 +176,10 @@ Agree to_agree(std::string_view body) {
     agree.number = reader.number<uint64_t>();
     agree.name = reader.text();
     agree.value = reader.text();
-    const auto is_collected = reader.number<uint8_t>();
-    if (is_collected > 1) throw DamagedMessage("a value is compared or collected, nothing else");
-    agree.is_collected = is_collected == 1;
+    const auto flags = reader.number<uint8_t>();
+    if (flags > (kCollected | kPatient)) throw DamagedMessage("no such marks of a comparison");
+    agree.is_collected = (flags & kCollected) != 0;
+    agree.is_patient = (flags & kPatient) != 0;
     return agree;
   });
 }

@@ -47,6 +47,7 @@ struct Agree {
   std::string name;
   std::string value;
   bool is_collected = false;  // the value; else it is compared
+  bool is_patient = false;    // the others come when their work is done, however long it takes
 };
 struct Verdict {
   uint64_t number = 0;

@@ -42,6 +42,8 @@ TEST(ControlMessages, ArriveAsTheyWereSent) {
   EXPECT_EQ(agree.value, "value");
   EXPECT_FALSE(agree.is_collected);
   EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_collected);
+  EXPECT_FALSE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_patient);
+  EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true, true}, 0).body).is_patient);
   const Verdict verdict = to_verdict(to_frame(Verdict{6, "text", {}}, 0).body, 4);
   EXPECT_EQ(verdict.number, 6);
   EXPECT_EQ(verdict.text, "text");
@@ -75,7 +77,7 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_verdict(verdict + "x", 2), DamagedMessage);
   EXPECT_THROW(to_verdict(to_frame(Verdict{6, "text", {"a", "b"}}, 0).body, 2), DamagedMessage);
   std::string agree = to_frame(Agree{5, "name", "value"}, 0).body;
-  agree.back() = 2;
+  agree.back() = 4;
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
 

@@ -8,7 +8,7 @@ namespace gpipe::distributed {
 namespace {
 
 TEST(DistributedFailure, SaysWhereAndWhy) {
-  const Fault exception{FaultKind::kException, 2, "node1", 2, 3, "5 ('relu')", "boom"};
+  const Fault exception{FaultKind::kException, 2, "node1", 2, 3, "layer 5 ('relu')", "boom"};
   const Fault death{FaultKind::kDeath, 1, "node2", -1, -1, "", "its connections closed"};
   const Fault left{FaultKind::kLeft, 0, "", -1, -1, "", "early"};
   const Fault silence{FaultKind::kSilence, 3, "", -1, 4, "", "for 30 s"};

@@ -12,6 +12,8 @@
 #include <exception>
 #include <future>
 #include <iostream>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -116,14 +118,7 @@ void Session::meet() {
       "gpipe/" + std::to_string(environment_.restarts) + "/" + std::to_string(sessions++) + "/";
   int port = static_cast<int>(environment_.master_port);
   if (rank() == 0 && !environment_.store_is_the_launchers) {
-    Socket listener;
-    try {
-      listener = listen_on(addresses_.master, &port);
-    } catch (const std::runtime_error& error) {
-      throw std::runtime_error(std::string(error.what()) +
-                               ". Rank 0 must be able to listen there: " + to_text(environment_));
-    }
-    store_ = serve_store(std::move(listener), {addresses_.master, port}, prefix);
+    serve(port, prefix, end);
   }
   if (rank() == 0) {
     if (!store_) find_store(port, prefix, end);
@@ -147,6 +142,26 @@ void Session::meet() {
   control_ = std::make_unique<Control>(std::move(control));
   store_->set("rank/" + std::to_string(rank()), to_bytes(own));
   find_peers(end);
+}
+
+void Session::serve(int port, const std::string& prefix, Time end) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int>, std::weak_ptr<Store>> all;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::weak_ptr<Store>& known = all[{addresses_.master, port}];
+  served_ = known.lock();
+  if (served_) return find_store(port, prefix, end);
+  Socket listener;
+  int bound = port;
+  try {
+    listener = listen_on(addresses_.master, &bound);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(error.what()) +
+                             ". Rank 0 must be able to listen there: " + to_text(environment_));
+  }
+  served_ = serve_store(std::move(listener), {addresses_.master, bound}, prefix);
+  known = served_;
+  store_ = served_->clone();
 }
 
 void Session::find_store(int port, const std::string& prefix, Time end) {

@@ -68,6 +68,8 @@ class Session {
       : environment_(environment), options_(options) {}
 
   void meet();
+  // On rank 0, which has no launcher's store.
+  void serve(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
   void find_peers(std::chrono::steady_clock::time_point end);
@@ -76,6 +78,8 @@ class Session {
   Environment environment_;
   SessionOptions options_;
   Addresses addresses_;
+  // Rank 0's, of all its sessions at the same time: the port can be had once.
+  std::shared_ptr<Store> served_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Control> control_;
   int64_t groups_ = 0;

@@ -1,11 +1,15 @@
 // World::from_environment(): a session, and packets over its group.
 #include "gpipe/world.h"
 
+#include <c10/util/Exception.h>
+
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -40,9 +44,10 @@ class ConnectedProcesses final : public Processes {
   }
 
   std::unique_ptr<Call> begin_call() override;
-  std::vector<std::string> exchange(const std::string& name, const std::string& value) override {
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool is_patient) override {
     const internal::WaitScope waits;
-    return control().exchange(name, value);
+    return control().exchange(name, value, is_patient);
   }
   void agree(const std::string& name, const std::string& value) override {
     const internal::WaitScope waits;
@@ -68,9 +73,10 @@ class ConnectedProcesses final : public Processes {
   Control& control() { return session_->control(); }
 
   std::unique_ptr<Session> session_;
-  std::mutex mutex_;              // of number_ alone
-  std::mutex call_;               // held by a call; what follows belongs to it
-  std::unique_ptr<Group> group_;  // of this epoch
+  std::mutex mutex_;                       // of number_ alone
+  std::mutex call_;                        // held by a call; what follows belongs to it
+  std::atomic<std::thread::id> caller_{};  // who holds it
+  std::unique_ptr<Group> group_;           // of this epoch
   // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
   // again wants to go on.
   bool failure_is_told_ = false;
@@ -82,7 +88,10 @@ class ConnectedProcesses final : public Processes {
 class ConnectedProcesses::ConnectedCall final : public Call {
  public:
   ConnectedCall(ConnectedProcesses& processes, std::unique_lock<std::mutex> lock)
-      : processes_(processes), lock_(std::move(lock)), call_(processes.control()) {}
+      : processes_(processes), lock_(std::move(lock)), call_(processes.control()) {
+    processes_.caller_ = std::this_thread::get_id();
+  }
+  ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
 
   void done() override { call_.done(); }
 
@@ -109,7 +118,15 @@ class ConnectedProcesses::ConnectedCall final : public Call {
 };
 
 std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
-  std::unique_lock<std::mutex> lock(call_);
+  TORCH_CHECK_VALUE(caller_ != std::this_thread::get_id(),
+                    "a call of all processes within another one of theirs (in a schedule's "
+                    "generator, materialize's function or a hook) would wait for itself; make it "
+                    "before or after");
+  std::unique_lock<std::mutex> lock(call_, std::defer_lock);
+  {
+    const internal::WaitScope waits;
+    lock.lock();
+  }
   failure_is_reported_ = false;
   if (failure_is_told_ && control().failed()) {
     const internal::WaitScope waits;

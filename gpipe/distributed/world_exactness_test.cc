@@ -97,8 +97,8 @@ std::string difference(const World& world, const SampleModel& sample, const Layo
     torch::manual_seed(7 + k);
     const StepResult wanted = expected->step(inputs, targets, sample.loss, step);
     torch::manual_seed(world.rank() == 0 ? 7 + k : 1000 + world.rank());
-    const StepResult got = pipe->step(first ? inputs : Tensors(), last ? targets : Tensors(),
-                                      sample.loss, step);
+    const StepResult got =
+        pipe->step(first ? inputs : Tensors(), last ? targets : Tensors(), sample.loss, step);
     if (got.loss != wanted.loss || got.losses != wanted.losses) {
       return "the loss: " + std::to_string(got.loss) + " and not " + std::to_string(wanted.loss);
     }
@@ -242,10 +242,9 @@ std::string materialized(const World& world, const std::vector<int64_t>& balance
   for (const auto& buffer : pipe->named_buffers()) {
     if (!buffer.value().is_meta()) text += buffer.key() + " ";
   }
-  pipe->step({torch::ones({4, 5})}, {torch::ones({4, 3})},
-             [](torch::Tensor output, torch::Tensor target) {
-               return torch::mse_loss(output, target);
-             });
+  pipe->step(
+      {torch::ones({4, 5})}, {torch::ones({4, 3})},
+      [](torch::Tensor output, torch::Tensor target) { return torch::mse_loss(output, target); });
   return text;
 }
 

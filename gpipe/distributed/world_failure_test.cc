@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -11,9 +12,12 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/clip_grad.h"
@@ -21,6 +25,7 @@
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/function_layer.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -68,9 +73,9 @@ std::string outcome(const std::function<std::string()>& call) {
 
 std::string step(GPipe& pipe, const StepOptions& step_options = {}) {
   return outcome([&] {
-    return "loss " + std::to_string(pipe->step({torch::ones({8, 4})}, {torch::zeros({8, 4})}, loss,
-                                               step_options)
-                                        .loss);
+    return "loss " +
+           std::to_string(
+               pipe->step({torch::ones({8, 4})}, {torch::zeros({8, 4})}, loss, step_options).loss);
   });
 }
 
@@ -112,6 +117,232 @@ TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
     EXPECT_EQ(then[2], then[0]);
   }
   expect_ends(ranks, 3);
+}
+
+// All that `calls` gives on each rank, with the limit that they have for coming to a call.
+std::vector<std::vector<std::string>> said(
+    int64_t size, size_t count, const WorldRanks::Main& main,
+    std::chrono::milliseconds call_limit = std::chrono::minutes(5)) {
+  WorldOptions limited = WorldRanks::quick();
+  limited.call_limit = call_limit;
+  WorldRanks ranks(size, main, limited);
+  std::vector<std::vector<std::string>> lines(static_cast<size_t>(size));
+  for (int64_t rank = 0; rank < size; ++rank) {
+    for (size_t k = 0; k < count; ++k) {
+      lines[static_cast<size_t>(rank)].push_back(ranks->next(rank));
+    }
+  }
+  expect_ends(ranks, size);
+  return lines;
+}
+
+// Also at the same time, of which only one can listen at the port.
+TEST(WorldFailure, AProcessMayConnectAgain) {
+  const auto lines = said(2, 3, [](const World& world, const Say& say) {
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
+    for (int round = 0; round < 2; ++round) {
+      const World again = World::from_environment(WorldRanks::quick());
+      GPipe other(plain_model(), GPipeOptions({1, 2}).cpu_threads_per_stage(1).world(again));
+      say(step(other));
+    }
+    say(step(pipe));
+  });
+  for (const auto& of_rank : lines) {
+    for (const std::string& line : of_rank) EXPECT_THAT(line, StartsWith("loss "));
+  }
+}
+
+// It would wait for itself.
+TEST(WorldFailure, ACallWithinACallIsRefused) {
+  const auto lines = said(3, 5, [](const World& world, const Say& say) {
+    GPipe* made = nullptr;
+    const auto hash_once = [&, called = false]() mutable {
+      if (made == nullptr || std::exchange(called, true)) return;
+      (void)(*made)->parameter_hash();
+    };
+    auto in_layer = hash_once;
+    GPipe pipe(model([&](torch::Tensor x) {
+                 in_layer();
+                 return x.relu();
+               }),
+               options(world));
+    made = &pipe;
+    say(step(pipe));
+    auto in_observer = hash_once;
+    say(step(pipe, StepOptions().on_event([&](const Event&) { in_observer(); })));
+    auto in_generator = hash_once;
+    say(step(pipe, StepOptions().schedule([&](int64_t stages, int64_t micro_batches) {
+      in_generator();
+      return Schedule::gpipe(stages, micro_batches);
+    })));
+    say(outcome([&]() -> std::string {
+      GPipe other(
+          [] {
+            const MetaScope meta;
+            return plain_model();
+          }(),
+          options(world));
+      other->materialize([&](const std::string&, at::Tensor& tensor, at::Generator) {
+        tensor.zero_();
+        (void)pipe->parameter_hash();
+      });
+      return "went well";
+    }));
+    say(step(pipe));
+  });
+  EXPECT_THAT(lines[1][0], HasSubstr("from inside a layer of a pipeline"));
+  EXPECT_THAT(lines[0][0], AllOf(StartsWith("failure: rank 1"), HasSubstr("from inside a layer")));
+  EXPECT_THAT(lines[0][1], HasSubstr("from inside a layer of a pipeline"));
+  for (const auto& of_rank : lines) {
+    EXPECT_THAT(of_rank[2], HasSubstr("a call of all processes within another one"));
+    EXPECT_THAT(of_rank[3], HasSubstr("a call of all processes within another one"));
+    EXPECT_THAT(of_rank[4], StartsWith("loss "));
+  }
+}
+
+TEST(WorldFailure, AllLearnThatTheConstructorOrMaterializeFailedOnOneRankAndMayTryAgain) {
+  struct Layer : nn::Module {
+    explicit Layer(bool is_bad) : is_bad(is_bad) {
+      weight = register_parameter("weight", torch::ones({4}));
+    }
+    torch::Tensor forward(torch::Tensor x) { return x * weight; }
+    void to(torch::Device device, bool non_blocking) override {
+      if (is_bad) throw std::runtime_error("no room");
+      nn::Module::to(device, non_blocking);
+    }
+    bool is_bad;
+    torch::Tensor weight;
+  };
+  const auto lines = said(3, 5, [](const World& world, const Say& say) {
+    const bool odd = world.rank() == 1;
+    const auto make = [&](bool is_bad) {
+      return outcome([&]() -> std::string {
+        torch::manual_seed(1);
+        GPipe pipe(
+            nn::Sequential(nn::Linear(4, 4), std::make_shared<Layer>(is_bad), nn::Linear(4, 4)),
+            options(world));
+        return step(pipe);
+      });
+    };
+    say(make(odd));
+    say(make(false));
+    GPipe pipe(
+        [] {
+          const MetaScope meta;
+          return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
+        }(),
+        options(world));
+    const auto fill = [&](bool is_bad) {
+      return outcome([&]() -> std::string {
+        pipe->materialize([&](const std::string&, at::Tensor& tensor, at::Generator) {
+          if (is_bad) throw std::runtime_error("no such file");
+          tensor.fill_(0.5);
+        });
+        // What had memory and no values when the function threw must have got some.
+        return c10::str(pipe->local_parameters().front().sum().item<float>());
+      });
+    };
+    say(fill(odd));
+    say(fill(false));
+    say(step(pipe));
+  });
+  EXPECT_THAT(lines[1][0], HasSubstr("no room"));
+  EXPECT_THAT(lines[1][2], HasSubstr("no such file"));
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(lines[rank][0], AllOf(StartsWith("failure: rank 1"), HasSubstr("no room")));
+    EXPECT_THAT(lines[rank][2], AllOf(StartsWith("failure: rank 1"), HasSubstr("no such file")));
+  }
+  for (const auto& of_rank : lines) {
+    EXPECT_THAT(of_rank[1], StartsWith("loss "));
+    EXPECT_EQ(of_rank[3], "8");
+    EXPECT_THAT(of_rank[4], StartsWith("loss "));
+  }
+}
+
+TEST(WorldFailure, MaterializesFunctionMustWriteIntoItsTensor) {
+  const auto lines = said(2, 1, [](const World& world, const Say& say) {
+    GPipe pipe(
+        [] {
+          const MetaScope meta;
+          return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4));
+        }(),
+        GPipeOptions({1, 1}).world(world));
+    say(outcome([&]() -> std::string {
+      pipe->materialize([](const std::string&, at::Tensor& tensor, at::Generator) {
+        tensor = torch::zeros_like(tensor);
+      });
+      return "went well";
+    }));
+  });
+  EXPECT_THAT(lines[0][0], HasSubstr("another tensor in the place of '0.weight'"));
+  EXPECT_THAT(lines[1][0], HasSubstr("another tensor in the place of '1.weight'"));
+}
+
+// A process that computes in a call has come to it.
+TEST(WorldFailure, TheLimitOfACallIsNotOneForItsWork) {
+  const auto lines = said(
+      2, 2,
+      [](const World& world, const Say& say) {
+        GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
+        const auto slow = [](torch::Tensor output, torch::Tensor target) {
+          std::this_thread::sleep_for(std::chrono::seconds(2));
+          return torch::mse_loss(output, target);
+        };
+        say(outcome([&] {
+          return "loss " +
+                 std::to_string(
+                     pipe->evaluate({torch::ones({8, 4})}, {torch::zeros({8, 4})}, slow).loss);
+        }));
+        say(step(pipe));
+      },
+      /*call_limit=*/std::chrono::milliseconds(500));
+  for (const auto& of_rank : lines) {
+    EXPECT_THAT(of_rank[0], StartsWith("loss "));
+    EXPECT_THAT(of_rank[1], StartsWith("loss "));
+  }
+}
+
+TEST(WorldFailure, WhatAllShouldClipByIsCompared) {
+  const auto lines = said(2, 3, [](const World& world, const Say& say) {
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
+    say(step(pipe));
+    const double most = world.rank() == 0 ? 1 : 1 + 1e-15;
+    say(outcome([&] { return std::to_string(pipe->clip_grad_norm_(most)); }));
+    say(step(pipe));
+  });
+  for (const auto& of_rank : lines) {
+    EXPECT_THAT(of_rank[1], AllOf(HasSubstr("the arguments of clip_grad_norm_ of pipeline 0"),
+                                  HasSubstr("rank 0 has '1, 2, false'"), HasSubstr("rank 1")));
+    EXPECT_THAT(of_rank[2], StartsWith("loss "));
+  }
+}
+
+// More than fits into one message.
+TEST(WorldFailure, NormsAndHashesOfManyParameters) {
+  struct Many : nn::Module {
+    Many() {
+      for (int k = 0; k < 30'000; ++k) {
+        register_parameter("p" + std::to_string(k), torch::full({1}, 0.5));
+      }
+    }
+    torch::Tensor forward(torch::Tensor x) { return x * named_parameters(false)["p7"]; }
+  };
+  const auto lines = said(2, 2, [](const World& world, const Say& say) {
+    const auto run = [&](const World& over) {
+      torch::manual_seed(1);
+      GPipe pipe(nn::Sequential(nn::Linear(4, 4), std::make_shared<Many>()),
+                 GPipeOptions({1, 1}).cpu_threads_per_stage(1).world(over));
+      for (at::Tensor& parameter : pipe->local_parameters()) {
+        parameter.mutable_grad() = torch::ones_like(parameter);
+      }
+      return outcome(
+          [&] { return std::to_string(pipe->clip_grad_norm_(1)) + " " + pipe->parameter_hash(); });
+    };
+    say(run(World()));
+    say(run(world));
+  });
+  for (const auto& of_rank : lines) EXPECT_EQ(of_rank[1], of_rank[0]);
+  EXPECT_THAT(lines[0][0], StartsWith("173."));  // sqrt(30020)
 }
 
 TEST(WorldFailure, TheLossThrows) {
@@ -173,8 +404,8 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
     pipe->train();
     say(step(pipe, StepOptions().reduction(odd ? LossReduction::kSum : LossReduction::kMean)));
     say(step(pipe, odd ? StepOptions().schedule(Schedule::gpipe(3, 4)) : StepOptions()));
-    say(step(pipe, StepOptions().schedule(odd ? Schedule::gpipe(3, 4)
-                                              : Schedule::one_f_one_b(3, 4))));
+    say(step(pipe,
+             StepOptions().schedule(odd ? Schedule::gpipe(3, 4) : Schedule::one_f_one_b(3, 4))));
     say(outcome([&]() -> std::string {
       pipe->step({torch::ones({odd ? 6 : 8, 4})}, {torch::zeros({8, 4})}, loss);
       return "went well";
@@ -192,7 +423,8 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
   const std::vector<std::vector<std::string>> expected = {
       {"chunks of the making of pipeline 0", "rank 0 has '4'", "rank 1 has '2'"},
       {"the layers of the making of pipeline 1", "rank 0", "rank 1"},
-      {"the mode must be the same on all ranks: it is training on rank 0, and evaluation on rank 1"},
+      {"the mode must be the same on all ranks: it is training on rank 0, and evaluation on rank "
+       "1"},
       {"StepOptions::reduction", "kMean on rank 0", "kSum on rank 1"},
       {"whether StepOptions have a schedule", "no on rank 0", "yes on rank 1"},
       {"the schedule must be the same on all ranks"},
@@ -265,6 +497,18 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
     }));
     say(step(pipe));
     say(outcome([&]() -> std::string {
+      std::ostringstream stream;
+      torch::save(pipe, stream);
+      return "went well";
+    }));
+    say(outcome([&]() -> std::string {
+      auto first = nn::Linear(4, 4);
+      auto second = nn::Linear(4, 4);
+      second->weight.set_data(first->weight.data().t());
+      GPipe other(nn::Sequential(first, second), GPipeOptions({1, 1}).world(world));
+      return "made";
+    }));
+    say(outcome([&]() -> std::string {
       clip_grad_norm_(pipe->parameters(), 1);
       return "went well";
     }));
@@ -288,6 +532,8 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   EXPECT_THAT(no_input[0], HasSubstr("step was given no input tensor"));
   EXPECT_THAT(no_input[1], AllOf(StartsWith("failure: rank 0"), HasSubstr("no input tensor")));
   both("loss ");
+  both("torch::save of a pipeline over several processes");
+  both("'1.weight' in process 1 has the same memory as '0.weight' in process 0");
   both("call clip_grad_norm_ of the pipeline");
   both("in process 0 is also");
   expect_ends(ranks, 2);

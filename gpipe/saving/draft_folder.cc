@@ -3,21 +3,26 @@
 #include <c10/util/Exception.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <stdexcept>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
 
-[[noreturn]] void fail(const std::string& path) {
-  throw std::runtime_error("'" + path + "': " + std::strerror(errno));
+constexpr const char* kDraft = ".draft-";
+
+[[noreturn]] void fail(const std::string& path, const char* advice = "") {
+  throw std::runtime_error("'" + path + "': " + std::strerror(errno) + advice);
 }
 
 std::string parent_of(const std::string& path) {
@@ -26,9 +31,8 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string without_slashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
+bool begins_with(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
 }
 
 // The names in a folder.
@@ -50,6 +54,16 @@ bool exists(const std::string& path) {
   return false;
 }
 
+// Without slashes at the end, links, dots: of what is there, its one true name, for its neighbors
+// are to be those of the folder itself.
+std::string resolved(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.empty() || !exists(path)) return path;
+  const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
+  if (!real) fail(path, "; is it a link that leads nowhere?");
+  return real.get();
+}
+
 // What a folder lists is on the disk only after that.
 void sync_folder(const std::string& folder) {
   const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -62,72 +76,204 @@ void sync_folder(const std::string& folder) {
   if (failed) fail(folder);
 }
 
+// Opens a folder and locks it. -1 and a reason in errno where that cannot be: EWOULDBLOCK if
+// somebody else has it, ENOENT if it has gone from this place.
+int lock_folder(const std::string& path) {
+  const int opened = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (opened < 0) return -1;
+  struct stat locked {
+  }, there{};
+  if (flock(opened, LOCK_EX | LOCK_NB) == 0 && fstat(opened, &locked) == 0 &&
+      lstat(path.c_str(), &there) == 0) {
+    if (locked.st_ino == there.st_ino && locked.st_dev == there.st_dev) return opened;
+    errno = ENOENT;
+  }
+  const int error = errno;
+  close(opened);
+  errno = error;
+  return -1;
+}
+
+// Removes a folder and what is in it, all of which is known to be ours, or has been a moment ago:
+// what else is there by now stays. std::filesystem::remove_all crashes in a program that has
+// LibTorch.
+void remove(const std::string& folder, const std::vector<std::string>& names) {
+  // It may be a read-only one that has been replaced.
+  if (chmod(folder.c_str(), 0700) != 0 && errno == ENOENT) return;
+  for (const std::string& name : names) {
+    const std::string path = folder + "/" + name;
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path);
+  }
+  if (rmdir(folder.c_str()) != 0 && errno != ENOENT) fail(folder);
+}
+
+// Owner and rights of what is replaced.
+void give_access(const std::string& path, const struct stat& old) {
+  // The owner first: a change of it takes rights away. Only root may give files away; others may
+  // give them to groups of their own. A group that cannot be kept takes its rights with it.
+  mode_t rights = old.st_mode & 07777;
+  if (chown(path.c_str(), old.st_uid, old.st_gid) != 0 &&
+      chown(path.c_str(), static_cast<uid_t>(-1), old.st_gid) != 0) {
+    rights &= 07707;
+  }
+  // Not every file system has rights.
+  if (chmod(path.c_str(), rights) != 0) errno = 0;
+}
+
 }  // namespace
 
-DraftFolder::DraftFolder(std::string place, std::vector<std::string> files)
-    : place_(without_slashes(std::move(place))), files_(std::move(files)) {
+DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files,
+                         std::function<bool(const std::string& name)> is_old)
+    : place_(resolved(place)), files_(std::move(files)), is_old_(std::move(is_old)) {
   TORCH_CHECK_VALUE(!place_.empty(), "the path of the folder is empty");
-  if (exists(place_)) {
-    struct stat status {};
-    TORCH_CHECK_VALUE(lstat(place_.c_str(), &status) == 0 && S_ISDIR(status.st_mode), "'", place_,
-                      "' is there and is no folder; give another path");
-    for (const std::string& name : names_in(place_)) {
-      TORCH_CHECK_VALUE(std::count(files_.begin(), files_.end(), name) != 0, "'", place_,
-                        "' is a folder with '", name,
-                        "', which no checkpoint has; give the path of another folder");
-    }
-  }
-  draft_ = place_ + ".draft-" + std::to_string(getpid());
-  // Of a process that had our number, and did not end well.
-  if (exists(draft_)) remove(draft_);
-  if (mkdir(draft_.c_str(), 0777) != 0) fail(draft_);
+  check_place();
+  remove_left_ones();
+  make();
 }
 
 DraftFolder::~DraftFolder() {
-  if (draft_.empty()) return;
-  try {
-    remove(draft_);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-    // It stays, and nobody reads it.
+  if (!draft_.empty()) {
+    try {
+      remove(draft_, names_in(draft_));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+      // It stays, and nobody reads it.
+    }
   }
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
 std::string DraftFolder::file(const std::string& name) const { return draft_ + "/" + name; }
 
-void DraftFolder::commit() {
-  sync_folder(draft_);
-  if (!exists(place_)) {
-    if (std::rename(draft_.c_str(), place_.c_str()) != 0) fail(place_);
-    draft_.clear();
-  } else {
-    // Both change places at once; a rename() would want the old folder to be empty.
-    if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) != 0) {
-      if (errno == EINVAL || errno == ENOSYS) {
-        throw std::runtime_error("'" + place_ +
-                                 "': this file system cannot replace a folder at once; give the "
-                                 "path of a new one");
-      }
-      fail(place_);
-    }
-  }
-  sync_folder(parent_of(place_));
-  if (draft_.empty()) return;
-  // The old one. That it cannot be removed is no failure of the new one.
-  try {
-    remove(draft_);
-  } catch (const std::exception& error) {
-    TORCH_WARN("the old checkpoint is left at ", error.what());
-  }
-  draft_.clear();
+// Also "model.safetensors.part1.2", which their writers have had.
+bool DraftFolder::is_file(const std::string& name) const {
+  const auto is_or_becomes = [&](const std::string& file) {
+    return name == file || begins_with(name, file + ".part");
+  };
+  return is_known(name) || std::any_of(files_.begin(), files_.end(), is_or_becomes) ||
+         is_known(name.substr(0, name.rfind(".part")));
 }
 
-// std::filesystem::remove_all crashes in a program that has LibTorch.
-void DraftFolder::remove(const std::string& folder) const {
-  for (const std::string& name : names_in(folder)) {
-    const std::string path = folder + "/" + name;
-    if (unlink(path.c_str()) != 0) fail(path);
+bool DraftFolder::is_known(const std::string& name) const {
+  return std::count(files_.begin(), files_.end(), name) != 0 ||
+         (is_old_ != nullptr && is_old_(name));
+}
+
+bool DraftFolder::check_place() const {
+  struct stat status {
+  }, entry{}, parent{}, current{};
+  if (lstat(place_.c_str(), &status) != 0) {
+    if (errno != ENOENT) fail(place_);
+    if (!exists(parent_of(place_))) fail(parent_of(place_), "; make this folder first");
+    return false;
   }
-  if (rmdir(folder.c_str()) != 0) fail(folder);
+  TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place_,
+                    "' is there and is no folder; give another path");
+  if (stat(parent_of(place_).c_str(), &parent) != 0) fail(parent_of(place_));
+  TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place_,
+                    "' is a mount point, which cannot be replaced; give the path of a folder in "
+                    "it");
+  const bool is_current = stat(".", &current) == 0 && status.st_dev == current.st_dev &&
+                          status.st_ino == current.st_ino;
+  TORCH_CHECK_VALUE(!is_current, "'", place_,
+                    "' is the current folder, which cannot be replaced; give the path of a folder "
+                    "in it");
+  for (const std::string& name : names_in(place_)) {
+    const bool file = lstat((place_ + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
+    TORCH_CHECK_VALUE(file && is_known(name), "'", place_, "' is a folder with '", name,
+                      "', which no checkpoint has; give the path of another folder");
+  }
+  return true;
+}
+
+void DraftFolder::make() {
+  // No name comes twice: whoever removes what has had one cannot meet another folder there. Numbers
+  // of processes come twice on several machines.
+  std::random_device random;
+  do {
+    draft_ = place_ + kDraft + std::to_string(uint64_t{random()} << 32 | random());
+    if (mkdir(draft_.c_str(), 0777) != 0) {
+      fail(draft_);
+    }
+    descriptor_ = lock_folder(draft_);
+    // Again, if somebody has just taken it for one that was left; not where there are no locks.
+  } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
+  struct stat status {};
+  if (stat(draft_.c_str(), &status) != 0) fail(draft_);
+  rights_ = status.st_mode & 07777;
+  // Not every file system has rights.
+  if (chmod(draft_.c_str(), (rights_ & 07700) | 0700) != 0) errno = 0;
+}
+
+void DraftFolder::remove_left_ones() const {
+  const std::string parent = parent_of(place_);
+  const std::string start = place_.substr(place_.rfind('/') + 1) + kDraft;
+  for (const std::string& name : names_in(parent)) {
+    if (!begins_with(name, start)) continue;
+    if (name.find_first_not_of("0123456789", start.size()) != std::string::npos) continue;
+    const std::string path = parent + "/" + name;
+    const int locked = lock_folder(path);
+    if (locked < 0) continue;
+    try {
+      const std::vector<std::string> names = names_in(path);
+      const bool ours = std::all_of(names.begin(), names.end(),
+                                    [this](const std::string& file) { return is_file(file); });
+      if (ours) remove(path, names);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+      // It stays, and nobody reads it.
+    }
+    close(locked);
+  }
+}
+
+void DraftFolder::keep_access() const {
+  struct stat old {};
+  for (const std::string& name : files_) {
+    if (stat((place_ + "/" + name).c_str(), &old) == 0) give_access(file(name), old);
+  }
+  if (stat(place_.c_str(), &old) == 0) {
+    give_access(draft_, old);
+  } else if (chmod(draft_.c_str(), rights_) != 0) {
+    errno = 0;
+  }
+}
+
+void DraftFolder::commit() {
+  keep_access();
+  sync_folder(draft_);
+  std::string old;
+  while (!draft_.empty()) {
+    if (!check_place()) {
+      if (std::rename(draft_.c_str(), place_.c_str()) == 0) {
+        draft_.clear();
+      } else if (errno != ENOTEMPTY && errno != EEXIST) {  // else somebody was faster
+        fail(place_);
+      }
+      continue;
+    }
+    // Both change places at once; a rename() would want the old folder to be empty.
+    if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) == 0) {
+      old = std::exchange(draft_, "");
+      continue;
+    }
+    if (errno == ENOENT && !exists(place_)) continue;  // somebody has removed it
+    const bool cannot = errno == EINVAL || errno == ENOSYS;
+    fail(place_, cannot ? "; this file system cannot replace a folder at once; give the path of a "
+                          "new one"
+                        : "");
+  }
+  sync_folder(parent_of(place_));
+  if (old.empty()) return;
+  // That it cannot be removed is no failure of the new one.
+  try {
+    std::vector<std::string> names;
+    for (std::string& name : names_in(old)) {
+      if (is_known(name)) names.push_back(std::move(name));
+    }
+    remove(old, names);
+  } catch (const std::exception& error) {
+    // Another writer may have removed it.
+    if (exists(old)) TORCH_WARN("the old checkpoint is left at ", error.what());
+  }
 }
 
 }  // namespace gpipe::internal

@@ -1,24 +1,88 @@
 #include "gpipe/saving/draft_folder.h"
 
 #include <c10/util/Exception.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// What happens at the system's calls below: before a folder is moved, once, with the error that the
+// move has; and which have been made.
+std::function<int()> at_move;
+std::function<int(const std::string& path)> at_sync;
+std::vector<std::string>* calls = nullptr;
+
+int move_folder(const char* from, const char* to, unsigned flags) {
+  if (const auto hook = std::exchange(at_move, nullptr)) {
+    if (const int error = hook()) {
+      errno = error;
+      return -1;
+    }
+  }
+  if (calls != nullptr) calls->push_back(flags == 0 ? "rename" : "exchange");
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags));
+}
+
+}  // namespace
+
+// The C library's, for the whole program.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  return move_folder(from, to, 0);
+}
+extern "C" int renameat2(int, const char* from, int, const char* to, unsigned flags) noexcept {
+  return move_folder(from, to, flags);
+}
+extern "C" int fsync(int descriptor) {
+  char path[4096] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (readlink(link.c_str(), path, sizeof path - 1) > 0 && calls != nullptr) {
+    calls->push_back(std::string("sync ") + path);
+  }
+  if (at_sync) {
+    if (const int error = at_sync(path)) {
+      errno = error;
+      return -1;
+    }
+  }
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
+}
 
 namespace gpipe::internal {
 namespace {
 
+using ::testing::ElementsAre;
+
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
+// In a folder of its own.
 std::string new_path() {
   static int count = 0;
-  return ::testing::TempDir() + "/draft" + std::to_string(getpid()) + "-" + std::to_string(count++);
+  const std::string folder =
+      ::testing::TempDir() + "/folder" + std::to_string(getpid()) + "-" + std::to_string(count++);
+  EXPECT_EQ(mkdir(folder.c_str(), 0777), 0);
+  return folder + "/run";
 }
 
 void put(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
@@ -30,15 +94,36 @@ std::string contents(const std::string& path) {
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// Another process' draft would have another number.
-std::string draft_of(const std::string& place) {
-  return place + ".draft-" + std::to_string(getpid());
+void make_folder(const std::string& path, mode_t rights = 0777) {
+  ASSERT_EQ(mkdir(path.c_str(), rights), 0) << path;
+}
+
+mode_t rights_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 07777;
+}
+
+// What stands beside a place.
+std::vector<std::string> drafts_of(const std::string& place) {
+  const std::string parent = place.substr(0, place.rfind('/'));
+  std::vector<std::string> drafts;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(opendir(parent.c_str()), closedir);
+  while (const dirent* entry = readdir(opened.get())) {
+    const std::string path = parent + "/" + entry->d_name;
+    if (path.find(place + ".draft-") == 0) drafts.push_back(path);
+  }
+  return drafts;
+}
+
+void fill(const DraftFolder& folder, const std::string& text) {
+  put(folder.file("a"), text);
+  put(folder.file("b"), text);
 }
 
 void write(const std::string& place, const std::string& text) {
   DraftFolder folder(place, {"a", "b"});
-  put(folder.file("a"), text);
-  put(folder.file("b"), text);
+  fill(folder, text);
   folder.commit();
 }
 
@@ -47,15 +132,16 @@ TEST(DraftFolder, TakesItsPlaceWithAllFiles) {
   write(place + "/", "one");
   EXPECT_EQ(contents(place + "/a"), "one");
   EXPECT_EQ(contents(place + "/b"), "one");
-  EXPECT_FALSE(exists(draft_of(place)));
+  EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
 TEST(DraftFolder, ReplacesAnOldOne) {
   const std::string place = new_path();
+  make_folder(place);  // an empty one is an old one, too
   write(place, "one");
   write(place, "two");
   EXPECT_EQ(contents(place + "/a"), "two");
-  EXPECT_FALSE(exists(draft_of(place)));
+  EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
 TEST(DraftFolder, IsNotSeenBeforeItIsCommitted) {
@@ -67,20 +153,150 @@ TEST(DraftFolder, IsNotSeenBeforeItIsCommitted) {
     EXPECT_EQ(contents(place + "/a"), "one");
   }
   EXPECT_EQ(contents(place + "/a"), "one");
-  EXPECT_FALSE(exists(draft_of(place)));
+  EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-TEST(DraftFolder, ThatACrashHasLeftIsMadeAnew) {
+TEST(DraftFolder, ThatACrashHasLeftIsRemovedByTheNext) {
   const std::string place = new_path();
-  mkdir(draft_of(place).c_str(), 0777);
-  put(draft_of(place) + "/a", "half");
+  make_folder(place + ".draft-123");
+  put(place + ".draft-123/a", "half");
+  put(place + ".draft-123/b.part7.0", "half");
   write(place, "one");
   EXPECT_EQ(contents(place + "/a"), "one");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+// Of several writers, threads or processes, also with the same number on two machines.
+TEST(DraftFolder, IsItsWritersAlone) {
+  const std::string place = new_path();
+  DraftFolder one(place, {"a", "b"});
+  fill(one, "one");
+  DraftFolder two(place, {"a", "b"});
+  fill(two, "two");
+  EXPECT_EQ(contents(one.file("a")), "one");
+  one.commit();
+  EXPECT_EQ(contents(place + "/a"), "one");
+  EXPECT_EQ(contents(two.file("a")), "two");
+  two.commit();
+  EXPECT_EQ(contents(place + "/b"), "two");
+  write(place, "three");
+  EXPECT_EQ(contents(place + "/b"), "three");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, MayLoseItsOldOneMeanwhile) {
+  const std::string place = new_path();
+  write(place, "one");
+  DraftFolder folder(place, {"a", "b"});
+  fill(folder, "two");
+  ASSERT_EQ(rename(place.c_str(), (place + "-elsewhere").c_str()), 0);
+  folder.commit();
+  EXPECT_EQ(contents(place + "/a"), "two");
+}
+
+TEST(DraftFolder, IsNotLostIfOthersAreFaster) {
+  const std::string place = new_path();
+  DraftFolder folder(place, {"a", "b"});
+  fill(folder, "one");
+  at_move = [&] {
+    write(place, "other");
+    return 0;
+  };
+  folder.commit();
+  EXPECT_EQ(contents(place + "/a"), "one");
+
+  DraftFolder next(place, {"a", "b"});
+  fill(next, "two");
+  at_move = [&] {
+    EXPECT_EQ(rename(place.c_str(), (place + "-elsewhere").c_str()), 0);
+    return 0;
+  };
+  next.commit();
+  EXPECT_EQ(contents(place + "/a"), "two");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+// A reader after a crash finds no folder without its files, and a crash after commit() the new one.
+TEST(DraftFolder, IsOnTheDiskBeforeItIsSeen) {
+  const std::string place = new_path();
+  for (const char* move : {"rename", "exchange"}) {
+    std::vector<std::string> made;
+    calls = &made;
+    write(place, "one");
+    calls = nullptr;
+    EXPECT_THAT(made, ElementsAre(HasSubstr("run.draft-"), move, Not(HasSubstr("run"))));
+  }
+}
+
+TEST(DraftFolder, ThatMayNotBeOnTheDiskLeavesTheOldOne) {
+  const std::string place = new_path();
+  write(place, "one");
+  at_sync = [&](const std::string& path) { return path.find(".draft-") == path.npos ? EIO : 0; };
+  EXPECT_THAT([&] { write(place, "two"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("Input/output error")));
+  ASSERT_EQ(drafts_of(place).size(), 1u);
+  EXPECT_EQ(contents(drafts_of(place)[0] + "/a"), "one");
+  EXPECT_EQ(contents(place + "/a"), "two");
+  at_sync = [](const std::string&) { return EINVAL; };  // a file system that cannot
+  write(place, "three");
+  at_sync = nullptr;
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, SaysThatAFileSystemCannotReplaceIt) {
+  const std::string place = new_path();
+  write(place, "one");
+  at_move = [] { return EINVAL; };
+  EXPECT_THAT([&] { write(place, "two"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("cannot replace a folder at once")));
+  EXPECT_EQ(contents(place + "/a"), "one");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, IsWholeForThoseWhoLookWhileOthersWrite) {
+  const std::string place = new_path();
+  write(place, "start");
+  std::vector<std::thread> writers;
+  for (const char* text : {"one", "two"}) {
+    writers.emplace_back([&place, text] {
+      for (int k = 0; k < 20; ++k) write(place, text);
+    });
+  }
+  for (int k = 0; k < 1000; ++k) ASSERT_TRUE(exists(place));
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(contents(place + "/a"), contents(place + "/b"));
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, IsTheOldOrTheNewOneAfterACrash) {
+  const std::string place = new_path();
+  const auto start = std::chrono::steady_clock::now();
+  write(place, "0");
+  const std::chrono::duration<double, std::micro> one = std::chrono::steady_clock::now() - start;
+  int64_t last = 0;
+  for (int k = 0; k < 24; ++k) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int64_t next = last + 1;; ++next) write(place, std::to_string(next));
+    }
+    usleep(static_cast<useconds_t>(one.count() * k / 10));
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child has ended by itself";
+    const std::string now = contents(place + "/a");
+    ASSERT_EQ(contents(place + "/b"), now);
+    ASSERT_GE(std::stoll(now), last);
+    last = std::stoll(now);
+  }
+  EXPECT_GT(last, 0);
+  write(place, "whole");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
 TEST(DraftFolder, OverwritesNothingOfSomebodyElses) {
   const std::string place = new_path();
-  mkdir(place.c_str(), 0777);
+  make_folder(place);
   put(place + "/thesis.tex", "mine");
   EXPECT_THAT([&] { write(place, "one"); },
               ThrowsMessage<c10::ValueError>(HasSubstr("thesis.tex")));
@@ -89,13 +305,108 @@ TEST(DraftFolder, OverwritesNothingOfSomebodyElses) {
   put(file, "mine");
   EXPECT_THAT([&] { write(file, "one"); }, ThrowsMessage<c10::ValueError>(HasSubstr("no folder")));
   EXPECT_EQ(contents(file), "mine");
-  EXPECT_THAT([&] { write("", "one"); }, ThrowsMessage<c10::ValueError>(HasSubstr("empty")));
+  // With the name of a file.
+  const std::string folder = new_path();
+  make_folder(folder);
+  make_folder(folder + "/a");
+  EXPECT_THAT([&] { write(folder, "one"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("a folder with 'a'")));
+  EXPECT_TRUE(exists(folder + "/a"));
+}
+
+TEST(DraftFolder, OverwritesNothingThatComesLater) {
+  const std::string place = new_path();
+  write(place, "one");
+  {
+    DraftFolder folder(place, {"a", "b"});
+    fill(folder, "two");
+    put(place + "/thesis.tex", "mine");
+    EXPECT_THAT([&] { folder.commit(); }, ThrowsMessage<c10::ValueError>(HasSubstr("thesis.tex")));
+  }
+  EXPECT_EQ(contents(place + "/thesis.tex"), "mine");
+  EXPECT_EQ(contents(place + "/a"), "one");
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+}
+
+TEST(DraftFolder, RemovesNothingOfSomebodyElsesWithADraftsName) {
+  const std::string place = new_path();
+  const std::vector<std::string> theirs = {place + ".draft-" + std::to_string(getpid()),
+                                           place + ".draft-0", place + ".draft-new"};
+  for (const std::string& folder : theirs) {
+    make_folder(folder);
+    put(folder + "/a", "mine");
+    if (folder != theirs.back()) put(folder + "/thesis.tex", "mine");
+  }
+  write(place, "one");
+  for (const std::string& folder : theirs) EXPECT_EQ(contents(folder + "/a"), "mine") << folder;
+}
+
+// Private ones stay so.
+TEST(DraftFolder, HasTheRightsOfTheOldOne) {
+  const std::string place = new_path();
+  write(place, "one");
+  make_folder(place + "-fresh");
+  EXPECT_EQ(rights_of(place), rights_of(place + "-fresh"));
+  ASSERT_EQ(chmod(place.c_str(), 0750), 0);
+  ASSERT_EQ(chmod((place + "/a").c_str(), 0600), 0);
+  const mode_t other = rights_of(place + "/b");
+  write(place, "two");
+  EXPECT_EQ(contents(place + "/a"), "two");
+  EXPECT_EQ(rights_of(place), mode_t{0750});
+  EXPECT_EQ(rights_of(place + "/a"), mode_t{0600});
+  EXPECT_EQ(rights_of(place + "/b"), other);
+}
+
+TEST(DraftFolder, IsPrivateUntilItIsCommitted) {
+  const std::string place = new_path();
+  DraftFolder folder(place, {"a", "b"});
+  ASSERT_EQ(drafts_of(place).size(), 1u);
+  EXPECT_EQ(rights_of(drafts_of(place)[0]) & 0077, mode_t{0});
+}
+
+TEST(DraftFolder, ReplacesAReadOnlyOne) {
+  const std::string place = new_path();
+  write(place, "one");
+  ASSERT_EQ(chmod(place.c_str(), 0555), 0);
+  write(place, "two");
+  EXPECT_EQ(contents(place + "/a"), "two");
+  EXPECT_EQ(rights_of(place), mode_t{0555});
+  EXPECT_THAT(drafts_of(place), IsEmpty());
+  ASSERT_EQ(chmod(place.c_str(), 0755), 0);  // so that others can remove it
+}
+
+TEST(DraftFolder, FollowsLinksAndDots) {
+  const std::string place = new_path();
+  make_folder(place);
+  ASSERT_EQ(symlink(place.c_str(), (place + "-link").c_str()), 0);
+  write(place + "-link", "one");
+  EXPECT_EQ(contents(place + "/a"), "one");
+  write(place + "/.", "two");
+  EXPECT_EQ(contents(place + "/a"), "two");
+  struct stat status {};
+  EXPECT_EQ(lstat((place + "-link").c_str(), &status), 0);
+  EXPECT_TRUE(S_ISLNK(status.st_mode));
+  EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
 TEST(DraftFolder, SaysWhereItCannotBe) {
-  const std::string place = new_path() + "/missing/run";
-  EXPECT_THAT([&] { write(place, "one"); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("No such file or directory")));
+  const std::string place = new_path();
+  EXPECT_THAT([&] { write(place + "/missing", "one"); },
+              ThrowsMessage<std::runtime_error>(
+                  HasSubstr(place + "': No such file or directory; make this folder first")));
+  EXPECT_THAT([&] { write("", "one"); }, ThrowsMessage<c10::ValueError>(HasSubstr("empty")));
+  EXPECT_THAT([&] { write("/proc", "one"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("mount point")));
+  ASSERT_EQ(symlink("nowhere", (place + "-link").c_str()), 0);
+  EXPECT_THAT([&] { write(place + "-link", "one"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("a link that leads nowhere")));
+
+  make_folder(place);
+  const std::unique_ptr<char, void (*)(void*)> before(getcwd(nullptr, 0), std::free);
+  ASSERT_EQ(chdir(place.c_str()), 0);
+  EXPECT_THAT([&] { write(".", "one"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("the current folder")));
+  ASSERT_EQ(chdir(before.get()), 0);
 }
 
 }  // namespace

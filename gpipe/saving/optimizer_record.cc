@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
 
@@ -10,8 +11,10 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <string_view>
+#include <sstream>
 #include <typeinfo>
+
+#include "safetensors/safetensors.h"
 
 namespace gpipe::internal {
 namespace {
@@ -86,6 +89,9 @@ c10::IValue to_value(const json& value) {
   return c10::ivalue::Tuple::create(std::move(elements));
 }
 
+// {"tensor": "F32 [5, 4]"}
+bool is_tensor(const json& value) { return value.is_object() && value.contains("tensor"); }
+
 const std::string& name_of(const at::Tensor& parameter, const ParameterNames& names,
                            const torch::optim::Optimizer& optimizer) {
   const auto name = names.find(parameter.unsafeGetTensorImpl());
@@ -96,33 +102,57 @@ const std::string& name_of(const at::Tensor& parameter, const ParameterNames& na
   return name->second;
 }
 
-// "0.weight/exp_avg": what stands before and behind the last slash.
-std::pair<std::string, std::string> split(const std::string& name) {
-  const size_t slash = name.rfind('/');
-  TORCH_CHECK_VALUE(slash != std::string::npos, "'", name, "' is no state of a parameter");
-  return {name.substr(0, slash), name.substr(slash + 1)};
-}
-
-std::set<std::string> names_of(const torch::optim::OptimizerParamGroup& group,
-                               const ParameterNames& names,
-                               const torch::optim::Optimizer& optimizer) {
-  std::set<std::string> result;
+// With those that are there several times, which LibTorch's optimizers then step several times.
+std::multiset<std::string> names_of(const torch::optim::OptimizerParamGroup& group,
+                                    const ParameterNames& names,
+                                    const torch::optim::Optimizer& optimizer) {
+  std::multiset<std::string> result;
   for (const at::Tensor& parameter : group.params()) {
     result.insert(name_of(parameter, names, optimizer));
   }
   return result;
 }
 
-// What is in one set only, for messages.
-void check_same(const std::set<std::string>& file, const std::set<std::string>& optimizer,
-                const std::string& where) {
-  for (const std::string& name : file) {
-    TORCH_CHECK_VALUE(optimizer.count(name) != 0, "'", name, "' is in ", where,
-                      " of the checkpoint, and not in that of the optimizer");
+void check_same(const std::multiset<std::string>& file, const std::multiset<std::string>& optimizer,
+                const std::string& what) {
+  for (const auto* names : {&file, &optimizer}) {
+    for (const std::string& name : *names) {
+      TORCH_CHECK_VALUE(file.count(name) == optimizer.count(name), "'", name, "' is ",
+                        file.count(name), " times in ", what, " of the checkpoint, and ",
+                        optimizer.count(name), " times in that of the optimizer");
+    }
   }
-  for (const std::string& name : optimizer) {
-    TORCH_CHECK_VALUE(file.count(name) != 0, "'", name, "' is in ", where,
-                      " of the optimizer, and not in that of the checkpoint");
+}
+
+json options_of(const torch::optim::OptimizerParamGroup& group,
+                const torch::optim::Optimizer& optimizer) {
+  OutputArchive archive;
+  group.options().serialize(archive);
+  json options = json::object();
+  for (const auto& [key, value] : values_of(read_again(archive, "the options"))) {
+    options[key] = to_json(value, "option '" + key + "' of " + type_of(optimizer));
+  }
+  return options;
+}
+
+// A number that is not finite is written as an object, and an option that is optional may be null.
+bool same_type(const json& a, const json& b) {
+  const auto is_double = [](const json& value) {
+    return value.is_number_float() || (value.is_object() && value.contains("double"));
+  };
+  return a.is_null() || b.is_null() || (is_double(a) && is_double(b)) ||
+         (a.is_number_integer() && b.is_number_integer()) || a.type() == b.type();
+}
+
+void check_options(const json& file, const json& own, const std::string& where) {
+  for (const auto* options : {&file, &own}) {
+    for (const auto& [key, value] : options->items()) {
+      TORCH_CHECK_VALUE(
+          file.contains(key) && own.contains(key) && same_type(file.at(key), own.at(key)),
+          "option '", key, "' of ", where, " is ",
+          file.contains(key) ? file.at(key).dump() : "missing", " in the checkpoint, and ",
+          own.contains(key) ? own.at(key).dump() : "missing", " in the optimizer");
+    }
   }
 }
 
@@ -163,50 +193,65 @@ void load_states(torch::optim::Optimizer& optimizer, const ParameterNames& names
   archive.write("state", state_archive);
   archive.write("param_groups", groups_archive);
   InputArchive read = read_again(archive, "the checkpoint's states");
-  optimizer.load(read);
+  try {
+    optimizer.load(read);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    // Its assertions about numbers that are missing, say.
+    TORCH_CHECK_VALUE(false, type_of(optimizer),
+                      " cannot read the checkpoint's states: ", error.what_without_backtrace());
+  }
 }
-
-// States are read in parts of this size, for an archive holds them twice more.
-constexpr int64_t kPartBytes = int64_t{256} << 20;
 
 }  // namespace
 
+std::string kind_of(const std::string& type, at::IntArrayRef shape) {
+  std::ostringstream text;
+  text << type << " " << shape;
+  return text.str();
+}
+
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
+  // Before its first step LibTorch could write it.
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
+      "torch::optim::LBFGS has states that LibTorch cannot write; save the model by torch::save, "
+      "and resume with an optimizer that begins anew");
   OptimizerRecord record;
   record.text = {
-      {"type", type_of(optimizer)}, {"groups", json::array()}, {"values", json::object()}};
+      {"type", type_of(optimizer)}, {"groups", json::array()}, {"states", json::object()}};
   for (const auto& group : optimizer.param_groups()) {
-    OutputArchive archive;
-    group.options().serialize(archive);
-    json options = json::object();
-    for (const auto& [key, value] : values_of(read_again(archive, "the options"))) {
-      options[key] = to_json(value, "option '" + key + "' of " + type_of(optimizer));
-    }
     json parameters = json::array();
     for (const at::Tensor& parameter : group.params()) {
       const std::string& name = name_of(parameter, names, optimizer);
       parameters.push_back(name);
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (state == optimizer.state().end()) continue;
+      // A tied parameter may be there twice.
+      if (state == optimizer.state().end() || record.text["states"].contains(name)) continue;
       OutputArchive states;
       state->second->serialize(states);
-      // Also where it has tensors only: it is there.
-      json& values = record.text["values"][name] = json::object();
+      // Also where it is empty: it is there.
+      json& values = record.text["states"][name] = json::object();
       for (auto& [key, value] : values_of(read_again(states, "the state of '" + name + "'"))) {
         if (value.isTensor()) {
-          record.tensors.emplace_back(name + "/" + key, value.toTensor());
+          const at::Tensor& tensor = value.toTensor();
+          values[key] = {
+              {"tensor", kind_of(safetensors::type_name(tensor.scalar_type()), tensor.sizes())}};
+          record.tensors.emplace_back(name + "/" + key, tensor);
         } else {
           values[key] = to_json(value, "state '" + key + "' of '" + name + "'");
         }
       }
     }
-    record.text["groups"].push_back({{"parameters", parameters}, {"options", options}});
+    record.text["groups"].push_back(
+        {{"parameters", parameters}, {"options", options_of(group, optimizer)}});
   }
   return record;
 }
 
 void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames& names,
-                  const json& text, const std::vector<std::string>& tensors) {
+                  const json& text, const TensorKinds& tensors) {
   const auto type = text.at("type").get<std::string>();
   TORCH_CHECK_VALUE(type == type_of(optimizer), "the checkpoint is of an optimizer ", type,
                     ", not of ", type_of(optimizer));
@@ -214,58 +259,78 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
   const auto& own = optimizer.param_groups();
   TORCH_CHECK_VALUE(groups.size() == own.size(), "the checkpoint's optimizer has ", groups.size(),
                     " groups of parameters, this one has ", own.size());
-  std::set<std::string> all;
+  std::map<std::string, at::Tensor> parameters;
   for (size_t g = 0; g < own.size(); ++g) {
-    const std::set<std::string> expected = names_of(own[g], names, optimizer);
-    check_same(groups[g].at("parameters").get<std::set<std::string>>(), expected,
-               "group " + std::to_string(g));
-    all.insert(expected.begin(), expected.end());
+    const std::string where = "group " + std::to_string(g);
+    check_same(groups.at(g).at("parameters").get<std::multiset<std::string>>(),
+               names_of(own[g], names, optimizer), where);
+    check_options(groups.at(g).at("options"), options_of(own[g], optimizer), where);
+    for (const at::Tensor& parameter : own[g].params()) {
+      parameters[name_of(parameter, names, optimizer)] = parameter;
+    }
   }
-  const json& values = text.at("values");
-  for (const auto& [name, value] : values.items()) {
-    TORCH_CHECK_VALUE(all.count(name) != 0, "the checkpoint has a state of '", name,
+  const bool of_libtorch = type.rfind("torch::optim::", 0) == 0;
+  TensorKinds left = tensors;
+  for (const auto& [name, values] : text.at("states").items()) {
+    const auto parameter = parameters.find(name);
+    TORCH_CHECK_VALUE(parameter != parameters.end(), "the checkpoint has a state of '", name,
                       "', which the optimizer does not have");
+    for (const auto& [key, value] : values.items()) {
+      if (!is_tensor(value)) continue;
+      const auto kind = value.at("tensor").get<std::string>();
+      const auto tensor = left.find(name + "/" + key);
+      TORCH_CHECK_VALUE(tensor != left.end(), "the checkpoint has no '", name, "/", key, "'");
+      TORCH_CHECK_VALUE(tensor->second == kind, "the checkpoint's '", name, "/", key, "' is ",
+                        tensor->second, ", it should be ", kind);
+      const std::string shape = kind_of("", parameter->second.sizes());
+      TORCH_CHECK_VALUE(!of_libtorch || kind.substr(kind.find(' ')) == shape, "the checkpoint's '",
+                        name, "/", key, "' is ", kind, ", and the parameter", shape);
+      left.erase(tensor);
+    }
   }
-  for (const std::string& tensor : tensors) {
-    const std::string name = split(tensor).first;
-    TORCH_CHECK_VALUE(values.contains(name), "the checkpoint has '", tensor, "', but no state of '",
-                      name, "'");
-  }
+  TORCH_CHECK_VALUE(left.empty(), "the checkpoint has '", left.begin()->first,
+                    "', which is no state of a parameter");
 }
 
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, const json& text,
-             const std::vector<std::string>& tensors,
-             const std::function<at::Tensor(const std::string&)>& read) {
+             const std::function<at::Tensor(const std::string&)>& read, int64_t part_bytes) {
   std::map<std::string, at::Tensor> parameters;
+  json own = json::array();
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       parameters[name_of(parameter, names, optimizer)] = parameter;
     }
+    own.push_back({{"options", options_of(group, optimizer)}});
   }
-  std::map<std::string, std::vector<std::string>> tensors_of;
-  for (const std::string& tensor : tensors) tensors_of[split(tensor).first].push_back(tensor);
-
-  const json& groups = text.at("groups");
   States states;
   int64_t bytes = 0;
+  auto before = std::move(optimizer.state());
   optimizer.state().clear();
-  for (const auto& [name, values] : text.at("values").items()) {
-    const at::Tensor& parameter = parameters.at(name);
-    auto& state = states[name];
-    for (const auto& [key, value] : values.items()) state[key] = to_value(value);
-    for (const std::string& tensor : tensors_of[name]) {
-      at::Tensor value = read(tensor);
-      bytes += static_cast<int64_t>(value.nbytes());
-      if (value.sizes() == parameter.sizes()) value = value.to(parameter.device());
-      state[split(tensor).second] = value;
+  try {
+    for (const auto& [name, values] : text.at("states").items()) {
+      const at::Tensor& parameter = parameters.at(name);
+      auto& state = states[name];
+      for (const auto& [key, value] : values.items()) {
+        if (!is_tensor(value)) {
+          state[key] = to_value(value);
+          continue;
+        }
+        at::Tensor tensor = read(name + "/" + key);
+        bytes += static_cast<int64_t>(tensor.nbytes());
+        if (tensor.sizes() == parameter.sizes()) tensor = tensor.to(parameter.device());
+        state[key] = tensor;
+      }
+      if (bytes < part_bytes) continue;
+      load_states(optimizer, names, own, states);
+      states.clear();
+      bytes = 0;
     }
-    if (bytes < kPartBytes) continue;
-    load_states(optimizer, names, groups, states);
-    states.clear();
-    bytes = 0;
+    // Also where there are no states at all: the options. Nothing can fail after that.
+    load_states(optimizer, names, text.at("groups"), states);
+  } catch (...) {
+    optimizer.state() = std::move(before);
+    throw;
   }
-  // Also where there are no states at all: the options.
-  load_states(optimizer, names, groups, states);
 }
 
 }  // namespace gpipe::internal

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,11 +23,15 @@ namespace gpipe::internal {
 // "0.weight" of each parameter. A parameter that has several names has its first.
 using ParameterNames = std::unordered_map<const c10::TensorImpl*, std::string>;
 
+// "F32 [5, 4]" of each tensor of a file, by its name.
+using TensorKinds = std::map<std::string, std::string>;
+std::string kind_of(const std::string& type, at::IntArrayRef shape);
+
 // A value type; the tensors are copies.
 struct OptimizerRecord {
   // {"type": "torch::optim::Adam",
   //  "groups": [{"parameters": ["0.weight", ...], "options": {"lr": 0.1, ...}}, ...],
-  //  "values": {"0.weight": {"step": 3}, ...}}
+  //  "states": {"0.weight": {"step": 3, "exp_avg": {"tensor": "F32 [5, 4]"}, ...}, ...}}
   nlohmann::json text;
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // "0.weight/exp_avg", ...
 };
@@ -34,23 +39,29 @@ struct OptimizerRecord {
 // Works for each optimizer whose states and options can be serialized. Parameters that have made no
 // step have no state. Takes memory for a copy of the states.
 //
-// Throws c10::ValueError for a parameter that has no name, and c10::NotImplementedError for states
-// or options that are neither tensors, numbers, texts nor pairs of them (LBFGS).
+// Throws c10::ValueError for a parameter that has no name, and c10::NotImplementedError for LBFGS
+// and for states or options that are neither tensors, numbers, texts nor pairs of them.
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
-// Throws c10::ValueError that names the difference unless a record with this text, and tensors of
-// these names, is of such an optimizer: the same type, with the same parameters in each group, in
-// any order. Nothing is left over and nothing is missing.
+// Throws c10::ValueError that names the difference unless a record with this text and these tensors
+// is of such an optimizer: the same type, with the same parameters in each group, in any order, and
+// the same options by name and type. Tensors are those that the text lists, none missing and none
+// left over; those of LibTorch's optimizers have the shape of their parameter. Throws
+// nlohmann::json::exception for a text that is no record's.
 void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames& names,
-                  const nlohmann::json& text, const std::vector<std::string>& tensors);
+                  const nlohmann::json& text, const TensorKinds& tensors);
 
 // Gives the optimizer the states and options of a record that check_record() has found good.
 // `read` gives a tensor of the record. States as large as their parameter go to its device. A
-// parameter without state in the record has none afterwards. Throws what `read` throws, and
-// c10::Error for states that the optimizer cannot read; the optimizer may then have some of them.
+// parameter without state in the record has none afterwards.
+//
+// Throws what `read` throws, and c10::ValueError for numbers that are missing; the optimizer is
+// then as it was. For that its old states are kept until the new ones are there. They are read in
+// parts of about `part_bytes`, for LibTorch's archives hold them twice more.
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names,
-             const nlohmann::json& text, const std::vector<std::string>& tensors,
-             const std::function<at::Tensor(const std::string& name)>& read);
+             const nlohmann::json& text,
+             const std::function<at::Tensor(const std::string& name)>& read,
+             int64_t part_bytes = int64_t{256} << 20);
 
 }  // namespace gpipe::internal
 

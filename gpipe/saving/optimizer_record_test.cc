@@ -11,14 +11,18 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpipe/testing/bitwise.h"
+#include "safetensors/safetensors.h"
 
 namespace gpipe::internal {
 namespace {
@@ -58,16 +62,34 @@ std::vector<std::string> tensor_names(const OptimizerRecord& record) {
   return names;
 }
 
-void load(Training& run, const OptimizerRecord& record) {
-  // As a file would have it.
+at::Tensor& tensor_of(OptimizerRecord& record, const std::string& name) {
+  for (auto& [key, tensor] : record.tensors) {
+    if (key == name) return tensor;
+  }
+  throw std::logic_error(name);
+}
+
+// As a file would have it.
+void load(Training& run, OptimizerRecord record, int64_t part_bytes = 1000) {
   const auto text = nlohmann::json::parse(record.text.dump());
-  check_record(*run.optimizer, run.names, text, tensor_names(record));
-  restore(*run.optimizer, run.names, text, tensor_names(record), [&](const std::string& name) {
-    for (const auto& [key, tensor] : record.tensors) {
-      if (key == name) return tensor.clone();
-    }
-    throw std::logic_error(name);
-  });
+  TensorKinds kinds;
+  for (const auto& [name, tensor] : record.tensors) {
+    kinds[name] = kind_of(safetensors::type_name(tensor.scalar_type()), tensor.sizes());
+  }
+  check_record(*run.optimizer, run.names, text, kinds);
+  const auto read = [&](const std::string& name) { return tensor_of(record, name).clone(); };
+  restore(*run.optimizer, run.names, text, read, part_bytes);
+}
+
+void expect_same(const Training& one, const Training& other) {
+  const OptimizerRecord a = record_of(*one.optimizer, one.names);
+  const OptimizerRecord b = record_of(*other.optimizer, other.names);
+  EXPECT_EQ(a.text, b.text);
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    EXPECT_EQ(a.tensors[i].first, b.tensors[i].first);
+    EXPECT_THAT(a.tensors[i].second, EqualsBitwise(b.tensors[i].second)) << a.tensors[i].first;
+  }
 }
 
 template <typename T, typename Options>
@@ -82,10 +104,12 @@ TEST(OptimizerRecord, LetsEachOptimizerGoOn) {
   const std::vector<std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)>> makers = {
       maker<SGD>(SGDOptions(0.1)),
       maker<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true)),
+      maker<Adam>(AdamOptions(0.1)),
       maker<Adam>(AdamOptions(0.1).amsgrad(true)),
       maker<AdamW>(AdamWOptions(0.1)),
+      maker<RMSprop>(RMSpropOptions(0.1)),
       maker<RMSprop>(RMSpropOptions(0.1).momentum(0.5).centered(true)),
-      maker<Adagrad>(AdagradOptions(0.1)),
+      maker<Adagrad>(AdagradOptions(0.1).lr_decay(0.1).initial_accumulator_value(0.2)),
   };
   for (const auto& make : makers) {
     Training run(make), resumed(make);
@@ -94,6 +118,7 @@ TEST(OptimizerRecord, LetsEachOptimizerGoOn) {
       resumed.parameters[i].set_data(run.parameters[i].detach().clone());
     }
     load(resumed, record_of(*run.optimizer, run.names));
+    expect_same(run, resumed);
     for (const double k : {2.0, 0.25}) {
       run.step(k);
       resumed.step(k);
@@ -121,15 +146,20 @@ TEST(OptimizerRecord, IsReadInAnotherOrderOfParameters) {
 
 TEST(OptimizerRecord, HasOptionsAsTheyAre) {
   using torch::optim::AdamOptions;
-  Training run(maker<torch::optim::Adam>(
-      AdamOptions(0.1).betas({0.3, 0.7}).weight_decay(std::numeric_limits<double>::infinity())));
-  Training other(maker<torch::optim::Adam>(AdamOptions(0.5)));
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto options_of = [](Training& run) -> AdamOptions& {
+    return static_cast<AdamOptions&>(run.optimizer->param_groups()[0].options());
+  };
+  const auto make = maker<torch::optim::Adam>(AdamOptions(0.5));
+  Training run(make), other(make);
+  options_of(run).lr(-infinity).betas({0.3, 1.0 / 3}).weight_decay(infinity).amsgrad(true);
+  options_of(run).eps(std::numeric_limits<double>::quiet_NaN());
   load(other, record_of(*run.optimizer, run.names));
-  const auto& options =
-      static_cast<const AdamOptions&>(other.optimizer->param_groups()[0].options());
-  EXPECT_EQ(options.lr(), 0.1);
-  EXPECT_EQ(options.betas(), std::make_tuple(0.3, 0.7));
-  EXPECT_EQ(options.weight_decay(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(options_of(other).lr(), -infinity);
+  EXPECT_EQ(options_of(other).betas(), std::make_tuple(0.3, 1.0 / 3));
+  EXPECT_EQ(options_of(other).weight_decay(), infinity);
+  EXPECT_TRUE(options_of(other).amsgrad());
+  EXPECT_TRUE(std::isnan(options_of(other).eps()));
 }
 
 TEST(OptimizerRecord, RemovesStatesThatItDoesNotHave) {
@@ -154,23 +184,150 @@ TEST(OptimizerRecord, OfAnotherOptimizerIsRefused) {
                                                 torch::optim::AdamOptions(0.1));
   });
   EXPECT_THAT([&] { load(fewer, record); }, ThrowsMessage<c10::ValueError>(HasSubstr("'b'")));
+}
 
-  OptimizerRecord torn = record;
-  torn.text["values"].erase("b");
-  EXPECT_THAT([&] { load(adam, torn); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("but no state of 'b'")));
+// Each group has its own parameters and options.
+TEST(OptimizerRecord, HasGroups) {
+  using torch::optim::AdamOptions;
+  const auto make = [](double first, double second, bool both = true) {
+    return [=](const std::vector<at::Tensor>& parameters) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::vector<at::Tensor>{parameters[0]},
+                          std::make_unique<AdamOptions>(first));
+      if (both) {
+        groups.emplace_back(std::vector<at::Tensor>{parameters[1]},
+                            std::make_unique<AdamOptions>(second));
+      }
+      return std::make_unique<torch::optim::Adam>(groups, AdamOptions(1));
+    };
+  };
+  Training run(make(0.1, 0.01)), other(make(5, 6));
+  run.step(1);
+  load(other, record_of(*run.optimizer, run.names));
+  expect_same(run, other);
+  EXPECT_EQ(other.optimizer->param_groups()[1].options().get_lr(), 0.01);
+
+  const auto flat = maker<torch::optim::Adam>(AdamOptions(0.1));
+  Training one(flat);
+  EXPECT_THAT([&] { load(one, record_of(*run.optimizer, run.names)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("2 groups of parameters, this one has 1")));
+  Training fewer(make(0.1, 0, false));
+  EXPECT_THAT([&] { load(one, record_of(*fewer.optimizer, fewer.names)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 0 times in group 0")));
+  EXPECT_THAT([&] { load(fewer, record_of(*one.optimizer, one.names)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 1 times in group 0")));
+}
+
+// LibTorch's parameters() has a tied one as often as it has names.
+TEST(OptimizerRecord, HasAParameterThatIsThereTwiceOnce) {
+  const auto twice = [](std::vector<at::Tensor> parameters) {
+    parameters.push_back(parameters[0]);
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1));
+  };
+  Training run(twice), other(twice);
+  run.step(1);
+  const OptimizerRecord record = record_of(*run.optimizer, run.names);
+  EXPECT_THAT(tensor_names(record), ::testing::UnorderedElementsAre("a/exp_avg", "a/exp_avg_sq",
+                                                                    "b/exp_avg", "b/exp_avg_sq"));
+  load(other, record);
+  expect_same(run, other);
+  Training once(maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1)));
+  EXPECT_THAT([&] { load(once, record); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("'a' is 2 times in group 0")));
+}
+
+TEST(OptimizerRecord, IsReadInParts) {
+  const auto make = maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1));
+  Training run(make);
+  run.step(1);
+  for (const int64_t part_bytes : {1, 25, 1000}) {
+    Training other(make);
+    load(other, record_of(*run.optimizer, run.names), part_bytes);
+    expect_same(run, other);
+  }
+}
+
+// What a record has, and what its text says that it has.
+TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
+  const auto make = maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1));
+  Training run(make);
+  run.step(1);
+  const auto expect = [&](const std::function<void(OptimizerRecord&)>& change,
+                          const std::string& text) {
+    OptimizerRecord record = record_of(*run.optimizer, run.names);
+    change(record);
+    Training other(make), same(make);
+    for (Training* training : {&other, &same}) {
+      training->optimizer->param_groups()[0].options().set_lr(0.7);
+      training->step(3);
+    }
+    EXPECT_THAT([&] { load(other, record, 1); }, ThrowsMessage<c10::ValueError>(HasSubstr(text)));
+    expect_same(other, same);
+  };
+  expect([](OptimizerRecord& record) { record.tensors.erase(record.tensors.begin()); },
+         "the checkpoint has no 'a/exp_avg'");
+  expect([](OptimizerRecord& record) { record.tensors.emplace_back("a/more", at::ones({3})); },
+         "'a/more', which is no state");
+  expect([](OptimizerRecord& record) { record.text["states"].erase("b"); },
+         "'b/exp_avg', which is no state");
+  expect(
+      [](OptimizerRecord& record) {
+        record.text["states"]["c"] = {{"step", 1}};
+      },
+      "a state of 'c', which the optimizer does not have");
+  expect([](OptimizerRecord& record) { tensor_of(record, "b/exp_avg") = at::ones({4}); },
+         "'b/exp_avg' is F32 [4], it should be F32 [3]");
+  expect(
+      [](OptimizerRecord& record) { tensor_of(record, "b/exp_avg") = at::ones({3}, at::kDouble); },
+      "'b/exp_avg' is F64 [3], it should be F32 [3]");
+  expect(
+      [](OptimizerRecord& record) {
+        tensor_of(record, "b/exp_avg") = at::ones({4});
+        record.text["states"]["b"]["exp_avg"] = {{"tensor", "F32 [4]"}};
+      },
+      "'b/exp_avg' is F32 [4], and the parameter [3]");
+  // The other parameter's states have been read by then.
+  expect([](OptimizerRecord& record) { record.text["states"]["b"].erase("step"); },
+         "torch::optim::Adam cannot read the checkpoint's states");
+  const auto options = [](OptimizerRecord& record) -> nlohmann::json& {
+    return record.text["groups"][0]["options"];
+  };
+  expect([&](OptimizerRecord& record) { options(record).erase("lr"); },
+         "option 'lr' of group 0 is missing in the checkpoint, and 0.7 in the optimizer");
+  expect([&](OptimizerRecord& record) { options(record)["more"] = 1; },
+         "option 'more' of group 0 is 1 in the checkpoint, and missing in the optimizer");
+  expect([&](OptimizerRecord& record) { options(record)["lr"] = 1; },
+         "option 'lr' of group 0 is 1 in the checkpoint, and 0.7 in the optimizer");
+}
+
+TEST(OptimizerRecord, ThatCannotBeReadChangesNothing) {
+  const auto make = maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1));
+  Training run(make), other(make), same(make);
+  for (const double k : {1.0, 2.0}) run.step(k);
+  for (Training* training : {&other, &same}) {
+    training->optimizer->param_groups()[0].options().set_lr(0.7);
+    training->step(3);
+  }
+  const OptimizerRecord record = record_of(*run.optimizer, run.names);
+  EXPECT_THAT(
+      [&] {
+        restore(
+            *other.optimizer, other.names, record.text,
+            [](const std::string& name) {
+              if (name == "b/exp_avg") throw std::runtime_error("the disk");
+              return at::ones({3});
+            },
+            1);
+      },
+      ThrowsMessage<std::runtime_error>("the disk"));
+  expect_same(other, same);
 }
 
 TEST(OptimizerRecord, SaysWhichOptimizersItCannotHold) {
-  Training run(maker<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1).max_iter(3)));
-  run.optimizer->step([&] {
-    run.optimizer->zero_grad();
-    const at::Tensor loss = run.parameters[0].pow(4).sum() + run.parameters[1].pow(2).sum();
-    loss.backward();
-    return loss;
-  });
+  Training run(maker<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1)));
+  // Before its first step, too, and not after hours.
   EXPECT_THAT([&] { record_of(*run.optimizer, run.names); },
-              ThrowsMessage<c10::NotImplementedError>(HasSubstr("the state of 'a'")));
+              ThrowsMessage<c10::NotImplementedError>(HasSubstr("LBFGS has states that LibTorch")));
 }
 
 TEST(OptimizerRecord, OfAParameterThatIsNotTheModelsIsRefused) {

@@ -3,20 +3,27 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
-#include <zlib.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
+#include <optional>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/draft_folder.h"
 #include "gpipe/saving/optimizer_record.h"
 #include "safetensors/safetensors.h"
@@ -24,46 +31,22 @@
 namespace gpipe {
 namespace {
 
+using internal::Processes;
+using internal::throw_damaged;
 using nlohmann::json;
-
-constexpr const char* kModel = "model.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kProgress = "progress.safetensors";
-constexpr const char* kFormat = "gpipe checkpoint 1";
-
-[[noreturn]] void damaged(const std::string& path, const std::string& reason) {
-  throw std::runtime_error("'" + path + "': " + reason);
-}
-
-// "1048576 bytes, CRC-32 1c291ca3"
-std::string fingerprint(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
-  if (!file) damaged(path, std::strerror(errno));
-  std::vector<unsigned char> part(size_t{1} << 20);
-  uLong crc = crc32_z(0, nullptr, 0);
-  uint64_t bytes = 0;
-  while (const size_t got = std::fread(part.data(), 1, part.size(), file.get())) {
-    crc = crc32_z(crc, part.data(), got);
-    bytes += got;
-  }
-  if (std::ferror(file.get()) != 0) damaged(path, std::strerror(errno));
-  char text[64];
-  std::snprintf(text, sizeof text, "%llu bytes, CRC-32 %08lx",
-                static_cast<unsigned long long>(bytes), crc);
-  return text;
-}
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Parameters and buffers, each once, under its first name.
 Named state_of(GPipe& pipe) {
   Named state;
-  for (const auto& parameter : pipe->named_parameters()) {
-    state.emplace_back(parameter.key(), parameter.value().detach());
-  }
-  for (const auto& buffer : pipe->named_buffers()) {
-    if (buffer.value().defined()) state.emplace_back(buffer.key(), buffer.value().detach());
+  std::unordered_set<const c10::TensorImpl*> seen;  // tied weights
+  for (const auto& all : {pipe->named_parameters(), pipe->named_buffers()}) {
+    for (const auto& item : all) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      state.emplace_back(item.key(), tensor.detach());
+    }
   }
   return state;
 }
@@ -88,109 +71,336 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-const std::string& metadata(const safetensors::File& file, const std::string& key) {
-  const auto& all = file.header().metadata;
-  const auto found = all.find(key);
-  if (found == all.end()) damaged(file.path(), "it has no '" + key + "' in its metadata");
-  return found->second;
+// What is wrong with a generator's state, or nothing.
+std::string fault_of(const at::Tensor& state) {
+  try {
+    at::detail::createCPUGenerator().set_state(state);
+    return "";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
 }
 
 int64_t number(const safetensors::File& file, const std::string& key) {
-  const std::string& text = metadata(file, key);
+  const std::string& text = internal::metadata_of(file, key);
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || at != end || value < 0) {
-    damaged(file.path(), "'" + key + "' is '" + text + "'");
+    throw_damaged(file.path(), "'" + key + "' is '" + text + "'");
   }
   return value;
 }
 
-// The model's tensors are those of the file, with their shapes and types.
-void check_model(const Named& state, const safetensors::File& file) {
-  std::map<std::string, safetensors::Entry> left = file.header().tensors;
+// The model's tensors are those of the files, with their shapes and types. Those of layers in other
+// processes are checked, too. `alone`: there are none.
+void check_model(const Named& state, const internal::Shards& files, bool alone) {
+  std::map<std::string, safetensors::Entry> left = files.tensors();
   for (const auto& [name, tensor] : state) {
     const auto entry = left.find(name);
-    TORCH_CHECK_VALUE(entry != left.end(), "'", file.path(), "' has no '", name,
+    TORCH_CHECK_VALUE(entry != left.end(), "'", files.path(), "' has no '", name,
                       "'; is it of another model?");
     TORCH_CHECK_VALUE(at::IntArrayRef(entry->second.shape) == tensor.sizes() &&
                           entry->second.type == safetensors::type_name(tensor.scalar_type()),
                       "'", name, "' is ", entry->second.type, " ",
-                      at::IntArrayRef(entry->second.shape), " in '", file.path(), "', and ",
+                      at::IntArrayRef(entry->second.shape), " in '", files.path(), "', and ",
                       safetensors::type_name(tensor.scalar_type()), " ", tensor.sizes(),
                       " in the model");
+    TORCH_CHECK_VALUE(!alone || !tensor.is_meta(), "'", name,
+                      "' is on meta and can have no values");
     left.erase(entry);
   }
-  TORCH_CHECK_VALUE(left.empty(), "'", file.path(), "' has '", left.begin()->first,
+  TORCH_CHECK_VALUE(left.empty(), "'", files.path(), "' has '", left.begin()->first,
                     "', which the model does not have");
 }
+
+// Of an expanded buffer, whose elements share memory, the one that they share.
+void put(at::Tensor to, at::Tensor value) {
+  for (int64_t d = 0; d < to.dim(); ++d) {
+    if (to.stride(d) != 0 || to.size(d) < 2) continue;
+    to = to.narrow(d, 0, 1);
+    value = value.narrow(d, 0, 1);
+  }
+  to.copy_(value);
+}
+
+// Over several processes each one's optimizer has what is there.
+void check_local(const torch::optim::Optimizer& optimizer, const internal::ParameterNames& names) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto name = names.find(parameter.unsafeGetTensorImpl());
+      TORCH_CHECK_VALUE(!parameter.is_meta() || name == names.end(), "the optimizer has '",
+                        name == names.end() ? "" : name->second,
+                        "', which is in another process; make it of GPipe::local_parameters()");
+    }
+  }
+}
+
+// How many parameters all processes' optimizers have.
+int64_t parameters_of_all(Processes* processes, const torch::optim::Optimizer& optimizer) {
+  int64_t own = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    own += static_cast<int64_t>(group.params().size());
+  }
+  if (processes == nullptr) return own;
+  int64_t all = 0;
+  for (const std::string& count : internal::exchange_long(
+           *processes, "the number of the optimizer's parameters", std::to_string(own))) {
+    all += std::stoll(count);
+  }
+  return all;
+}
+
+// The texts of several files as that of one: what each process's optimizer had.
+json merged(const internal::Shards& files) {
+  json all;
+  for (const auto& file : files.files()) {
+    json text = json::parse(internal::metadata_of(*file, "optimizer"));
+    if (all.is_null()) {
+      all = std::move(text);
+      continue;
+    }
+    json& groups = all.at("groups");
+    const json& more = text.at("groups");
+    bool same = all.at("type") == text.at("type") && groups.size() == more.size();
+    for (size_t k = 0; same && k < groups.size(); ++k) {
+      same = groups[k].at("options") == more[k].at("options");
+      for (const json& name : more[k].at("parameters")) groups[k].at("parameters").push_back(name);
+    }
+    TORCH_CHECK_VALUE(same, "'", file->path(),
+                      "' has another type of optimizer, or groups with other options, than '",
+                      files.path(), "': the processes that wrote it did not agree");
+    all.at("states").update(text.at("states"));
+  }
+  return all;
+}
+
+// Of a record the part whose parameters this process has.
+json local_part(const json& text, const std::unordered_set<std::string>& here) {
+  json part = text;
+  for (json& group : part.at("groups")) {
+    json parameters = json::array();
+    for (const json& name : group.at("parameters")) {
+      if (here.count(name.get<std::string>()) != 0) parameters.push_back(name);
+    }
+    group.at("parameters") = std::move(parameters);
+  }
+  json states = json::object();
+  for (const auto& [name, state] : text.at("states").items()) {
+    if (here.count(name) != 0) states[name] = state;
+  }
+  part.at("states") = std::move(states);
+  return part;
+}
+
+int64_t parameters_in(const json& text) {
+  int64_t count = 0;
+  for (const json& group : text.at("groups")) {
+    count += static_cast<int64_t>(group.at("parameters").size());
+  }
+  return count;
+}
+
+// For processes with other current folders.
+std::string absolute(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
+  if (!real) throw_damaged(path, std::strerror(errno));
+  return real.get();
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+void sync_file(const std::string& path) {
+  const int opened = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool failed = opened < 0 || fsync(opened) != 0;
+  const int error = errno;
+  if (opened >= 0) close(opened);
+  if (failed) throw_damaged(path, std::strerror(error));
+}
+
+// Which file has which tensor, for other readers of the parts of a model.
+void write_index(const internal::DraftFolder& folder, int64_t parts) {
+  json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
+  int64_t bytes = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    const std::string name = internal::part_name("model", part, parts);
+    const safetensors::File file(folder.file(name));
+    for (const auto& [tensor, entry] : file.header().tensors) {
+      index["weight_map"][tensor] = name;
+      bytes += entry.end - entry.begin;
+    }
+  }
+  index["metadata"]["total_size"] = bytes;
+  const std::string path = folder.file(internal::index_name());
+  std::ofstream out(path, std::ios::binary);
+  out << index.dump(2) << "\n";
+  out.close();
+  if (!out) throw_damaged(path, std::strerror(errno));
+  sync_file(path);
+}
+
+struct Saving {
+  GPipe& pipe;
+  torch::optim::Optimizer& optimizer;
+  const Progress& progress;
+  const std::string& path;
+  Processes* const processes = pipe->world().processes().get();
+  const int64_t rank = pipe->world().rank();
+  const int64_t size = pipe->world().size();
+
+  // Writing and reading take as long as they take.
+  std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
+    if (processes == nullptr) return {value};
+    return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
+  }
+
+  void save() const {
+    TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
+                      progress.step, " steps with ", progress.rows, " rows");
+    if (processes != nullptr) {
+      processes->agree("the progress that is saved", std::to_string(progress.step) + " steps, " +
+                                                         std::to_string(progress.rows) + " rows");
+    }
+    const at::Tensor generator =
+        (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
+    const std::string fault = fault_of(generator);
+    TORCH_CHECK_VALUE(fault.empty(),
+                      "progress.generator is no state of LibTorch's generator on the "
+                      "CPU: ",
+                      fault);
+    const internal::ParameterNames names = names_of(pipe);
+    if (processes != nullptr) check_local(optimizer, names);
+    const internal::OptimizerRecord record = internal::record_of(optimizer, names);
+    std::vector<std::string> files = {internal::progress_name()};
+    for (const char* what : {"model", "optimizer"}) {
+      for (int64_t part = 0; part < size; ++part) {
+        files.push_back(internal::part_name(what, part, size));
+      }
+    }
+    if (size > 1) files.push_back(internal::index_name());
+    std::optional<internal::DraftFolder> folder;
+    if (rank == 0) folder.emplace(path, files, internal::is_checkpoint_file);
+    const std::string draft =
+        exchange("where the checkpoint is written", folder ? absolute(folder->path()) : "").front();
+    const std::string model = internal::part_name("model", rank, size);
+    const std::string states = internal::part_name("optimizer", rank, size);
+    if (!folder && !is_folder(draft)) {
+      throw_damaged(draft,
+                    "process 0 has made this folder, and here it is not: the processes must "
+                    "see one file system");
+    }
+    safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
+    safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
+    const std::vector<std::string> models =
+        exchange("the fingerprints of the model's files",
+                 internal::fingerprint_of_file(draft + "/" + model));
+    const std::vector<std::string> optimizers =
+        exchange("the fingerprints of the optimizers' files",
+                 internal::fingerprint_of_file(draft + "/" + states));
+    if (folder) {
+      std::map<std::string, std::string> metadata = {{"format", "gpipe checkpoint 1"},
+                                                     {"step", std::to_string(progress.step)},
+                                                     {"rows", std::to_string(progress.rows)}};
+      for (int64_t part = 0; part < size; ++part) {
+        metadata[internal::part_name("model", part, size)] = models[static_cast<size_t>(part)];
+        metadata[internal::part_name("optimizer", part, size)] =
+            optimizers[static_cast<size_t>(part)];
+      }
+      metadata[internal::progress_name()] = internal::fingerprint_of_progress(metadata, generator);
+      if (size > 1) write_index(*folder, size);
+      safetensors::write(folder->file(internal::progress_name()), {{"generator", generator}},
+                         metadata);
+      folder->commit();
+    }
+    (void)exchange("the checkpoint is at its place", "");
+  }
+
+  // What is in this process.
+  Named here(Named state) const {
+    Named result;
+    for (auto& [name, tensor] : state) {
+      if (processes == nullptr || !tensor.is_meta()) result.emplace_back(name, tensor);
+    }
+    return result;
+  }
+
+  Progress load() const {
+    TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
+    const std::unique_ptr<internal::CheckpointFiles> files =
+        internal::open_checkpoint(path, rank, size);
+    if (processes != nullptr) {
+      processes->agree("the checkpoint",
+                       internal::metadata_of(files->progress, internal::progress_name()));
+    }
+    Progress found;
+    found.step = number(files->progress, "step");
+    found.rows = number(files->progress, "rows");
+    found.generator = files->progress.read("generator");
+    const std::string fault = fault_of(found.generator);
+    if (!fault.empty()) throw_damaged(files->progress.path(), fault);
+    const Named state = state_of(pipe);
+    check_model(state, files->model, processes == nullptr);
+    const internal::ParameterNames names = names_of(pipe);
+    try {
+      json text = merged(files->optimizer);
+      internal::TensorKinds kinds;
+      for (const auto& [name, entry] : files->optimizer.tensors()) {
+        kinds[name] = internal::kind_of(entry.type, entry.shape);
+      }
+      if (processes != nullptr) {
+        check_local(optimizer, names);
+        const int64_t saved = parameters_in(text);
+        const int64_t all = parameters_of_all(processes, optimizer);
+        TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
+                          saved, " parameters, and those of the processes have ", all);
+        keep_local(names, text, kinds);
+      }
+      internal::check_record(optimizer, names, text, kinds);
+      (void)exchange("the checkpoint is good", "");
+      // Before the model, since it may still find something, and changes nothing then.
+      internal::restore(optimizer, names, text,
+                        [&](const std::string& name) { return files->optimizer.read(name); });
+    } catch (const json::exception& error) {
+      throw_damaged(files->optimizer.path(), std::string("its metadata: ") + error.what());
+    }
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : here(state)) put(tensor, files->model.read(name));
+    set_generator_state(found.generator);
+    (void)exchange("the checkpoint is read", "");
+    return found;
+  }
+
+  void keep_local(const internal::ParameterNames& names, json& text,
+                  internal::TensorKinds& kinds) const {
+    std::unordered_set<std::string> local;
+    for (const at::Tensor& parameter : pipe->local_parameters()) {
+      local.insert(names.at(parameter.unsafeGetTensorImpl()));
+    }
+    text = local_part(text, local);
+    for (auto kind = kinds.begin(); kind != kinds.end();) {
+      const bool stays = local.count(kind->first.substr(0, kind->first.rfind('/'))) != 0;
+      kind = stays ? std::next(kind) : kinds.erase(kind);
+    }
+  }
+};
 
 }  // namespace
 
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
-                    progress.step, " steps with ", progress.rows, " rows");
-  const at::Tensor generator =
-      progress.generator.defined() ? progress.generator : generator_state();
-  internal::DraftFolder folder(path, {kModel, kOptimizer, kProgress});
-  safetensors::write(folder.file(kModel), state_of(pipe), {{"format", "pt"}});
-  {
-    const internal::OptimizerRecord record = internal::record_of(optimizer, names_of(pipe));
-    safetensors::write(folder.file(kOptimizer), record.tensors,
-                       {{"optimizer", record.text.dump()}});
-  }
-  safetensors::write(folder.file(kProgress), {{"generator", generator}},
-                     {{"format", kFormat},
-                      {"step", std::to_string(progress.step)},
-                      {"rows", std::to_string(progress.rows)},
-                      {kModel, fingerprint(folder.file(kModel))},
-                      {kOptimizer, fingerprint(folder.file(kOptimizer))}});
-  folder.commit();
+  const Saving saving{pipe, optimizer, progress, path};
+  internal::in_call(saving.processes, [&] {
+    saving.save();
+    return true;
+  });
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  const safetensors::File progress_file(path + "/" + kProgress);
-  if (metadata(progress_file, "format") != kFormat) {
-    damaged(path, "it is '" + metadata(progress_file, "format") + "', this program reads '" +
-                      kFormat + "'");
-  }
-  for (const char* name : {kModel, kOptimizer}) {
-    const std::string file = path + "/" + name;
-    const std::string found = fingerprint(file);
-    if (found != metadata(progress_file, name)) {
-      damaged(file, "it has " + found + ", and had " + metadata(progress_file, name) +
-                        " when it was saved");
-    }
-  }
-  const safetensors::File model_file(path + "/" + kModel);
-  const safetensors::File optimizer_file(path + "/" + kOptimizer);
-
-  Progress progress;
-  progress.step = number(progress_file, "step");
-  progress.rows = number(progress_file, "rows");
-  progress.generator = progress_file.read("generator");
-  const Named state = state_of(pipe);
-  check_model(state, model_file);
-  const internal::ParameterNames names = names_of(pipe);
-  json text;
-  std::vector<std::string> tensors;
-  for (const auto& [name, entry] : optimizer_file.header().tensors) tensors.push_back(name);
-  try {
-    text = json::parse(metadata(optimizer_file, "optimizer"));
-    internal::check_record(optimizer, names, text, tensors);
-  } catch (const json::exception& error) {
-    damaged(optimizer_file.path(), std::string("its metadata: ") + error.what());
-  }
-
-  {
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : state) tensor.copy_(model_file.read(name));
-  }
-  internal::restore(optimizer, names, text, tensors,
-                    [&](const std::string& name) { return optimizer_file.read(name); });
-  set_generator_state(progress.generator);
-  return progress;
+  const Saving saving{pipe, optimizer, {}, path};
+  return internal::in_call(saving.processes, [&] { return saving.load(); });
 }
 
 }  // namespace gpipe

@@ -23,30 +23,40 @@ struct Progress {
 
 // Writes the folder `path`, with three files that any reader of safetensors reads:
 //   model.safetensors      parameters and buffers, under the names that they have in the plain
-//   model optimizer.safetensors  states, "0.weight/exp_avg"; groups, options and numbers, such as
-//   steps,
+//                          model; a tied weight once, under its first name
+//   optimizer.safetensors  states, "0.weight/exp_avg"; groups, options and numbers, such as steps,
 //                          are JSON in the metadata
-//   progress.safetensors   the generator's state; step, rows, and the other files' sizes and CRC-32
+//   progress.safetensors   the generator's state; step, rows, and the sizes and CRC-32 of all files
 //                          in the metadata
+// Over several processes (GPipeOptions::world) all of them call this with the same path on one file
+// system, and each writes its part: model-00001-of-00004.safetensors, the optimizer's likewise, and
+// an index in Hugging Face's form. Each has an optimizer of its local_parameters(), with the same
+// groups and options. The generator is that of rank 0.
 // A checkpoint that is there is replaced as a whole: after a crash, or a full disk, the old one is
-// there. Any optimizer whose states are tensors and numbers: all of LibTorch's but LBFGS. Takes
-// memory for a copy of the optimizer's states. Not during a step.
+// there, and of several writers at the same time one is the last. Its owner and access rights stay.
+// What a crash has left, PATH.draft-NUMBER, the next call removes. Any optimizer whose states are
+// tensors and numbers: all of LibTorch's but LBFGS. Takes memory for a copy of the optimizer's
+// states. Not during a step.
 //
-// Throws c10::ValueError for an empty path or a folder with other files in it, for an optimizer
-// that has other parameters than the pipeline, and for negative numbers; c10::NotImplementedError
-// for LBFGS; std::runtime_error with the path and the reason where it cannot be written.
+// Throws c10::ValueError for a path that is empty, a file, a mount point, the current folder or a
+// folder with anything else in it, for an optimizer that has other parameters than the pipeline,
+// for negative numbers, for a state that is none of the generator, and for tensors that safetensors
+// does not have (sparse ones, complex128); c10::NotImplementedError for LBFGS; std::runtime_error
+// with the path and the reason where it cannot be written.
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path);
 
-// Reads such a folder, under whatever balance, placement and devices it was written, and whatever
-// those of `pipe` are: tensors go to where the parameters are. Everything is checked before the
-// first value is changed. LibTorch's generator on the CPU has the saved state afterwards, so the
-// run goes on with the bits that it would have had
-// (docs/guide/16-saving.md says what else must be the same).
+// Reads such a folder, under whatever balance, placement, devices and number of processes it was
+// written, and whatever those of `pipe` are: tensors go to where the parameters are. Over several
+// processes all of them call this, and each reads what it has. It may be replaced meanwhile: all
+// that is read is of one checkpoint. Everything is checked before the first value is changed.
+// LibTorch's generator on the CPU has the saved state afterwards, so the run goes on with the bits
+// that it would have had (docs/guide/16-saving.md says what else must be the same).
 //
-// Throws c10::ValueError for a parameter, buffer or state that is missing, left over, or of another
-// shape or type, and for an optimizer of another type or other groups; std::runtime_error with the
-// path and the reason for files that cannot be read, are damaged, or do not belong together.
+// Throws c10::ValueError for a parameter, buffer, state or option that is missing, left over, or of
+// another shape or type, and for an optimizer of another type or other groups; std::runtime_error
+// with the path and the reason for files that cannot be read, are damaged, or do not belong
+// together. Nothing is changed then, unless the disk fails between two readings of a file.
 //
 // Example:
 //   gpipe::save_checkpoint(pipe, optimizer, {step, rows}, "run/last");

@@ -1,22 +1,35 @@
 #include "gpipe/saving/saving.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize/archive.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "gpipe/saving/optimizer_record.h"
 #include "gpipe/testing/bitwise.h"
 #include "safetensors/safetensors.h"
 
@@ -120,27 +133,38 @@ TEST(Checkpoint, HasTheNamesOfThePlainModel) {
   EXPECT_THAT(states.read("3.bias/exp_avg").sizes().vec(), ::testing::ElementsAre(3));
 }
 
-// What a pipeline, its optimizer and the generator had before.
+// Everything that a checkpoint holds, as bytes.
+std::string state_of(GPipe& pipe, const torch::optim::Optimizer& optimizer) {
+  std::string state;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor values = tensor.contiguous();
+    state += name + " ";
+    state.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  };
+  internal::ParameterNames names;
+  for (const auto& parameter : pipe->named_parameters()) {
+    names.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key());
+    add(parameter.key(), parameter.value());
+  }
+  for (const auto& buffer : pipe->named_buffers()) add(buffer.key(), buffer.value());
+  const internal::OptimizerRecord record = internal::record_of(optimizer, names);
+  for (const auto& [name, tensor] : record.tensors) add(name, tensor);
+  add("generator", at::detail::getDefaultCPUGenerator().get_state());
+  return state + record.text.dump();
+}
+
+// A pipeline and its optimizer, which are not to be changed.
 class Refusal {
  public:
   Refusal() : optimizer_(adam(pipe_)) { train(pipe_, optimizer_, 0, 1); }
 
   template <typename Error>
   void expect(const std::string& path, const std::string& text) {
-    std::vector<at::Tensor> before;
-    for (const at::Tensor& parameter : pipe_->parameters()) {
-      before.push_back(parameter.detach().clone());
-    }
     torch::manual_seed(7);
+    const std::string before = state_of(pipe_, optimizer_);
     EXPECT_THAT([&] { load_checkpoint(pipe_, optimizer_, path); },
                 ThrowsMessage<Error>(HasSubstr(text)));
-    const at::Tensor drawn = at::rand({3});
-    torch::manual_seed(7);
-    EXPECT_THAT(drawn, EqualsBitwise(at::rand({3})));
-    for (size_t i = 0; i < before.size(); ++i) {
-      EXPECT_THAT(pipe_->parameters()[i], EqualsBitwise(before[i]));
-    }
-    EXPECT_EQ(optimizer_.state().size(), before.size());
+    EXPECT_TRUE(state_of(pipe_, optimizer_) == before) << "it was changed";
   }
 
  private:
@@ -173,17 +197,36 @@ TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "No such file");
 }
 
+int64_t size_of(const std::string& path) {
+  return static_cast<int64_t>(std::filesystem::file_size(path));
+}
+
+void flip(const std::string& path, int64_t place) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(place);
+  const auto byte = static_cast<char>(file.get());
+  file.seekp(place);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
 TEST(Checkpoint, WithOneOtherByteIsRefused) {
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    const std::string path = saved();
-    std::fstream file(path + "/" + name, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(-1, std::ios::end);
-    const auto last = static_cast<char>(file.get());
-    file.seekp(-1, std::ios::end);
-    file.put(static_cast<char>(last ^ 1));
-    file.close();
+    const std::string path = saved(), file = path + "/" + name;
+    flip(file, size_of(file) - 1);
     Refusal().expect<std::runtime_error>(path, "when it was saved");
   }
+  const std::string path = saved(), progress = path + "/progress.safetensors";
+  Refusal refusal;
+  const int64_t size = size_of(progress);
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  for (int64_t place = 0; place < size; place += place < 700 ? 1 : 499) {
+    flip(progress, place);
+    EXPECT_THROW(load_checkpoint(pipe, optimizer, path), std::runtime_error) << "byte " << place;
+    flip(progress, place);
+  }
+  flip(progress, size - 1);  // of the generator's state
+  refusal.expect<std::runtime_error>(path, "it is damaged");
 }
 
 // Two runs' files in one folder.
@@ -192,6 +235,221 @@ TEST(Checkpoint, OfFilesThatDoNotBelongTogetherIsRefused) {
   ASSERT_EQ(rename((other + "/model.safetensors").c_str(), (path + "/model.safetensors").c_str()),
             0);
   Refusal().expect<std::runtime_error>(path, "when it was saved");
+}
+
+TEST(Checkpoint, OfAnotherVersionIsRefused) {
+  const std::string path = saved(), progress = path + "/progress.safetensors";
+  const at::Tensor generator = safetensors::File(progress).read("generator");
+  auto metadata = safetensors::File(progress).header().metadata;
+  metadata["format"] = "gpipe checkpoint 2";
+  safetensors::write(progress, {{"generator", generator}}, metadata);
+  Refusal().expect<std::runtime_error>(path, "it is 'gpipe checkpoint 2', this program reads");
+}
+
+TEST(Checkpoint, OfOtherFilesThanFilesIsRefused) {
+  const std::string path = saved(), model = path + "/model.safetensors";
+  ASSERT_EQ(unlink(model.c_str()), 0);
+  ASSERT_EQ(mkfifo(model.c_str(), 0666), 0);  // for which a reader could wait forever
+  Refusal().expect<std::runtime_error>(path, "it is not a file");
+  Refusal().expect<c10::ValueError>("", "the path of the checkpoint is empty");
+}
+
+// An optimizer that may refuse what it is given.
+class Picky : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  void load(torch::serialize::InputArchive& archive) override {
+    if (at_load) at_load();
+    SGD::load(archive);
+  }
+  std::function<void()> at_load;
+};
+
+TEST(Checkpoint, ThatTheOptimizerCannotReadChangesNothing) {
+  const std::string path = new_path();
+  GPipe pipe = pipeline({4});
+  Picky optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  train(pipe, optimizer, 0, 1);
+  save_checkpoint(pipe, optimizer, {}, path);
+  train(pipe, optimizer, 1, 2);
+  const std::string before = state_of(pipe, optimizer);
+  optimizer.at_load = [] { TORCH_CHECK(false, "not this one"); };
+  EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("not this one")));
+  // Which is no fault of the file.
+  optimizer.at_load = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "too large"); };
+  EXPECT_THROW(load_checkpoint(pipe, optimizer, path), c10::OutOfMemoryError);
+  EXPECT_TRUE(state_of(pipe, optimizer) == before) << "it was changed";
+}
+
+// Its layers pass values on.
+struct HolderImpl : torch::nn::Module {
+  explicit HolderImpl(at::Tensor parameter, at::Tensor buffer = {}) {
+    register_parameter("weight", std::move(parameter), /*requires_grad=*/false);
+    if (buffer.defined()) register_buffer("buffer", std::move(buffer));
+  }
+  at::Tensor forward(at::Tensor input) { return input; }
+};
+TORCH_MODULE(Holder);
+
+GPipe holders(torch::nn::Sequential model) {
+  const auto layers = static_cast<int64_t>(model->size());
+  return {std::move(model), GPipeOptions({layers}).devices({at::kCPU})};
+}
+
+TEST(Checkpoint, HoldsTensorsOfAllKinds) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto make = [&](double value) {
+    return holders(torch::nn::Sequential(
+        Holder(at::full({2, 3}, value), at::full({}, value, at::kLong)),
+        Holder(at::full({2, 3}, value).t(), at::full({1, 3}, value).expand({4, 3})),
+        Holder(at::full({0, 3}, value), at::full({3}, value == 1, at::kBool)),
+        Holder(at::full({3}, value == 1 ? nan : value, at::kBFloat16),
+               at::full({2, 2, 3, 3}, value, at::kHalf).contiguous(at::MemoryFormat::ChannelsLast)),
+        Holder(at::full({3}, c10::complex<double>(0, value), at::kComplexFloat),
+               at::full({3}, value, at::kByte))));
+  };
+  const std::string path = new_path();
+  GPipe pipe = make(1), other = make(2);
+  torch::optim::SGD optimizer(pipe->parameters(), 0.1), other_optimizer(other->parameters(), 0.1);
+  save_checkpoint(pipe, optimizer, {}, path);
+  load_checkpoint(other, other_optimizer, path);
+  expect_same_state(pipe, other);
+  EXPECT_EQ(other->named_buffers()["1.buffer"].strides(), at::IntArrayRef({0, 1}));
+}
+
+TEST(Checkpoint, SaysWhatItCannotHold) {
+  const auto expect = [](const at::Tensor& buffer, const std::string& text) {
+    GPipe pipe = holders(torch::nn::Sequential(Holder(at::ones({2}), buffer)));
+    torch::optim::SGD optimizer(pipe->parameters(), 0.1);
+    EXPECT_THAT([&] { save_checkpoint(pipe, optimizer, {}, new_path()); },
+                ThrowsMessage<c10::ValueError>(HasSubstr(text)));
+  };
+  expect(at::ones({2}, at::kComplexDouble), "tensor '0.buffer'");
+  expect(at::eye(2).to_sparse(), "tensor '0.buffer' must be dense");
+}
+
+TEST(Checkpoint, IsNotLoadedIntoTensorsWithoutValues) {
+  const auto make = [](at::Device device) {
+    const torch::nn::Sequential model(Holder(at::ones({2}, at::TensorOptions(device))));
+    return GPipe(model, GPipeOptions({1}).devices({device}));
+  };
+  const std::string path = new_path();
+  GPipe pipe = make(at::kCPU), empty = make(at::kMeta);
+  torch::optim::SGD optimizer(pipe->parameters(), 0.1), empty_optimizer(empty->parameters(), 0.1);
+  save_checkpoint(pipe, optimizer, {}, path);
+  EXPECT_THAT([&] { load_checkpoint(empty, empty_optimizer, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("'0.weight' is on meta")));
+}
+
+// Two names of one tensor, as often as LibTorch's parameters() has it.
+TEST(Checkpoint, HasTiedWeightsOnce) {
+  const auto make = [](bool tied) {
+    const at::Tensor weight = at::linspace(1, 2, 3);
+    return holders(torch::nn::Sequential(Holder(weight), Holder(at::linspace(3, 4, 2)),
+                                         Holder(tied ? weight : at::linspace(5, 6, 3))));
+  };
+  const auto sgd = [](GPipe& pipe) {
+    return torch::optim::SGD(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  };
+  const std::string path = new_path();
+  GPipe pipe = make(true), other = make(true), untied = make(false);
+  auto optimizer = sgd(pipe), other_optimizer = sgd(other), untied_optimizer = sgd(untied);
+  for (const at::Tensor& parameter : pipe->parameters()) {
+    parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  optimizer.step();
+  save_checkpoint(pipe, optimizer, {}, path);
+  EXPECT_EQ(safetensors::File(path + "/model.safetensors").header().tensors.size(), 2);
+  load_checkpoint(other, other_optimizer, path);
+  EXPECT_TRUE(state_of(pipe, optimizer) == state_of(other, other_optimizer));
+  EXPECT_THAT([&] { load_checkpoint(untied, untied_optimizer, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("has no '2.weight'")));
+  // Nor may one of two values be taken for both.
+  save_checkpoint(untied, untied_optimizer, {}, path);
+  EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("has '2.weight', which the model does")));
+}
+
+TEST(Checkpoint, HasTheGeneratorThatItIsGiven) {
+  const std::string path = new_path();
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  torch::manual_seed(5);
+  const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
+  const at::Tensor drawn = at::rand({3});
+  save_checkpoint(pipe, optimizer, {1, 6, state}, path);
+  EXPECT_THAT(load_checkpoint(pipe, optimizer, path).generator, EqualsBitwise(state));
+  EXPECT_THAT(at::rand({3}), EqualsBitwise(drawn));
+  for (const at::Tensor& other : {at::ones({3}), at::zeros_like(state), state.narrow(0, 0, 100)}) {
+    EXPECT_THAT(
+        [&] {
+          save_checkpoint(pipe, optimizer, {1, 6, other}, new_path());
+        },
+        ThrowsMessage<c10::ValueError>(HasSubstr("progress.generator is no state")));
+  }
+}
+
+// A reader has the files of one moment, however others hurry.
+TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
+  const auto pipe_of = [](int64_t step) {
+    return holders(torch::nn::Sequential(Holder(at::full({3}, step))));
+  };
+  const std::string path = new_path();
+  std::vector<std::string> nexts;
+  for (int64_t step = 0; step < 40; ++step) {
+    GPipe pipe = pipe_of(step);
+    torch::optim::SGD optimizer(pipe->parameters(), 0.1);
+    nexts.push_back(step == 0 ? path : new_path());
+    save_checkpoint(pipe, optimizer, {step, 0, {}}, nexts.back());
+  }
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (size_t next = 1; next < nexts.size(); ++next) {
+      EXPECT_EQ(renameat2(AT_FDCWD, nexts[next].c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE),
+                0);
+      usleep(300);
+    }
+    done = true;
+  });
+  GPipe pipe = pipe_of(-1);
+  torch::optim::SGD optimizer(pipe->parameters(), 0.1);
+  do {
+    EXPECT_NO_THROW({
+      const int64_t step = load_checkpoint(pipe, optimizer, path).step;
+      EXPECT_EQ(pipe->parameters()[0][0].item<int64_t>(), step);
+    });
+  } while (!done);
+  writer.join();
+}
+
+// As on a full disk, after any number of bytes.
+TEST(Checkpoint, ThatDoesNotFitLeavesTheOldOne) {
+  const std::string path = saved();
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  train(pipe, optimizer, 0, 1);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  int failures = 0;
+  for (rlim_t most = 0; most < 7000; most += 250) {
+    const rlimit limit{most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    bool failed = false;
+    try {
+      save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
+    } catch (const std::runtime_error&) {
+      failed = true;
+    }
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_EQ(load_checkpoint(pipe, optimizer, path).step, failed ? 1 : 2);
+    failures += failed ? 1 : 0;
+    if (!failed) break;
+  }
+  std::signal(SIGXFSZ, handler);
+  EXPECT_GT(failures, 15);
+  EXPECT_LT(failures, 28);
 }
 
 TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {

@@ -10,8 +10,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <iomanip>
+#include <limits>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <unordered_map>
 
 namespace gpipe::internal {
@@ -44,9 +47,9 @@ std::vector<at::Tensor> of_all(Processes& processes, const std::string& name,
     own.push_back(travelling);
   }
   std::map<int64_t, at::Tensor> all;
-  for (const std::string& bytes : processes.exchange(
-           name, std::string(reinterpret_cast<const char*>(own.data()),
-                             own.size() * sizeof(TravellingNorm)))) {
+  const std::string own_bytes(reinterpret_cast<const char*>(own.data()),
+                              own.size() * sizeof(TravellingNorm));
+  for (const std::string& bytes : exchange_long(processes, name, own_bytes)) {
     for (size_t k = 0; k < bytes.size(); k += sizeof(TravellingNorm)) {
       TravellingNorm travelling;
       std::memcpy(&travelling, bytes.data() + k, sizeof travelling);
@@ -74,13 +77,17 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
     if (!gradient.defined()) continue;
     gradients.push_back(gradient);
     at::Tensor norm = norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type);
-    norms_here.emplace(static_cast<int64_t>(k),
-                       brought_to(gradients[0].device(), norm));
+    norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));
   }
   std::vector<at::Tensor> norms;
   if (processes == nullptr) {
     for (auto& [parameter, norm] : norms_here) norms.push_back(std::move(norm));
   } else {
+    // With others each process would scale its gradients by another factor.
+    std::ostringstream arguments;
+    arguments << std::setprecision(std::numeric_limits<double>::max_digits10) << max_norm << ", "
+              << norm_type << ", " << (error_if_nonfinite ? "true" : "false");
+    processes->agree("the arguments of " + name, arguments.str());
     norms = of_all(*processes, name, norms_here);
   }
   if (norms.empty()) return 0;

@@ -73,7 +73,7 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
     own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);
   }
   if (processes != nullptr) {
-    for (const std::string& bytes : processes->exchange(name, own)) add(bytes, hashes);
+    for (const std::string& bytes : exchange_long(*processes, name, own)) add(bytes, hashes);
   }
   Hash all;
   for (const auto& [at, hash] : hashes) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
 
 namespace gpipe::internal {
@@ -25,6 +26,38 @@ void check_mode(Checkpoint mode, const char* what) {
       what, " must be one of kAlways, kExceptLast and kNever, got the number ",
       static_cast<int>(mode));
 }
+
+// Which process has which memory. Two tensors over the same memory are tied, too.
+class MemoryOwners {
+ public:
+  // Throws if another process has some of the tensor's memory.
+  void add(const at::Tensor& tensor, const std::string& name, int64_t process) {
+    const c10::StorageImpl* const storage = storage_of(tensor);
+    if (storage == nullptr || tensor.numel() == 0) return;
+    const auto size = static_cast<int64_t>(tensor.element_size());
+    const MemoryRange range = memory_range(tensor);
+    const Owner own{name, process, range.begin * size, range.end * size};
+    std::vector<Owner>& owners = owners_[storage];
+    for (const Owner& other : owners) {
+      TORCH_CHECK_VALUE(
+          other.process == process || other.end <= own.begin || own.end <= other.begin, "'", name,
+          "' in process ", process, " has the same memory as '", other.name, "' in process ",
+          other.process,
+          "; put both partitions into one process (Placement::processes), or give "
+          "each layer a tensor of its own (clone())");
+    }
+    owners.push_back(own);
+  }
+
+ private:
+  struct Owner {
+    std::string name;
+    int64_t process;
+    int64_t begin;  // in bytes
+    int64_t end;
+  };
+  std::unordered_map<const c10::StorageImpl*, std::vector<Owner>> owners_;
+};
 
 }  // namespace
 
@@ -103,6 +136,7 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
                    const std::vector<c10::Device>& devices, const Residence* residence) {
   const auto layers = module->named_children();
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
+  MemoryOwners memory;
   size_t layer = 0;
   for (size_t j = 0; j < balance.size(); ++j) {
     for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
@@ -118,6 +152,7 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
                           "; a tensor shared between partitions needs both on the same device");
         if (residence == nullptr) return;
         const int64_t here = residence->process_of_stage(static_cast<int64_t>(j));
+        if (fresh) memory.add(tensor, full, here);
         const int64_t there =
             residence->process_of_stage(static_cast<int64_t>(entry->second.first));
         TORCH_CHECK_VALUE(here == there, "the ", what, " '", entry->second.second,

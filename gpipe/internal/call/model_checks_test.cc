@@ -203,7 +203,9 @@ TEST(CheckSharing, RefusesAParameterOnTwoDevicesAndNamesBothPlaces) {
   EXPECT_NO_THROW(check_sharing(model, {1, 2}, kTwoDevices)) << "within a partition";
   const std::vector<c10::Device> cpus(2, c10::kCPU);
   const Residence two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
-  EXPECT_THAT(refusal([&] { check_sharing(model, {2, 1}, cpus, &two_processes); }),
+  EXPECT_THAT(refusal([&] {
+                check_sharing(model, {2, 1}, cpus, &two_processes);
+              }),
               HasSubstr("of partition 1 in process 1; put both partitions into one process"));
   EXPECT_NO_THROW(check_sharing(model, {1, 2}, cpus, &two_processes)) << "within a process";
   EXPECT_THAT(refusal([&] {

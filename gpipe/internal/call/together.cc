@@ -83,7 +83,11 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
   agree(processes, "deferred_batch_norm" + of, yes_or_no(options.deferred_batch_norm()));
   // With another number of threads an operator may add up in another order.
-  agree(processes, "cpu_threads_per_stage" + of, std::to_string(cpu_threads_per_stage));
+  agree(processes,
+        "GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
+        "process's workers)" +
+            of,
+        std::to_string(cpu_threads_per_stage));
   const Ablation& ablation = options.ablation();
   agree(processes, "the ablation" + of,
         std::string(yes_or_no(ablation.direct_skips)) + yes_or_no(ablation.early_recomputes));
@@ -100,7 +104,8 @@ void add_terms(const StepOptions& options, CallTerms& terms) {
 CallBegin begin_together(Processes& processes, const std::string& name, const CallTerms& terms,
                          int64_t first) {
   std::vector<CallTerms> of_ranks;
-  for (const std::string& bytes : processes.exchange("the begin of " + name, terms.to_bytes())) {
+  for (const std::string& bytes :
+       exchange_long(processes, "the begin of " + name, terms.to_bytes())) {
     of_ranks.push_back(CallTerms::from_bytes(bytes));
   }
   if (const auto differs = difference(of_ranks)) found_by_all(name + ": " + *differs);
@@ -118,7 +123,7 @@ uint64_t shared_seed(Processes* processes, const std::string& name) {
   CallTerms own;
   own.seed = draw_step_seed();
   if (processes == nullptr) return own.seed;
-  return CallTerms::from_bytes(processes->exchange(name, own.to_bytes()).front()).seed;
+  return CallTerms::from_bytes(exchange_long(*processes, name, own.to_bytes()).front()).seed;
 }
 
 void agree_on_schedule(Processes& processes, const Schedule& schedule) {
@@ -133,8 +138,9 @@ CallLosses end_together(Processes& processes, const std::string& name,
     numbers.push_back(losses->total);
     own.assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double));
   }
-  const std::string bytes =
-      processes.exchange("the end of " + name, own).at(static_cast<size_t>(last));
+  // Another process may compute for long yet; all are in this call.
+  const std::string bytes = exchange_long(processes, "the end of " + name, own, /*is_patient=*/true)
+                                .at(static_cast<size_t>(last));
   CallLosses all;
   if (bytes.empty()) return all;  // of a forward
   all.values.resize(bytes.size() / sizeof(double));

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace gpipe::internal {
@@ -10,8 +11,8 @@ namespace {
 
 // As Tensor::set_data(), which refuses to go from or to meta.
 void replace_memory(const at::Tensor& tensor, c10::Device device) {
-  const at::Tensor other = at::empty_strided(
-      tensor.sizes(), tensor.strides(), tensor.options().device(device).requires_grad(false));
+  const at::Tensor other = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                             tensor.options().device(device).requires_grad(false));
   tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
   // It would accumulate on the device from which the tensor came.
   if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
@@ -40,14 +41,27 @@ void move_to_meta(torch::nn::Module& module) {
   }
 }
 
-void materialize(
-    torch::nn::Module& layer, const std::string& prefix, c10::Device device, uint64_t seed,
-    const std::function<void(const std::string&, at::Tensor&, at::Generator)>& init) {
+void materialize(torch::nn::Module& layer, const std::string& prefix, c10::Device device,
+                 uint64_t seed,
+                 const std::function<void(const std::string&, at::Tensor&, at::Generator)>& init) {
   const at::NoGradGuard no_grad;
   const auto fill = [&](const std::string& name, at::Tensor tensor) {
     if (!tensor.defined() || !tensor.is_meta()) return;
     replace_memory(tensor, device);
-    init(name, tensor, at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name)));
+    try {
+      at::Tensor given = tensor;
+      init(name, given, at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name)));
+      TORCH_CHECK_VALUE(given.is_same(tensor),
+                        "materialize's function has put another tensor in "
+                        "the place of '",
+                        name,
+                        "', which has no values then; write into the one "
+                        "that it is given, say with copy_()");
+    } catch (...) {
+      // It has no values: another materialize() is to fill it.
+      replace_memory(tensor, c10::kMeta);
+      throw;
+    }
   };
   for (const auto& parameter : layer.named_parameters()) {
     fill(prefix + parameter.key(), parameter.value());

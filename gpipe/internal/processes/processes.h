@@ -43,8 +43,10 @@ class Processes {
 
   // The following are called in a call, and throw DistributedFailure if another process fails.
 
-  // Each process gives a value; all get the values of all, by rank. At most 100 kB in all.
-  virtual std::vector<std::string> exchange(const std::string& name, const std::string& value) = 0;
+  // Each process gives a value; all get the values of all, by rank. At most 500 kB in all; see
+  // exchange_long(). `is_patient`: the others come from work of any length.
+  virtual std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                            bool is_patient) = 0;
   // Throws on all processes, naming two values, if `value` is not the same everywhere. At most a
   // megabyte.
   virtual void agree(const std::string& name, const std::string& value) = 0;
@@ -67,6 +69,11 @@ class Processes {
       std::shared_ptr<Messages>& messages,
       std::function<std::string(int64_t stage)> current_layer) = 0;
 };
+
+// As Processes::exchange(), of values of any length: what is too long for one message goes in
+// several.
+std::vector<std::string> exchange_long(Processes& processes, const std::string& name,
+                                       const std::string& value, bool is_patient = false);
 
 // What is thrown by all processes at once, because all of them found the same: no process has
 // failed, and the next call may follow.

@@ -36,10 +36,10 @@ Residence::Residence(const Placement& placement, int64_t rank, int64_t size)
   }
   const auto idle = std::find(used.begin(), used.end(), false);
   if (idle != used.end()) {
-    throw std::invalid_argument(
-        "process " + std::to_string(idle - used.begin()) + " of " + std::to_string(size) +
-        " has no worker: the placement has " + std::to_string(process_of_worker_.size()) +
-        "; cut the model into more partitions, or start fewer processes");
+    throw std::invalid_argument("process " + std::to_string(idle - used.begin()) + " of " +
+                                std::to_string(size) + " has no worker: the placement has " +
+                                std::to_string(process_of_worker_.size()) +
+                                "; cut the model into more partitions, or start fewer processes");
   }
   for (const int64_t worker : placement.worker_of_stage()) {
     process_of_stage_.push_back(process_of_worker_[static_cast<size_t>(worker)]);

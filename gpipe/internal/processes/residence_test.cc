@@ -46,7 +46,8 @@ TEST(Residence, SeveralWorkersInAProcess) {
 }
 
 TEST(Residence, RefusesOtherNumbersOfProcesses) {
-  EXPECT_THAT(refusal(Placement::one_each(4), 2), HasSubstr("worker 2 in process 2, but there are 2"));
+  EXPECT_THAT(refusal(Placement::one_each(4), 2),
+              HasSubstr("worker 2 in process 2, but there are 2"));
   EXPECT_THAT(refusal(Placement::one_each(2), 4), HasSubstr("process 2 of 4 has no worker"));
   EXPECT_THAT(refusal(Placement::one_each(2).processes({0, 1}), 1),
               HasSubstr("worker 1 in process 1, but there are 1"));

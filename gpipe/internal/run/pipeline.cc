@@ -409,9 +409,9 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   if (processes_ == nullptr) {
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
-    beyond = processes_->begin_run(compiled.program, residence_.process_of_worker(),
-                                   compiled.messages,
-                                   [this](int64_t stage) { return stages_[stage].current_layer(); });
+    beyond =
+        processes_->begin_run(compiled.program, residence_.process_of_worker(), compiled.messages,
+                              [this](int64_t stage) { return stages_[stage].current_layer(); });
     transport = beyond.get();
   }
   const std::optional<RunFailure> failure = execute<Packet>(

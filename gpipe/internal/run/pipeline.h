@@ -173,9 +173,9 @@ class Pipeline {
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.
   std::vector<Stage> stages_;
-  std::vector<Action> actions_;           // [stage] the last that began; its worker's
-  std::deque<StageWork> works_;           // [stage]
-  std::vector<c10::Device> devices_;      // [stage]
+  std::vector<Action> actions_;       // [stage] the last that began; its worker's
+  std::deque<StageWork> works_;       // [stage]
+  std::vector<c10::Device> devices_;  // [stage]
   // [stage] The first stage of this process on the same device.
   std::vector<int64_t> first_on_device_;
   Transfers transfers_;

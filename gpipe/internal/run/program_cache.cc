@@ -71,10 +71,9 @@ ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
   }
   check(schedule, routes_);
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
-  programs_.push_back(
-      std::make_unique<Compiled>(Compiled{schedule, half, compile(half_of(schedule, half), routes_),
-                                          follows_at_once(schedule), forwards_ascend(schedule),
-                                          nullptr}));
+  programs_.push_back(std::make_unique<Compiled>(
+      Compiled{schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule),
+               forwards_ascend(schedule), nullptr}));
   return *programs_.back();
 }
 

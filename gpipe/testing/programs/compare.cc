@@ -464,15 +464,15 @@ Outcome run(const Program& program, const World& world) {
     try {
       if (call == 0) {
         pipe = make_side(program);
-        pipeline = GPipe(pipe.model,
-                         GPipeOptions(program.balance)
-                             .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
-                             .chunks(program.chunks)
-                             .partition_checkpoints(program.checkpoints)
-                             .deferred_batch_norm(program.deferred_batch_norm)
-                             .placement(world.size() == 1 ? std::nullopt
-                                                          : placement_of(program, world))
-                             .world(world));
+        pipeline =
+            GPipe(pipe.model,
+                  GPipeOptions(program.balance)
+                      .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
+                      .chunks(program.chunks)
+                      .partition_checkpoints(program.checkpoints)
+                      .deferred_batch_norm(program.deferred_batch_norm)
+                      .placement(world.size() == 1 ? std::nullopt : placement_of(program, world))
+                      .world(world));
         make_optimizer(program, pipeline->local_parameters(), pipe);
       }
       torch::manual_seed(call_seed(program, call));

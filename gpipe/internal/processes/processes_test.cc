@@ -1,0 +1,75 @@
+#include "gpipe/internal/processes/processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Two processes, of which the other one says what it was told to say.
+class FakeProcesses final : public Processes {
+ public:
+  explicit FakeProcesses(std::vector<std::string> others) : others_(std::move(others)) {}
+
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 2; }
+  int64_t next_number() override { return 0; }
+  std::unique_ptr<Call> begin_call() override { return nullptr; }
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool /*is_patient*/) override {
+    names.push_back(name);
+    said.push_back(value);
+    return {value, others_.at(said.size() - 1)};
+  }
+  void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
+  std::unique_ptr<Run> begin_run(const Program& /*program*/,
+                                 const std::vector<int64_t>& /*process_of_worker*/,
+                                 std::shared_ptr<Messages>& /*messages*/,
+                                 std::function<std::string(int64_t)> /*layer*/) override {
+    return nullptr;
+  }
+
+  std::vector<std::string> names;
+  std::vector<std::string> said;
+
+ private:
+  std::vector<std::string> others_;
+};
+
+std::string with_length(uint64_t length, const std::string& text) {
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
+TEST(Processes, AShortValueTakesOneMessage) {
+  FakeProcesses processes({with_length(3, "two")});
+  EXPECT_THAT(exchange_long(processes, "numbers", "one"), ElementsAre("one", "two"));
+  EXPECT_THAT(processes.names, ElementsAre("numbers"));
+}
+
+TEST(Processes, ALongValueTakesAsManyAsTheLongestNeeds) {
+  const std::string text(300'000, 'x');
+  FakeProcesses longer({with_length(7, "ab"), "cde", "fg"});
+  EXPECT_THAT(exchange_long(longer, "texts", text), ElementsAre(text, "abcdefg"));
+  EXPECT_THAT(longer.names, ElementsAre("texts", "texts, message 2", "texts, message 3"));
+  EXPECT_EQ(longer.said[0].size(), 250'000U);
+  EXPECT_EQ(longer.said[1].size(), 50'008U);
+  EXPECT_EQ(longer.said[2], "");
+}
+
+TEST(Processes, AMessageWithoutALengthIsRefused) {
+  FakeProcesses processes({"short"});
+  EXPECT_THROW((void)exchange_long(processes, "numbers", "one"), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::internal

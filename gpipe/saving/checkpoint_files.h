@@ -1,0 +1,71 @@
+// CheckpointFiles: the files of a checkpoint, which one process has written, or several.
+#ifndef GPIPE_SAVING_CHECKPOINT_FILES_H_
+#define GPIPE_SAVING_CHECKPOINT_FILES_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "safetensors/safetensors.h"
+
+namespace gpipe::internal {
+
+// What a checkpoint consists of: "model", "optimizer", in a file of each process, and "progress".
+// "model.safetensors"; the second of four: "model-00002-of-00004.safetensors".
+std::string part_name(const std::string& what, int64_t part, int64_t parts);
+std::string progress_name();
+// Hugging Face's index of the parts of a model, for other readers.
+std::string index_name();
+// Whether a checkpoint, of any number of processes, may have such a file.
+bool is_checkpoint_file(const std::string& name);
+
+// "1048576 bytes, CRC-32 1c291ca3". Throws std::runtime_error with the path and the reason.
+std::string fingerprint_of_file(const std::string& path);
+// Of what the file of the progress holds: the generator's state, and its metadata but for this.
+std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
+                                    const at::Tensor& generator);
+
+[[noreturn]] void throw_damaged(const std::string& path, const std::string& reason);
+
+// Throws std::runtime_error if there is none.
+const std::string& metadata_of(const safetensors::File& file, const std::string& key);
+
+// Tensors of several files, as if they were in one.
+class Shards {
+ public:
+  // Throws std::runtime_error for a tensor that is there already.
+  void add(std::unique_ptr<safetensors::File> file);
+
+  const std::vector<std::unique_ptr<safetensors::File>>& files() const { return files_; }
+  const std::map<std::string, safetensors::Entry>& tensors() const { return tensors_; }
+  at::Tensor read(const std::string& name) const { return file_of_.at(name)->read(name); }
+  // For messages: the file, or the first of several.
+  const std::string& path() const { return files_.front()->path(); }
+
+ private:
+  std::vector<std::unique_ptr<safetensors::File>> files_;
+  std::map<std::string, safetensors::Entry> tensors_;
+  std::map<std::string, const safetensors::File*> file_of_;
+};
+
+// All of them, open. What is read is of one checkpoint, even if the folder is replaced meanwhile.
+struct CheckpointFiles {
+  explicit CheckpointFiles(const std::string& path);
+
+  safetensors::File progress;
+  Shards model;
+  Shards optimizer;
+};
+
+// Opens a checkpoint, and compares sizes and CRC-32 of the files that are this process's share:
+// all, if `size` is 1. Throws std::runtime_error with the path and the reason.
+std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_t rank,
+                                                 int64_t size);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SAVING_CHECKPOINT_FILES_H_

@@ -1,0 +1,260 @@
+// Checkpoints of several processes: each writes its part, and any other number reads them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
+
+namespace gpipe {
+namespace {
+
+using distributed::WorldRanks;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Say = WorldRanks::Say;
+
+std::string new_path() {
+  static int count = 0;
+  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" + std::to_string(count++);
+}
+
+torch::nn::Sequential model(int64_t width = 5) {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Linear(4, width), torch::nn::BatchNorm1d(width),
+                               torch::nn::Dropout(0.5), torch::nn::Linear(width, 3));
+}
+
+GPipe pipeline(const World& world, std::vector<int64_t> balance, int64_t width = 5) {
+  return {model(width),
+          GPipeOptions(std::move(balance)).cpu_threads_per_stage(1).chunks(2).world(world)};
+}
+
+torch::optim::Adam adam(GPipe& pipe, double rate = 0.05) {
+  return torch::optim::Adam(pipe->local_parameters(), torch::optim::AdamOptions(rate));
+}
+
+void train(GPipe& pipe, torch::optim::Optimizer& optimizer, int64_t first, int64_t last) {
+  for (int64_t step = first; step < last; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor input = at::linspace(-1, 1 + 0.1 * static_cast<double>(step), 24).view({6, 4});
+    const at::Tensor target = at::linspace(0, 1, 18).view({6, 3});
+    pipe->step({input}, {target}, [](const Tensors& outputs, const Tensors& targets) {
+      return torch::nn::functional::mse_loss(outputs[0], targets[0]);
+    });
+    optimizer.step();
+  }
+}
+
+// What a run of six steps ends with; it is saved, or read, after three.
+struct Run {
+  std::vector<int64_t> balance;
+  bool reads = false;
+  bool writes = false;
+};
+std::string run(const World& world, const Run& run, const std::string& path) {
+  GPipe pipe = pipeline(world, run.balance);
+  auto optimizer = adam(pipe);
+  torch::manual_seed(run.reads ? 77 : 7);
+  if (run.reads) {
+    const Progress progress = load_checkpoint(pipe, optimizer, path);
+    if (progress.step != 3 || progress.rows != 18) return "another progress";
+  } else {
+    train(pipe, optimizer, 0, 3);
+  }
+  if (run.writes) save_checkpoint(pipe, optimizer, {3, 18, {}}, path);
+  train(pipe, optimizer, 3, 6);
+  return pipe->parameter_hash();
+}
+
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> lines_of(WorldRanks& ranks, int64_t size) {
+  std::vector<std::string> lines;
+  for (int64_t rank = 0; rank < size; ++rank) lines.push_back(ranks->next(rank));
+  return lines;
+}
+
+void expect_ends(WorldRanks& ranks, int64_t size) {
+  for (int64_t rank = 0; rank < size; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
+}
+
+std::string outcome(const std::function<void()>& call) {
+  try {
+    call();
+    return "went well";
+  } catch (const distributed::DistributedFailure& failure) {
+    return std::string("failure: ") + failure.what();
+  } catch (const c10::Error& error) {
+    return std::string("error: ") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return std::string("exception: ") + error.what();
+  }
+}
+
+TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
+  const std::string of_two = new_path(), of_one = new_path();
+  std::string expected;
+  {
+    WorldRanks ranks(2, [&](const World& world, const Say& say) {
+      say(run(world, {{2, 2}, false, true}, of_two));
+      // Alone, each in its own folder.
+      say(run(World(), {{1, 3}, false, true}, of_one + std::to_string(world.rank())));
+    });
+    const std::vector<std::string> first = lines_of(ranks, 2);
+    expected = first[0];
+    EXPECT_EQ(expected.size(), 16);
+    EXPECT_THAT(first, ElementsAre(expected, expected));
+    EXPECT_THAT(lines_of(ranks, 2), ElementsAre(expected, expected));
+    expect_ends(ranks, 2);
+  }
+  EXPECT_THAT(names_in(of_two),
+              ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                          "model.safetensors.index.json", "optimizer-00001-of-00002.safetensors",
+                          "optimizer-00002-of-00002.safetensors", "progress.safetensors"));
+  {
+    // Three processes read what two, and what one have written, and replace it.
+    WorldRanks ranks(3, [&](const World& world, const Say& say) {
+      say(run(world, {{1, 1, 2}, true, true}, of_two));
+      say(run(world, {{2, 1, 1}, true, false}, of_one + "0"));
+    });
+    EXPECT_THAT(lines_of(ranks, 3), ElementsAre(expected, expected, expected));
+    EXPECT_THAT(lines_of(ranks, 3), ElementsAre(expected, expected, expected));
+    expect_ends(ranks, 3);
+  }
+  EXPECT_EQ(names_in(of_two).size(), 8);
+  {
+    WorldRanks ranks(2, [&](const World& world, const Say& say) {
+      say(run(World(), {{4}, true, world.rank() == 0}, of_two));
+    });
+    EXPECT_THAT(lines_of(ranks, 2), ElementsAre(expected, expected));
+    expect_ends(ranks, 2);
+  }
+  EXPECT_EQ(names_in(of_two).size(), 3);
+}
+
+TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    GPipe pipe = pipeline(world, {2, 2});
+    auto optimizer = adam(pipe);
+    train(pipe, optimizer, 0, 2);
+    save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
+    const auto refused = [&](const std::string& what, const std::function<void()>& call) {
+      const std::string before = pipe->parameter_hash();
+      const std::string line = outcome(call);
+      say(pipe->parameter_hash() == before ? line : what + " changed something");
+    };
+    refused("another optimizer", [&] {
+      torch::optim::SGD sgd(pipe->local_parameters(), 0.1);
+      load_checkpoint(pipe, sgd, path);
+    });
+    refused("foreign parameters", [&] {
+      torch::optim::Adam all(pipe->parameters(), torch::optim::AdamOptions(0.05));
+      save_checkpoint(pipe, all, {2, 12, {}}, path);
+    });
+    refused("other progress", [&] {
+      save_checkpoint(pipe, optimizer, {2 + world.rank(), 12, {}}, path);
+    });
+    refused("fewer parameters", [&] {
+      auto some = pipe->local_parameters();
+      if (world.rank() == 1) some.pop_back();
+      torch::optim::Adam fewer(some, torch::optim::AdamOptions(0.05));
+      load_checkpoint(pipe, fewer, path);
+    });
+    refused("no folder", [&] { load_checkpoint(pipe, optimizer, path + "/none"); });
+    GPipe wider = pipeline(world, {2, 2}, 6);
+    auto of_wider = adam(wider);
+    refused("another model", [&] { load_checkpoint(wider, of_wider, path); });
+    if (world.rank() == 0) {
+      std::fstream file(path + "/model-00002-of-00002.safetensors",
+                        std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-3, std::ios::end);
+      file.put('x');
+    }
+    refused("a damaged part", [&] { load_checkpoint(pipe, optimizer, path); });
+    // The old one may be damaged: it is replaced.
+    save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
+    refused("nothing", [&] { load_checkpoint(pipe, optimizer, path); });
+  });
+  const auto both = [&](const std::string& part) {
+    for (const std::string& line : lines_of(ranks, 2)) EXPECT_THAT(line, HasSubstr(part));
+  };
+  both("Adam");
+  both("which is in another process; make it of GPipe::local_parameters()");
+  both("the progress that is saved must be the same on all ranks");
+  both("is of an optimizer of 6 parameters, and those of the processes have 5");
+  both("No such file or directory");
+  both("in the model");
+  both("when it was saved");
+  both("went well");
+  expect_ends(ranks, 2);
+}
+
+// Killed at any moment, the checkpoint that was there is there.
+TEST(WorldCheckpoint, AProcessThatIsKilledWhileItIsWrittenLeavesTheOldOne) {
+  const std::string path = new_path();
+  for (const int64_t victim : {0, 1}) {
+    WorldRanks ranks(2, [&](const World& world, const Say& say) {
+      GPipe pipe = pipeline(world, {2, 2});
+      auto optimizer = adam(pipe);
+      train(pipe, optimizer, 0, 1);
+      save_checkpoint(pipe, optimizer, {1, 6, {}}, path);
+      say("saved");
+      for (int64_t step = 2;; ++step) {
+        const std::string line = outcome([&] {
+          save_checkpoint(pipe, optimizer, {step, 6, {}}, path);
+        });
+        if (line == "went well") continue;
+        say(line);
+        return;
+      }
+    });
+    EXPECT_EQ(ranks->next(0), "saved");
+    EXPECT_EQ(ranks->next(1), "saved");
+    usleep(30'000);
+    ranks->send(victim, SIGKILL);
+    EXPECT_THAT(ranks->next(1 - victim),
+                AllOf(StartsWith("failure: rank " + std::to_string(victim)), HasSubstr("is gone")));
+    EXPECT_TRUE(ranks->ends(1 - victim));
+    WorldRanks readers(1, [&](const World& world, const Say& say) {
+      GPipe pipe = pipeline(world, {4});
+      auto optimizer = adam(pipe);
+      say(outcome([&] { load_checkpoint(pipe, optimizer, path); }));
+    });
+    EXPECT_EQ(readers->next(0), "went well");
+    EXPECT_TRUE(readers->ends(0));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
