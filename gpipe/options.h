@@ -65,9 +65,9 @@ struct GPipeOptions {
   // or fewer, each with its stage's share of the CPU's threads.
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
 
-  // The processes over which the stages are spread: docs/guide/24-several-processes.md. Which
-  // worker is in which, Placement::processes says; without it each process has one worker, and
-  // without a placement one stage. Devices are CPUs then.
+  // The processes over which the stages are spread: docs/guide/24-processes.md. Which worker is in
+  // which, Placement::processes says; without it each process has one worker, and without a
+  // placement one stage. Devices are CPUs then.
   // Default: this process alone.
   TORCH_ARG(World, world) = World();
 

@@ -157,7 +157,9 @@ void Session::serve(int port, const std::string& prefix, Time end) {
     listener = listen_on(addresses_.master, &bound);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(std::string(error.what()) +
-                             ". Rank 0 must be able to listen there: " + to_text(environment_));
+                             ". Rank 0 must be able to listen there; where another program does, "
+                             "give all ranks another MASTER_PORT: " +
+                             to_text(environment_));
   }
   served_ = serve_store(std::move(listener), {addresses_.master, bound}, prefix);
   known = served_;
@@ -213,7 +215,7 @@ void Session::compare_builds() {
   control_->agree("what LibTorch's kernels use of the CPU (ATEN_CPU_CAPABILITY)",
                   at::get_cpu_capability());
   control_->agree("LibTorch's build (at::show_config())", at::show_config());
-  control_->agree("the number of threads per operator (at::set_num_threads())",
+  control_->agree("the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
                   std::to_string(threads));
 }
 

@@ -124,8 +124,8 @@ TEST(Session, AnotherNumberOfThreadsIsAnErrorOnAllRanks) {
   for (int64_t rank = 0; rank < 3; ++rank) texts.insert(ranks.next(rank));
   EXPECT_THAT(texts, SizeIs(1));
   EXPECT_THAT(*texts.begin(),
-              AllOf(StartsWith("the number of threads per operator (at::set_num_threads()) must be "
-                               "the same on all ranks: rank "),
+              AllOf(StartsWith("the number of threads per operator (OMP_NUM_THREADS or "
+                               "at::set_num_threads()) must be the same on all ranks: rank "),
                     HasSubstr("rank 2 has '4'"), HasSubstr(" has '1'")));
 }
 
