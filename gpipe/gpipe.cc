@@ -577,6 +577,10 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
 }
 
 torch::nn::Sequential GPipeImpl::sequential() const {
+  TORCH_CHECK_VALUE(processes() == nullptr,
+                    "sequential() of a pipeline over several processes would have the values of a "
+                    "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
+                    "in all of them, and load it into a pipeline in one");
   torch::nn::Sequential plain;
   size_t index = 0;
   for (const auto& child : named_children()) {

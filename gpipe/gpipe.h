@@ -141,7 +141,7 @@ class GPipeImpl : public torch::nn::Module {
   int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
 
   // The plain model: a new Sequential of the same layers under the same keys. It runs where the
-  // layers are, so as a whole only if that is one device.
+  // layers are, so as a whole only if that is one device. Throws c10::ValueError over processes.
   torch::nn::Sequential sequential() const;
 
   // The layers, flat. A negative index counts from the end; c10::IndexError beyond.

@@ -502,6 +502,10 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
       return "went well";
     }));
     say(outcome([&]() -> std::string {
+      (void)pipe->sequential();
+      return "made";
+    }));
+    say(outcome([&]() -> std::string {
       auto first = nn::Linear(4, 4);
       auto second = nn::Linear(4, 4);
       second->weight.set_data(first->weight.data().t());
@@ -533,6 +537,7 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   EXPECT_THAT(no_input[1], AllOf(StartsWith("failure: rank 0"), HasSubstr("no input tensor")));
   both("loss ");
   both("torch::save of a pipeline over several processes");
+  both("sequential() of a pipeline over several processes");
   both("'1.weight' in process 1 has the same memory as '0.weight' in process 0");
   both("call clip_grad_norm_ of the pipeline");
   both("in process 0 is also");
