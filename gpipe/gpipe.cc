@@ -260,7 +260,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                     ": the model was built on meta, and its parameters have no "
                     "values yet; call materialize() before");
   const bool first = pipeline_->has_first_stage();
-  TORCH_CHECK_VALUE(!first || !inputs.empty(), what, " was given no input tensor");
+  TORCH_CHECK_VALUE(
+      !first || !inputs.empty(), what, " was given no input tensor",
+      processes() == nullptr ? "" : "; this process has the first stage and needs it");
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (!inputs[k].defined()) continue;
     TORCH_CHECK_VALUE(!first || inputs[k].device() == devices_.front(), "input ", k, " is on ",
