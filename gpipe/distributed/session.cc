@@ -243,7 +243,7 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   while (group.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (!control_->failed()) continue;
     given_up_.push_back(std::move(thread));
-    control_->check();
+    control_->throw_failure("");
   }
   thread.join();
   try {

@@ -59,7 +59,7 @@ void check_part(const safetensors::File& progress, const safetensors::File& file
 std::string part_name(const std::string& what, int64_t part, int64_t parts) {
   if (parts == 1) return what + kEnd;
   char numbers[64];
-  std::snprintf(numbers, sizeof numbers, "-%05lld-of-%05lld", static_cast<long long>(part + 1),
+  std::snprintf(numbers, sizeof numbers, "-%05lld-of-%05lld", static_cast<long long>(part) + 1,
                 static_cast<long long>(parts));
   return what + numbers + kEnd;
 }

@@ -272,7 +272,9 @@ void DraftFolder::commit() {
     remove(old, names);
   } catch (const std::exception& error) {
     // Another writer may have removed it.
-    if (exists(old)) TORCH_WARN("the old checkpoint is left at ", error.what());
+    if (exists(old)) {
+      TORCH_WARN("the old checkpoint is left at ", error.what());
+    }
   }
 }
 

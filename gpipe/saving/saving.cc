@@ -319,9 +319,9 @@ struct Saving {
   }
 
   // What is in this process.
-  Named here(Named state) const {
+  Named here(const Named& state) const {
     Named result;
-    for (auto& [name, tensor] : state) {
+    for (const auto& [name, tensor] : state) {
       if (processes == nullptr || !tensor.is_meta()) result.emplace_back(name, tensor);
     }
     return result;
