@@ -1,4 +1,5 @@
 // What goes wrong in one process is known in all of them, and what one of them does differently.
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -26,6 +27,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/function_layer.h"
 #include "meta/meta_scope.h"
+#include "skip/skippable.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -437,6 +439,57 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
   }
   for (const std::string& line : lines_of(ranks, 3)) EXPECT_THAT(line, StartsWith("loss "));
   expect_ends(ranks, 3);
+}
+
+struct StashImpl : nn::Module, skip::Skippable {
+  StashImpl() : Skippable({"skip"}, {}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    x = x * 1;
+    stash("skip", x);
+    return x;
+  }
+};
+TORCH_MODULE(Stash);
+
+struct PopAddImpl : nn::Module, skip::Skippable {
+  PopAddImpl() : Skippable({}, {"skip"}) {}
+  torch::Tensor forward(torch::Tensor x) { return x + pop("skip"); }
+};
+TORCH_MODULE(PopAdd);
+
+// In one process both routes have one memory, and the change is seen on both. Here each route has
+// its own, also where no gradient is wanted and nothing counts changes.
+TEST(WorldFailure, AChangeInPlaceOfWhatAlsoWentAnotherWayIsRefused) {
+  const auto lines = said(3, 3, [](const World& world, const Say& say) {
+    nn::Sequential model(Stash(), testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) {
+                           return x.add_(1);
+                         }),
+                         PopAdd());
+    GPipe pipe(model, GPipeOptions({1, 1, 1}).chunks(2).world(world));
+    const auto forward = [&] {
+      return outcome([&]() -> std::string {
+        (void)pipe->forward(torch::ones({4, 2}));
+        return "went well";
+      });
+    };
+    {
+      const torch::NoGradGuard no_grad;
+      say(forward());
+    }
+    {
+      const c10::InferenceMode inference;
+      say(forward());
+    }
+    say(outcome([&]() -> std::string {
+      (void)pipe->evaluate({torch::ones({4, 2})}, {torch::ones({4, 2})}, loss);
+      return "went well";
+    }));
+  });
+  for (const auto& of_rank : lines) {
+    for (const std::string& line : of_rank) {
+      EXPECT_THAT(line, HasSubstr("changed a tensor in place that also went another way"));
+    }
+  }
 }
 
 TEST(WorldFailure, AKilledProcessIsNamedNowAndAtTheNextCall) {
