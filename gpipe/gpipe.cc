@@ -271,7 +271,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     TORCH_CHECK_VALUE(first || !needs_record || !inputs[k].requires_grad(), "input ", k,
                       " requires a gradient, but the first stage, where it would come from, is in "
                       "process ",
-                      pipeline_->residence().process_of_stage(0), ": give it there, and here none");
+                      pipeline_->process_of_first_stage(), ": give it there, and here none");
   }
   const bool some = std::any_of(inputs.begin(), inputs.end(),
                                 [](const at::Tensor& input) { return input.defined(); });
@@ -283,8 +283,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     if (options != nullptr) internal::add_terms(*options, terms);
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
-    const internal::CallBegin begin = internal::begin_together(
-        *processes(), call_name(what), terms, pipeline_->residence().process_of_stage(0));
+    const internal::CallBegin begin = internal::begin_together(*processes(), call_name(what), terms,
+                                                               pipeline_->process_of_first_stage());
     rows = begin.rows;
     seed = begin.seed;
   }
@@ -343,19 +343,15 @@ Tensors GPipeImpl::forward(Tensors inputs) {
 }
 
 Tensors GPipeImpl::run_forward(const Tensors& inputs) {
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const bool record = c10::GradMode::is_enabled();
   TORCH_CHECK_VALUE(!record || processes() == nullptr,
                     "forward over several processes records no gradients: autograd's graph ends "
                     "with its process. Train with step(), which takes the loss function, and call "
                     "forward under torch::NoGradGuard");
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
-  pipeline->run_forward(*pass);
-  if (processes() != nullptr) {
-    (void)internal::end_together(*processes(), call_name("forward"), std::nullopt,
-                                 pipeline->residence().process_of_stage(pipeline->stages() - 1));
-  }
-  if (!pipeline->has_last_stage()) return {};
+  pipeline_->run_forward(*pass);
+  end_together("forward");
+  if (!pipeline_->has_last_stage()) return {};
   Tensors outputs = pass->mini_batch.join(pass->outputs);
   if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
@@ -365,7 +361,7 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs) {
       if (packet.items[n].needs_grad) needs_grad[n] = any = true;
     }
   }
-  if (any) internal::attach_bridge(pipeline, std::move(pass), inputs, outputs, needs_grad);
+  if (any) internal::attach_bridge(pipeline_, std::move(pass), inputs, outputs, needs_grad);
   return outputs;
 }
 
@@ -382,8 +378,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
       TORCH_CHECK_VALUE(!backward || !target.defined() || !target.requires_grad(),
                         "a target requires a gradient, but the last stage, where it would come "
                         "from, is in process ",
-                        pipeline_->residence().process_of_stage(pipeline_->stages() - 1),
-                        ": give it there, and here none");
+                        pipeline_->process_of_last_stage(), ": give it there, and here none");
     }
   }
   pass->keep_outputs = options.keep_outputs();
@@ -404,9 +399,8 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses =
-        internal::end_together(*processes(), call_name(what), losses,
-                               pipeline_->residence().process_of_stage(pipeline_->stages() - 1));
+    losses = internal::end_together(*processes(), call_name(what), losses,
+                                    pipeline_->process_of_last_stage());
   }
   StepResult result;
   result.loss = losses->total;
@@ -452,21 +446,20 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
 
 StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                                const StepOptions& options) {
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   TORCH_CHECK_VALUE(
       c10::GradMode::is_enabled(),
       "step computes gradients, but gradients are switched off (torch::NoGradGuard, or inference "
       "mode); use forward, or evaluate for the loss alone");
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/true);
-  if (!is_training() && pipeline->first_step_in_eval()) {
+  if (!is_training() && pipeline_->first_step_in_eval()) {
     internal::log_warning(
         "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pipeline->run_step(*pass, schedule_of(options, *pass), options.on_event(),
-                     options.check_finite());
+  pipeline_->run_step(*pass, schedule_of(options, *pass), options.on_event(),
+                      options.check_finite());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
@@ -502,12 +495,11 @@ StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& lo
 
 StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targets,
                                      const LossFn& loss_fn, const StepOptions& options) {
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
-                           options.check_finite());
+  pipeline_->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
+                            options.check_finite());
   return result_of("evaluate", *pass, inputs, options);
 }
 
@@ -556,12 +548,14 @@ void GPipeImpl::materialize(const LayerInit& init) {
   internal::in_call(processes(), [&] {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
     const uint64_t seed = internal::shared_seed(processes(), call_name("materialize"));
+    const auto children = named_children();
     size_t index = 0;
     for (size_t j = 0; j < balance_.size(); ++j) {
+      const bool here = pipeline_->residence().has_stage(static_cast<int64_t>(j));
       for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
-        if (!is_here(static_cast<int64_t>(index))) continue;
-        const std::string prefix = named_children()[index].key() + ".";
-        internal::materialize(*layers_[index], prefix, devices_[j], seed, init);
+        if (!here) continue;
+        internal::materialize(*layers_[index], children[index].key() + ".", devices_[j], seed,
+                              init);
       }
     }
     on_meta_ = false;

@@ -32,6 +32,11 @@ class Hash {
     value_ = value_ << 29 | value_ >> 35;
   }
   uint64_t value() const { return value_; }
+  std::string text() const {
+    char text[32];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value_));
+    return text;
+  }
 
  private:
   uint64_t value_ = 14695981039346656037U;
@@ -59,6 +64,12 @@ void add(const std::string& bytes, Hashes& hashes) {
 
 }  // namespace
 
+std::string hash_of(const std::string& text) {
+  Hash hash;
+  hash.add(text.data(), text.size());
+  return hash.text();
+}
+
 std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                             Processes* processes, const std::string& name) {
   Hashes hashes;
@@ -80,9 +91,7 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
     all.add(static_cast<uint64_t>(at));
     all.add(hash);
   }
-  char text[32];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(all.value()));
-  return text;
+  return all.text();
 }
 
 }  // namespace gpipe::internal

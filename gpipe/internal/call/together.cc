@@ -3,12 +3,12 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
 
 #include "absl/strings/str_join.h"
+#include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/value.h"
 
@@ -17,19 +17,8 @@ namespace {
 
 constexpr size_t kLongestText = 500'000;  // that is compared as it is
 
-// FNV-1a, 64 bits: the same number on every machine.
-std::string hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char each : text) {
-    hash = (hash ^ static_cast<unsigned char>(each)) * 1099511628211U;
-  }
-  char hex[32];
-  std::snprintf(hex, sizeof hex, "hash %016llx", static_cast<unsigned long long>(hash));
-  return hex;
-}
-
 void agree(Processes& processes, const std::string& name, const std::string& value) {
-  processes.agree(name, value.size() <= kLongestText ? value : hash_of(value));
+  processes.agree(name, value.size() <= kLongestText ? value : "hash " + hash_of(value));
 }
 
 std::string text_of(const at::Tensor& tensor) {

@@ -105,6 +105,8 @@ class Pipeline {
   const Residence& residence() const { return residence_; }
   bool has_first_stage() const { return residence_.has_stage(0); }
   bool has_last_stage() const { return residence_.has_stage(stages() - 1); }
+  int64_t process_of_first_stage() const { return residence_.process_of_stage(0); }
+  int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
