@@ -13,7 +13,6 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr const char* kFormat = "gpipe checkpoint 1";
 constexpr const char* kEnd = ".safetensors";
 
 class Fingerprint {
@@ -63,6 +62,7 @@ std::string part_name(const std::string& what, int64_t part, int64_t parts) {
                 static_cast<long long>(parts));
   return what + numbers + kEnd;
 }
+std::string format_name() { return "gpipe checkpoint 1"; }
 std::string progress_name() { return std::string("progress") + kEnd; }
 std::string index_name() { return "model.safetensors.index.json"; }
 
@@ -130,8 +130,8 @@ void Shards::add(std::unique_ptr<safetensors::File> file) {
 
 CheckpointFiles::CheckpointFiles(const std::string& path) : progress(path + "/" + progress_name()) {
   const std::string& format = metadata_of(progress, "format");
-  if (format != kFormat) {
-    throw_damaged(path, "it is '" + format + "', this program reads '" + kFormat + "'");
+  if (format != format_name()) {
+    throw_damaged(path, "it is '" + format + "', this program reads '" + format_name() + "'");
   }
   const bool whole = progress.header().tensors.count("generator") == 1;
   const std::string found =

@@ -18,6 +18,8 @@ namespace gpipe::internal {
 // "model.safetensors"; the second of four: "model-00002-of-00004.safetensors".
 std::string part_name(const std::string& what, int64_t part, int64_t parts);
 std::string progress_name();
+// "format" in the metadata of the progress.
+std::string format_name();
 // Hugging Face's index of the parts of a model, for other readers.
 std::string index_name();
 // Whether a checkpoint, of any number of processes, may have such a file.

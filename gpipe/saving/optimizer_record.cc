@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <sstream>
@@ -248,6 +249,41 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
         {{"parameters", parameters}, {"options", options_of(group, optimizer)}});
   }
   return record;
+}
+
+int64_t parameters_in(const json& text) {
+  int64_t count = 0;
+  for (const json& group : text.at("groups")) {
+    count += static_cast<int64_t>(group.at("parameters").size());
+  }
+  return count;
+}
+
+bool merge_record(json& text, const json& more) {
+  json& groups = text.at("groups");
+  const json& others = more.at("groups");
+  if (text.at("type") != more.at("type") || groups.size() != others.size()) return false;
+  for (size_t k = 0; k < groups.size(); ++k) {
+    if (groups[k].at("options") != others[k].at("options")) return false;
+    for (const json& name : others[k].at("parameters")) groups[k].at("parameters").push_back(name);
+  }
+  text.at("states").update(more.at("states"));
+  return true;
+}
+
+json part_of_record(json text, const std::unordered_set<std::string>& names) {
+  for (json& group : text.at("groups")) {
+    json parameters = json::array();
+    for (const json& name : group.at("parameters")) {
+      if (names.count(name.get<std::string>()) != 0) parameters.push_back(name);
+    }
+    group.at("parameters") = std::move(parameters);
+  }
+  json& states = text.at("states");
+  for (auto state = states.begin(); state != states.end();) {
+    state = names.count(state.key()) != 0 ? std::next(state) : states.erase(state);
+  }
+  return text;
 }
 
 void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames& names,

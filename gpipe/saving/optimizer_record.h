@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,17 @@ struct OptimizerRecord {
 // Throws c10::ValueError for a parameter that has no name, and c10::NotImplementedError for LBFGS
 // and for states or options that are neither tensors, numbers, texts nor pairs of them.
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
+
+// How many parameters the groups of a record with this text have.
+int64_t parameters_in(const nlohmann::json& text);
+
+// Adds to a record what an optimizer with the same groups has for other parameters. False, and
+// nothing is right, if type, groups or options differ. Throws nlohmann::json::exception for a text
+// that is no record's.
+bool merge_record(nlohmann::json& text, const nlohmann::json& more);
+
+// Of a record what it has for these parameters.
+nlohmann::json part_of_record(nlohmann::json text, const std::unordered_set<std::string>& names);
 
 // Throws c10::ValueError that names the difference unless a record with this text and these tensors
 // is of such an optimizer: the same type, with the same parameters in each group, in any order, and

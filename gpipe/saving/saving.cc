@@ -137,68 +137,33 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
 }
 
 // How many parameters all processes' optimizers have.
-int64_t parameters_of_all(Processes* processes, const torch::optim::Optimizer& optimizer) {
+int64_t parameters_of_all(Processes& processes, const torch::optim::Optimizer& optimizer) {
   int64_t own = 0;
   for (const auto& group : optimizer.param_groups()) {
     own += static_cast<int64_t>(group.params().size());
   }
-  if (processes == nullptr) return own;
   int64_t all = 0;
   for (const std::string& count : internal::exchange_long(
-           *processes, "the number of the optimizer's parameters", std::to_string(own))) {
+           processes, "the number of the optimizer's parameters", std::to_string(own))) {
     all += std::stoll(count);
   }
   return all;
 }
 
-// The texts of several files as that of one: what each process's optimizer had.
-json merged(const internal::Shards& files) {
-  json all;
+// What each process's optimizer had, as the record of one.
+json text_of(const internal::Shards& files) {
+  json text;
   for (const auto& file : files.files()) {
-    json text = json::parse(internal::metadata_of(*file, "optimizer"));
-    if (all.is_null()) {
-      all = std::move(text);
+    json part = json::parse(internal::metadata_of(*file, "optimizer"));
+    if (text.is_null()) {
+      text = std::move(part);
       continue;
     }
-    json& groups = all.at("groups");
-    const json& more = text.at("groups");
-    bool same = all.at("type") == text.at("type") && groups.size() == more.size();
-    for (size_t k = 0; same && k < groups.size(); ++k) {
-      same = groups[k].at("options") == more[k].at("options");
-      for (const json& name : more[k].at("parameters")) groups[k].at("parameters").push_back(name);
-    }
-    TORCH_CHECK_VALUE(same, "'", file->path(),
+    TORCH_CHECK_VALUE(internal::merge_record(text, part), "'", file->path(),
                       "' has another type of optimizer, or groups with other options, than '",
                       files.path(), "': the processes that wrote it did not agree");
-    all.at("states").update(text.at("states"));
   }
-  return all;
-}
-
-// Of a record the part whose parameters this process has.
-json local_part(const json& text, const std::unordered_set<std::string>& here) {
-  json part = text;
-  for (json& group : part.at("groups")) {
-    json parameters = json::array();
-    for (const json& name : group.at("parameters")) {
-      if (here.count(name.get<std::string>()) != 0) parameters.push_back(name);
-    }
-    group.at("parameters") = std::move(parameters);
-  }
-  json states = json::object();
-  for (const auto& [name, state] : text.at("states").items()) {
-    if (here.count(name) != 0) states[name] = state;
-  }
-  part.at("states") = std::move(states);
-  return part;
-}
-
-int64_t parameters_in(const json& text) {
-  int64_t count = 0;
-  for (const json& group : text.at("groups")) {
-    count += static_cast<int64_t>(group.at("parameters").size());
-  }
-  return count;
+  return text;
 }
 
 // For processes with other current folders.
@@ -245,8 +210,6 @@ void write_index(const internal::DraftFolder& folder, int64_t parts) {
 struct Saving {
   GPipe& pipe;
   torch::optim::Optimizer& optimizer;
-  const Progress& progress;
-  const std::string& path;
   Processes* const processes = pipe->world().processes().get();
   const int64_t rank = pipe->world().rank();
   const int64_t size = pipe->world().size();
@@ -257,7 +220,7 @@ struct Saving {
     return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
   }
 
-  void save() const {
+  void save(const Progress& progress, const std::string& path) const {
     TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
                       progress.step, " steps with ", progress.rows, " rows");
     if (processes != nullptr) {
@@ -301,7 +264,7 @@ struct Saving {
         exchange("the fingerprints of the optimizers' files",
                  internal::fingerprint_of_file(draft + "/" + states));
     if (folder) {
-      std::map<std::string, std::string> metadata = {{"format", "gpipe checkpoint 1"},
+      std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
                                                      {"step", std::to_string(progress.step)},
                                                      {"rows", std::to_string(progress.rows)}};
       for (int64_t part = 0; part < size; ++part) {
@@ -327,7 +290,7 @@ struct Saving {
     return result;
   }
 
-  Progress load() const {
+  Progress load(const std::string& path) const {
     TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
     const std::unique_ptr<internal::CheckpointFiles> files =
         internal::open_checkpoint(path, rank, size);
@@ -345,15 +308,15 @@ struct Saving {
     check_model(state, files->model, processes == nullptr);
     const internal::ParameterNames names = names_of(pipe);
     try {
-      json text = merged(files->optimizer);
+      json text = text_of(files->optimizer);
       internal::TensorKinds kinds;
       for (const auto& [name, entry] : files->optimizer.tensors()) {
         kinds[name] = internal::kind_of(entry.type, entry.shape);
       }
       if (processes != nullptr) {
         check_local(optimizer, names);
-        const int64_t saved = parameters_in(text);
-        const int64_t all = parameters_of_all(processes, optimizer);
+        const int64_t saved = internal::parameters_in(text);
+        const int64_t all = parameters_of_all(*processes, optimizer);
         TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
                           saved, " parameters, and those of the processes have ", all);
         keep_local(names, text, kinds);
@@ -379,7 +342,7 @@ struct Saving {
     for (const at::Tensor& parameter : pipe->local_parameters()) {
       local.insert(names.at(parameter.unsafeGetTensorImpl()));
     }
-    text = local_part(text, local);
+    text = internal::part_of_record(std::move(text), local);
     for (auto kind = kinds.begin(); kind != kinds.end();) {
       const bool stays = local.count(kind->first.substr(0, kind->first.rfind('/'))) != 0;
       kind = stays ? std::next(kind) : kinds.erase(kind);
@@ -391,16 +354,16 @@ struct Saving {
 
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  const Saving saving{pipe, optimizer, progress, path};
+  const Saving saving{pipe, optimizer};
   internal::in_call(saving.processes, [&] {
-    saving.save();
+    saving.save(progress, path);
     return true;
   });
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  const Saving saving{pipe, optimizer, {}, path};
-  return internal::in_call(saving.processes, [&] { return saving.load(); });
+  const Saving saving{pipe, optimizer};
+  return internal::in_call(saving.processes, [&] { return saving.load(path); });
 }
 
 }  // namespace gpipe
