@@ -58,37 +58,12 @@ GPipeOptions options(const World& world) {
   return GPipeOptions({1, 1, 1}).chunks(4).cpu_threads_per_stage(1).world(world);
 }
 
-// What came of a call: "12.5", "failure: ..." or "value error: ...".
-std::string outcome(const std::function<std::string()>& call) {
-  try {
-    return call();
-  } catch (const DistributedFailure& failure) {
-    return std::string("failure: ") + failure.what();
-  } catch (const c10::ValueError& error) {
-    return std::string("value error: ") + error.what_without_backtrace();
-  } catch (const c10::Error& error) {
-    return std::string("error: ") + error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return std::string("exception: ") + error.what();
-  }
-}
-
 std::string step(GPipe& pipe, const StepOptions& step_options = {}) {
   return outcome([&] {
     return "loss " +
            std::to_string(
                pipe->step({torch::ones({8, 4})}, {torch::zeros({8, 4})}, loss, step_options).loss);
   });
-}
-
-std::vector<std::string> lines_of(WorldRanks& ranks, int64_t size) {
-  std::vector<std::string> lines;
-  for (int64_t rank = 0; rank < size; ++rank) lines.push_back(ranks->next(rank));
-  return lines;
-}
-
-void expect_ends(WorldRanks& ranks, int64_t size) {
-  for (int64_t rank = 0; rank < size; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
 }
 
 TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
@@ -104,7 +79,7 @@ TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
     say(step(pipe));
     say(step(pipe));
   });
-  const std::vector<std::string> first = lines_of(ranks, 3);
+  const std::vector<std::string> first = ranks.lines();
   EXPECT_THAT(first[1], StartsWith("exception: boom (in the forward of stage 1, micro-batch 1"));
   for (const int64_t rank : {0, 2}) {
     EXPECT_THAT(first[rank], AllOf(StartsWith("failure: rank 1 ("),
@@ -113,12 +88,12 @@ TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
     EXPECT_EQ(first[rank].find("also"), std::string::npos) << first[rank];
   }
   for (int round = 0; round < 2; ++round) {
-    const std::vector<std::string> then = lines_of(ranks, 3);
+    const std::vector<std::string> then = ranks.lines();
     EXPECT_THAT(then[0], StartsWith("loss "));
     EXPECT_EQ(then[1], then[0]);
     EXPECT_EQ(then[2], then[0]);
   }
-  expect_ends(ranks, 3);
+  ranks.expect_ends();
 }
 
 // All that `calls` gives on each rank, with the limit that they have for coming to a call.
@@ -134,7 +109,7 @@ std::vector<std::vector<std::string>> said(
       lines[static_cast<size_t>(rank)].push_back(ranks->next(rank));
     }
   }
-  expect_ends(ranks, size);
+  ranks.expect_ends();
   return lines;
 }
 
@@ -358,13 +333,13 @@ TEST(WorldFailure, TheLossThrows) {
       return "went well";
     }));
   });
-  const std::vector<std::string> lines = lines_of(ranks, 3);
+  const std::vector<std::string> lines = ranks.lines();
   EXPECT_THAT(lines[2], StartsWith("exception: no such class"));
   for (const int64_t rank : {0, 1}) {
     EXPECT_THAT(lines[rank], HasSubstr("rank 2"));
     EXPECT_THAT(lines[rank], HasSubstr("in stage 2, micro-batch 0, the loss function: no such"));
   }
-  expect_ends(ranks, 3);
+  ranks.expect_ends();
 }
 
 TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
@@ -377,12 +352,12 @@ TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
     }));
     say(step(pipe));
   });
-  const std::vector<std::string> lines = lines_of(ranks, 3);
+  const std::vector<std::string> lines = ranks.lines();
   EXPECT_THAT(lines[2], StartsWith("value error: the targets have 7 rows"));
   EXPECT_THAT(lines[0], AllOf(StartsWith("failure: rank 2"), HasSubstr("the targets have 7 rows")));
   EXPECT_EQ(lines[1], lines[0]);
-  for (const std::string& line : lines_of(ranks, 3)) EXPECT_THAT(line, StartsWith("loss "));
-  expect_ends(ranks, 3);
+  for (const std::string& line : ranks.lines()) EXPECT_THAT(line, StartsWith("loss "));
+  ranks.expect_ends();
 }
 
 // What all find to be different is an error on all that names both values, and no failure: the
@@ -433,12 +408,12 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
       {"8 rows on rank 0, which has the first stage, and 6 on rank 1"},
       {"the begin of step of pipeline 2", "the begin of evaluate of pipeline 2"}};
   for (const std::vector<std::string>& parts : expected) {
-    for (const std::string& line : lines_of(ranks, 3)) {
+    for (const std::string& line : ranks.lines()) {
       for (const std::string& part : parts) EXPECT_THAT(line, HasSubstr(part));
     }
   }
-  for (const std::string& line : lines_of(ranks, 3)) EXPECT_THAT(line, StartsWith("loss "));
-  expect_ends(ranks, 3);
+  for (const std::string& line : ranks.lines()) EXPECT_THAT(line, StartsWith("loss "));
+  ranks.expect_ends();
 }
 
 struct StashImpl : nn::Module, skip::Skippable {
@@ -520,11 +495,11 @@ TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
     say(step(pipe));
     if (world.rank() != 2) say(step(pipe));
   });
-  for (const std::string& line : lines_of(ranks, 3)) EXPECT_THAT(line, StartsWith("loss "));
+  for (const std::string& line : ranks.lines()) EXPECT_THAT(line, StartsWith("loss "));
   for (const int64_t rank : {0, 1}) {
     EXPECT_THAT(ranks->next(rank), AllOf(StartsWith("failure: rank 2"), HasSubstr("left")));
   }
-  expect_ends(ranks, 3);
+  ranks.expect_ends();
 }
 
 TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
@@ -579,13 +554,13 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
     }));
   });
   const auto both = [&](const std::string& part) {
-    for (const std::string& line : lines_of(ranks, 2)) EXPECT_THAT(line, HasSubstr(part));
+    for (const std::string& line : ranks.lines()) EXPECT_THAT(line, HasSubstr(part));
   };
   both("the balance has 3 partitions, and there are 2 processes: say with GPipeOptions::placement");
   both("the balance has 1 partitions, and there are 2 processes");
   both("GPipeOptions::graphs are for CUDA devices");
   both("Train with step()");
-  const std::vector<std::string> no_input = lines_of(ranks, 2);
+  const std::vector<std::string> no_input = ranks.lines();
   EXPECT_THAT(no_input[0], HasSubstr("step was given no input tensor"));
   EXPECT_THAT(no_input[1], AllOf(StartsWith("failure: rank 0"), HasSubstr("no input tensor")));
   both("loss ");
@@ -594,7 +569,7 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   both("'1.weight' in process 1 has the same memory as '0.weight' in process 0");
   both("call clip_grad_norm_ of the pipeline");
   both("in process 0 is also");
-  expect_ends(ranks, 2);
+  ranks.expect_ends();
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <string>
@@ -15,20 +14,17 @@
 #include <vector>
 
 #include "gpipe/distributed/world_ranks.h"
+#include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using testing::number_from;
 using testing::programs::Outcome;
 using testing::programs::Program;
 using Say = WorldRanks::Say;
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 std::string name_of(Outcome::Kind kind) {
   switch (kind) {
@@ -91,7 +87,7 @@ void run_programs(int64_t processes, uint64_t count) {
   std::cout << "\n";
   // Less would mean that the test shows less than it seems to.
   EXPECT_GE(counts["equal"], count * static_cast<uint64_t>(processes) / 2);
-  for (int64_t rank = 0; rank < processes; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
+  ranks.expect_ends();
 }
 
 TEST(WorldPrograms, TwoProcesses) { run_programs(2, number_from("GPIPE_PROGRAMS", 200)); }

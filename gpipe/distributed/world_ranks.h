@@ -3,12 +3,18 @@
 #define GPIPE_DISTRIBUTED_WORLD_RANKS_H_
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/master_port.h"
 #include "gpipe/distributed/rank_processes.h"
 #include "gpipe/world.h"
@@ -24,7 +30,7 @@ class WorldRanks {
   using Main = std::function<void(const World& world, const Say& say)>;
 
   WorldRanks(int64_t size, const Main& main, const WorldOptions& options = quick())
-      : ranks_(size, [&](int64_t rank, const Say& say) {
+      : size_(size), ranks_(size, [&](int64_t rank, const Say& say) {
           set("RANK", rank);
           set("WORLD_SIZE", size);
           set("LOCAL_RANK", rank);
@@ -38,6 +44,17 @@ class WorldRanks {
   RankProcesses& operator*() { return ranks_; }
   RankProcesses* operator->() { return &ranks_; }
 
+  // The next line of each.
+  std::vector<std::string> lines() {
+    std::vector<std::string> lines;
+    for (int64_t rank = 0; rank < size_; ++rank) lines.push_back(ranks_.next(rank));
+    return lines;
+  }
+  // That each ends by itself, and well.
+  void expect_ends() {
+    for (int64_t rank = 0; rank < size_; ++rank) EXPECT_TRUE(ranks_.ends(rank)) << rank;
+  }
+
   static WorldOptions quick() {
     WorldOptions options;
     options.rendezvous_limit = std::chrono::seconds(60);
@@ -50,9 +67,25 @@ class WorldRanks {
     setenv(name, std::to_string(value).c_str(), /*overwrite=*/1);
   }
 
+  int64_t size_;
   MasterPort port_;
   RankProcesses ranks_;
 };
+
+// What came of a call: what it returns, "failure: ..." or "value error: ...".
+inline std::string outcome(const std::function<std::string()>& call) {
+  try {
+    return call();
+  } catch (const DistributedFailure& failure) {
+    return std::string("failure: ") + failure.what();
+  } catch (const c10::ValueError& error) {
+    return std::string("value error: ") + error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    return std::string("error: ") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return std::string("exception: ") + error.what();
+  }
+}
 
 }  // namespace gpipe::distributed
 

@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
@@ -98,27 +97,12 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-std::vector<std::string> lines_of(WorldRanks& ranks, int64_t size) {
-  std::vector<std::string> lines;
-  for (int64_t rank = 0; rank < size; ++rank) lines.push_back(ranks->next(rank));
-  return lines;
-}
-
-void expect_ends(WorldRanks& ranks, int64_t size) {
-  for (int64_t rank = 0; rank < size; ++rank) EXPECT_TRUE(ranks->ends(rank)) << rank;
-}
-
+// Of what returns nothing.
 std::string outcome(const std::function<void()>& call) {
-  try {
+  return distributed::outcome([&]() -> std::string {
     call();
     return "went well";
-  } catch (const distributed::DistributedFailure& failure) {
-    return std::string("failure: ") + failure.what();
-  } catch (const c10::Error& error) {
-    return std::string("error: ") + error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return std::string("exception: ") + error.what();
-  }
+  });
 }
 
 TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
@@ -130,12 +114,12 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
       // Alone, each in its own folder.
       say(run(World(), {{1, 3}, false, true}, of_one + std::to_string(world.rank())));
     });
-    const std::vector<std::string> first = lines_of(ranks, 2);
+    const std::vector<std::string> first = ranks.lines();
     expected = first[0];
     EXPECT_EQ(expected.size(), 16);
     EXPECT_THAT(first, ElementsAre(expected, expected));
-    EXPECT_THAT(lines_of(ranks, 2), ElementsAre(expected, expected));
-    expect_ends(ranks, 2);
+    EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected));
+    ranks.expect_ends();
   }
   EXPECT_THAT(names_in(of_two),
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
@@ -147,17 +131,17 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
       say(run(world, {{1, 1, 2}, true, true}, of_two));
       say(run(world, {{2, 1, 1}, true, false}, of_one + "0"));
     });
-    EXPECT_THAT(lines_of(ranks, 3), ElementsAre(expected, expected, expected));
-    EXPECT_THAT(lines_of(ranks, 3), ElementsAre(expected, expected, expected));
-    expect_ends(ranks, 3);
+    EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected, expected));
+    EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected, expected));
+    ranks.expect_ends();
   }
   EXPECT_EQ(names_in(of_two).size(), 8);
   {
     WorldRanks ranks(2, [&](const World& world, const Say& say) {
       say(run(World(), {{4}, true, world.rank() == 0}, of_two));
     });
-    EXPECT_THAT(lines_of(ranks, 2), ElementsAre(expected, expected));
-    expect_ends(ranks, 2);
+    EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected));
+    ranks.expect_ends();
   }
   EXPECT_EQ(names_in(of_two).size(), 3);
 }
@@ -207,7 +191,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
     refused("nothing", [&] { load_checkpoint(pipe, optimizer, path); });
   });
   const auto both = [&](const std::string& part) {
-    for (const std::string& line : lines_of(ranks, 2)) EXPECT_THAT(line, HasSubstr(part));
+    for (const std::string& line : ranks.lines()) EXPECT_THAT(line, HasSubstr(part));
   };
   both("Adam");
   both("which is in another process; make it of GPipe::local_parameters()");
@@ -217,7 +201,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   both("in the model");
   both("when it was saved");
   both("went well");
-  expect_ends(ranks, 2);
+  ranks.expect_ends();
 }
 
 // Killed at any moment, the checkpoint that was there is there.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/reduce.h"
@@ -27,13 +28,9 @@
 namespace gpipe {
 namespace {
 
+using testing::number_from;
 using testing::programs::Outcome;
 using testing::programs::Program;
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 std::vector<std::string> words_from(const char* name) {
   std::vector<std::string> words;

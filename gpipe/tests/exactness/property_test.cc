@@ -13,7 +13,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
@@ -21,6 +20,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/number_from.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/seed.h"
 #include "skip/skippable.h"
@@ -31,6 +31,7 @@ namespace {
 namespace nn = torch::nn;
 using testing::BackwardOrder;
 using testing::EqualsBitwise;
+using testing::number_from;
 using testing::PlainModel;
 
 constexpr int64_t kWidth = 5;
@@ -135,11 +136,6 @@ std::string texts(const std::vector<Checkpoint>& modes) {
   std::string result;
   for (Checkpoint mode : modes) result += std::string(to_text(mode)) + ", ";
   return result;
-}
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
 void expect_equal(const torch::OrderedDict<std::string, torch::Tensor>& want,

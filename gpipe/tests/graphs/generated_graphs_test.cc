@@ -14,7 +14,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <set>
@@ -26,6 +25,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/graph_training.h"
+#include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/layer.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/torch_seed.h"
@@ -34,6 +34,7 @@
 namespace gpipe {
 namespace {
 
+using testing::number_from;
 using testing::on_host;
 using testing::Trace;
 using testing::programs::Entry;
@@ -47,11 +48,6 @@ struct Left {
   std::string error;
   int64_t replayed = 0;
 };
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 std::string message_of(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
