@@ -23,7 +23,7 @@ class Hash {
       add(word);
     }
     uint64_t rest = 0;
-    std::memcpy(&rest, at, bytes);
+    if (bytes > 0) std::memcpy(&rest, at, bytes);  // a tensor without elements has no memory
     add(rest);
     add(bytes);
   }
