@@ -93,6 +93,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
+      groups_(options.groups() == 0 && options.world().replicas() > 1 ? options.world().replicas()
+                                                                       : options.groups()),
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
@@ -124,7 +126,7 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
                  ? internal::devices_for(partitions, options.devices())
                  : std::vector<torch::Device>(partitions, torch::Device(torch::kCPU));
   std::optional<internal::Residence> residence;
-  if (partitions > 0) residence.emplace(placement(), world_.rank(), world_.size());
+  if (partitions > 0) residence.emplace(placement(), world_.process(), world_.processes_each());
   internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
@@ -156,15 +158,18 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
     input_kind_ = internal::argument_kind(parts[0][0].module);
     pipeline_ = std::make_shared<internal::Pipeline>(
         std::move(parts), devices_, layout, options.cpu_threads_per_stage(), placement(),
-        options.ablation(), options.graphs(), world_.processes());
+        options.ablation(), options.graphs(), world_);
   }
   place_layers();
+  if (world_.replicas() > 1) {
+    internal::agree_on_parameters(world_, call_name("the making"), named_parameters());
+  }
 }
 
 // Nobody goes on as long as another process may fail: all would not make the same calls then.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(*processes(), call_name(what), std::nullopt, /*last=*/0);
+  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0);
 }
 
 std::string GPipeImpl::call_name(const char* what) const {
@@ -174,6 +179,7 @@ std::string GPipeImpl::call_name(const char* what) const {
 void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
                     world_.size(), " processes");
+  internal::check_replicas(options);
   for (const torch::Device& device : options.devices()) {
     TORCH_CHECK_VALUE(device.is_cpu(),
                       "a pipeline over several processes runs on CPUs so far, got ", device,
@@ -183,13 +189,14 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
                     "GPipeOptions::graphs are for CUDA devices, and a pipeline "
                     "over several processes runs on CPUs so far");
   const int64_t workers = placement().workers();
+  const int64_t each = world_.processes_each();
   TORCH_CHECK_VALUE(
-      placement_.has_value() || workers == world_.size(), "the balance has ", workers,
-      " partitions, and there are ", world_.size(),
-      " processes: say with GPipeOptions::placement which stages are in which process "
-      "(Placement::loop(",
-      world_.size(), ", v), or Placement::one_each(", workers,
-      ").processes({...})), or give a balance of ", world_.size(), " partitions");
+      placement_.has_value() || workers == each || each == 1, "the balance has ", workers,
+      " partitions, and there are ", each, " processes",
+      world_.replicas() > 1 ? " in each replica" : "",
+      ": say with GPipeOptions::placement which stages are in which process (Placement::loop(", each,
+      ", v), or Placement::one_each(", workers, ").processes({...})), or give a balance of ", each,
+      " partitions");
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -221,7 +228,7 @@ void GPipeImpl::place_layers() {
 }
 
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::load into a pipeline over several processes: each has a part of the "
                     "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
                     "them, or load the plain model before the pipeline is made");
@@ -246,7 +253,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
 }
 
 void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::save of a pipeline over several processes: each has the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them");
@@ -283,8 +290,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     if (options != nullptr) internal::add_terms(*options, terms);
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
-    const internal::CallBegin begin = internal::begin_together(*processes(), call_name(what), terms,
-                                                               pipeline_->process_of_first_stage());
+    const internal::CallBegin begin = internal::begin_together(
+        world_, call_name(what), terms, pipeline_->process_of_first_stage(), chunks_);
     rows = begin.rows;
     seed = begin.seed;
   }
@@ -293,9 +300,16 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_),
-                                     &pipeline_->residence());
+  auto pass = std::make_unique<Pass>(
+      pipeline_->stages(),
+      internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
+      &pipeline_->residence());
   pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
+  pass->plan.first_micro_batch = chunks_ / world_.replicas() * world_.replica();
+  if (options != nullptr && groups_ > 0) {
+    pass->plan.group_size = chunks_ / groups_;
+    pass->plan.groups_each = groups_ / world_.replicas();
+  }
   pass->plan.record = needs_record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
   pass->plan.begin = at::sequence_number::peek();
@@ -371,9 +385,15 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
   const char* const what = backward ? "step" : "evaluate";
   TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
   std::unique_ptr<Pass> pass = prepare(what, inputs, backward, &options);
+  const internal::WeightsOfAll weights_of_all = [&](const std::vector<double>& own) {
+    return internal::weights_of_all(world_, call_name(what), own,
+                                    pipeline_->process_of_last_stage());
+  };
   if (pipeline_->has_last_stage()) {
-    pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward);
+    pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward,
+                       world_.replicas() > 1 ? weights_of_all : nullptr);
   } else {
+    if (world_.replicas() > 1) (void)weights_of_all({});
     for (const at::Tensor& target : targets) {
       TORCH_CHECK_VALUE(!backward || !target.defined() || !target.requires_grad(),
                         "a target requires a gradient, but the last stage, where it would come "
@@ -389,21 +409,19 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
                                 const StepOptions& options) const {
   std::optional<internal::CallLosses> losses;
   if (pass.loss) {
-    losses.emplace();
-    losses->values = pass.loss->values();
-    losses->total = pass.loss->total(losses->values);
-    if (std::isnan(losses->total)) {
+    losses = {pass.loss->values(), pass.loss->shares()};
+    if (std::isnan(internal::total_loss(losses->values, losses->shares))) {
       const std::string text = pass.loss->nan_text(losses->values);
       if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
     }
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses = internal::end_together(*processes(), call_name(what), losses,
+    losses = internal::end_together(world_, call_name(what), losses,
                                     pipeline_->process_of_last_stage());
   }
   StepResult result;
-  result.loss = losses->total;
+  result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);
   if (options.keep_outputs() && pipeline_->has_last_stage()) {
     result.outputs = pass.mini_batch.join(pass.outputs);
@@ -416,20 +434,23 @@ Placement GPipeImpl::placement() const {
   return placement_ ? *placement_ : Placement::one_each(static_cast<int64_t>(balance_.size()));
 }
 
-Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) const {
+Schedule GPipeImpl::schedule_of(const char* what, const StepOptions& options,
+                                const Pass& pass) const {
+  // A replica without rows runs nothing, and is asked for the schedule as the others are.
+  const int64_t micro_batches = std::max<int64_t>(pass.micro_batches(), 1);
   if (!placement_ && processes() == nullptr) {
-    return options.schedule_for(pipeline_->stages(), pass.micro_batches());
+    return options.schedule_for(pipeline_->stages(), micro_batches);
   }
   std::optional<Schedule> schedule;
   try {
-    schedule = options.schedule_for(placement(), pass.micro_batches());
+    schedule = options.schedule_for(placement(), micro_batches);
   } catch (const std::invalid_argument& error) {
     // What the caller's generator throws goes on as it is.
-    (void)options.schedule_for(pipeline_->stages(), pass.micro_batches());
+    (void)options.schedule_for(pipeline_->stages(), micro_batches);
     TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
   }
   if (processes() != nullptr && options.has_schedule()) {
-    internal::agree_on_schedule(*processes(), *schedule);
+    internal::agree_on_schedule(world_, call_name(what), *schedule);
   }
   return *std::move(schedule);
 }
@@ -457,8 +478,9 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
+  if (world_.replicas() > 1) internal::check_no_running_statistics(layers_);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pipeline_->run_step(*pass, schedule_of(options, *pass), options.on_event(),
+  pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());
 
   torch::autograd::edge_list roots;
@@ -498,8 +520,8 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
   const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline_->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
-                            options.check_finite());
+  pipeline_->run_evaluation(*pass, schedule_of("evaluate", options, *pass),
+                            options.on_event(), options.check_finite());
   return result_of("evaluate", *pass, inputs, options);
 }
 
@@ -573,7 +595,7 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
 }
 
 torch::nn::Sequential GPipeImpl::sequential() const {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "sequential() of a pipeline over several processes would have the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them, and load it into a pipeline in one");

@@ -203,6 +203,26 @@ class EdgesScope {
   edge_list former_;
 };
 
+// While it lives, what accumulates into the leaf's .grad accumulates into `sum` instead.
+class InPlaceOfGradScope {
+ public:
+  InPlaceOfGradScope(const at::Tensor& leaf, at::Tensor& sum) : leaf_(leaf), sum_(sum) {
+    std::swap(leaf_.mutable_grad(), sum_);
+    std::swap(torch::autograd::impl::post_acc_grad_hooks(leaf_), hook_);
+  }
+  ~InPlaceOfGradScope() {
+    std::swap(leaf_.mutable_grad(), sum_);
+    std::swap(torch::autograd::impl::post_acc_grad_hooks(leaf_), hook_);
+  }
+  InPlaceOfGradScope(const InPlaceOfGradScope&) = delete;
+  InPlaceOfGradScope& operator=(const InPlaceOfGradScope&) = delete;
+
+ private:
+  const at::Tensor& leaf_;
+  at::Tensor& sum_;
+  std::unique_ptr<torch::autograd::PostAccumulateGradHook> hook_;
+};
+
 // A node's place in the engine's order. Of the nodes that are ready, the engine runs the one that
 // was made last in the forward; those from outside run after all others.
 struct Order {
@@ -414,6 +434,7 @@ class LocalBackward {
     bool urgent = false;        // see run_urgent()
     uint64_t from = kNone;      // of a foreign node: as in Progress::node when it was found
     at::Tensor* sum = nullptr;  // of a leaf whose gradient is not accumulated here
+    at::Tensor* in_place_of_grad = nullptr;  // of another leaf; null: its .grad
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
@@ -579,7 +600,13 @@ class LocalBackward {
                  std::move(next.held->gradients));
       }
     }
-    for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
+    for (Node* leaf : fresh_leaves_) unshare(sum_in(*leaf, waiting_.find(leaf)->second));
+  }
+
+  // Where a leaf accumulates.
+  static at::Tensor& sum_in(const Node& leaf, const Waiting& waiting) {
+    return waiting.in_place_of_grad != nullptr ? *waiting.in_place_of_grad
+                                               : leaf_of(leaf).mutable_grad();
   }
 
   bool is_foreign(const Node& node) const {
@@ -635,7 +662,11 @@ class LocalBackward {
       return;
     }
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
-    if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
+    if (waiting.sum != nullptr) return;
+    if (options_.in_place_of_grad) {
+      waiting.in_place_of_grad = options_.in_place_of_grad(edge.function, leaf_of(node));
+    }
+    if (!sum_in(node, waiting).defined()) fresh_leaves_.push_back(&node);
   }
 
   // Of these edges, those to nodes that are not urgent; the others are invalid. Empty if there are
@@ -743,9 +774,15 @@ class LocalBackward {
     Node& node = *ready.node;
     // Accumulators have no place in the order of nodes.
     if (options_.progress != nullptr && !ready.leaf) options_.progress->node = node.sequence_nr();
-    if (ready.leaf && ((shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) ||
-                       (ready.users_code && is_shared(inputs[0])))) {
-      inputs[0] = inputs[0].clone();
+    std::optional<InPlaceOfGradScope> in_place_of_grad;
+    if (ready.leaf) {
+      at::Tensor* const sum =
+          options_.in_place_of_grad ? waiting_.find(&node)->second.in_place_of_grad : nullptr;
+      const bool first = sum != nullptr ? !sum->defined() : !leaf_of(node).grad().defined();
+      if ((first && shares_storage(inputs[0])) || (ready.users_code && is_shared(inputs[0]))) {
+        inputs[0] = inputs[0].clone();
+      }
+      if (sum != nullptr) in_place_of_grad.emplace(leaf_of(node), *sum);
     }
     if (held_ != nullptr && has_writers_ && may_write(node)) keep_from_writer(ready.order, inputs);
     std::optional<EdgesScope> urgent;
@@ -784,8 +821,7 @@ class LocalBackward {
   }
 
   // What a hook returned, or what the engine left, may be a view of another gradient.
-  static void unshare_gradient(const at::Tensor& leaf) {
-    at::Tensor& gradient = leaf.mutable_grad();
+  static void unshare(at::Tensor& gradient) {
     if (!shares_storage(gradient)) return;
     c10::NoGradGuard no_grad;
     gradient = gradient.clone();

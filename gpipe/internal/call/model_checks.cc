@@ -78,14 +78,46 @@ void check_options(const GPipeOptions& options) {
                     options.balance().size(),
                     " partitions; give one mode for each, or none to let checkpoint hold for all");
   for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
+  TORCH_CHECK_VALUE(options.groups() >= 0, "groups must be 0 (none) or more, got ",
+                    options.groups());
+  TORCH_CHECK_VALUE(options.groups() == 0 || options.chunks() % options.groups() == 0, "groups(",
+                    options.groups(), ") must divide chunks(", options.chunks(),
+                    "), so that each group has as many micro-batches");
   if (!options.placement()) return;
   TORCH_CHECK_VALUE(options.placement()->stages() == static_cast<int64_t>(options.balance().size()),
                     "the placement is of ", options.placement()->stages(),
                     " stages, but the balance has ", options.balance().size(),
                     " partitions; each partition is a stage");
-  TORCH_CHECK_VALUE(options.world().size() > 1 || options.placement()->process_of_worker().empty(),
+  TORCH_CHECK_VALUE(options.world().processes_each() > 1 || options.placement()->process_of_worker().empty(),
                     "the placement names processes, and all workers are in this one; leave out "
                     "Placement::processes");
+}
+
+void check_replicas(const GPipeOptions& options) {
+  const int64_t replicas = options.world().replicas();
+  if (replicas == 1) return;
+  TORCH_CHECK_VALUE(options.chunks() % replicas == 0, "chunks(", options.chunks(),
+                    ") must be a multiple of the ", replicas,
+                    " replicas: it is how many micro-batches the mini-batch of all of them has");
+  if (options.groups() == 0) return;
+  const int64_t each = options.groups() / replicas;
+  TORCH_CHECK_VALUE(options.groups() % replicas == 0 && (each & (each - 1)) == 0, "groups(",
+                    options.groups(), ") must be 1, 2, 4, 8, ... for each of the ", replicas,
+                    " replicas, so that each has a part of the tree in which groups are added up");
+}
+
+void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
+  for (size_t k = 0; k < layers.size(); ++k) {
+    layers[k]->apply([k](const std::string& name, torch::nn::Module& module) {
+      if (!module.is_training()) return;
+      const at::Tensor* const mean = module.named_buffers(/*recurse=*/false).find("running_mean");
+      TORCH_CHECK_VALUE(mean == nullptr || !mean->defined(), "layer ", k,
+                        name.empty() ? "" : " ('" + name + "')",
+                        " keeps running statistics, and each replica would have those of its own "
+                        "rows; use a norm without (LayerNorm, GroupNorm, or "
+                        "track_running_stats(false)), or call eval() on it");
+    }, std::string());
+  }
 }
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {

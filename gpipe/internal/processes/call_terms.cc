@@ -1,6 +1,7 @@
 #include "gpipe/internal/processes/call_terms.h"
 
 #include <charconv>
+#include <numeric>
 #include <stdexcept>
 
 namespace gpipe::internal {
@@ -20,6 +21,23 @@ Number number_of(const std::string& text) {
 }
 
 std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
+
+// Of the ranks [begin, end).
+int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_t end,
+                        size_t first) {
+  const int64_t rows = terms.at(first).rows;
+  if (rows < 0) {
+    throw std::invalid_argument(rank_text(first) +
+                                ", which has the first stage, was given no input");
+  }
+  for (size_t rank = begin; rank < end; ++rank) {
+    if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
+    throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on " +
+                                rank_text(first) + ", which has the first stage, and " +
+                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+  }
+  return rows;
+}
 
 }  // namespace
 
@@ -75,19 +93,33 @@ std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
   return std::nullopt;
 }
 
-int64_t rows_of(const std::vector<CallTerms>& terms, int64_t first) {
-  const int64_t rows = terms.at(static_cast<size_t>(first)).rows;
-  if (rows < 0) {
-    throw std::invalid_argument("rank " + std::to_string(first) +
-                                ", which has the first stage, was given no input");
+int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t first,
+                int64_t chunks) {
+  const int64_t each = world.processes_each();
+  std::vector<int64_t> rows;  // [replica]
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    const auto begin = static_cast<size_t>(replica * each);
+    rows.push_back(rows_of_replica(terms, begin, begin + static_cast<size_t>(each),
+                                   begin + static_cast<size_t>(first)));
   }
-  for (size_t rank = 0; rank < terms.size(); ++rank) {
-    if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
-    throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on rank " +
-                                std::to_string(first) + ", which has the first stage, and " +
-                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  if (world.replicas() == 1) return all;
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    const World there =
+        World(nullptr, replica * each, world.size()).grid(world.replicas(), each);
+    const RowRange wanted = there.rows(all, chunks);
+    const int64_t given = rows[static_cast<size_t>(replica)];
+    if (given == wanted.size()) continue;
+    throw std::invalid_argument(
+        "replica " + std::to_string(replica) + " (" +
+        rank_text(static_cast<size_t>(replica * each + first)) + ") was given " +
+        std::to_string(given) + " rows. All replicas together have " + std::to_string(all) +
+        ", which are cut into " + std::to_string(chunks) +
+        " chunks, and of these its own have rows " + std::to_string(wanted.begin) + " to " +
+        std::to_string(wanted.end) +
+        "; give each replica what World::rows(global_rows, chunks) says");
   }
-  return rows;
+  return all;
 }
 
 }  // namespace gpipe::internal

@@ -14,7 +14,9 @@
 #include <string>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
+#include "gpipe/internal/run/group_gradients.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -106,12 +108,10 @@ bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterce
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage,
                    const Placement& placement, const Ablation& ablation, bool graphs,
-                   std::shared_ptr<Processes> processes)
+                   World world)
     : placement_(placement),
-      processes_(std::move(processes)),
-      residence_(processes_ == nullptr
-                     ? Residence(placement)
-                     : Residence(placement, processes_->rank(), processes_->size())),
+      world_(std::move(world)),
+      residence_(placement, world_.process(), world_.processes_each()),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
@@ -121,7 +121,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips), processes_ != nullptr);
+                         ports_of(j, programs_.routes(), skips), world_.processes_each() > 1);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {
@@ -240,7 +240,8 @@ void Pipeline::check_unchanged(Pass& pass) const {
 
 void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                           bool gradients) const {
-  TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
+  TORCH_CHECK_VALUE(pass.micro_batches() == 0 || schedule.micro_batches() == pass.micro_batches(),
+                    "the schedule is for ",
                     schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
                     pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
@@ -263,6 +264,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
+  add_groups(pass);
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
                             "after the step, although no term is: the sum is too "
@@ -270,6 +272,11 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                             /*gradients=*/true);
   }
   StatisticsLog::commit(pass.statistics);
+}
+
+void Pipeline::add_groups(Pass& pass) const {
+  if (pass.plan.group_size == 0) return;
+  accumulate_groups(pass.group_sums, model_state(), world_, pass.plan.groups_each);
 }
 
 void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
@@ -336,7 +343,9 @@ struct Pipeline::Run {
     }
     std::vector<Packet> results =
         pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
-                                     {part, &pass.leaf_sums[i], &pass.target_gradients[i]});
+                                     {part, &pass.leaf_sums[i],
+                                      pass.plan.group_size > 0 ? &pass.group_sums[j] : nullptr,
+                                      &pass.target_gradients[i]});
     if (part == BackwardPart::kWeights) return;
     if (j == 0) pass.input_gradients[i] = results.empty() ? Packet() : std::move(results.front());
     fill(sent, std::move(results));
@@ -345,7 +354,13 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer, bool check_finite) {
+  if (pass.micro_batches() == 0) return;  // another replica has all rows
   ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
+  TORCH_CHECK_VALUE(pass.plan.group_size == 0 || half == Half::kForward || compiled.sums_ascend,
+                    "GPipeOptions::groups, and replicas, need a schedule that adds up the gradients "
+                    "of micro-batches in their order, and this one does not: give one that is "
+                    "ascending (ScheduleFacts), as 1F1B and all generated ones are, but for "
+                    "Schedule::gpipe (instead: \"fill-drain\" of schedule_by_name)");
   TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
@@ -379,7 +394,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  if (processes_ != nullptr) options.placement = residence_.workers();
+  if (world_.processes() != nullptr) options.placement = residence_.workers();
   std::vector<RecomputeTime> recomputes;
   Observer complete;
   if (observer) {
@@ -406,12 +421,14 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   std::optional<PacketTransport> within;
   std::unique_ptr<Processes::Run> beyond;
   Transport<Packet>* transport = nullptr;
-  if (processes_ == nullptr) {
+  if (world_.processes() == nullptr) {
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
-    beyond =
-        processes_->begin_run(compiled.program, residence_.process_of_worker(), compiled.messages,
-                              [this](int64_t stage) { return stages_[stage].current_layer(); });
+    std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
+    for (int64_t& rank : rank_of_worker) rank += world_.replica() * world_.processes_each();
+    beyond = world_.processes()->begin_run(
+        compiled.program, rank_of_worker, compiled.messages,
+        [this](int64_t stage) { return stages_[stage].current_layer(); });
     transport = beyond.get();
   }
   const std::optional<RunFailure> failure = execute<Packet>(

@@ -160,7 +160,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
-    draws_.enter(plan.step_seed, micro_batch, layers_[position].index);
+    draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     value = run_layer(static_cast<int64_t>(position), std::move(value));
     if (keep_inputs) check_kept(inputs, "while it is checkpointed");
     read_only.check([this] { return current_layer(); });
@@ -351,7 +351,8 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& 
   }
   graph.begin_loss(layers_.size());
   // The loss may also draw random numbers: it counts as the layer after the last one.
-  draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
+  draws_.enter(plan.step_seed, plan.number_of(micro_batch),
+               layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
   LossResult scalar = loss(micro_batch, outputs.tensors);
@@ -494,11 +495,17 @@ struct Stage::Backward {
     result.part = task.part;
     result.keep = run.keep_graph;
     result.check_finite = run.check_finite;
-    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
-                    &run.plan.model};
+    result.draws = {&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
+                    stage.layers_.front().index, &run.plan.model};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return sum_of(accumulator, leaf);
     };
+    if (task.group_sums != nullptr && task.part != BackwardPart::kInputs) {
+      result.in_place_of_grad = [this](const std::shared_ptr<Node>& accumulator,
+                                       const at::Tensor& leaf) {
+        return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
+      };
+    }
     result.enter_foreign = [this](const Node& node, uint64_t thread) {
       enter_foreign(node, thread);
     };

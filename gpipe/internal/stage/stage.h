@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/backward/group_sums.h"
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
 #include "gpipe/internal/boundary/layers_result.h"
@@ -44,6 +45,7 @@ class StageGraphs;
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
   LeafSums* leaf_sums = nullptr;  // of the micro-batch
+  GroupSums* group_sums = nullptr;  // of the stage; null: the leaves' .grad gets what arrives
   // Gets the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
 };

@@ -1,0 +1,292 @@
+// A pipeline over replicas computes what one process computes with the same groups, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sample_models.h"
+
+namespace gpipe::distributed {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::bitwise_difference;
+using testing::FunctionLayer;
+using testing::sample_models;
+using testing::SampleModel;
+using Say = WorldRanks::Say;
+
+constexpr int64_t kChunks = 8;
+
+struct Layout {
+  int64_t replicas;
+  int64_t processes;
+  int64_t stages;
+  std::string schedule;
+};
+
+std::vector<int64_t> last_balance(int64_t layers, int64_t stages) {
+  return testing::all_balances(layers, stages).back();
+}
+
+// Placed over the processes of a replica: consecutive workers share one.
+Placement placement_of(const Layout& layout) {
+  Placement placement = placement_by_name(layout.schedule, layout.stages);
+  if (layout.processes == 1) return placement;
+  std::vector<int64_t> processes;
+  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+    processes.push_back(worker * layout.processes / placement.workers());
+  }
+  return placement.processes(processes);
+}
+
+Tensors rows_of(const Tensors& tensors, const RowRange& rows) {
+  Tensors result;
+  for (const torch::Tensor& tensor : tensors) {
+    result.push_back(tensor.narrow(0, rows.begin, rows.size()));
+  }
+  return result;
+}
+
+bool has_running_statistics(const SampleModel& sample) {
+  const auto module = sample.make();
+  for (const auto& buffer : module->named_buffers()) {
+    if (buffer.key().find("running_mean") != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Trains both and compares. The mini-batches' rows do not divide: the last replicas get fewer rows,
+// and of the smallest mini-batch some get none.
+std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
+                       int64_t groups) {
+  GPipeOptions options(last_balance(sample.layers, layout.stages));
+  options.chunks(kChunks).groups(groups).cpu_threads_per_stage(1);
+  GPipe expected(sample.make(), options);
+  GPipe pipe(sample.make(), GPipeOptions(options).placement(placement_of(layout)).world(world));
+  torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
+  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+  const bool first = pipe->is_here(0);
+  const bool last = pipe->is_here(-1);
+  const StepOptions step =
+      StepOptions().schedule(schedule_by_name(layout.schedule)).keep_outputs(true);
+  for (const int64_t rows : {16, 13, 3, 16}) {
+    const Tensors inputs = sample.inputs(rows);
+    const Tensors targets = sample.targets(rows);
+    const RowRange here = world.rows(rows, kChunks);
+    expected_optimizer.zero_grad();
+    optimizer.zero_grad();
+    torch::manual_seed(7 + rows);
+    const StepResult wanted =
+        expected->step(inputs, targets, sample.loss, StepOptions().keep_outputs(true));
+    torch::manual_seed(world.rank() == 0 ? 7 + rows : 1000 + world.rank());
+    const StepResult got = pipe->step(first ? rows_of(inputs, here) : Tensors(),
+                                      last ? rows_of(targets, here) : Tensors(), sample.loss, step);
+    if (got.loss != wanted.loss || got.losses != wanted.losses) {
+      return "the loss: " + std::to_string(got.loss) + " and not " + std::to_string(wanted.loss);
+    }
+    if (last && here.size() > 0) {
+      const std::string differs = bitwise_difference(rows_of(wanted.outputs, here), got.outputs);
+      if (!differs.empty()) return "an output: " + differs;
+    } else if (!got.outputs.empty()) {
+      return "outputs where they should not be";
+    }
+    if (pipe->clip_grad_norm_(0.1) != expected->clip_grad_norm_(0.1)) {
+      return "the norm of the gradients";
+    }
+    for (size_t k = 0; k < pipe->parameters().size(); ++k) {
+      const at::Tensor parameter = pipe->parameters()[k];
+      if (parameter.is_meta()) continue;
+      const std::string differs =
+          bitwise_difference(expected->parameters()[k].grad(), parameter.grad());
+      if (!differs.empty()) return "gradient " + std::to_string(k) + ": " + differs;
+    }
+    expected_optimizer.step();
+    optimizer.step();
+  }
+  const RowRange here = world.rows(16, kChunks);
+  const Tensors inputs = sample.inputs(16);
+  const Tensors targets = sample.targets(16);
+  torch::manual_seed(3);
+  const double wanted = expected->evaluate(inputs, targets, sample.loss).loss;
+  torch::manual_seed(3);
+  const double got = pipe->evaluate(first ? rows_of(inputs, here) : Tensors(),
+                                    last ? rows_of(targets, here) : Tensors(), sample.loss)
+                         .loss;
+  if (got != wanted) return "the evaluation";
+  if (pipe->parameter_hash() != expected->parameter_hash()) return "the hash";
+  return "";
+}
+
+// All processes run all cases over one connection.
+void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    for (const Layout& layout : layouts) {
+      for (const SampleModel& sample : sample_models()) {
+        if (sample.layers < layout.stages || has_running_statistics(sample)) {
+          say("left out");
+          continue;
+        }
+        const std::string differs =
+            difference(world.grid(layout.replicas, layout.processes), sample, layout, 4);
+        say(differs.empty() ? "same" : differs);
+      }
+    }
+  });
+  int64_t compared = 0;
+  for (const Layout& layout : layouts) {
+    for (const SampleModel& sample : sample_models()) {
+      for (int64_t rank = 0; rank < processes; ++rank) {
+        const std::string line = ranks->next(rank);
+        compared += line == "same";
+        if (line != "left out") {
+          EXPECT_EQ(line, "same") << sample.name << ", " << layout.replicas << " replicas of "
+                                  << layout.stages << " stages in " << layout.processes
+                                  << " processes, " << layout.schedule << ", rank " << rank;
+        }
+      }
+    }
+  }
+  EXPECT_GE(compared, processes * static_cast<int64_t>(layouts.size()) * 3);
+  ranks.expect_ends();
+}
+
+TEST(WorldReplicas, TwoProcesses) {
+  expect_same_bits(2, {{2, 1, 1, "1f1b"}, {2, 1, 3, "zb-h1"}, {2, 1, 2, "1f1b"}});
+}
+
+TEST(WorldReplicas, FourProcesses) {
+  expect_same_bits(4, {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
+}
+
+nn::Sequential linears() {
+  torch::manual_seed(1);
+  return nn::Sequential(nn::Linear(5, 6), nn::Dropout(0.3), nn::Linear(6, 3));
+}
+
+torch::Tensor loss_fn(torch::Tensor output, torch::Tensor target) {
+  return torch::mse_loss(output, target);
+}
+
+GPipeOptions options_of(const World& world) {
+  return GPipeOptions({3}).chunks(4).cpu_threads_per_stage(1).world(world);
+}
+
+// What a call of all processes gives in each: they all must say the same.
+std::vector<std::string> outcomes(int64_t processes,
+                                  const std::function<std::string(const World&)>& call) {
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    say(outcome([&] { return call(world.grid(processes, 1)); }));
+    // They go on.
+    GPipe pipe(linears(), options_of(world.grid(processes, 1)));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    say(pipe->parameter_hash());
+  });
+  std::vector<std::string> lines = ranks.lines();
+  EXPECT_THAT(ranks.lines(), Each(::testing::SizeIs(16)));
+  ranks.expect_ends();
+  return lines;
+}
+
+TEST(WorldReplicas, RowsOfOthersAreRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const int64_t rows = world.rank() == 0 ? 3 : 5;  // of 8
+    pipe->step({torch::ones({rows, 5})}, {torch::ones({rows, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("replica 0 (rank 0)"),
+                                HasSubstr("3 rows"), HasSubstr("rows 0 to 4"),
+                                HasSubstr("World::rows"))));
+}
+
+TEST(WorldReplicas, OtherParametersAreRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    torch::manual_seed(world.rank());
+    const nn::Sequential module(nn::Linear(5, 6), nn::Linear(6, 3));
+    GPipe pipe(module, GPipeOptions({2}).chunks(4).world(world));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"),
+                                HasSubstr("rank 1"), HasSubstr("torch::manual_seed"))));
+}
+
+TEST(WorldReplicas, ReplicasThatCameApartAreFoundByTheHash) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    torch::optim::Adam optimizer(pipe->parameters(), world.rank() == 0 ? 0.1 : 0.2);
+    optimizer.step();
+    return pipe->parameter_hash();
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"),
+                                HasSubstr("different models"))));
+}
+
+TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
+  const auto running = outcomes(2, [](const World& world) {
+    const nn::Sequential module(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Linear(6, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.5);
+    torch::AutoGradMode grad(true);
+    GPipe pipe(module, options_of(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(running, ::testing::Contains(AllOf(HasSubstr("value error"), HasSubstr("layer 1"),
+                                                 HasSubstr("running statistics"))));
+  const auto of_the_loss = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::Tensor scale = torch::ones({}, torch::requires_grad());
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})},
+               [&](torch::Tensor output, torch::Tensor target) {
+                 return loss_fn(std::move(output), std::move(target)) * scale;
+               });
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(of_the_loss, ::testing::Contains(HasSubstr("no layer has registered")));
+  const auto wrong_groups = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world).chunks(12).groups(6));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(wrong_groups, Each(HasSubstr("groups(6) must be 1, 2, 4, 8")));
+}
+
+// A layer of one replica throws: the others learn where.
+TEST(WorldReplicas, AFailureIsEverybodys) {
+  const auto lines = outcomes(2, [](const World& world) {
+    nn::Sequential module = linears();
+    module->push_back(FunctionLayer([rank = world.rank()](const torch::Tensor& value) {
+      if (rank == 1) throw std::runtime_error("the weather");
+      return value;
+    }));
+    GPipe pipe(module, GPipeOptions({4}).chunks(4).world(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("failure: "), HasSubstr("rank 1"), HasSubstr("the weather")));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
+}
+
+}  // namespace
+}  // namespace gpipe::distributed
