@@ -305,6 +305,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
       internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
       &pipeline_->residence());
   pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
+  pass->plan.in_replicas = world_.replicas() > 1;
   pass->plan.first_micro_batch = chunks_ / world_.replicas() * world_.replica();
   if (options != nullptr && groups_ > 0) {
     pass->plan.group_size = chunks_ / groups_;
@@ -478,7 +479,7 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
-  if (world_.replicas() > 1) internal::check_no_running_statistics(layers_);
+  if (world_.replicas() > 1 && !deferred_batch_norm_) internal::check_no_running_statistics(layers_);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());

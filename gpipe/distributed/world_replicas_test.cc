@@ -31,7 +31,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::bitwise_difference;
-using testing::FunctionLayer;
 using testing::sample_models;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
@@ -68,20 +67,12 @@ Tensors rows_of(const Tensors& tensors, const RowRange& rows) {
   return result;
 }
 
-bool has_running_statistics(const SampleModel& sample) {
-  const auto module = sample.make();
-  for (const auto& buffer : module->named_buffers()) {
-    if (buffer.key().find("running_mean") != std::string::npos) return true;
-  }
-  return false;
-}
-
 // Trains both and compares. The mini-batches' rows do not divide: the last replicas get fewer rows,
 // and of the smallest mini-batch some get none.
 std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
                        int64_t groups) {
   GPipeOptions options(last_balance(sample.layers, layout.stages));
-  options.chunks(kChunks).groups(groups).cpu_threads_per_stage(1);
+  options.chunks(kChunks).groups(groups).cpu_threads_per_stage(1).deferred_batch_norm(true);
   GPipe expected(sample.make(), options);
   GPipe pipe(sample.make(), GPipeOptions(options).placement(placement_of(layout)).world(world));
   torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
@@ -121,6 +112,12 @@ std::string difference(const World& world, const SampleModel& sample, const Layo
           bitwise_difference(expected->parameters()[k].grad(), parameter.grad());
       if (!differs.empty()) return "gradient " + std::to_string(k) + ": " + differs;
     }
+    for (size_t k = 0; k < pipe->buffers().size(); ++k) {
+      const at::Tensor buffer = pipe->buffers()[k];
+      if (buffer.is_meta()) continue;
+      const std::string differs = bitwise_difference(expected->buffers()[k], buffer);
+      if (!differs.empty()) return "buffer " + std::to_string(k) + ": " + differs;
+    }
     expected_optimizer.step();
     optimizer.step();
   }
@@ -143,7 +140,7 @@ void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     for (const Layout& layout : layouts) {
       for (const SampleModel& sample : sample_models()) {
-        if (sample.layers < layout.stages || has_running_statistics(sample)) {
+        if (sample.layers < layout.stages) {
           say("left out");
           continue;
         }
@@ -276,10 +273,11 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
 TEST(WorldReplicas, AFailureIsEverybodys) {
   const auto lines = outcomes(2, [](const World& world) {
     nn::Sequential module = linears();
-    module->push_back(FunctionLayer([rank = world.rank()](const torch::Tensor& value) {
-      if (rank == 1) throw std::runtime_error("the weather");
-      return value;
-    }));
+    module->push_back(
+        testing::layer<torch::Tensor, torch::Tensor>([rank = world.rank()](torch::Tensor value) {
+          if (rank == 1) throw std::runtime_error("the weather");
+          return value;
+        }));
     GPipe pipe(module, GPipeOptions({4}).chunks(4).world(world));
     pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
     return "nothing was thrown";

@@ -136,16 +136,18 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
   }
 }
 
-// How many parameters all processes' optimizers have.
-int64_t parameters_of_all(Processes& processes, const torch::optim::Optimizer& optimizer) {
+// How many parameters the optimizers of a replica's processes have.
+int64_t parameters_of_all(const World& world, const torch::optim::Optimizer& optimizer) {
   int64_t own = 0;
   for (const auto& group : optimizer.param_groups()) {
     own += static_cast<int64_t>(group.params().size());
   }
+  const std::vector<std::string> counts = internal::exchange_long(
+      *world.processes(), "the number of the optimizer's parameters", std::to_string(own));
   int64_t all = 0;
-  for (const std::string& count : internal::exchange_long(
-           processes, "the number of the optimizer's parameters", std::to_string(own))) {
-    all += std::stoll(count);
+  for (int64_t process = 0; process < world.processes_each(); ++process) {
+    const int64_t rank = world.replica() * world.processes_each() + process;
+    all += std::stoll(counts[static_cast<size_t>(rank)]);
   }
   return all;
 }
@@ -211,8 +213,10 @@ struct Saving {
   GPipe& pipe;
   torch::optim::Optimizer& optimizer;
   Processes* const processes = pipe->world().processes().get();
-  const int64_t rank = pipe->world().rank();
-  const int64_t size = pipe->world().size();
+  // Of a replica: all replicas have the same, and the first writes it.
+  const int64_t rank = pipe->world().process();
+  const int64_t size = pipe->world().processes_each();
+  const bool writes = pipe->world().replica() == 0;
 
   // Writing and reading take as long as they take.
   std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
@@ -245,24 +249,26 @@ struct Saving {
     }
     if (size > 1) files.push_back(internal::index_name());
     std::optional<internal::DraftFolder> folder;
-    if (rank == 0) folder.emplace(path, files, internal::is_checkpoint_file);
+    if (pipe->world().rank() == 0) folder.emplace(path, files, internal::is_checkpoint_file);
     const std::string draft =
         exchange("where the checkpoint is written", folder ? absolute(folder->path()) : "").front();
     const std::string model = internal::part_name("model", rank, size);
     const std::string states = internal::part_name("optimizer", rank, size);
-    if (!folder && !is_folder(draft)) {
+    if (writes && !folder && !is_folder(draft)) {
       throw_damaged(draft,
                     "process 0 has made this folder, and here it is not: the processes must "
                     "see one file system");
     }
-    safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
-    safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
+    if (writes) {
+      safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
+      safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
+    }
     const std::vector<std::string> models =
         exchange("the fingerprints of the model's files",
-                 internal::fingerprint_of_file(draft + "/" + model));
+                 writes ? internal::fingerprint_of_file(draft + "/" + model) : "");
     const std::vector<std::string> optimizers =
         exchange("the fingerprints of the optimizers' files",
-                 internal::fingerprint_of_file(draft + "/" + states));
+                 writes ? internal::fingerprint_of_file(draft + "/" + states) : "");
     if (folder) {
       std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
                                                      {"step", std::to_string(progress.step)},
@@ -316,7 +322,7 @@ struct Saving {
       if (processes != nullptr) {
         check_local(optimizer, names);
         const int64_t saved = internal::parameters_in(text);
-        const int64_t all = parameters_of_all(*processes, optimizer);
+        const int64_t all = parameters_of_all(pipe->world(), optimizer);
         TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
                           saved, " parameters, and those of the processes have ", all);
         keep_local(names, text, kinds);

@@ -67,7 +67,8 @@ TEST(TreeSum, LeavesOutWhatIsUndefined) {
     const at::Tensor expected = defined_sum(groups, 0, 3);
     const at::Tensor sum = tree_sum(groups);
     ASSERT_EQ(sum.defined(), expected.defined()) << absent;
-    if (sum.defined()) EXPECT_EQ(bitwise_difference(expected, sum), "") << absent;
+    if (!sum.defined()) continue;
+    EXPECT_EQ(bitwise_difference(expected, sum), "") << absent;
   }
 }
 

@@ -114,8 +114,8 @@ void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Mo
       TORCH_CHECK_VALUE(mean == nullptr || !mean->defined(), "layer ", k,
                         name.empty() ? "" : " ('" + name + "')",
                         " keeps running statistics, and each replica would have those of its own "
-                        "rows; use a norm without (LayerNorm, GroupNorm, or "
-                        "track_running_stats(false)), or call eval() on it");
+                        "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
+                        "GroupNorm, or track_running_stats(false)), or call eval() on it");
     }, std::string());
   }
 }

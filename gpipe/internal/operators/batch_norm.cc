@@ -4,12 +4,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/instance_norm.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -357,6 +359,96 @@ void StatisticsLog::apply(Entry& entry) {
   };
   renew(s.running_mean, s.mean);
   renew(s.running_var, s.spread);
+}
+
+std::vector<int64_t> StatisticsLog::ordinals() const {
+  absl::flat_hash_map<std::pair<int64_t, int64_t>, int64_t> counts;
+  std::vector<int64_t> result;
+  for (const Entry& entry : entries_) {
+    result.push_back(counts[{entry.place.micro_batch, entry.place.layer}]++);
+  }
+  return result;
+}
+
+std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages) {
+  std::vector<double> numbers;
+  const auto put_tensor = [&](const at::Tensor& tensor) {
+    numbers.push_back(tensor.defined() ? static_cast<double>(tensor.numel()) : -1);
+    if (!tensor.defined()) return;
+    numbers.push_back(static_cast<double>(tensor.scalar_type()));
+    const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
+    numbers.insert(numbers.end(), values.const_data_ptr<double>(),
+                   values.const_data_ptr<double>() + values.numel());
+  };
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    StatisticsLog& log = stages[stage];
+    log.settle();
+    const std::vector<int64_t> ordinals = log.ordinals();
+    for (size_t k = 0; k < log.entries_.size(); ++k) {
+      const Entry& entry = log.entries_[k];
+      TORCH_INTERNAL_ASSERT(entry.place.deferred && entry.place.any_order);
+      for (const int64_t number :
+           {static_cast<int64_t>(stage), entry.place.micro_batch, entry.place.layer, ordinals[k],
+            entry.statistics.instances, entry.statistics.elements}) {
+        numbers.push_back(static_cast<double>(number));
+      }
+      numbers.push_back(entry.statistics.momentum);
+      put_tensor(entry.statistics.mean);
+      put_tensor(entry.statistics.spread);
+    }
+  }
+  return numbers;
+}
+
+void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
+                                const std::vector<double>& numbers) {
+  size_t next = 0;
+  const auto number = [&] { return static_cast<int64_t>(numbers.at(next++)); };
+  const auto tensor = [&](const at::Tensor& like) -> at::Tensor {
+    const int64_t count = number();
+    if (count < 0) return {};
+    const auto type = static_cast<c10::ScalarType>(number());
+    at::Tensor values = at::empty({count}, at::kDouble);
+    for (int64_t k = 0; k < count; ++k) {
+      values.mutable_data_ptr<double>()[k] = numbers.at(next++);
+    }
+    return values.to(like.defined() ? like.device() : c10::Device(c10::kCPU), type);
+  };
+  std::vector<std::vector<int64_t>> ordinals;  // [stage][entry] of this replica's own
+  for (StatisticsLog& log : stages) {
+    log.settle();
+    ordinals.push_back(log.ordinals());
+  }
+  while (next < numbers.size()) {
+    const auto stage = static_cast<size_t>(number());
+    StatisticsLog& log = stages.at(stage);
+    const std::vector<int64_t>& own = ordinals[stage];
+    Entry entry;
+    entry.place.deferred = entry.place.any_order = true;
+    entry.place.micro_batch = number();
+    entry.place.layer = number();
+    const int64_t ordinal = number();
+    entry.statistics.instances = number();
+    entry.statistics.elements = number();
+    entry.statistics.momentum = numbers.at(next++);
+    size_t same = 0;  // call, of a micro-batch here
+    while (same < own.size() &&
+           (log.entries_[same].place.layer != entry.place.layer || own[same] != ordinal)) {
+      ++same;
+    }
+    TORCH_CHECK(same < own.size(), "layer ", entry.place.layer, " called a norm ", ordinal + 1,
+                " times in one replica, and less often in another: their running statistics cannot "
+                "be added up");
+    const Entry& known = log.entries_[same];
+    entry.counter = known.counter;
+    entry.cumulative = known.cumulative;
+    entry.by = known.by;
+    entry.statistics.running_mean = known.statistics.running_mean;
+    entry.statistics.running_var = known.statistics.running_var;
+    entry.statistics.mean = tensor(entry.statistics.running_mean);
+    entry.statistics.spread = tensor(entry.statistics.running_var);
+    log.put(std::move(entry));
+  }
 }
 
 void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {

@@ -101,6 +101,14 @@ class StatisticsLog {
   bool counts(const Place& place) const;  // whether the last entry is a count() there
   void update(const Place& place, Statistics statistics);
 
+  // The deferred updates of all stages' logs as numbers, for another replica, which has the same
+  // stages and other micro-batches. add_numbers() adds those of another replica to the logs here,
+  // in which each call of a norm must occur that occurs there (throws c10::Error if not).
+  //
+  // Requirements: nothing but deferred updates, in any order.
+  static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages);
+  static void add_numbers(std::vector<StatisticsLog>& stages, const std::vector<double>& numbers);
+
   // Makes the updates of all stages' logs and empties the logs: deferred updates in the order of
   // the layers, others in the order of micro-batch and layer.
   static void commit(std::vector<StatisticsLog>& stages);
@@ -113,6 +121,8 @@ class StatisticsLog {
     c10::Scalar by = 0;
     Statistics statistics;
   };
+  // For each entry, how many of its layer and micro-batch come before it.
+  std::vector<int64_t> ordinals() const;
   void settle();
   void put(Entry entry);
   void merge_in_order();

@@ -2,6 +2,7 @@
 #ifndef GPIPE_INTERNAL_REPLICAS_SHARDS_H_
 #define GPIPE_INTERNAL_REPLICAS_SHARDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -17,6 +17,7 @@
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/group_gradients.h"
+#include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -209,7 +210,7 @@ void Pipeline::run_forward(Pass& pass) {
   run(pass, fill_drain(pass.micro_batches()), Half::kForward, nullptr, nullptr);
   // A layer may have registered something in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
-  StatisticsLog::commit(pass.statistics);
+  commit_statistics(pass);
 }
 
 std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request) {
@@ -271,7 +272,21 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                             "large for its type",
                             /*gradients=*/true);
   }
-  StatisticsLog::commit(pass.statistics);
+  commit_statistics(pass);
+}
+
+void Pipeline::commit_statistics(Pass& pass) const {
+  if (!pass.plan.in_replicas || !pass.plan.defer_batch_norm) {
+    return StatisticsLog::commit(pass.statistics);
+  }
+  std::vector<at::Tensor> buffers;
+  for (const Stage& stage : stages_) {
+    if (!residence_.has_stage(stage.index())) continue;
+    for (const Layer& layer : stage.layers()) {
+      for (const at::Tensor& buffer : layer.module.ptr()->buffers()) buffers.push_back(buffer);
+    }
+  }
+  commit_over_replicas(world_, pass.statistics, buffers);
 }
 
 void Pipeline::add_groups(Pass& pass) const {
@@ -285,7 +300,7 @@ void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observ
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/false);
   run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
-  StatisticsLog::commit(pass.statistics);
+  commit_statistics(pass);
 }
 
 // One run over the cells of a pass, as the workers see it.

@@ -157,6 +157,8 @@ class Pipeline {
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
+  // Makes the updates of running statistics that the run has left.
+  void commit_statistics(Pass& pass) const;
   // Adds the groups' gradients to the leaves' .grad.
   void add_groups(Pass& pass) const;
   // What a step and an evaluation ask of a schedule, and of a model under check_finite.

@@ -385,7 +385,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
-        statistics, micro_batch, /*any_order=*/!run.forwards_ascend[index_]);
+        statistics, plan.number_of(micro_batch),
+        /*any_order=*/!run.forwards_ascend[index_] || plan.in_replicas);
     // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
@@ -420,7 +421,8 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   InterceptionScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr, micro_batch);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
+                                    run.plan.number_of(micro_batch));
   kept.given.next = 0;
   Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
                              /*keep_inputs=*/false, &kept.given);
