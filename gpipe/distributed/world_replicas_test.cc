@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sample_models.h"
+#include "gpipe/zero_optimizer.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -174,6 +176,52 @@ TEST(WorldReplicas, TwoProcesses) {
 
 TEST(WorldReplicas, FourProcesses) {
   expect_same_bits(4, {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
+}
+
+// ZeRO: each replica has states of its own parameters only, and all get the same values.
+TEST(WorldReplicas, AShardedOptimizerGivesThePlainOnesBits) {
+  WorldRanks ranks(4, [&](const World& world, const Say& say) {
+    const SampleModel& sample = sample_models().front();
+    for (const auto& [replicas, processes] : {std::pair(4, 1), {2, 2}}) {
+      const World grid = world.grid(replicas, processes);
+      GPipeOptions options(last_balance(sample.layers, 2));
+      options.chunks(kChunks).groups(4).cpu_threads_per_stage(1);
+      GPipe expected(sample.make(), options);
+      GPipe pipe(sample.make(), GPipeOptions(options).world(grid));
+      torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.01);
+      });
+      const RowRange here = grid.rows(16, kChunks);
+      for (int step = 0; step < 3; ++step) {
+        expected_optimizer.zero_grad();
+        optimizer.zero_grad(step == 1);
+        torch::manual_seed(step);
+        expected->step(sample.inputs(16), sample.targets(16), sample.loss);
+        torch::manual_seed(step);
+        pipe->step(rows_of(sample.inputs(16), here), rows_of(sample.targets(16), here),
+                   sample.loss);
+        expected_optimizer.step();
+        optimizer.step();
+      }
+      say(pipe->parameter_hash() == expected->parameter_hash() ? "same" : "other parameters");
+      say(std::to_string(optimizer.local().state().size()) + " of " +
+          std::to_string(pipe->local_parameters().size()));
+    }
+  });
+  const auto states = [](const std::vector<std::string>& lines) {
+    int64_t sum = 0;
+    for (const std::string& line : lines) sum += std::stoll(line);
+    return sum;
+  };
+  EXPECT_THAT(ranks.lines(), Each("same"));
+  const std::vector<std::string> of_four = ranks.lines();
+  EXPECT_THAT(ranks.lines(), Each("same"));
+  const std::vector<std::string> of_two = ranks.lines();
+  const auto count = static_cast<int64_t>(sample_models().front().make()->parameters().size());
+  EXPECT_EQ(states(of_four), count);
+  EXPECT_EQ(states(of_two), count);
+  ranks.expect_ends();
 }
 
 nn::Sequential linears() {

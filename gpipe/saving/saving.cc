@@ -136,22 +136,6 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
   }
 }
 
-// How many parameters the optimizers of a replica's processes have.
-int64_t parameters_of_all(const World& world, const torch::optim::Optimizer& optimizer) {
-  int64_t own = 0;
-  for (const auto& group : optimizer.param_groups()) {
-    own += static_cast<int64_t>(group.params().size());
-  }
-  const std::vector<std::string> counts = internal::exchange_long(
-      *world.processes(), "the number of the optimizer's parameters", std::to_string(own));
-  int64_t all = 0;
-  for (int64_t process = 0; process < world.processes_each(); ++process) {
-    const int64_t rank = world.replica() * world.processes_each() + process;
-    all += std::stoll(counts[static_cast<size_t>(rank)]);
-  }
-  return all;
-}
-
 // What each process's optimizer had, as the record of one.
 json text_of(const internal::Shards& files) {
   json text;
@@ -212,11 +196,19 @@ void write_index(const internal::DraftFolder& folder, int64_t parts) {
 struct Saving {
   GPipe& pipe;
   torch::optim::Optimizer& optimizer;
+  // Null: each replica's optimizer has the states of all parameters that are here.
+  const ZeroOptimizer* const zero = nullptr;
   Processes* const processes = pipe->world().processes().get();
-  // Of a replica: all replicas have the same, and the first writes it.
-  const int64_t rank = pipe->world().process();
-  const int64_t size = pipe->world().processes_each();
-  const bool writes = pipe->world().replica() == 0;
+
+  // The parts of the model are those of a replica: all replicas have the same, and the first writes.
+  const World& world = pipe->world();
+  const int64_t rank = world.process();
+  const int64_t size = world.processes_each();
+  const bool writes_model = world.replica() == 0;
+  // Those of the optimizer, too, unless each replica has others.
+  const int64_t states_rank = zero != nullptr ? world.rank() : rank;
+  const int64_t states_size = zero != nullptr ? world.size() : size;
+  const bool writes_states = zero != nullptr || writes_model;
 
   // Writing and reading take as long as they take.
   std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
@@ -242,40 +234,44 @@ struct Saving {
     if (processes != nullptr) check_local(optimizer, names);
     const internal::OptimizerRecord record = internal::record_of(optimizer, names);
     std::vector<std::string> files = {internal::progress_name()};
-    for (const char* what : {"model", "optimizer"}) {
-      for (int64_t part = 0; part < size; ++part) {
-        files.push_back(internal::part_name(what, part, size));
+    for (const auto& [what, parts] : {std::pair("model", size), {"optimizer", states_size}}) {
+      for (int64_t part = 0; part < parts; ++part) {
+        files.push_back(internal::part_name(what, part, parts));
       }
     }
     if (size > 1) files.push_back(internal::index_name());
     std::optional<internal::DraftFolder> folder;
-    if (pipe->world().rank() == 0) folder.emplace(path, files, internal::is_checkpoint_file);
+    if (world.rank() == 0) folder.emplace(path, files, internal::is_checkpoint_file);
     const std::string draft =
         exchange("where the checkpoint is written", folder ? absolute(folder->path()) : "").front();
     const std::string model = internal::part_name("model", rank, size);
-    const std::string states = internal::part_name("optimizer", rank, size);
-    if (writes && !folder && !is_folder(draft)) {
+    const std::string states = internal::part_name("optimizer", states_rank, states_size);
+    if (writes_states && !folder && !is_folder(draft)) {
       throw_damaged(draft,
                     "process 0 has made this folder, and here it is not: the processes must "
                     "see one file system");
     }
-    if (writes) {
+    if (writes_model) {
       safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
+    }
+    if (writes_states) {
       safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
     }
     const std::vector<std::string> models =
         exchange("the fingerprints of the model's files",
-                 writes ? internal::fingerprint_of_file(draft + "/" + model) : "");
+                 writes_model ? internal::fingerprint_of_file(draft + "/" + model) : "");
     const std::vector<std::string> optimizers =
         exchange("the fingerprints of the optimizers' files",
-                 writes ? internal::fingerprint_of_file(draft + "/" + states) : "");
+                 writes_states ? internal::fingerprint_of_file(draft + "/" + states) : "");
     if (folder) {
       std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
                                                      {"step", std::to_string(progress.step)},
                                                      {"rows", std::to_string(progress.rows)}};
       for (int64_t part = 0; part < size; ++part) {
         metadata[internal::part_name("model", part, size)] = models[static_cast<size_t>(part)];
-        metadata[internal::part_name("optimizer", part, size)] =
+      }
+      for (int64_t part = 0; part < states_size; ++part) {
+        metadata[internal::part_name("optimizer", part, states_size)] =
             optimizers[static_cast<size_t>(part)];
       }
       metadata[internal::progress_name()] = internal::fingerprint_of_progress(metadata, generator);
@@ -322,7 +318,7 @@ struct Saving {
       if (processes != nullptr) {
         check_local(optimizer, names);
         const int64_t saved = internal::parameters_in(text);
-        const int64_t all = parameters_of_all(pipe->world(), optimizer);
+        const int64_t all = parameters_of_all();
         TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
                           saved, " parameters, and those of the processes have ", all);
         keep_local(names, text, kinds);
@@ -342,10 +338,26 @@ struct Saving {
     return found;
   }
 
+  // How many parameters the optimizers have that have different ones.
+  int64_t parameters_of_all() const {
+    int64_t own = 0;
+    for (const auto& group : optimizer.param_groups()) {
+      own += static_cast<int64_t>(group.params().size());
+    }
+    const std::vector<std::string> counts =
+        exchange("the number of the optimizer's parameters", std::to_string(own));
+    int64_t all = 0;
+    for (int64_t part = 0; part < states_size; ++part) {
+      all += std::stoll(counts[static_cast<size_t>(part)]);
+    }
+    return all;
+  }
+
   void keep_local(const internal::ParameterNames& names, json& text,
                   internal::TensorKinds& kinds) const {
     std::unordered_set<std::string> local;
-    for (const at::Tensor& parameter : pipe->local_parameters()) {
+    for (const at::Tensor& parameter :
+         zero != nullptr ? zero->owned_parameters() : pipe->local_parameters()) {
       local.insert(names.at(parameter.unsafeGetTensorImpl()));
     }
     text = internal::part_of_record(std::move(text), local);
@@ -356,20 +368,35 @@ struct Saving {
   }
 };
 
-}  // namespace
-
-void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
-                     const std::string& path) {
-  const Saving saving{pipe, optimizer};
+void save(const Saving& saving, const Progress& progress, const std::string& path) {
   internal::in_call(saving.processes, [&] {
     saving.save(progress, path);
     return true;
   });
 }
 
-Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  const Saving saving{pipe, optimizer};
+Progress load(const Saving& saving, const std::string& path) {
   return internal::in_call(saving.processes, [&] { return saving.load(path); });
+}
+
+}  // namespace
+
+void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
+                     const std::string& path) {
+  save(Saving{pipe, optimizer}, progress, path);
+}
+
+void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
+                     const std::string& path) {
+  save(Saving{pipe, optimizer.local(), &optimizer}, progress, path);
+}
+
+Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
+  return load(Saving{pipe, optimizer}, path);
+}
+
+Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
+  return load(Saving{pipe, optimizer.local(), &optimizer}, path);
 }
 
 }  // namespace gpipe
