@@ -202,10 +202,21 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
 GPipeImpl::~GPipeImpl() = default;
 
 void GPipeImpl::place_layers() {
+  std::unordered_set<const c10::TensorImpl*> tied;  // which layers here have, too
+  if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
+    for (size_t k = 0; k < layers_.size(); ++k) {
+      if (!is_here(static_cast<int64_t>(k))) continue;
+      for (const at::Tensor& parameter : layers_[k]->parameters()) {
+        tied.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
   size_t index = 0;
   for (size_t j = 0; j < balance_.size(); ++j) {
     if (!pipeline_->residence().has_stage(static_cast<int64_t>(j))) {
-      for (int64_t k = 0; k < balance_[j]; ++k) internal::move_to_meta(*layers_[index++]);
+      for (int64_t k = 0; k < balance_[j]; ++k) {
+        internal::move_to_meta(*layers_[index++], tied);
+      }
       continue;
     }
     // On meta, tensors are made on the current device (meta/meta_devices.h).
@@ -290,10 +301,12 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     if (options != nullptr) internal::add_terms(*options, terms);
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
+    terms.changed_ties = pipeline_->ties().changed();
     const internal::CallBegin begin = internal::begin_together(
         world_, call_name(what), terms, pipeline_->process_of_first_stage(), chunks_);
     rows = begin.rows;
     seed = begin.seed;
+    pipeline_->ties().share(begin.changed_ties);
   }
   // Refused here, before memory for the cells is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
@@ -549,9 +562,10 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
   std::vector<at::Tensor> local;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (size_t k = 0; k < layers_.size(); ++k) {
-    if (!is_here(static_cast<int64_t>(k))) continue;
+    const bool here = is_here(static_cast<int64_t>(k));
     for (const at::Tensor& parameter : layers_[k]->parameters()) {
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) local.push_back(parameter);
+      // A tied one belongs to the first layer that has it, also where that is elsewhere.
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
     }
   }
   return local;

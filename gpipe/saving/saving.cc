@@ -283,11 +283,21 @@ struct Saving {
     (void)exchange("the checkpoint is at its place", "");
   }
 
-  // What is in this process.
+  // What is in this process; of what is tied, what it owns.
   Named here(const Named& state) const {
+    if (processes == nullptr) return state;
+    const internal::ParameterNames parameters = names_of(pipe);
+    std::unordered_set<std::string> owned;
+    for (const at::Tensor& parameter : pipe->local_parameters()) {
+      owned.insert(parameters.at(parameter.unsafeGetTensorImpl()));
+    }
+    std::unordered_set<std::string> of_others;
+    for (const auto& [parameter, name] : parameters) {
+      if (owned.count(name) == 0) of_others.insert(name);
+    }
     Named result;
     for (const auto& [name, tensor] : state) {
-      if (processes == nullptr || !tensor.is_meta()) result.emplace_back(name, tensor);
+      if (!tensor.is_meta() && of_others.count(name) == 0) result.emplace_back(name, tensor);
     }
     return result;
   }

@@ -172,8 +172,9 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
   size_t layer = 0;
   for (size_t j = 0; j < balance.size(); ++j) {
     for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
-      auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+      auto check = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
         if (!tensor.defined()) return;
+        const char* const what = is_buffer ? "buffer" : "parameter";
         const std::string full = layers[layer].key() + "." + name;
         const auto [entry, fresh] =
             owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
@@ -187,16 +188,17 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
         if (fresh) memory.add(tensor, full, here);
         const int64_t there =
             residence->process_of_stage(static_cast<int64_t>(entry->second.first));
-        TORCH_CHECK_VALUE(here == there, "the ", what, " '", entry->second.second,
+        // Of a tied parameter each process has a copy.
+        TORCH_CHECK_VALUE(here == there || !is_buffer, "the ", what, " '", entry->second.second,
                           "' of partition ", entry->second.first, " in process ", there,
                           " is also '", full, "' of partition ", j, " in process ", here,
                           "; put both partitions into one process (Placement::processes), or give "
                           "each layer a tensor of its own");
       };
       for (const auto& p : layers[layer].value()->named_parameters())
-        check(p.key(), p.value(), "parameter");
+        check(p.key(), p.value(), /*is_buffer=*/false);
       for (const auto& b : layers[layer].value()->named_buffers())
-        check(b.key(), b.value(), "buffer");
+        check(b.key(), b.value(), /*is_buffer=*/true);
     }
   }
 }

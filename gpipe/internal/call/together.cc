@@ -114,6 +114,7 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
     found_by_all(name + ": " + error.what());
   }
   begin.seed = of_ranks.front().seed;
+  begin.changed_ties = changed_ties(of_ranks);
   return begin;
 }
 

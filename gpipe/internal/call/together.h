@@ -33,6 +33,7 @@ void add_terms(const StepOptions& options, CallTerms& terms);
 struct CallBegin {
   int64_t rows = 0;
   uint64_t seed = 0;
+  std::string changed_ties;
 };
 // `first`: the process of the first stage, in each replica. `chunks`: of all replicas. `name`: of
 // the call.

@@ -42,7 +42,8 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
 }  // namespace
 
 std::string CallTerms::to_bytes() const {
-  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd;
+  std::string bytes =
+      std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties + kEnd;
   for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
   return bytes;
 }
@@ -57,14 +58,15 @@ CallTerms CallTerms::from_bytes(std::string_view bytes) {
     texts.emplace_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  if (texts.size() < 2 || texts.size() % 2 != 0) {
+  if (texts.size() < 3 || texts.size() % 2 != 1) {
     throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
                                 " texts");
   }
   CallTerms terms;
   terms.rows = number_of<int64_t>(texts[0]);
   terms.seed = number_of<uint64_t>(texts[1]);
-  for (size_t k = 2; k < texts.size(); k += 2) {
+  terms.changed_ties = std::move(texts[2]);
+  for (size_t k = 3; k < texts.size(); k += 2) {
     terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
   }
   return terms;
@@ -91,6 +93,16 @@ std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
     }
   }
   return std::nullopt;
+}
+
+std::string changed_ties(const std::vector<CallTerms>& terms) {
+  std::string changed = terms.front().changed_ties;
+  for (const CallTerms& others : terms) {
+    for (size_t tie = 0; tie < changed.size(); ++tie) {
+      if (others.changed_ties.at(tie) == '1') changed[tie] = '1';
+    }
+  }
+  return changed;
 }
 
 int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t first,

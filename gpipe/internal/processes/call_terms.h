@@ -21,6 +21,8 @@ struct CallTerms {
   int64_t rows = -1;
   // Drawn here, for the step's random numbers. Rank 0's counts.
   uint64_t seed = 0;
+  // [tie] As TieCopies::changed().
+  std::string changed_ties = {};
 
   std::string to_bytes() const;
   // The inverse. Throws std::invalid_argument.
@@ -30,6 +32,9 @@ struct CallTerms {
 // What differs, as a message that names two ranks and the values of both; none if nothing does.
 // `terms`: by rank, at least one. Every process that gets the same terms finds the same.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
+
+// [tie] '1' where a process says so.
+std::string changed_ties(const std::vector<CallTerms>& terms);
 
 // How many rows the mini-batch has, over all replicas of `world`: those that the processes of their
 // first stages, number `first` in each, were given. Throws std::invalid_argument if one was given

@@ -38,11 +38,16 @@ namespace {
 // percent of a run, they stay.
 constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
-Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips) {
+Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
+                 const std::vector<Tie>& ties, const std::vector<TieEdge>& edges) {
   std::vector<Route> routes;
   routes.reserve(skips.size());
   for (const skip::SkipEdge& edge : skips) {
     routes.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
+  }
+  for (const TieEdge& edge : edges) {
+    routes.push_back({static_cast<int32_t>(edge.source_stage),
+                      static_cast<int32_t>(edge.target_stage), "tied " + ties[edge.tie].name});
   }
   return Routes::create(stages, std::move(routes));
 }
@@ -113,16 +118,23 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     : placement_(placement),
       world_(std::move(world)),
       residence_(placement, world_.process(), world_.processes_each()),
+      ties_(ties_of(partitions, residence_), residence_, world_),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
-      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation))) {
+      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
+                          ties_.ties(), edges_of(ties_.ties(), residence_))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
   const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
+  std::vector<at::Tensor> ties;
+  for (const Tie& tie : ties_.ties()) ties.push_back(tie.tensor);
+  std::vector<size_t> tie_of_edge;
+  for (const TieEdge& edge : edges_of(ties_.ties(), residence_)) tie_of_edge.push_back(edge.tie);
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips), world_.processes_each() > 1);
+                         ports_of(j, programs_.routes(), skips, tie_of_edge),
+                         world_.processes_each() > 1, ties);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {

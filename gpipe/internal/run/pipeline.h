@@ -31,6 +31,7 @@
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/tie_copies.h"
 #include "gpipe/internal/run/program_cache.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -112,6 +113,9 @@ class Pipeline {
   int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
+  // The parameters that stages of several processes have.
+  TieCopies& ties() { return ties_; }
+
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
 
@@ -179,6 +183,7 @@ class Pipeline {
   const Placement placement_;
   const World world_;
   const Residence residence_;
+  TieCopies ties_;
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.
   std::vector<Stage> stages_;

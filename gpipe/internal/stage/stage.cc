@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
@@ -84,12 +85,13 @@ bool any_defined(const std::vector<Packet>& gradients) {
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
-             bool over_processes)
+             bool over_processes, std::vector<at::Tensor> ties)
     : index_(index),
       device_(device),
       copies_(!device.is_cpu() || over_processes),
       layers_(std::move(layers)),
-      ports_(std::move(ports)) {}
+      ports_(std::move(ports)),
+      ties_(std::move(ties)) {}
 
 void Stage::begin_run() {
   handed_over_.clear();
@@ -371,6 +373,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
+  inputs.resize(ports_.inputs.size());  // without ties
   for (Packet& packet : inputs) arrive(packet, device_);
   check_arrived(plan, inputs);
   cell = Cell();
@@ -406,6 +409,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   if (loss != nullptr) {
     run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
+  outputs.resize(outputs.size() + ports_.ties_out.size());
   return outputs;
 }
 
@@ -585,10 +589,39 @@ struct Stage::Backward {
   }
 };
 
+void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients,
+                      LeafSums& sums) const {
+  for (size_t k = 0; k < ports_.ties_out.size(); ++k) {
+    Packet& packet = gradients.at(ports_.outputs.size() + k);
+    if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
+    const at::Tensor& tie = ties_[ports_.ties_out[k]];
+    *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie)) =
+        std::move(packet.items.front().tensor);
+  }
+  gradients.resize(ports_.outputs.size());
+}
+
+void Stage::send_ties(std::vector<Packet>& gradients, LeafSums& sums) const {
+  for (const size_t number : ports_.ties_in) {
+    const at::Tensor& tie = ties_[number];
+    at::Tensor sum;
+    if (tie.requires_grad()) {
+      sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
+    }
+    Packet& packet = gradients.emplace_back();
+    if (!sum.defined()) continue;
+    packet.items.emplace_back();
+    packet.items.back().tensor = std::move(sum);
+  }
+}
+
 std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
+  if (!ports_.ties_out.empty() && task.part != BackwardPart::kWeights) {
+    take_ties(run, gradients, *task.leaf_sums);
+  }
   RandomStreamsScope draws_scope(&draws_, nullptr);
   std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
@@ -612,6 +645,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
                                                    backward.graph_task(), running_layer_);
   backward.hand_over_requested();
+  if (task.part != BackwardPart::kWeights) send_ties(result, *task.leaf_sums);
   if (!run.keep_graph) {
     cell.recompute.reset();
     cell.loss.reset();
