@@ -49,7 +49,7 @@ torch::nn::Sequential make_model() {
   torch::manual_seed(1);
   gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
   options.vocab_size(256).hidden_size(64).intermediate_size(128).num_layers(4).num_heads(4);
-  options.residual_dropout(0.1).tied(false);
+  options.residual_dropout(0.1).tied(true);
   return gpipe::models::transformer(options);
 }
 

@@ -370,9 +370,8 @@ struct Pipeline::Run {
     }
     std::vector<Packet> results =
         pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
-                                     {part, &pass.leaf_sums[i],
-                                      pass.plan.group_size > 0 ? &pass.group_sums[j] : nullptr,
-                                      &pass.target_gradients[i]});
+                                     {part, &pass.leaf_sums[i], &pass.target_gradients[i],
+                                      pass.plan.group_size > 0 ? &pass.group_sums[j] : nullptr});
     if (part == BackwardPart::kWeights) return;
     if (j == 0) pass.input_gradients[i] = results.empty() ? Packet() : std::move(results.front());
     fill(sent, std::move(results));

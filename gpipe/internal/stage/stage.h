@@ -45,9 +45,9 @@ class StageGraphs;
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
   LeafSums* leaf_sums = nullptr;  // of the micro-batch
-  GroupSums* group_sums = nullptr;  // of the stage; null: the leaves' .grad gets what arrives
   // Gets the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
+  GroupSums* group_sums = nullptr;  // of the stage; null: the leaves' .grad gets what arrives
 };
 
 // Requirements: its methods are called under an InterceptionScope, with the stage's device and
