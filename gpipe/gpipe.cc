@@ -29,6 +29,7 @@
 #include "gpipe/internal/processes/call_terms.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/ties.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -206,7 +207,7 @@ void GPipeImpl::place_layers() {
   if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
     for (size_t k = 0; k < layers_.size(); ++k) {
       if (!is_here(static_cast<int64_t>(k))) continue;
-      for (const at::Tensor& parameter : layers_[k]->parameters()) {
+      for (const auto& [name, parameter] : internal::used_parameters(*layers_[k])) {
         tied.insert(parameter.unsafeGetTensorImpl());
       }
     }
@@ -575,7 +576,17 @@ std::string GPipeImpl::parameter_hash() const {
   if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
-    return internal::hash_parameters(named_parameters(), processes(), call_name("parameter_hash"));
+    torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+    if (processes() != nullptr) {
+      // Copies of tied ones may have the last step's values.
+      std::unordered_set<const c10::TensorImpl*> owned;
+      for (const at::Tensor& local : local_parameters()) owned.insert(local.unsafeGetTensorImpl());
+      for (auto& parameter : named) {
+        if (owned.count(parameter.value().unsafeGetTensorImpl()) != 0) continue;
+        parameter.value() = at::Tensor();
+      }
+    }
+    return internal::hash_parameters(named, processes(), call_name("parameter_hash"));
   });
 }
 

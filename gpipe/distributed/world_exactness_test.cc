@@ -23,6 +23,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/sample_models.h"
 #include "meta/meta_scope.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -182,9 +183,14 @@ TEST(WorldExactness, FourProcesses) {
 }
 
 // Weights that several layers have: first and last, as a language model's, and in the middle.
-struct TiedImpl : torch::nn::Module {
-  TiedImpl(const torch::Tensor& weight, bool transposed) : transposed(transposed) {
-    this->weight = register_parameter("weight", weight);
+struct TiedImpl : torch::nn::Module, TiedLayer {
+  // The first one that has it has registered it.
+  TiedImpl(const torch::Tensor& weight, bool transposed, bool registers)
+      : weight(weight), transposed(transposed) {
+    if (registers) register_parameter("weight", weight);
+  }
+  std::vector<torch::Tensor> tied_parameters() const override {
+    return parameters().empty() ? std::vector<torch::Tensor>{weight} : std::vector<torch::Tensor>();
   }
   torch::Tensor forward(torch::Tensor x) {
     return torch::tanh(x.matmul(transposed ? weight.t() : weight));
@@ -194,17 +200,19 @@ struct TiedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tied);
 
-SampleModel tied_model() {
+SampleModel tied_model(bool registers_twice) {
   constexpr int64_t kWidth = 5;
   SampleModel sample = sample_models().front();
   sample.name = "tied";
   sample.layers = 6;
-  sample.make = [] {
+  sample.make = [registers_twice] {
     namespace nn = torch::nn;
     torch::manual_seed(1);
-    const torch::Tensor a = torch::randn({kWidth, kWidth}), b = torch::randn({kWidth, kWidth});
-    return nn::Sequential(Tied(a, false), nn::Dropout(0.3), Tied(b, false), Tied(a, true),
-                          Tied(b, true), Tied(a, false));
+    const torch::Tensor a = torch::randn({kWidth, kWidth}, torch::requires_grad());
+    const torch::Tensor b = torch::randn({kWidth, kWidth}, torch::requires_grad());
+    return nn::Sequential(Tied(a, false, true), nn::Dropout(0.3), Tied(b, false, true),
+                          Tied(a, true, false), Tied(b, true, registers_twice),
+                          Tied(a, false, false));
   };
   const auto rows = [](int64_t count) {
     return Tensors{torch::linspace(-1, 1, count * kWidth).view({count, kWidth})};
@@ -219,7 +227,7 @@ SampleModel tied_model() {
 
 // As difference(), for parameters that several layers have.
 std::string tied_difference(const World& world, const Layout& layout, Checkpoint mode) {
-  const SampleModel sample = tied_model();
+  const SampleModel sample = tied_model(/*registers_twice=*/mode == Checkpoint::kNever);
   Placement placement = placement_by_name(layout.schedule, layout.stages);
   GPipeOptions options(last_balance(sample.layers, layout.stages));
   options.chunks(3).checkpoint(mode).cpu_threads_per_stage(1);

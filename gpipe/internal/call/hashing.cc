@@ -81,7 +81,7 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
   int64_t number = 0;
   for (const auto& parameter : parameters) {
     const int64_t at = number++;
-    if (parameter.value().is_meta()) continue;
+    if (!parameter.value().defined() || parameter.value().is_meta()) continue;
     const std::array<uint64_t, 2> entry{static_cast<uint64_t>(at),
                                         hash_of(parameter.key(), parameter.value())};
     own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);

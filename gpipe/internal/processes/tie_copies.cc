@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::internal {
@@ -58,7 +59,7 @@ void TieCopies::share(const std::string& changed) {
     if (changed.at(k) == '0' || !contains(processes_[k], world_.process())) continue;
     const int64_t owner = processes_[k].front();
     if (owner != world_.process()) {
-      at::Tensor room = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+      at::Tensor room = at::empty(tensor.sizes(), tensor.scalar_type());
       receives.push_back({first + owner, room.view(-1).view(c10::kByte)});
       copies.emplace_back(k, std::move(room));
       continue;
@@ -73,6 +74,8 @@ void TieCopies::share(const std::string& changed) {
   if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
   for (const auto& [k, values] : copies) {
+    // A model that was built on meta has only what layers here have registered.
+    if (ties_[k].tensor.is_meta()) give_memory(ties_[k].tensor, c10::kCPU);
     at::Tensor copy = ties_[k].tensor.detach();
     copy.copy_(values);
   }

@@ -1,10 +1,29 @@
 #include "gpipe/internal/processes/ties.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
-#include <utility>
+
+#include "tied/tied_layer.h"
 
 namespace gpipe::internal {
+
+std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer) {
+  std::vector<std::pair<std::string, at::Tensor>> used;
+  for (const auto& parameter : layer.named_parameters()) {
+    if (parameter.value().defined()) used.emplace_back(parameter.key(), parameter.value());
+  }
+  for (const std::shared_ptr<torch::nn::Module>& module : layer.modules()) {
+    const auto* const tied = dynamic_cast<const TiedLayer*>(module.get());
+    if (tied == nullptr) continue;
+    for (const at::Tensor& parameter : tied->tied_parameters()) {
+      if (parameter.defined()) used.emplace_back("", parameter);
+    }
+  }
+  return used;
+}
 
 std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
                          const Residence& residence) {
@@ -12,11 +31,11 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
   std::unordered_map<const c10::TensorImpl*, size_t> numbers;
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     for (const Layer& layer : partitions[stage]) {
-      for (const auto& parameter : layer.module.ptr()->named_parameters()) {
-        const at::Tensor& tensor = parameter.value();
-        if (!tensor.defined()) continue;
+      for (const auto& [name, tensor] : used_parameters(*layer.module.ptr())) {
         const auto number = numbers.emplace(tensor.unsafeGetTensorImpl(), all.size()).first->second;
-        if (number == all.size()) all.push_back({layer.name + "." + parameter.key(), tensor, {}});
+        if (number == all.size()) {
+          all.push_back({name.empty() ? "" : layer.name + "." + name, tensor, {}});
+        }
         std::vector<int64_t>& stages = all[number].stages;
         if (stages.empty() || stages.back() != static_cast<int64_t>(stage)) {
           stages.push_back(static_cast<int64_t>(stage));
@@ -31,6 +50,12 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
     });
   };
   all.erase(std::remove_if(all.begin(), all.end(), is_in_one_process), all.end());
+  for (const Tie& tie : all) {
+    TORCH_CHECK_VALUE(!tie.name.empty(), "partition ", tie.stages.front(),
+                      " uses a parameter of shape ", tie.tensor.sizes(),
+                      " (TiedLayer::tied_parameters) that no layer before has registered, and "
+                      "another process uses it, too; register it in the first layer that uses it");
+  }
   return all;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpipe/placement.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::internal {
 namespace {
@@ -66,6 +67,28 @@ TEST(Ties, AreWhatSeveralProcessesHave) {
   EXPECT_THAT(ties[0].stages, ElementsAre(0, 3));
   EXPECT_EQ(text(edges_of(ties, over)), "0:0-3 ");
   EXPECT_TRUE(ties_of(stages, residence(4, {0, 0, 0, 0}, 1)).empty());
+}
+
+struct BorrowerImpl : torch::nn::Module, TiedLayer {
+  explicit BorrowerImpl(at::Tensor weight) : weight(std::move(weight)) {}
+  at::Tensor forward(at::Tensor x) { return x; }
+  std::vector<at::Tensor> tied_parameters() const override { return {weight}; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Borrower);
+
+TEST(Ties, ALayerNamesWhatItUsesAndHasNotRegistered) {
+  const at::Tensor a = weight();
+  auto stages = stages_of({{a}, {weight()}});
+  const Borrower borrower(a);
+  stages[1].push_back({torch::nn::AnyModule(borrower), "2", 2, skip::CallPlan(*borrower)});
+  const Residence over = residence(2, {0, 1}, 2);
+  const std::vector<Tie> ties = ties_of(stages, over);
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(ties[0].name, "0.weight");
+  EXPECT_THAT(ties[0].stages, ElementsAre(0, 1));
+  std::swap(stages[0], stages[1]);
+  EXPECT_THROW((void)ties_of(stages, over), c10::ValueError);
 }
 
 TEST(Ties, TermsGoFromUseToUseBetweenProcesses) {
