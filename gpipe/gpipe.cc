@@ -95,7 +95,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
       groups_(options.groups() == 0 && options.world().replicas() > 1 ? options.world().replicas()
-                                                                       : options.groups()),
+                                                                      : options.groups()),
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
@@ -157,9 +157,9 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   }
   if (partitions > 0) {
     input_kind_ = internal::argument_kind(parts[0][0].module);
-    pipeline_ = std::make_shared<internal::Pipeline>(
-        std::move(parts), devices_, layout, options.cpu_threads_per_stage(), placement(),
-        options.ablation(), options.graphs(), world_);
+    pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
+                                                     options.cpu_threads_per_stage(), placement(),
+                                                     options.ablation(), options.graphs(), world_);
   }
   place_layers();
   if (world_.replicas() > 1) {
@@ -195,9 +195,9 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
       placement_.has_value() || workers == each || each == 1, "the balance has ", workers,
       " partitions, and there are ", each, " processes",
       world_.replicas() > 1 ? " in each replica" : "",
-      ": say with GPipeOptions::placement which stages are in which process (Placement::loop(", each,
-      ", v), or Placement::one_each(", workers, ").processes({...})), or give a balance of ", each,
-      " partitions");
+      ": say with GPipeOptions::placement which stages are in which process (Placement::loop(",
+      each, ", v), or Placement::one_each(", workers, ").processes({...})), or give a balance of ",
+      each, " partitions");
 }
 
 GPipeImpl::~GPipeImpl() = default;
@@ -315,8 +315,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
   auto pass = std::make_unique<Pass>(
-      pipeline_->stages(),
-      internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
+      pipeline_->stages(), internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
       &pipeline_->residence());
   pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
   pass->plan.in_replicas = world_.replicas() > 1;
@@ -432,8 +431,8 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses = internal::end_together(world_, call_name(what), losses,
-                                    pipeline_->process_of_last_stage());
+    losses =
+        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage());
   }
   StepResult result;
   result.loss = internal::total_loss(losses->values, losses->shares);
@@ -493,7 +492,8 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
-  if (world_.replicas() > 1 && !deferred_batch_norm_) internal::check_no_running_statistics(layers_);
+  if (world_.replicas() > 1 && !deferred_batch_norm_)
+    internal::check_no_running_statistics(layers_);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());
@@ -535,8 +535,8 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
   const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline_->run_evaluation(*pass, schedule_of("evaluate", options, *pass),
-                            options.on_event(), options.check_finite());
+  pipeline_->run_evaluation(*pass, schedule_of("evaluate", options, *pass), options.on_event(),
+                            options.check_finite());
   return result_of("evaluate", *pass, inputs, options);
 }
 

@@ -80,7 +80,8 @@ struct GPipeOptions {
   // all; parameters' gradient hooks see each micro-batch's gradient, and post-accumulate hooks run
   // once. It costs the memory of up to log2(groups) + 1 copies of the gradients. Only step() adds
   // up so, and its schedule must be ascending (ScheduleFacts), as all but Schedule::gpipe are.
-  // Default: 0, as many as replicas; without those, none: gradients are added to .grad as they come.
+  // Default: 0, as many as replicas; without those, none: gradients are added to .grad as they
+  // come.
   TORCH_ARG(int64_t, groups) = 0;
 
   // Intra-op threads of each CPU stage, at most 1024.

@@ -8,10 +8,10 @@
 
 namespace gpipe {
 
-// A weight that two layers use is registered by the first of them only; otherwise parameters() lists
-// it twice, and LibTorch's optimizers step it twice. In one process nobody has to know. Over several
-// processes the later layer, which may be in another one, needs a copy there: it says so by deriving
-// from this, beside torch::nn::Module, or any of its modules does.
+// A weight that two layers use is registered by the first of them only; otherwise parameters()
+// lists it twice, and LibTorch's optimizers step it twice. In one process nobody has to know. Over
+// several processes the later layer, which may be in another one, needs a copy there: it says so by
+// deriving from this, beside torch::nn::Module, or any of its modules does.
 //
 // Example:
 //   struct TiedHeadImpl : torch::nn::Module, gpipe::TiedLayer {

@@ -4,7 +4,8 @@
 //   tools/bazel build //examples/distributed:train //gpipe/distributed:launch
 //   bazel-bin/examples/distributed/train --stages=4
 //   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
-//   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train --replicas=2
+//   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
+//   --replicas=2
 //
 // With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
 #include <torch/nn/functional/loss.h>

@@ -280,8 +280,10 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
 
 TEST(WorldExactness, TiedWeights) {
   const std::vector<Checkpoint> modes = {Checkpoint::kAlways, Checkpoint::kNever};
-  const std::vector<Layout> of_two = {{"1f1b", 2, {}},    {"zb-h1", 2, {}},
-                                      {"zb-v", 4, {}},    {"1f1b", 4, {0, 1, 0, 1}},
+  const std::vector<Layout> of_two = {{"1f1b", 2, {}},
+                                      {"zb-h1", 2, {}},
+                                      {"zb-v", 4, {}},
+                                      {"1f1b", 4, {0, 1, 0, 1}},
                                       {"1f1b", 6, {1, 0, 0, 1, 0, 1}}};
   const std::vector<Layout> of_three = {{"1f1b", 3, {}}, {"zb-h2", 6, {2, 1, 0, 0, 1, 2}}};
   for (const auto& [processes, layouts] : {std::pair(2, of_two), {3, of_three}}) {

@@ -30,9 +30,9 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
+using testing::bitwise_difference;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using testing::bitwise_difference;
 using testing::sample_models;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
@@ -175,7 +175,8 @@ TEST(WorldReplicas, TwoProcesses) {
 }
 
 TEST(WorldReplicas, FourProcesses) {
-  expect_same_bits(4, {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
+  expect_same_bits(4,
+                   {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
 }
 
 // ZeRO: each replica has states of its own parameters only, and all get the same values.
@@ -260,9 +261,9 @@ TEST(WorldReplicas, RowsOfOthersAreRefused) {
     pipe->step({torch::ones({rows, 5})}, {torch::ones({rows, 3})}, loss_fn);
     return "nothing was thrown";
   });
-  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("replica 0 (rank 0)"),
-                                HasSubstr("3 rows"), HasSubstr("rows 0 to 4"),
-                                HasSubstr("World::rows"))));
+  EXPECT_THAT(lines,
+              Each(AllOf(HasSubstr("value error"), HasSubstr("replica 0 (rank 0)"),
+                         HasSubstr("3 rows"), HasSubstr("rows 0 to 4"), HasSubstr("World::rows"))));
 }
 
 TEST(WorldReplicas, OtherParametersAreRefused) {
@@ -330,7 +331,8 @@ TEST(WorldReplicas, AFailureIsEverybodys) {
     pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
     return "nothing was thrown";
   });
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("failure: "), HasSubstr("rank 1"), HasSubstr("the weather")));
+  EXPECT_THAT(lines[0],
+              AllOf(HasSubstr("failure: "), HasSubstr("rank 1"), HasSubstr("the weather")));
   EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
 }
 

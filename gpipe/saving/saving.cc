@@ -200,7 +200,8 @@ struct Saving {
   const ZeroOptimizer* const zero = nullptr;
   Processes* const processes = pipe->world().processes().get();
 
-  // The parts of the model are those of a replica: all replicas have the same, and the first writes.
+  // The parts of the model are those of a replica: all replicas have the same, and the first
+  // writes.
   const World& world = pipe->world();
   const int64_t rank = world.process();
   const int64_t size = world.processes_each();

@@ -51,11 +51,12 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
                      const std::string& path);
 
 // Reads such a folder, under whatever balance, placement, devices, number of processes and replicas
-// it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to where the parameters are. Over several
-// processes all of them call this, and each reads what it has. It may be replaced meanwhile: all
-// that is read is of one checkpoint. Everything is checked before the first value is changed.
-// LibTorch's generator on the CPU has the saved state afterwards, so the run goes on with the bits
-// that it would have had (docs/guide/16-saving.md says what else must be the same).
+// it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to
+// where the parameters are. Over several processes all of them call this, and each reads what it
+// has. It may be replaced meanwhile: all that is read is of one checkpoint. Everything is checked
+// before the first value is changed. LibTorch's generator on the CPU has the saved state
+// afterwards, so the run goes on with the bits that it would have had (docs/guide/16-saving.md says
+// what else must be the same).
 //
 // Throws c10::ValueError for a parameter, buffer, state or option that is missing, left over, or of
 // another shape or type, and for an optimizer of another type or other groups; std::runtime_error

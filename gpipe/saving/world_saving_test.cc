@@ -49,13 +49,12 @@ torch::nn::Sequential model(int64_t width = 5) {
 }
 
 GPipe pipeline(const World& world, std::vector<int64_t> balance, int64_t width = 5) {
-  return {model(width),
-          GPipeOptions(std::move(balance))
-              .cpu_threads_per_stage(1)
-              .chunks(2)
-              .groups(2)
-              .deferred_batch_norm(true)
-              .world(world)};
+  return {model(width), GPipeOptions(std::move(balance))
+                            .cpu_threads_per_stage(1)
+                            .chunks(2)
+                            .groups(2)
+                            .deferred_batch_norm(true)
+                            .world(world)};
 }
 
 torch::optim::Adam adam(GPipe& pipe, double rate = 0.05) {
@@ -77,8 +76,7 @@ void train(GPipe& pipe, Optimizer& optimizer, int64_t first, int64_t last) {
     const at::Tensor input = at::linspace(-1, 1 + 0.1 * static_cast<double>(step), 24)
                                  .view({6, 4})
                                  .slice(0, here.begin, here.end);
-    const at::Tensor target =
-        at::linspace(0, 1, 18).view({6, 3}).slice(0, here.begin, here.end);
+    const at::Tensor target = at::linspace(0, 1, 18).view({6, 3}).slice(0, here.begin, here.end);
     pipe->step({input}, {target}, [](const Tensors& outputs, const Tensors& targets) {
       return torch::nn::functional::mse_loss(outputs[0], targets[0]);
     });
@@ -197,12 +195,12 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
     EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected, expected, expected)) << k;
   }
   ranks.expect_ends();
-  EXPECT_THAT(names_in(of_zero),
-              ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-                          "model.safetensors.index.json", "optimizer-00001-of-00004.safetensors",
-                          "optimizer-00002-of-00004.safetensors",
-                          "optimizer-00003-of-00004.safetensors",
-                          "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
+  EXPECT_THAT(
+      names_in(of_zero),
+      ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                  "model.safetensors.index.json", "optimizer-00001-of-00004.safetensors",
+                  "optimizer-00002-of-00004.safetensors", "optimizer-00003-of-00004.safetensors",
+                  "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
 TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {

@@ -36,8 +36,9 @@ using WeightsOfAll = std::function<std::vector<double>(const std::vector<double>
 class MicroBatchLoss {
  public:
   // Cuts the targets. `backward`: whether a backward starts at the losses. `weights_of_all`: null
-  // without other replicas. Throws c10::ValueError for targets that do not fit `mini_batch` or `device`, and for weights that are negative, not
-  // finite, all zero, or given together with a sum.
+  // without other replicas. Throws c10::ValueError for targets that do not fit `mini_batch` or
+  // `device`, and for weights that are negative, not finite, all zero, or given together with a
+  // sum.
   MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
                  const LossFn& loss_fn, const StepOptions& options, bool backward = true,
                  const WeightsOfAll& weights_of_all = nullptr);

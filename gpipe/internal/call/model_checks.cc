@@ -88,9 +88,10 @@ void check_options(const GPipeOptions& options) {
                     "the placement is of ", options.placement()->stages(),
                     " stages, but the balance has ", options.balance().size(),
                     " partitions; each partition is a stage");
-  TORCH_CHECK_VALUE(options.world().processes_each() > 1 || options.placement()->process_of_worker().empty(),
-                    "the placement names processes, and all workers are in this one; leave out "
-                    "Placement::processes");
+  TORCH_CHECK_VALUE(
+      options.world().processes_each() > 1 || options.placement()->process_of_worker().empty(),
+      "the placement names processes, and all workers are in this one; leave out "
+      "Placement::processes");
 }
 
 void check_replicas(const GPipeOptions& options) {
@@ -108,15 +109,19 @@ void check_replicas(const GPipeOptions& options) {
 
 void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
   for (size_t k = 0; k < layers.size(); ++k) {
-    layers[k]->apply([k](const std::string& name, torch::nn::Module& module) {
-      if (!module.is_training()) return;
-      const at::Tensor* const mean = module.named_buffers(/*recurse=*/false).find("running_mean");
-      TORCH_CHECK_VALUE(mean == nullptr || !mean->defined(), "layer ", k,
-                        name.empty() ? "" : " ('" + name + "')",
-                        " keeps running statistics, and each replica would have those of its own "
-                        "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
-                        "GroupNorm, or track_running_stats(false)), or call eval() on it");
-    }, std::string());
+    layers[k]->apply(
+        [k](const std::string& name, torch::nn::Module& module) {
+          if (!module.is_training()) return;
+          const at::Tensor* const mean =
+              module.named_buffers(/*recurse=*/false).find("running_mean");
+          TORCH_CHECK_VALUE(
+              mean == nullptr || !mean->defined(), "layer ", k,
+              name.empty() ? "" : " ('" + name + "')",
+              " keeps running statistics, and each replica would have those of its own "
+              "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
+              "GroupNorm, or track_running_stats(false)), or call eval() on it");
+        },
+        std::string());
   }
 }
 

@@ -132,9 +132,10 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank - rank % world.processes_each();
     if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
-    found_by_all(name + ": the schedule must be the same on all ranks of a replica, and is another "
-                        "one on rank " + std::to_string(rank) + " than on rank " +
-                 std::to_string(first));
+    found_by_all(name +
+                 ": the schedule must be the same on all ranks of a replica, and is another "
+                 "one on rank " +
+                 std::to_string(rank) + " than on rank " + std::to_string(first));
   }
 }
 

@@ -29,10 +29,10 @@ struct CellPlan {
   uint64_t step_seed = 0;
   // The number, in the mini-batch of all replicas, of the first micro-batch here.
   int64_t first_micro_batch = 0;
-  int64_t group_size = 0;   // micro-batches in each group of GPipeOptions::groups; 0: no groups
-  int64_t groups_each = 0;  // of each replica
+  int64_t group_size = 0;    // micro-batches in each group of GPipeOptions::groups; 0: no groups
+  int64_t groups_each = 0;   // of each replica
   bool in_replicas = false;  // others have micro-batches, too
-  bool record = true;                   // gradients will be asked for
+  bool record = true;        // gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
   bool defer_batch_norm = false;
   ModelState model;           // at forward

@@ -117,19 +117,18 @@ int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t
   const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   if (world.replicas() == 1) return all;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    const World there =
-        World(nullptr, replica * each, world.size()).grid(world.replicas(), each);
+    const World there = World(nullptr, replica * each, world.size()).grid(world.replicas(), each);
     const RowRange wanted = there.rows(all, chunks);
     const int64_t given = rows[static_cast<size_t>(replica)];
     if (given == wanted.size()) continue;
-    throw std::invalid_argument(
-        "replica " + std::to_string(replica) + " (" +
-        rank_text(static_cast<size_t>(replica * each + first)) + ") was given " +
-        std::to_string(given) + " rows. All replicas together have " + std::to_string(all) +
-        ", which are cut into " + std::to_string(chunks) +
-        " chunks, and of these its own have rows " + std::to_string(wanted.begin) + " to " +
-        std::to_string(wanted.end) +
-        "; give each replica what World::rows(global_rows, chunks) says");
+    throw std::invalid_argument("replica " + std::to_string(replica) + " (" +
+                                rank_text(static_cast<size_t>(replica * each + first)) +
+                                ") was given " + std::to_string(given) +
+                                " rows. All replicas together have " + std::to_string(all) +
+                                ", which are cut into " + std::to_string(chunks) +
+                                " chunks, and of these its own have rows " +
+                                std::to_string(wanted.begin) + " to " + std::to_string(wanted.end) +
+                                "; give each replica what World::rows(global_rows, chunks) says");
   }
   return all;
 }

@@ -40,8 +40,7 @@ std::string TieCopies::changed() const {
   for (size_t k = 0; k < ties_.size(); ++k) {
     const bool owned = processes_[k].front() == world_.process();
     const Shared current = owned ? now(ties_[k]) : shared_[k];
-    const bool same =
-        current.version == shared_[k].version && current.memory == shared_[k].memory;
+    const bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
     changed += same ? '0' : '1';
   }
   return changed;

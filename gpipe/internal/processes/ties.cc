@@ -45,9 +45,8 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
   }
   const auto is_in_one_process = [&](const Tie& tie) {
     const int64_t first = residence.process_of_stage(tie.stages.front());
-    return std::all_of(tie.stages.begin(), tie.stages.end(), [&](int64_t stage) {
-      return residence.process_of_stage(stage) == first;
-    });
+    return std::all_of(tie.stages.begin(), tie.stages.end(),
+                       [&](int64_t stage) { return residence.process_of_stage(stage) == first; });
   };
   all.erase(std::remove_if(all.begin(), all.end(), is_in_one_process), all.end());
   for (const Tie& tie : all) {

@@ -15,8 +15,8 @@
 
 namespace gpipe::internal {
 
-// The parameters that a layer uses: those that it has registered, under their names in it, and those
-// of others that it or a module in it names (TiedLayer), under none.
+// The parameters that a layer uses: those that it has registered, under their names in it, and
+// those of others that it or a module in it names (TiedLayer), under none.
 std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer);
 
 // A parameter that layers of several processes use. Each of these has a copy; the first

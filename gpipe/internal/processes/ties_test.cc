@@ -34,7 +34,8 @@ std::vector<std::vector<Layer>> stages_of(const std::vector<std::vector<at::Tens
   int64_t index = 0;
   for (const auto& of_stage : weights) {
     std::vector<Layer>& layers = stages.emplace_back();
-    for (const at::Tensor& weight : of_stage) layers.push_back(layer(std::to_string(index++), weight));
+    for (const at::Tensor& weight : of_stage)
+      layers.push_back(layer(std::to_string(index++), weight));
   }
   return stages;
 }

@@ -16,9 +16,13 @@ namespace {
 
 TEST(Packing, WhatIsUnpackedIsWhatWasPacked) {
   const std::vector<at::Tensor> parameters = {
-      at::rand({3, 5}),        at::rand({7}, torch::kDouble), at::zeros({0, 2}),
-      at::rand({}),            at::rand({2, 2}).to(torch::kBFloat16),
-      at::rand({4, 3}).t(),    at::zeros({1}, torch::kComplexFloat),
+      at::rand({3, 5}),
+      at::rand({7}, torch::kDouble),
+      at::zeros({0, 2}),
+      at::rand({}),
+      at::rand({2, 2}).to(torch::kBFloat16),
+      at::rand({4, 3}).t(),
+      at::zeros({1}, torch::kComplexFloat),
   };
   const Bucket bucket = {5, 0, 1, 2, 3, 4, 6};
   const Packing packing(parameters, bucket);

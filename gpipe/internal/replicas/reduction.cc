@@ -91,9 +91,7 @@ class Exchange {
     });
   }
 
-  void move() {
-    world_.processes()->move(std::exchange(sends_, {}), std::exchange(receives_, {}));
-  }
+  void move() { world_.processes()->move(std::exchange(sends_, {}), std::exchange(receives_, {})); }
 
   std::vector<at::Tensor> unpack(const Bucket& bucket, const at::Tensor& message) const {
     return Packing(parameters_, bucket).unpack(message);
@@ -131,13 +129,13 @@ struct OwnBucket {
 
 void check(const at::Tensor& parameter, const at::Tensor& sum) {
   if (!sum.defined()) return;
-  TORCH_CHECK_VALUE(
-      sum.layout() == c10::kStrided && sum.scalar_type() == parameter.scalar_type() &&
-          sum.sizes() == parameter.sizes(),
-      "a gradient of layout ", sum.layout(), ", type ", sum.dtype(), " and shape ", sum.sizes(),
-      " cannot be added up over replicas: its parameter is of type ", parameter.dtype(),
-      " and shape ", parameter.sizes(), ", and only dense gradients of that kind are (an embedding "
-      "without sparse(true), say)");
+  TORCH_CHECK_VALUE(sum.layout() == c10::kStrided && sum.scalar_type() == parameter.scalar_type() &&
+                        sum.sizes() == parameter.sizes(),
+                    "a gradient of layout ", sum.layout(), ", type ", sum.dtype(), " and shape ",
+                    sum.sizes(), " cannot be added up over replicas: its parameter is of type ",
+                    parameter.dtype(), " and shape ", parameter.sizes(),
+                    ", and only dense gradients of that kind are (an embedding "
+                    "without sparse(true), say)");
 }
 
 }  // namespace
@@ -194,7 +192,8 @@ void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
       const size_t parameter = (*own.bucket)[place];
       at::Tensor sum = trees[place].take();
       // It may be a part of a message, where only one replica had any.
-      if (sum.defined() && sum.storage().use_count() > 1) sum = copy_like(parameters[parameter], sum);
+      if (sum.defined() && sum.storage().use_count() > 1)
+        sum = copy_like(parameters[parameter], sum);
       sums[parameter] = std::move(sum);
     }
   }

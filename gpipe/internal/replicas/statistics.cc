@@ -33,7 +33,8 @@ std::vector<double> numbers_of(const at::Tensor& bytes) {
 // The first replica's process gets what those of the others have logged.
 void gather(const World& world, std::vector<StatisticsLog>& stages) {
   const bool first = world.replica() == 0;
-  const at::Tensor own = bytes_of(first ? std::vector<double>() : StatisticsLog::to_numbers(stages));
+  const at::Tensor own =
+      bytes_of(first ? std::vector<double>() : StatisticsLog::to_numbers(stages));
   const std::vector<std::string> sizes = exchange_long(
       *world.processes(), "the sizes of the norms' statistics", std::to_string(own.numel()));
   std::vector<Parcel> sends;

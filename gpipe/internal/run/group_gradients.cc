@@ -41,8 +41,8 @@ void add_replicas(std::vector<Leaf>& leaves, const ModelState& model, const Worl
   for (size_t k = 0; k < parameters.size(); ++k) {
     if (!sums[k].defined()) continue;
     if (accumulators[k] == nullptr) {  // nothing arrived in this replica
-      TORCH_CHECK_VALUE(parameters[k].requires_grad(),
-                        "a parameter of shape ", parameters[k].sizes(),
+      TORCH_CHECK_VALUE(parameters[k].requires_grad(), "a parameter of shape ",
+                        parameters[k].sizes(),
                         " requires a gradient in another replica, and not in this one");
       accumulators[k] = torch::autograd::impl::grad_accumulator(parameters[k]);
     }

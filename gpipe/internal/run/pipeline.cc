@@ -15,9 +15,9 @@
 
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/group_gradients.h"
-#include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -113,8 +113,7 @@ bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterce
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage,
-                   const Placement& placement, const Ablation& ablation, bool graphs,
-                   World world)
+                   const Placement& placement, const Ablation& ablation, bool graphs, World world)
     : placement_(placement),
       world_(std::move(world)),
       residence_(placement, world_.process(), world_.processes_each()),
@@ -254,9 +253,8 @@ void Pipeline::check_unchanged(Pass& pass) const {
 void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                           bool gradients) const {
   TORCH_CHECK_VALUE(pass.micro_batches() == 0 || schedule.micro_batches() == pass.micro_batches(),
-                    "the schedule is for ",
-                    schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
-                    pass.micro_batches(),
+                    "the schedule is for ", schedule.micro_batches(),
+                    " micro-batches, but this mini-batch gives ", pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
   if (!check_finite) return;
@@ -380,13 +378,14 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer, bool check_finite) {
-  if (pass.micro_batches() == 0) return;  // another replica has all rows
+  if (pass.micro_batches() == 0) return;                             // another replica has all rows
   ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
-  TORCH_CHECK_VALUE(pass.plan.group_size == 0 || half == Half::kForward || compiled.sums_ascend,
-                    "GPipeOptions::groups, and replicas, need a schedule that adds up the gradients "
-                    "of micro-batches in their order, and this one does not: give one that is "
-                    "ascending (ScheduleFacts), as 1F1B and all generated ones are, but for "
-                    "Schedule::gpipe (instead: \"fill-drain\" of schedule_by_name)");
+  TORCH_CHECK_VALUE(
+      pass.plan.group_size == 0 || half == Half::kForward || compiled.sums_ascend,
+      "GPipeOptions::groups, and replicas, need a schedule that adds up the gradients "
+      "of micro-batches in their order, and this one does not: give one that is "
+      "ascending (ScheduleFacts), as 1F1B and all generated ones are, but for "
+      "Schedule::gpipe (instead: \"fill-drain\" of schedule_by_name)");
   TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {

@@ -75,11 +75,10 @@ ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
   const std::vector<bool> sums_ascend =
       ascend(schedule, {ActionKind::kBackward, ActionKind::kWeightGradient});
-  programs_.push_back(std::make_unique<Compiled>(
-      Compiled{schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule),
-               ascend(schedule, {ActionKind::kForward}),
-               std::find(sums_ascend.begin(), sums_ascend.end(), false) == sums_ascend.end(),
-               nullptr}));
+  programs_.push_back(std::make_unique<Compiled>(Compiled{
+      schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule),
+      ascend(schedule, {ActionKind::kForward}),
+      std::find(sums_ascend.begin(), sums_ascend.end(), false) == sums_ascend.end(), nullptr}));
   return *programs_.back();
 }
 

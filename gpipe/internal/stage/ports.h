@@ -13,8 +13,8 @@
 namespace gpipe::internal {
 
 // A stage receives and sends one packet for each port, in this order: the activation (for the first
-// stage the model's input, for the last its output), then the skips in the order of their routes, then
-// the ties. A value type.
+// stage the model's input, for the last its output), then the skips in the order of their routes,
+// then the ties. A value type.
 struct Ports {
   struct Port {
     std::optional<skip::Key> skip;  // none: the activation

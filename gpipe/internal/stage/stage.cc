@@ -589,8 +589,7 @@ struct Stage::Backward {
   }
 };
 
-void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients,
-                      LeafSums& sums) const {
+void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
   for (size_t k = 0; k < ports_.ties_out.size(); ++k) {
     Packet& packet = gradients.at(ports_.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;

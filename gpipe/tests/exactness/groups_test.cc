@@ -3,17 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/activation.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <cstdint>
-#include <memory>
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,12 +27,13 @@ namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
-using ::testing::HasSubstr;
 using testing::bitwise_difference;
+using ::testing::HasSubstr;
 using torch::Tensor;
 
 constexpr int64_t kChunks = 12;
-constexpr int64_t kRows = 30;  // ten micro-batches of three rows: the last groups have fewer, or none
+constexpr int64_t kRows =
+    30;  // ten micro-batches of three rows: the last groups have fewer, or none
 
 nn::Sequential model() {
   torch::manual_seed(1);
@@ -60,8 +61,8 @@ std::vector<Tensor> gradients_by_hand(nn::Sequential& plain, const Tensor& x, co
   std::vector<std::vector<Tensor>> of_group(count, std::vector<Tensor>(groups));
   for (int64_t i = 0; i * kSize < kRows; ++i) {
     plain->zero_grad();
-    const Tensor loss = loss_fn(plain->forward(x.narrow(0, i * kSize, kSize)),
-                                y.narrow(0, i * kSize, kSize));
+    const Tensor loss =
+        loss_fn(plain->forward(x.narrow(0, i * kSize, kSize)), y.narrow(0, i * kSize, kSize));
     loss.backward(torch::full({}, kSize / double{kRows}));
     for (size_t k = 0; k < count; ++k) {
       const Tensor gradient = plain->parameters()[k].grad().clone();
@@ -75,10 +76,7 @@ std::vector<Tensor> gradients_by_hand(nn::Sequential& plain, const Tensor& x, co
 }
 
 GPipeOptions options_of(std::vector<int64_t> balance, int64_t groups) {
-  return GPipeOptions(std::move(balance))
-      .chunks(kChunks)
-      .groups(groups)
-      .cpu_threads_per_stage(1);
+  return GPipeOptions(std::move(balance)).chunks(kChunks).groups(groups).cpu_threads_per_stage(1);
 }
 
 TEST(Groups, GradientsAreThoseOfTheDefinition) {
@@ -130,7 +128,8 @@ TEST(Groups, BitsDependOnNoCutAndNoSchedule) {
     std::vector<Tensor> expected;
     for (int64_t stages = 1; stages <= std::min<int64_t>(sample.layers, 3); ++stages) {
       for (const char* schedule : {"1f1b", "fill-drain", "zb-h1"}) {
-        GPipe pipe(sample.make(), options_of(testing::all_balances(sample.layers, stages).back(), 4));
+        GPipe pipe(sample.make(),
+                   options_of(testing::all_balances(sample.layers, stages).back(), 4));
         torch::optim::Adam optimizer(pipe->parameters(), 0.01);
         torch::manual_seed(3);
         for (int step = 0; step < 3; ++step) {
@@ -205,15 +204,16 @@ std::string refusal(const std::function<void()>& call) {
 }
 
 TEST(Groups, WrongOnesAreRefused) {
-  EXPECT_THAT(refusal([] { GPipe(model(), options_of({3, 2}, 5)); }),
+  EXPECT_THAT(refusal([] {
+                GPipe(model(), options_of({3, 2}, 5));
+              }),
               HasSubstr("groups(5) must divide chunks(12)"));
   EXPECT_THAT(refusal([] { GPipe(model(), options_of({3, 2}, -1)); }), HasSubstr("got -1"));
   GPipe pipe(model(), options_of({3, 2}, 4));
   const Tensor x = torch::randn({kRows, 8}), y = torch::randn({kRows, 4});
-  EXPECT_THAT(refusal([&] {
-                pipe->step({x}, {y}, loss_fn, StepOptions().schedule(Schedule::gpipe));
-              }),
-              HasSubstr("\"fill-drain\""));
+  EXPECT_THAT(
+      refusal([&] { pipe->step({x}, {y}, loss_fn, StepOptions().schedule(Schedule::gpipe)); }),
+      HasSubstr("\"fill-drain\""));
 }
 
 }  // namespace
