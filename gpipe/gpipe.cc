@@ -162,9 +162,15 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
                                                      options.ablation(), options.graphs(), world_);
   }
   place_layers();
-  if (world_.replicas() > 1) {
-    internal::agree_on_parameters(world_, call_name("the making"), named_parameters());
-  }
+  agree_on_values("the making");
+}
+
+// Replicas that begin with other values would train other models.
+void GPipeImpl::agree_on_values(const char* what) const {
+  if (world_.replicas() == 1) return;
+  torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+  for (const auto& buffer : named_buffers()) named.insert("buffer " + buffer.key(), buffer.value());
+  internal::agree_on_values(world_, call_name(what), named);
 }
 
 // Nobody goes on as long as another process may fail: all would not make the same calls then.
@@ -272,12 +278,25 @@ void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
   torch::nn::Module::save(archive);
 }
 
+// Each replica would add its own part to what the tensor was computed from.
+void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
+                                    bool needs_record) const {
+  TORCH_CHECK_VALUE(world_.replicas() == 1 || !needs_record || !tensor.requires_grad() ||
+                        tensor.is_leaf(),
+                    what, " ", number,
+                    " was computed from a tensor that requires a gradient, of which each replica "
+                    "would get its own part; compute it in the model's layers, or detach() it");
+}
+
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
                                          const StepOptions* options) const {
   pipeline_->check_callable();
   TORCH_CHECK_VALUE(!on_meta_, what,
                     ": the model was built on meta, and its parameters have no "
                     "values yet; call materialize() before");
+  if (world_.replicas() > 1 && !deferred_batch_norm_) {
+    internal::check_no_running_statistics(layers_);
+  }
   const bool first = pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(
       !first || !inputs.empty(), what, " was given no input tensor",
@@ -291,6 +310,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       " requires a gradient, but the first stage, where it would come from, is in "
                       "process ",
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
+    check_no_way_behind("input", k, inputs[k], needs_record);
   }
   const bool some = std::any_of(inputs.begin(), inputs.end(),
                                 [](const at::Tensor& input) { return input.defined(); });
@@ -355,6 +375,7 @@ torch::Tensor GPipeImpl::forward(torch::Tensor input) {
                     "the input is an undefined tensor");
   Tensors outputs = forward(input.defined() ? Tensors{std::move(input)} : Tensors());
   if (pipeline_ != nullptr && !pipeline_->has_last_stage()) return {};
+  if (outputs.empty() && world_.replicas() > 1) return {};  // for no rows
   TORCH_CHECK_VALUE(outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
   return std::move(outputs[0]);
@@ -414,6 +435,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
                         "from, is in process ",
                         pipeline_->process_of_last_stage(), ": give it there, and here none");
     }
+  }
+  for (size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].defined()) check_no_way_behind("target", k, targets[k], backward);
   }
   pass->keep_outputs = options.keep_outputs();
   return pass;
@@ -492,8 +516,6 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "step() was called in evaluation mode (eval()): no dropout, no statistics of the batch, "
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
-  if (world_.replicas() > 1 && !deferred_batch_norm_)
-    internal::check_no_running_statistics(layers_);
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());
@@ -608,6 +630,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     }
     on_meta_ = false;
     place_layers();  // what the same layers have beside it
+    agree_on_values("materialize");
     end_together("materialize");
     return true;
   });

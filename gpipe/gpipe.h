@@ -185,13 +185,19 @@ class GPipeImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  friend class StageMemory;  // which knows its stages by their pipeline_
+  friend class StageMemory;    // which knows its stages by their pipeline_
+  friend class ZeroOptimizer;  // whose calls have names, too
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   // As the constructor, of what the processes have agreed on.
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;
+  // Over replicas: compares parameters and buffers.
+  void agree_on_values(const char* what) const;
+  // Over replicas: that the tensor, if it requires a gradient, is a leaf.
+  void check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
+                           bool needs_record) const;
   internal::Processes* processes() const { return world_.processes().get(); }
   // Where a call has no other end that all come to.
   void end_together(const char* what) const;

@@ -13,13 +13,14 @@
 namespace gpipe {
 
 ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
-    : pipe_(std::move(pipe)), parameters_(pipe_->local_parameters()) {
+    : pipe_(std::move(pipe)),
+      parameters_(pipe_->local_parameters()),
+      owners_(internal::owners_of(pipe_->world(), parameters_)) {
   TORCH_CHECK_VALUE(make != nullptr, "ZeroOptimizer was given an empty function");
   const World& world = pipe_->world();
-  const std::vector<int64_t> owners = internal::owners_of(world, parameters_);
   std::unordered_set<const c10::TensorImpl*> own;
   for (size_t k = 0; k < parameters_.size(); ++k) {
-    if (owners[k] != world.replica()) continue;
+    if (owners_[k] != world.replica()) continue;
     owned_.push_back(parameters_[k]);
     own.insert(parameters_[k].unsafeGetTensorImpl());
   }
@@ -37,9 +38,20 @@ ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
 
 void ZeroOptimizer::step() {
   const World& world = pipe_->world();
-  internal::in_call(world.processes().get(), [&] {
+  internal::Processes* const processes = world.processes().get();
+  internal::in_call(processes, [&] {
+    // Whoever is in another call is named, and nothing is changed.
+    if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     optimizer_->step();
-    if (world.replicas() > 1) internal::share_over_replicas(world, parameters_);
+    if (world.replicas() == 1) return true;
+    std::vector<at::Tensor> trained;
+    std::vector<int64_t> owners;
+    for (size_t k = 0; k < parameters_.size(); ++k) {
+      if (!parameters_[k].requires_grad()) continue;
+      trained.push_back(parameters_[k]);
+      owners.push_back(owners_[k]);
+    }
+    internal::share_over_replicas(world, trained, owners);
     return true;
   });
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -40,7 +41,8 @@ class ZeroOptimizer {
   // parameters than it was given.
   ZeroOptimizer(GPipe pipe, const Make& make);
 
-  // Updates the parameters of this replica, and gets those of the others.
+  // Updates the parameters of this replica, and gets those of the others. Throws as other calls of
+  // all processes if some make another one.
   void step();
   // Of all parameters that are here.
   void zero_grad(bool set_to_none = true);
@@ -54,6 +56,7 @@ class ZeroOptimizer {
  private:
   GPipe pipe_;
   std::vector<at::Tensor> parameters_;  // that are here
+  std::vector<int64_t> owners_;         // [parameter]
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

@@ -5,8 +5,10 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -24,6 +26,7 @@
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/zero_optimizer.h"
+#include "meta/meta_scope.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -316,6 +319,232 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
     return "nothing was thrown";
   });
   EXPECT_THAT(wrong_groups, Each(HasSubstr("groups(6) must be 1, 2, 4, 8")));
+}
+
+// Runs in two replicas and in one process with as many groups; the parameters' and buffers' sums.
+std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
+                                 const std::string& schedule = "1f1b") {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    const auto text = [&](const World& over) {
+      const nn::Sequential module = make();
+      GPipe pipe(module, GPipeOptions({static_cast<int64_t>(module->size())})
+                             .chunks(4)
+                             .groups(2)
+                             .deferred_batch_norm(true)
+                             .cpu_threads_per_stage(1)
+                             .world(over));
+      torch::manual_seed(3);
+      const RowRange here = over.rows(8, 4);
+      const torch::Tensor x = torch::linspace(-1, 1, 40).view({8, 5});
+      const torch::Tensor y = torch::linspace(0, 1, 24).view({8, 3});
+      pipe->step({x.slice(0, here.begin, here.end)}, {y.slice(0, here.begin, here.end)}, loss_fn,
+                 StepOptions().schedule(schedule_by_name(schedule)));
+      std::string text;
+      for (const torch::Tensor& parameter : pipe->parameters()) {
+        text += c10::str(parameter.grad().defined() ? parameter.grad().sum().item<double>() : 0, " ");
+      }
+      for (const torch::Tensor& buffer : pipe->buffers()) {
+        text += c10::str(buffer.sum().item<double>(), " ");
+      }
+      return text;
+    };
+    say(outcome([&] { return text(world.grid(2, 1)); }));
+    say(outcome([&] { return text(World()); }));
+  });
+  std::vector<std::string> lines = ranks.lines();
+  lines.push_back(ranks.lines()[0]);
+  ranks.expect_ends();
+  return lines;
+}
+
+// Users' code whose backward runs a backward of its own, as one's own checkpointing does.
+struct Reentrant : torch::autograd::Function<Reentrant> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               torch::Tensor weight) {
+    context->save_for_backward({x, weight});
+    const torch::NoGradGuard no_grad;
+    return x.matmul(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::AutoGradMode grad(true);
+    const torch::Tensor x = saved[0].detach().requires_grad_();
+    x.matmul(saved[1]).backward(gradients[0]);  // adds to the weight's .grad
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct ReentrantImpl : nn::Module {
+  ReentrantImpl() { weight = register_parameter("weight", torch::full({5, 5}, 0.25)); }
+  torch::Tensor forward(torch::Tensor x) { return Reentrant::apply(x, weight); }
+  torch::Tensor weight;
+};
+
+TEST(WorldReplicas, UsersCodeMayRunABackwardOfItsOwn) {
+  const auto make = [] {
+    nn::Sequential module;
+    module->push_back(nn::Linear(5, 5));
+    module->push_back(std::make_shared<ReentrantImpl>());
+    module->push_back(nn::Linear(5, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
+    return module;
+  };
+  const auto lines = sums_of(make);
+  EXPECT_THAT(lines, Each(lines[2]));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+}
+
+// Stochastic depth: a micro-batch calls one of two norms.
+struct OneOfTwoImpl : nn::Module {
+  OneOfTwoImpl() {
+    a = register_module("a", nn::BatchNorm1d(5));
+    b = register_module("b", nn::BatchNorm1d(5));
+    register_buffer("expanded", torch::ones({1}).expand({4}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return x[0][0].item<float>() < 0 ? a->forward(x) : b->forward(x);
+  }
+  nn::BatchNorm1d a = nullptr, b = nullptr;
+};
+
+TEST(WorldReplicas, NormsThatOnlySomeMicroBatchesCallHaveTheirOwnStatistics) {
+  const auto make = [] {
+    nn::Sequential module;
+    module->push_back(std::make_shared<OneOfTwoImpl>());
+    module->push_back(nn::Linear(5, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
+    return module;
+  };
+  const auto lines = sums_of(make);
+  EXPECT_THAT(lines, Each(lines[2]));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+}
+
+TEST(WorldReplicas, AReplicaWithoutRowsGivesNoOutputs) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::NoGradGuard no_grad;
+    const RowRange here = world.rows(2, 4);
+    const torch::Tensor output = pipe->forward(torch::ones({2, 5}).slice(0, here.begin, here.end));
+    return output.defined() ? c10::str(output.sizes()) : std::string("none");
+  });
+  EXPECT_THAT(lines, ::testing::ElementsAre("[2, 3]", "none"));
+}
+
+TEST(WorldReplicas, OtherBuffersAndValuesOfMaterializeAreRefused) {
+  const auto buffers = outcomes(2, [](const World& world) {
+    nn::Sequential module = linears();
+    module->ptr(0)->register_buffer("features", torch::full({3}, static_cast<float>(world.rank())));
+    GPipe pipe(module, options_of(world));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(buffers, Each(AllOf(HasSubstr("value error"), HasSubstr("buffer 0.features"))));
+  const auto values = outcomes(2, [](const World& world) {
+    nn::Sequential module = [] {
+      const MetaScope meta;
+      return linears();
+    }();
+    GPipe pipe(module, options_of(world));
+    torch::manual_seed(world.rank());
+    pipe->materialize([](const std::string&, torch::Tensor& tensor, torch::Generator) {
+      tensor.copy_(torch::randn(tensor.sizes()));  // not with its generator
+    });
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(values, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"))));
+}
+
+TEST(WorldReplicas, WhatEachReplicaWouldHaveAloneIsRefused) {
+  const auto evaluated = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(nn::Sequential(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Linear(6, 3)),
+               options_of(world));
+    pipe->evaluate({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(evaluated, ::testing::Contains(HasSubstr("running statistics")));
+  const auto computed = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::Tensor scale = torch::ones({}, torch::requires_grad());
+    pipe->step({torch::ones({2, 5}) * scale}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(computed, ::testing::Contains(HasSubstr("input 0 was computed from")));
+}
+
+struct LazyImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    if (!weight.defined()) weight = register_parameter("weight", torch::ones({5, 5}));
+    return x.matmul(weight);
+  }
+  torch::Tensor weight;
+};
+
+TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    nn::Sequential module;
+    module->push_back(std::make_shared<LazyImpl>());
+    module->push_back(linears()->ptr(0));
+    GPipe pipe(module, GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
+    const RowRange here = world.rows(2, 4);  // none in the second
+    pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
+                                HasSubstr("first forward"))));
+}
+
+// Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
+TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
+  const auto sgd = [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  };
+  const auto swapped = outcomes(2, [&](const World& world) {
+    GPipe a(linears(), options_of(world)), b(linears(), options_of(world));
+    ZeroOptimizer of_a(a, sgd), of_b(b, sgd);
+    (world.rank() == 0 ? of_a : of_b).step();
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(swapped, Each(AllOf(HasSubstr("ZeroOptimizer::step of pipeline 0"),
+                                  HasSubstr("ZeroOptimizer::step of pipeline 1"))));
+  const auto skipped = outcomes(2, [&](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    ZeroOptimizer optimizer(pipe, sgd);
+    if (world.rank() == 0) {
+      optimizer.step();
+    } else {
+      pipe->evaluate({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    }
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(skipped, Each(HasSubstr("ZeroOptimizer::step")));
+}
+
+TEST(WorldReplicas, AShardedOptimizerKeepsItsSharesWhenTypesChange) {
+  const auto lines = outcomes(2, [](const World& world) {
+    const auto hash = [](const World& over) {
+      torch::manual_seed(1);
+      GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 6), nn::Linear(6, 3)),
+                 GPipeOptions({3}).chunks(4).groups(2).cpu_threads_per_stage(1).world(over));
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+      });
+      pipe->to(torch::kDouble);
+      (*pipe)[0]->to(torch::kFloat);
+      pipe->to(torch::kDouble);
+      (*pipe)[1]->to(torch::kDouble);
+      const RowRange here = over.rows(8, 4);
+      pipe->step({torch::ones({here.size(), 5}, torch::kDouble)},
+                 {torch::ones({here.size(), 3}, torch::kDouble)}, loss_fn);
+      optimizer.step();
+      return pipe->parameter_hash();
+    };
+    return hash(world) == hash(World()) ? "same" : "other values";
+  });
+  EXPECT_THAT(lines, Each("same"));
 }
 
 // A layer of one replica throws: the others learn where.

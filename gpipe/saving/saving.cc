@@ -234,6 +234,7 @@ struct Saving {
     const internal::ParameterNames names = names_of(pipe);
     if (processes != nullptr) check_local(optimizer, names);
     const internal::OptimizerRecord record = internal::record_of(optimizer, names);
+    check_groups(record.text);
     std::vector<std::string> files = {internal::progress_name()};
     for (const auto& [what, parts] : {std::pair("model", size), {"optimizer", states_size}}) {
       for (int64_t part = 0; part < parts; ++part) {
@@ -349,6 +350,19 @@ struct Saving {
     return found;
   }
 
+  // What is read later is one optimizer.
+  void check_groups(json text) const {
+    text.erase("states");
+    for (json& group : text["groups"]) group.erase("parameters");
+    const std::vector<std::string> all = exchange("the optimizers' groups", text.dump());
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      TORCH_CHECK_VALUE(all[rank] == all[0], "the optimizers of ranks 0 and ", rank,
+                        " have other types, groups or options, and cannot be saved as one: make as "
+                        "many groups with the same options in all of them, also where a group has "
+                        "no parameters. Rank 0: ", all[0], "; rank ", rank, ": ", all[rank]);
+    }
+  }
+
   // How many parameters the optimizers have that have different ones.
   int64_t parameters_of_all() const {
     int64_t own = 0;
@@ -380,6 +394,8 @@ struct Saving {
 };
 
 void save(const Saving& saving, const Progress& progress, const std::string& path) {
+  // Throws if the replicas have come apart.
+  if (saving.world.replicas() > 1) (void)saving.pipe->parameter_hash();
   internal::in_call(saving.processes, [&] {
     saving.save(progress, path);
     return true;

@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/backward/in_place_of_grad.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -201,26 +202,6 @@ class EdgesScope {
  private:
   edge_list& edges_;
   edge_list former_;
-};
-
-// While it lives, what accumulates into the leaf's .grad accumulates into `sum` instead.
-class InPlaceOfGradScope {
- public:
-  InPlaceOfGradScope(const at::Tensor& leaf, at::Tensor& sum) : leaf_(leaf), sum_(sum) {
-    std::swap(leaf_.mutable_grad(), sum_);
-    std::swap(torch::autograd::impl::post_acc_grad_hooks(leaf_), hook_);
-  }
-  ~InPlaceOfGradScope() {
-    std::swap(leaf_.mutable_grad(), sum_);
-    std::swap(torch::autograd::impl::post_acc_grad_hooks(leaf_), hook_);
-  }
-  InPlaceOfGradScope(const InPlaceOfGradScope&) = delete;
-  InPlaceOfGradScope& operator=(const InPlaceOfGradScope&) = delete;
-
- private:
-  const at::Tensor& leaf_;
-  at::Tensor& sum_;
-  std::unique_ptr<torch::autograd::PostAccumulateGradHook> hook_;
 };
 
 // A node's place in the engine's order. Of the nodes that are ready, the engine runs the one that

@@ -139,11 +139,11 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
   }
 }
 
-void agree_on_parameters(const World& world, const std::string& name,
-                         const torch::OrderedDict<std::string, at::Tensor>& named) {
+void agree_on_values(const World& world, const std::string& name,
+                     const torch::OrderedDict<std::string, at::Tensor>& named) {
   std::string own;  // names and hashes in turns
   for (const auto& parameter : named) {
-    if (parameter.value().is_meta()) continue;
+    if (!parameter.value().defined() || parameter.value().is_meta()) continue;
     absl::StrAppend(&own, parameter.key(), "\n", hash_of(parameter.key(), parameter.value()), "\n");
   }
   const std::vector<std::string> all = exchange_long(*world.processes(), name, own);
@@ -156,7 +156,7 @@ void agree_on_parameters(const World& world, const std::string& name,
     const auto number = static_cast<size_t>(differs - here.begin());
     found_by_all(name + ": '" + here[number - number % 2] + "' has other values on rank " +
                  std::to_string(rank) + " than on rank " + std::to_string(first) +
-                 ", and replicas begin with the same parameters: call torch::manual_seed with the "
+                 ", and replicas begin with the same values: call torch::manual_seed with the "
                  "same seed on all ranks before the model is made, or load the same checkpoint");
   }
 }

@@ -184,6 +184,19 @@ at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double mo
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
 
+// Of a buffer among these; -1: undefined.
+int64_t number_of(const at::Tensor& tensor, const std::vector<at::Tensor>& buffers) {
+  if (!tensor.defined()) return -1;
+  for (size_t k = 0; k < buffers.size(); ++k) {
+    if (tensor.is_same(buffers[k]) || are_same_view(tensor, buffers[k])) {
+      return static_cast<int64_t>(k);
+    }
+  }
+  TORCH_CHECK(false, "a norm updates running statistics of shape ", tensor.sizes(),
+              " that are no buffer of a layer, and nobody knows which they are in other replicas; "
+              "register them (register_buffer)");
+}
+
 void intercept() {
   static const Interceptor interceptor([](torch::Library& aten) {
     for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
@@ -361,16 +374,8 @@ void StatisticsLog::apply(Entry& entry) {
   renew(s.running_var, s.spread);
 }
 
-std::vector<int64_t> StatisticsLog::ordinals() const {
-  absl::flat_hash_map<std::pair<int64_t, int64_t>, int64_t> counts;
-  std::vector<int64_t> result;
-  for (const Entry& entry : entries_) {
-    result.push_back(counts[{entry.place.micro_batch, entry.place.layer}]++);
-  }
-  return result;
-}
-
-std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages) {
+std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages,
+                                              const std::vector<at::Tensor>& buffers) {
   std::vector<double> numbers;
   const auto put_tensor = [&](const at::Tensor& tensor) {
     numbers.push_back(tensor.defined() ? static_cast<double>(tensor.numel()) : -1);
@@ -381,29 +386,34 @@ std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages
                    values.const_data_ptr<double>() + values.numel());
   };
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    StatisticsLog& log = stages[stage];
-    log.settle();
-    const std::vector<int64_t> ordinals = log.ordinals();
-    for (size_t k = 0; k < log.entries_.size(); ++k) {
-      const Entry& entry = log.entries_[k];
+    stages[stage].settle();
+    for (const Entry& entry : stages[stage].entries_) {
       TORCH_INTERNAL_ASSERT(entry.place.deferred && entry.place.any_order);
+      const Statistics& statistics = entry.statistics;
       for (const int64_t number :
-           {static_cast<int64_t>(stage), entry.place.micro_batch, entry.place.layer, ordinals[k],
-            entry.statistics.instances, entry.statistics.elements}) {
+           {static_cast<int64_t>(stage), entry.place.micro_batch, entry.place.layer,
+            number_of(entry.counter, buffers), number_of(statistics.running_mean, buffers),
+            number_of(statistics.running_var, buffers), int64_t{entry.cumulative},
+            entry.by.to<int64_t>(), statistics.instances, statistics.elements}) {
         numbers.push_back(static_cast<double>(number));
       }
-      numbers.push_back(entry.statistics.momentum);
-      put_tensor(entry.statistics.mean);
-      put_tensor(entry.statistics.spread);
+      numbers.push_back(statistics.momentum);
+      put_tensor(statistics.mean);
+      put_tensor(statistics.spread);
     }
   }
   return numbers;
 }
 
 void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
+                                const std::vector<at::Tensor>& buffers,
                                 const std::vector<double>& numbers) {
   size_t next = 0;
   const auto number = [&] { return static_cast<int64_t>(numbers.at(next++)); };
+  const auto buffer = [&] {
+    const int64_t index = number();
+    return index < 0 ? at::Tensor() : buffers.at(static_cast<size_t>(index));
+  };
   const auto tensor = [&](const at::Tensor& like) -> at::Tensor {
     const int64_t count = number();
     if (count < 0) return {};
@@ -414,41 +424,39 @@ void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
     }
     return values.to(like.defined() ? like.device() : c10::Device(c10::kCPU), type);
   };
-  std::vector<std::vector<int64_t>> ordinals;  // [stage][entry] of this replica's own
-  for (StatisticsLog& log : stages) {
-    log.settle();
-    ordinals.push_back(log.ordinals());
-  }
   while (next < numbers.size()) {
-    const auto stage = static_cast<size_t>(number());
-    StatisticsLog& log = stages.at(stage);
-    const std::vector<int64_t>& own = ordinals[stage];
+    StatisticsLog& log = stages.at(static_cast<size_t>(number()));
     Entry entry;
     entry.place.deferred = entry.place.any_order = true;
     entry.place.micro_batch = number();
     entry.place.layer = number();
-    const int64_t ordinal = number();
+    entry.counter = buffer();
+    entry.statistics.running_mean = buffer();
+    entry.statistics.running_var = buffer();
+    entry.cumulative = number() != 0;
+    entry.by = number();
     entry.statistics.instances = number();
     entry.statistics.elements = number();
     entry.statistics.momentum = numbers.at(next++);
-    size_t same = 0;  // call, of a micro-batch here
-    while (same < own.size() &&
-           (log.entries_[same].place.layer != entry.place.layer || own[same] != ordinal)) {
-      ++same;
-    }
-    TORCH_CHECK(same < own.size(), "layer ", entry.place.layer, " called a norm ", ordinal + 1,
-                " times in one replica, and less often in another: their running statistics cannot "
-                "be added up");
-    const Entry& known = log.entries_[same];
-    entry.counter = known.counter;
-    entry.cumulative = known.cumulative;
-    entry.by = known.by;
-    entry.statistics.running_mean = known.statistics.running_mean;
-    entry.statistics.running_var = known.statistics.running_var;
     entry.statistics.mean = tensor(entry.statistics.running_mean);
     entry.statistics.spread = tensor(entry.statistics.running_var);
+    log.settle();
     log.put(std::move(entry));
   }
+}
+
+std::vector<bool> StatisticsLog::updated(const std::vector<StatisticsLog>& stages,
+                                         const std::vector<at::Tensor>& buffers) {
+  std::vector<bool> updated(buffers.size(), false);
+  for (const StatisticsLog& log : stages) {
+    for (const Entry& entry : log.entries_) {
+      for (const at::Tensor* tensor :
+           {&entry.counter, &entry.statistics.running_mean, &entry.statistics.running_var}) {
+        if (tensor->defined()) updated[static_cast<size_t>(number_of(*tensor, buffers))] = true;
+      }
+    }
+  }
+  return updated;
 }
 
 void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {

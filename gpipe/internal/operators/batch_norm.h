@@ -102,12 +102,19 @@ class StatisticsLog {
   void update(const Place& place, Statistics statistics);
 
   // The deferred updates of all stages' logs as numbers, for another replica, which has the same
-  // stages and other micro-batches. add_numbers() adds those of another replica to the logs here,
-  // in which each call of a norm must occur that occurs there (throws c10::Error if not).
+  // stages and other micro-batches. add_numbers() adds those of another replica to the logs here.
+  // `buffers`: of all layers here, in the same order in all replicas. Throws c10::Error for
+  // statistics that are none of them.
   //
   // Requirements: nothing but deferred updates, in any order.
-  static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages);
-  static void add_numbers(std::vector<StatisticsLog>& stages, const std::vector<double>& numbers);
+  static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages,
+                                        const std::vector<at::Tensor>& buffers);
+  static void add_numbers(std::vector<StatisticsLog>& stages,
+                          const std::vector<at::Tensor>& buffers,
+                          const std::vector<double>& numbers);
+  // [buffer] Whether the logs will update it.
+  static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
+                                   const std::vector<at::Tensor>& buffers);
 
   // Makes the updates of all stages' logs and empties the logs: deferred updates in the order of
   // the layers, others in the order of micro-batch and layer.
@@ -121,8 +128,6 @@ class StatisticsLog {
     c10::Scalar by = 0;
     Statistics statistics;
   };
-  // For each entry, how many of its layer and micro-batch come before it.
-  std::vector<int64_t> ordinals() const;
   void settle();
   void put(Entry entry);
   void merge_in_order();

@@ -12,6 +12,7 @@
 
 #include "gpipe/internal/backward/tree_sum.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
 #include "gpipe/internal/replicas/shards.h"
 
@@ -36,10 +37,10 @@ std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
 // all owners are moved in round k.
 class Exchange {
  public:
-  Exchange(const World& world, const std::vector<at::Tensor>& parameters)
+  Exchange(const World& world, const std::vector<at::Tensor>& parameters,
+           const std::vector<int64_t>& owners)
       : world_(world), parameters_(parameters) {
     const std::vector<int64_t> bytes = sizes_of(parameters);
-    const std::vector<int64_t> owners = owners_of(bytes, world.replicas());
     for (int64_t owner = 0; owner < world.replicas(); ++owner) {
       buckets_.push_back(buckets_of(owner, owners, bytes, kBucketBytes));
       rounds_ = std::max(rounds_, buckets_.back().size());
@@ -148,7 +149,9 @@ void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
   for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
-  Exchange exchange(world, parameters);
+  // A layer may have registered one in its first forward, which not all replicas run.
+  agree_on_forms(world, "the parameters", parameters);
+  Exchange exchange(world, parameters, owners_of(world, parameters));
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   // In each step, what is to be added up in one round, and what has been in the round before.
@@ -199,9 +202,11 @@ void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
   }
 }
 
-void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters) {
+void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+                         const std::vector<int64_t>& owners) {
   const c10::NoGradGuard no_grad;
-  Exchange exchange(world, parameters);
+  agree_on_forms(world, "the parameters", parameters);
+  Exchange exchange(world, parameters, owners);
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   for (size_t round = 0; round < exchange.rounds(); ++round) {
     of_others.clear();

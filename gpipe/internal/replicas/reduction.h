@@ -19,15 +19,17 @@ namespace gpipe::internal {
 //
 // `parameters`: those of this process. `sums`: [parameter] of this replica; undefined: none has
 // arrived. Called within in_call(). Throws c10::ValueError for a gradient that is sparse or of
-// another type than its parameter.
+// another type than its parameter; FoundByAll if a replica has other parameters.
 void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                        int64_t groups_each, std::vector<at::Tensor>& sums);
 
-// Gives the owners' values of these parameters to all replicas, as sum_over_replicas() has owners.
-void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters);
-
 // [parameter] the replica that owns it.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
+
+// Gives the owners' values of these parameters to all replicas. Called within in_call(), by all
+// processes.
+void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+                         const std::vector<int64_t>& owners);
 
 }  // namespace gpipe::internal
 

@@ -21,7 +21,8 @@ void add_replicas(std::vector<Leaf>& leaves, const ModelState& model, const Worl
   std::vector<at::Tensor> parameters;  // the same list in this process of each replica
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
   for (const ModelState::Parameter& parameter : model.parameters()) {
-    if (parameter.tensor.is_meta()) continue;  // of another process
+    // Those of other processes, and frozen ones.
+    if (parameter.tensor.is_meta() || !parameter.tensor.requires_grad()) continue;
     numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters.size());
     parameters.push_back(parameter.tensor);
   }

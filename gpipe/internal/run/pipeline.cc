@@ -218,7 +218,8 @@ void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
   // With a single micro-batch, outputs may be the model's own memory.
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
-  run(pass, fill_drain(pass.micro_batches()), Half::kForward, nullptr, nullptr);
+  run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
+      nullptr);
   // A layer may have registered something in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
   commit_statistics(pass);
@@ -275,14 +276,18 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
-  add_groups(pass);
+  if (pass.plan.group_size > 0) {
+    // What may still fail comes before the first gradient is added.
+    commit_statistics(pass);
+    accumulate_groups(pass.group_sums, model_state(), world_, pass.plan.groups_each);
+  }
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
                             "after the step, although no term is: the sum is too "
                             "large for its type",
                             /*gradients=*/true);
   }
-  commit_statistics(pass);
+  if (pass.plan.group_size == 0) commit_statistics(pass);
 }
 
 void Pipeline::commit_statistics(Pass& pass) const {
@@ -297,11 +302,6 @@ void Pipeline::commit_statistics(Pass& pass) const {
     }
   }
   commit_over_replicas(world_, pass.statistics, buffers);
-}
-
-void Pipeline::add_groups(Pass& pass) const {
-  if (pass.plan.group_size == 0) return;
-  accumulate_groups(pass.group_sums, model_state(), world_, pass.plan.groups_each);
 }
 
 void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,

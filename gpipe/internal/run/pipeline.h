@@ -163,8 +163,6 @@ class Pipeline {
 
   // Makes the updates of running statistics that the run has left.
   void commit_statistics(Pass& pass) const;
-  // Adds the groups' gradients to the leaves' .grad.
-  void add_groups(Pass& pass) const;
   // What a step and an evaluation ask of a schedule, and of a model under check_finite.
   // `gradients`: whether it will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
