@@ -242,9 +242,19 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   return storage == nullptr ? values_a.is_same(values_b) : storage == storage_of(values_b);
 }
 
+// Whether anybody else has the gradient's memory. The tensor that it is a view of does not count if
+// nobody else has that and the view is all of it: the gradient of a linear layer's weight is a
+// transposed product. A part, repeated elements or a lazy conjugate would stay what they are.
+bool shares_memory(const at::Tensor& gradient) {
+  if (!shares_storage(gradient)) return false;
+  const bool whole = gradient.is_non_overlapping_and_dense() && !gradient.is_conj() &&
+                     !gradient.is_neg() && gradient.nbytes() == gradient.storage().nbytes();
+  return !whole || held_by_others({&gradient});
+}
+
 // Whether there is another reference to the gradient or to its memory.
 bool is_shared(const at::Tensor& gradient) {
-  return gradient.use_count() > 1 || shares_storage(gradient);
+  return gradient.use_count() > 1 || shares_memory(gradient);
 }
 
 // Calls visit() for each group of gradients that share memory with each other.
@@ -760,7 +770,7 @@ class LocalBackward {
       at::Tensor* const sum =
           options_.in_place_of_grad ? waiting_.find(&node)->second.in_place_of_grad : nullptr;
       const bool first = sum != nullptr ? !sum->defined() : !leaf_of(node).grad().defined();
-      if ((first && shares_storage(inputs[0])) || (ready.users_code && is_shared(inputs[0]))) {
+      if ((first && shares_memory(inputs[0])) || (ready.users_code && is_shared(inputs[0]))) {
         inputs[0] = inputs[0].clone();
       }
       if (sum != nullptr) in_place_of_grad.emplace(leaf_of(node), *sum);
