@@ -649,7 +649,9 @@ class Judge {
     for (const Line& line : said.of("C")) {
       const bool names = std::any_of(lost_.begin(), lost_.end(), [&](const Planned& fault) {
         return fault.phase == Phase::kConnecting &&
-               line.text.find(std::to_string(fault.rank)) != std::string::npos;
+               (line.text.find("rank " + std::to_string(fault.rank)) != std::string::npos ||
+                line.text.find("ranks") != std::string::npos ||
+                (fault.rank == 0 && line.text.find("store") != std::string::npos));
       });
       if (!names) wrong(rank) << "could not connect: " << line.text;
       const int64_t took = (line.when - begin_) / 1000;
@@ -687,7 +689,10 @@ class Judge {
       const std::string name = "rank " + std::to_string(fault.rank) + " (";
       if (line.text.find(name) == std::string::npos) continue;
       for (const Line& struck : of(fault.rank).of("F")) {
-        if (struck.when <= line.when) base = std::max(base, struck.when);
+        if (struck.when > line.when) continue;
+        base = std::max(base, struck.when);
+        // exit() takes its time, in which the process is still there.
+        if (fault.kind == Kind::kExit) base = std::max(base, of(fault.rank).done);
       }
       is_silence = is_silence || (loss_of(fault.rank) != nullptr && fault.kind == Kind::kStop);
       is_exception_only = is_exception_only && is_exception(fault.kind);
