@@ -40,13 +40,12 @@ class Errands {
     std::promise<void> done;
     std::future<void> is_done = done.get_future();
     forget_done();
-    threads_.push_back(
-        {std::thread([task = std::move(task), done = std::move(done)]() mutable {
-           task();
-           task = {};  // what the call owns ends before anybody counts on it
-           done.set_value();
-         }),
-         std::move(is_done)});
+    threads_.push_back({std::thread([task = std::move(task), done = std::move(done)]() mutable {
+                          task();
+                          task = {};  // what the call owns ends before anybody counts on it
+                          done.set_value();
+                        }),
+                        std::move(is_done)});
     return result;
   }
 

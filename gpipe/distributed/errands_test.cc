@@ -49,9 +49,8 @@ TEST(Errands, ThoseThatAreAboutToEndAreWaitedFor) {
   const std::weak_ptr<int> observed = owned;
   {
     Errands errands;
-    (void)errands.begin([owned = std::move(owned), wait = soon.get_future().share()] {
-      wait.wait();
-    });
+    (void)errands.begin(
+        [owned = std::move(owned), wait = soon.get_future().share()] { wait.wait(); });
     soon.set_value();
   }
   EXPECT_TRUE(observed.expired());

@@ -158,6 +158,10 @@ void Session::meet() {
   } catch (const c10::Error& error) {
     // Whoever had the store is gone. If that is a rank, it has a connection here, or others know.
     control_->throw_failure(store_name() + " is gone: " + error.what_without_backtrace());
+  } catch (const std::exception&) {
+    // Whose limit ends later shall hear who did not come, and not that this rank has gone.
+    control_->report_current_exception();
+    throw;
   }
 }
 
@@ -277,10 +281,10 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   control_->agree("connecting " + name, "");
   // It ends only when all have come, and somebody may fail meanwhile.
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
-  std::future<std::unique_ptr<Group>> group = errands_.begin(
-      [host = addresses_.master, port = store_port_, prefix = store_prefix_,
-       unique = "group/" + std::to_string(groups_++) + "/" + name, rank = rank(), size = size(),
-       address = addresses_.own, is_given_up] {
+  std::future<std::unique_ptr<Group>> group =
+      errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
+                      unique = "group/" + std::to_string(groups_++) + "/" + name, rank = rank(),
+                      size = size(), address = addresses_.own, is_given_up] {
         const auto store = connect_store(host, port, prefix, kGroupLimit);
         return distributed::connect_group(*store, unique, rank, size, address, kGroupLimit,
                                           [is_given_up] { return is_given_up->load(); });
