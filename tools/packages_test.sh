@@ -15,7 +15,7 @@ expect() { # NAME EXPECTED ACTUAL
   failures=$((failures + 1))
 }
 
-for list in tools/packages.txt tools/lint-packages.txt tools/ci/browser-packages.txt; do
+for list in tools/packages.txt tools/lint-packages.txt tools/ci/browser-packages.txt tools/ci/launcher-packages.txt; do
   expect "${list}: three columns" "" "$(awk '!/^#/ && NF != 3' "${list}")"
   [[ -z "$(awk '!/^#/ && NF != 3' "${list}")" ]] || expect "${list}" "three columns" "a line with more or less"
 done

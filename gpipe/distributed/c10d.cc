@@ -3,8 +3,12 @@
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
+#include <chrono>
+#include <functional>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -45,6 +49,39 @@ class C10dStore final : public Store {
   c10::intrusive_ptr<c10d::Store> bare_;
   std::string prefix_;
   c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// Whoever waits for a key asks again and again: a wait in the store cannot be broken off.
+class BreakableStore final : public c10d::PrefixStore {
+ public:
+  BreakableStore(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store,
+                 std::chrono::milliseconds limit, std::function<bool()> is_given_up)
+      : PrefixStore(prefix, std::move(store)),
+        limit_(limit),
+        is_given_up_(std::move(is_given_up)) {}
+
+  std::vector<uint8_t> get(const std::string& key) override {
+    wait({key}, limit_);
+    return PrefixStore::get(key);
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, limit_); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    auto pause = std::chrono::microseconds(100);
+    while (!check(keys)) {
+      if (is_given_up_ && is_given_up_()) throw std::runtime_error("it was given up");
+      if (std::chrono::steady_clock::now() > end) throw std::runtime_error("not all came in time");
+      std::this_thread::sleep_for(pause);
+      pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(10));
+    }
+  }
+  // Gloo's way with it would wait elsewhere.
+  bool hasExtendedApi() const override { return false; }
+
+ private:
+  std::chrono::milliseconds limit_;
+  std::function<bool()> is_given_up_;
 };
 
 class C10dTransfer final : public Transfer {
@@ -110,7 +147,8 @@ std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
 
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
                                      int64_t size, const std::string& address,
-                                     std::chrono::milliseconds limit) {
+                                     std::chrono::milliseconds limit,
+                                     std::function<bool()> is_given_up) {
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
   // A message takes the device, and its connections and its thread, number `tag` modulo two.
   for (int i = 0; i < 2; ++i) {
@@ -119,8 +157,8 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
   options->threads = 1;  // for collectives, of which there are none
   auto& c10d_store = dynamic_cast<C10dStore&>(store);
   return std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>(name, c10d_store.c10d()), static_cast<int>(rank),
-      static_cast<int>(size), std::move(options)));
+      c10::make_intrusive<BreakableStore>(name, c10d_store.c10d(), limit, std::move(is_given_up)),
+      static_cast<int>(rank), static_cast<int>(size), std::move(options)));
 }
 
 }  // namespace gpipe::distributed

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,10 +74,12 @@ class Group {
 
 // All ranks call this with the same `name`, which no group before has had. `address`: of the
 // interface by which this rank is reached. Blocks until all are connected; throws
-// std::runtime_error if they are not within `limit`.
+// std::runtime_error if they are not within `limit`, or `is_given_up`, which is asked while others
+// have not come. Once Gloo connects to one that has come, it cannot be broken off.
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
                                      int64_t size, const std::string& address,
-                                     std::chrono::milliseconds limit);
+                                     std::chrono::milliseconds limit,
+                                     std::function<bool()> is_given_up = nullptr);
 
 }  // namespace gpipe::distributed
 

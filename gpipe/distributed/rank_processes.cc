@@ -90,7 +90,9 @@ std::string RankProcesses::next(int64_t rank) {
 }
 
 void RankProcesses::send(int64_t rank, int signal) const {
-  kill(processes_.at(static_cast<std::size_t>(rank)).pid, signal);
+  const pid_t pid = processes_.at(static_cast<std::size_t>(rank)).pid;
+  // It may have ended, and -1 would be all processes of the machine.
+  if (pid > 0) kill(pid, signal);
 }
 
 bool RankProcesses::ends(int64_t rank) {

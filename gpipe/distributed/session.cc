@@ -14,6 +14,7 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 // All ranks are there and wait when a group begins to connect.
 constexpr std::chrono::seconds kGroupLimit{20};
+// How long after the limit an answer of the store is waited for: what was asked in time counts.
+constexpr std::chrono::seconds kAnswerLimit{1};
 
 std::string host_name() {
   char name[256] = "";
@@ -91,9 +94,8 @@ std::unique_ptr<Session> Session::connect(const Environment& environment,
   return session;
 }
 
-Session::~Session() {
-  for (std::thread& thread : given_up_) thread.join();
-}
+// First the others are told: errands may take a moment.
+Session::~Session() { control_.reset(); }
 
 void Session::meet() {
   const Time end = std::chrono::steady_clock::now() + options_.rendezvous_limit;
@@ -123,7 +125,12 @@ void Session::meet() {
   if (rank() == 0) {
     if (!store_) find_store(port, prefix, end);
     control.token = make_token();
-    store_->set("token", control.token);
+    from_store<bool>(
+        [store = store_, token = control.token] {
+          store->set("token", token);
+          return true;
+        },
+        end);
   } else {
     Pause pause;
     while (control.token.empty()) {
@@ -140,8 +147,41 @@ void Session::meet() {
   Endpoint own{addresses_.own, 0};
   control.listener = listen_on(own.address, &own.port);
   control_ = std::make_unique<Control>(std::move(control));
-  store_->set("rank/" + std::to_string(rank()), to_bytes(own));
-  find_peers(end);
+  try {
+    from_store<bool>(
+        [store = store_, key = "rank/" + std::to_string(rank()), own] {
+          store->set(key, to_bytes(own));
+          return true;
+        },
+        end);
+    find_peers(end);
+  } catch (const c10::Error& error) {
+    // Whoever had the store is gone. If that is a rank, it has a connection here, or others know.
+    control_->throw_failure(store_name() + " is gone: " + error.what_without_backtrace());
+  } catch (const std::exception&) {
+    // Whose limit ends later shall hear who did not come, and not that this rank has gone.
+    control_->report_current_exception();
+    throw;
+  }
+}
+
+template <typename Result>
+Result Session::from_store(std::function<Result()> call, Time end) {
+  std::future<Result> result = errands_.begin(std::move(call));
+  while (result.wait_for(Milliseconds(1)) != std::future_status::ready) {
+    if (control_ && control_->failed()) control_->throw_failure("");
+    if (std::chrono::steady_clock::now() > end + kAnswerLimit) {
+      throw std::runtime_error("rank " + std::to_string(rank()) + " got no answer from " +
+                               store_name() +
+                               " in time: its process is stopped, or the network is cut");
+    }
+  }
+  return result.get();
+}
+
+std::string Session::store_name() const {
+  return (environment_.store_is_the_launchers ? "the launcher's store" : "the store of rank 0") +
+         (" at " + to_text(Endpoint{addresses_.master, store_port_}));
 }
 
 void Session::serve(int port, const std::string& prefix, Time end) {
@@ -163,12 +203,20 @@ void Session::serve(int port, const std::string& prefix, Time end) {
   }
   served_ = serve_store(std::move(listener), {addresses_.master, bound}, prefix);
   known = served_;
-  store_ = served_->clone();
+  find_store(bound, prefix, end);
 }
 
 void Session::find_store(int port, const std::string& prefix, Time end) {
+  store_port_ = port;
+  store_prefix_ = prefix;
   try {
-    store_ = connect_store(addresses_.master, port, prefix, left_until(end));
+    store_ = from_store<std::shared_ptr<Store>>(
+        [address = addresses_.master, port, prefix, limit = left_until(end)] {
+          return connect_store(address, port, prefix, limit);
+        },
+        end);
+  } catch (const DistributedFailure&) {
+    throw;
   } catch (const std::exception& error) {
     throw std::runtime_error("rank " + std::to_string(rank()) + " found no store at " +
                              to_text(Endpoint{addresses_.master, port}) + ": " + error.what());
@@ -178,7 +226,9 @@ void Session::find_store(int port, const std::string& prefix, Time end) {
 std::string Session::get_from_rank_0(const std::string& key, Time end) {
   Pause pause;
   while (true) {
-    if (auto value = store_->get(key)) return *value;
+    auto value = from_store<std::optional<std::string>>(
+        [store = store_, key] { return store->get(key); }, end);
+    if (value) return *value;
     if (std::chrono::steady_clock::now() > end) {
       throw std::runtime_error("rank 0 did not come within " +
                                std::to_string(options_.rendezvous_limit.count()) + " ms");
@@ -194,7 +244,9 @@ void Session::find_peers(Time end) {
   while (!missing.empty()) {
     std::vector<int64_t> still;
     for (const int64_t peer : missing) {
-      if (const auto bytes = store_->get("rank/" + std::to_string(peer))) {
+      const auto bytes = from_store<std::optional<std::string>>(
+          [store = store_, key = "rank/" + std::to_string(peer)] { return store->get(key); }, end);
+      if (bytes) {
         control_->add_peer(peer, to_endpoint(*bytes));
       } else {
         still.push_back(peer);
@@ -227,25 +279,21 @@ std::unique_ptr<Store> Session::store() {
 std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   if (!store_) throw std::logic_error("a session of one process has no group");
   control_->agree("connecting " + name, "");
-  // On a thread of its own: it ends only when all have come, and somebody may fail meanwhile.
-  std::promise<std::unique_ptr<Group>> promise;
-  std::future<std::unique_ptr<Group>> group = promise.get_future();
-  const std::string unique = "group/" + std::to_string(groups_++) + "/" + name;
-  std::thread thread([store = std::shared_ptr<Store>(store()), unique, rank = rank(), size = size(),
-                      address = addresses_.own, promise = std::move(promise)]() mutable {
-    try {
-      promise.set_value(
-          distributed::connect_group(*store, unique, rank, size, address, kGroupLimit));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  });
+  // It ends only when all have come, and somebody may fail meanwhile.
+  const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
+  std::future<std::unique_ptr<Group>> group =
+      errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
+                      unique = "group/" + std::to_string(groups_++) + "/" + name, rank = rank(),
+                      size = size(), address = addresses_.own, is_given_up] {
+        const auto store = connect_store(host, port, prefix, kGroupLimit);
+        return distributed::connect_group(*store, unique, rank, size, address, kGroupLimit,
+                                          [is_given_up] { return is_given_up->load(); });
+      });
   while (group.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (!control_->failed()) continue;
-    given_up_.push_back(std::move(thread));
+    *is_given_up = true;
     control_->throw_failure("");
   }
-  thread.join();
   try {
     return group.get();
   } catch (const std::exception& error) {

@@ -5,15 +5,16 @@
 
 #include <chrono>
 #include <cstdint>
-#include <list>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 
 #include "gpipe/distributed/addresses.h"
 #include "gpipe/distributed/c10d.h"
 #include "gpipe/distributed/control.h"
 #include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/errands.h"
 
 namespace gpipe::distributed {
 
@@ -73,6 +74,12 @@ class Session {
   void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
   void find_peers(std::chrono::steady_clock::time_point end);
+  // What the store's client returns, which waits for an answer without an end if the store is
+  // stopped or cut off. Throws what the client does, DistributedFailure if a process fails
+  // meanwhile, std::runtime_error if there is no answer by `end` and a moment more.
+  template <typename Result>
+  Result from_store(std::function<Result()> call, std::chrono::steady_clock::time_point end);
+  std::string store_name() const;
   void compare_builds();
 
   Environment environment_;
@@ -80,11 +87,12 @@ class Session {
   Addresses addresses_;
   // Rank 0's, of all its sessions at the same time: the port can be had once.
   std::shared_ptr<Store> served_;
-  std::unique_ptr<Store> store_;
+  std::shared_ptr<Store> store_;
+  int store_port_ = 0;
+  std::string store_prefix_;
   std::unique_ptr<Control> control_;
   int64_t groups_ = 0;
-  // Groups that were given up while they connected: that cannot be broken off.
-  std::list<std::thread> given_up_;
+  Errands errands_;
 };
 
 }  // namespace gpipe::distributed

@@ -17,6 +17,7 @@
 #include "gpipe/distributed/c10d.h"
 #include "gpipe/distributed/control.h"
 #include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/error_file.h"
 #include "gpipe/distributed/exception_text.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/message_plan.h"
@@ -35,7 +36,8 @@ using internal::Processes;
 
 class ConnectedProcesses final : public Processes {
  public:
-  explicit ConnectedProcesses(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+  explicit ConnectedProcesses(std::unique_ptr<Session> session)
+      : session_(std::move(session)), error_file_(session_->environment().error_file) {}
 
   int64_t rank() const override { return session_->rank(); }
   int64_t size() const override { return session_->size(); }
@@ -76,6 +78,15 @@ class ConnectedProcesses final : public Processes {
 
   Control& control() { return session_->control(); }
 
+  // Whatever has failed before, all go on.
+  void got_over_it() noexcept {
+    if (std::exchange(has_error_file_, false)) error_file_.forget();
+  }
+  void write_error_file() noexcept {
+    has_error_file_ = true;
+    error_file_.write(text_of_current_exception());
+  }
+
   std::unique_ptr<Session> session_;
   std::mutex mutex_;                       // of number_ alone
   std::mutex call_;                        // held by a call; what follows belongs to it
@@ -85,6 +96,8 @@ class ConnectedProcesses final : public Processes {
   // again wants to go on.
   bool failure_is_told_ = false;
   bool failure_is_reported_ = false;  // to the others, in this call
+  ErrorFile error_file_;
+  bool has_error_file_ = false;
 
   int64_t number_ = 0;
 };
@@ -97,9 +110,13 @@ class ConnectedProcesses::ConnectedCall final : public Call {
   }
   ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
 
-  void done() override { call_.done(); }
+  void done() override {
+    call_.done();
+    processes_.got_over_it();
+  }
 
   void failed() noexcept override {
+    processes_.write_error_file();
     try {
       throw;
     } catch (const Disagreement&) {
@@ -144,6 +161,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     return call;
   } catch (...) {
     failure_is_told_ = true;
+    write_error_file();
     throw;
   }
 }
@@ -199,9 +217,14 @@ World World::from_environment(const WorldOptions& options) {
   session.silence_limit = options.silence_limit;
   session.call_limit = options.call_limit;
   session.announce = options.announce;
-  return World(std::make_shared<distributed::ConnectedProcesses>(
-                   distributed::Session::connect(environment, session)),
-               environment.rank, environment.size);
+  try {
+    return World(std::make_shared<distributed::ConnectedProcesses>(
+                     distributed::Session::connect(environment, session)),
+                 environment.rank, environment.size);
+  } catch (...) {
+    distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());
+    throw;
+  }
 }
 
 }  // namespace gpipe

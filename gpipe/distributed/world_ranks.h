@@ -31,13 +31,7 @@ class WorldRanks {
 
   WorldRanks(int64_t size, const Main& main, const WorldOptions& options = quick())
       : size_(size), ranks_(size, [&](int64_t rank, const Say& say) {
-          set("RANK", rank);
-          set("WORLD_SIZE", size);
-          set("LOCAL_RANK", rank);
-          set("LOCAL_WORLD_SIZE", size);
-          set("MASTER_PORT", port_.number());
-          setenv("MASTER_ADDR", "127.0.0.1", /*overwrite=*/1);
-          at::set_num_threads(1);
+          become(rank, size, port_.number());
           main(World::from_environment(options), say);
         }) {}
 
@@ -53,6 +47,17 @@ class WorldRanks {
   // That each ends by itself, and well.
   void expect_ends() {
     for (int64_t rank = 0; rank < size_; ++rank) EXPECT_TRUE(ranks_.ends(rank)) << rank;
+  }
+
+  // This process is that rank, as if a launcher had started it. One thread an operator.
+  static void become(int64_t rank, int64_t size, int64_t port) {
+    set("RANK", rank);
+    set("WORLD_SIZE", size);
+    set("LOCAL_RANK", rank);
+    set("LOCAL_WORLD_SIZE", size);
+    set("MASTER_PORT", port);
+    setenv("MASTER_ADDR", "127.0.0.1", /*overwrite=*/1);
+    at::set_num_threads(1);
   }
 
   static WorldOptions quick() {

@@ -50,6 +50,11 @@ timed "the README's tests" bash -c "${test_command}"
 count_events "the README's tests" $?
 note_gpu_tests
 
+# What a newcomer need not have: launchers of others. Without them their tests were skipped above.
+check "torchrun" tools/torchrun/torchrun.sh
+check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
+tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:mpirun_test //examples/distributed:two_machines_test
+
 # Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
 rm "${settings}"
 # Not optimized: it is quicker to compile, and some would build it so; what NDEBUG takes away is there. LibTorch's

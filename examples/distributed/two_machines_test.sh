@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# The example over two machines, which are two network namespaces with two ranks each: over a line that delays each
+# packet by 5 ms and loses one of a hundred the parameters are those of one process; and when the line is cut each
+# machine names the ranks that it has lost, once these have been silent for as long as is allowed (30 s).
+#
+#   two_machines_test.sh TRAIN TEXT LINK
+#
+# Needs root and network namespaces, and /dev/net/tun where the kernel has no netem. Without, it is skipped, and its
+# report says so.
+set -euo pipefail
+train="${PWD}/$1"
+options=("--text=${PWD}/$2")
+link="${PWD}/$3"
+: "${TEST_TMPDIR:=$(mktemp -d)}"
+
+skip() {
+  echo "SKIPPED: $1"
+  [[ -z ${XML_OUTPUT_FILE:-} ]] ||
+    printf '<testsuites><testsuite><testcase name="two_machines" status="notrun"><skipped message="%s"/></testcase></testsuite></testsuites>\n' \
+      "$1" >"${XML_OUTPUT_FILE}"
+  exit 0
+}
+
+started=()
+# shellcheck disable=SC2317 # the trap calls it
+end_all() {
+  local pid
+  for pid in "${started[@]}"; do kill -KILL "${pid}" 2>/dev/null || true; done
+}
+trap end_all EXIT
+
+[[ ${EUID} -eq 0 ]] || skip "network namespaces need root"
+for program in ip nsenter unshare; do
+  [[ -n "$(type -P "${program}")" ]] || skip "no ${program} on PATH (Debian: iproute2, util-linux)"
+done
+unshare --net true 2>/dev/null || skip "no network namespace can be made here"
+
+# A machine is the namespace of a process that sleeps.
+machines=()
+for machine in 0 1; do
+  unshare --net sleep 1000 &
+  machines+=("$!")
+  started+=("$!")
+done
+at() { nsenter --target "${machines[$1]}" --net "${@:2}"; }
+for machine in 0 1; do
+  for ((tries = 0; tries < 500; ++tries)); do
+    [[ "$(readlink "/proc/${machines[machine]}/ns/net")" == "$(readlink /proc/self/ns/net)" ]] || break
+    sleep 0.01
+  done
+  at "${machine}" ip link set lo up
+done
+
+# The line, with netem if the kernel has it.
+lay_line() {
+  ip link add gpipe-line-a type veth peer name gpipe-line-b || return 1
+  ip link set gpipe-line-a netns "${machines[0]}" name line && ip link set gpipe-line-b netns "${machines[1]}" name line || return 1
+  for machine in 0 1; do
+    at "${machine}" tc qdisc add dev line root netem delay 5ms loss 1% || return 1
+  done
+}
+if (lay_line) 2>"${TEST_TMPDIR}/netem"; then
+  echo "the line: netem, 5 ms, 1 % lost"
+else
+  at 0 ip link delete line 2>/dev/null || true
+  [[ -e /dev/net/tun ]] || skip "the kernel has neither netem nor /dev/net/tun: $(tail -n 1 "${TEST_TMPDIR}/netem")"
+  python3 "${link}" "${machines[@]}" 5 0.01 >"${TEST_TMPDIR}/link" 2>&1 &
+  started+=("$!")
+  for ((tries = 0; tries < 500; ++tries)); do
+    grep -q ready "${TEST_TMPDIR}/link" && break
+    sleep 0.02
+  done
+  grep -q ready "${TEST_TMPDIR}/link" || skip "no interface of /dev/net/tun: $(tail -n 1 "${TEST_TMPDIR}/link")"
+  echo "the line: a program, 5 ms, 1 % lost (no netem: $(tail -n 1 "${TEST_TMPDIR}/netem"))"
+fi
+for machine in 0 1; do
+  at "${machine}" ip address add "10.77.0.$((machine + 1))/24" dev line
+  at "${machine}" ip link set line up
+done
+
+# start ARGUMENTS...: ranks 0 and 1 on the first machine, 2 and 3 on the second.
+start() {
+  local rank
+  ranks=()
+  for rank in 0 1 2 3; do
+    at "$((rank / 2))" env RANK="${rank}" WORLD_SIZE=4 LOCAL_RANK="$((rank % 2))" LOCAL_WORLD_SIZE=2 \
+      MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 "${train}" "${options[@]}" "$@" \
+      >"${TEST_TMPDIR}/out${rank}" 2>"${TEST_TMPDIR}/err${rank}" &
+    ranks+=("$!")
+    started+=("$!")
+  done
+}
+show() { tail -n 5 "${TEST_TMPDIR}"/err[0-3]; }
+
+failed=0
+alone="$(OMP_NUM_THREADS=1 "${train}" --stages=1 --steps=6 "${options[@]}" | tail -n 1)"
+[[ ${alone} =~ ^parameters\ [0-9a-f]{16}$ ]] || { echo "no hash: ${alone}"; exit 1; }
+for layout in "" "--replicas=2"; do
+  begin=${SECONDS}
+  start --steps=6 ${layout:+"${layout}"}
+  for rank in 0 1 2 3; do
+    wait "${ranks[rank]}" || { echo "rank ${rank} failed"; failed=1; show; }
+  done
+  found="$(tail -n 1 "${TEST_TMPDIR}/out0")"
+  echo "two machines, 4 processes ${layout}: ${found} (alone: ${alone}), $((SECONDS - begin)) s"
+  [[ ${found} == "${alone}" ]] || failed=1
+done
+
+# The cut, in the midst of a run without an end.
+start --steps=1000000
+sleep 5
+for rank in 0 1 2 3; do
+  kill -0 "${ranks[rank]}" 2>/dev/null || { echo "rank ${rank} ended before the cut"; failed=1; show; }
+done
+begin=${SECONDS}
+at 0 ip link set line down
+for rank in 0 1 2 3; do
+  if wait "${ranks[rank]}"; then
+    echo "rank ${rank} ended as if nothing had happened"
+    failed=1
+  fi
+  took=$((SECONDS - begin))
+  lost=$((2 - rank / 2 * 2))
+  said="$(tr '\n' ' ' <"${TEST_TMPDIR}/err${rank}")"
+  if [[ ${said} == *"rank ${lost} "*" is silent"*"rank $((lost + 1)) "*" is silent"* && ${took} -ge 25 && ${took} -le 45 ]]; then
+    echo "rank ${rank} names ranks ${lost} and $((lost + 1)) after ${took} s"
+  else
+    echo "rank ${rank} ended after ${took} s and said: ${said}"
+    failed=1
+  fi
+done
+exit "${failed}"
