@@ -56,8 +56,9 @@ class Folder {
   }
   ~Folder() {
     // Not remove_all: LibTorch's libraries export one of another libstdc++, which crashes here.
-    for (const char* name : {"last/model.safetensors", "last/optimizer.safetensors",
-                             "last/progress.safetensors", "last", "model.pt", "trained.safetensors"}) {
+    for (const char* name :
+         {"last/model.safetensors", "last/optimizer.safetensors", "last/progress.safetensors",
+          "last", "model.pt", "trained.safetensors"}) {
       std::filesystem::remove(path_ / name);
     }
     std::filesystem::remove(path_);
