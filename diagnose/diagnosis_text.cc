@@ -100,7 +100,7 @@ std::string explained(const Diagnosis& d, Cause cause) {
       return absl::StrFormat("room for %s; beside others %.2f times as slow",
                              counted(d.cores, "partition", "partitions"), d.contention);
     case Cause::kOverhead:
-      return "the rest";
+      return "what the other parts do not explain";
   }
   return "";
 }

@@ -9,8 +9,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <ostream>
+#include <stdexcept>
 #include <unordered_set>
 #include <utility>
 
@@ -27,6 +29,7 @@
 #include "gpipe/internal/model/loading.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/processes/call_terms.h"
+#include "gpipe/internal/processes/connected.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/ties.h"
@@ -85,6 +88,29 @@ void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensor
   }
 }
 
+// Once in a process, with the placement to give. On accelerators it changes no threads.
+void warn_without_placement(const Schedule& schedule, int64_t stages, bool on_cpu) {
+  static std::atomic<bool> told{false};
+  const int64_t workers = schedule.workers();
+  if (schedule.stages() != stages || workers >= stages || (workers > 1 && !on_cpu)) return;
+  std::string list;
+  try {
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      list += (stage == 0 ? "" : ", ") + std::to_string(schedule.worker_of(stage));
+    }
+  } catch (const std::invalid_argument&) {
+    return;  // a stage that nobody runs: refused later
+  }
+  if (told.exchange(true)) return;
+  internal::log_warning(
+      "the schedule runs " + std::to_string(stages) + " stages on " +
+      (workers == 1 ? "one worker, so nothing runs at the same time: one with several stages on "
+                      "each worker (zb-v, interleaved, ...) needs that many partitions for each"
+                    : std::to_string(workers) + " workers, each with the threads of one stage") +
+      ". If it is meant, give GPipeOptions::placement(Placement::of({" + list +
+      "})), by which the workers share all threads");
+}
+
 }  // namespace
 
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
@@ -102,6 +128,11 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (processes() != nullptr) {
     check_not_inside();
     number_ = processes()->next_number();
+  } else if (internal::first_alone_while_connected()) {
+    internal::log_warning(
+        "a pipeline was made without GPipeOptions::world, while this process is connected to "
+        "others (World::from_environment): each process that makes such a one trains a whole model "
+        "alone. To train one together, give .world(world)");
   }
   internal::in_call(processes(), [&] {
     build(module, options);
@@ -133,8 +164,8 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
       options.cpu_threads_per_stage(),
       residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
   if (processes() != nullptr) {
-    internal::agree_on_pipeline(*processes(), call_name("the making"), module, options, placement(),
-                                cpu_threads_per_stage_);
+    internal::agree_on_pipeline(*processes(), "pipeline " + std::to_string(number_), module,
+                                options, placement(), cpu_threads_per_stage_);
   }
 
   std::vector<std::string> names;
@@ -477,7 +508,9 @@ Schedule GPipeImpl::schedule_of(const char* what, const StepOptions& options,
   // A replica without rows runs nothing, and is asked for the schedule as the others are.
   const int64_t micro_batches = std::max<int64_t>(pass.micro_batches(), 1);
   if (!placement_ && processes() == nullptr) {
-    return options.schedule_for(pipeline_->stages(), micro_batches);
+    Schedule schedule = options.schedule_for(pipeline_->stages(), micro_batches);
+    warn_without_placement(schedule, pipeline_->stages(), devices_.front().is_cpu());
+    return schedule;
   }
   std::optional<Schedule> schedule;
   try {

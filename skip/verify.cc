@@ -85,7 +85,9 @@ void verify_skippables(const torch::nn::Sequential& module) {
   for (const auto& [key, pop] : early_pops) {
     const auto stash = stashed.find(key);
     if (stash == stashed.end()) {
-      complain(*pop, "pops " + key.to_text() + ", which no layer stashes");
+      complain(*pop, "pops " + key.to_text() +
+                         ", which no layer stashes, or only one inside another layer that has not "
+                         "registered it (register_module)");
     } else if (has_known_order(*stash->second, *pop)) {
       complain(*pop,
                "pops " + key.to_text() + " before child " + stash->second->path + " stashes it");

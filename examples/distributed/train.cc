@@ -8,6 +8,7 @@
 //   --replicas=2
 //
 // With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
+#include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
@@ -150,6 +151,9 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   try {
     train();
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << std::endl;
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

@@ -80,6 +80,8 @@ int print(const std::vector<std::string>& numbers) {
       std::cerr << "there is no problem " << number << "; without arguments all are listed\n";
       return 2;
     }
+    // Which lines answer which problem.
+    if (numbers.size() > 1) std::cout << number << ":" << std::endl;
     if (!attempt(number, [&, &problem = found->second] { problem.print(std::cout); })) return 1;
   }
   return 0;
@@ -121,7 +123,7 @@ int main(int argc, char** argv) {
   // The numbers in the chapters are the CPU's. LibTorch looks at this when it first asks for GPUs.
   setenv("CUDA_VISIBLE_DEVICES", "", /*overwrite=*/1);
   if (arguments == std::vector<std::string>{"--check"}) return guide::check();
-  if (arguments.empty()) {
+  if (arguments.empty() || arguments.front() == "--help") {
     std::cout << "Answers:";
     for (const auto& entry : guide::problems()) std::cout << " " << guide::text_of(entry.first);
     std::cout << "\n";

@@ -56,8 +56,9 @@ class Folder {
   }
   ~Folder() {
     // Not remove_all: LibTorch's libraries export one of another libstdc++, which crashes here.
-    for (const char* name : {"last/model.safetensors", "last/optimizer.safetensors",
-                             "last/progress.safetensors", "last", "model.pt"}) {
+    for (const char* name :
+         {"last/model.safetensors", "last/optimizer.safetensors", "last/progress.safetensors",
+          "last", "model.pt", "trained.safetensors"}) {
       std::filesystem::remove(path_ / name);
     }
     std::filesystem::remove(path_);
@@ -307,6 +308,31 @@ const guide::Chapter kSaving("16", [] {
   torch::save(resumed, folder.file("model.pt"));
   torch::load(model, folder.file("model.pt"));  // into the plain Sequential
   // [/plain]
+});
+
+const guide::Chapter kFromPython("16.python", [] {
+  const Folder folder("python");
+  const std::string path = folder.file("trained.safetensors");
+  std::vector<std::pair<std::string, torch::Tensor>> state;
+  for (const auto& parameter : make_model()->named_parameters()) {
+    state.emplace_back(parameter.key(), torch::full_like(parameter.value(), 0.25));
+  }
+  gpipe::safetensors::write(path, state);
+  gpipe::GPipe pipe(make_model(), {2, 3});
+  // [from_python]
+  // #include "safetensors/safetensors.h"
+  const gpipe::safetensors::File trained(path);
+  torch::NoGradGuard no_grad;
+  for (const auto& parameter : pipe->named_parameters()) {
+    parameter.value().copy_(trained.read(parameter.key()));
+  }
+  for (const auto& buffer : pipe->named_buffers()) {
+    buffer.value().copy_(trained.read(buffer.key()));
+  }
+  // [/from_python]
+  for (const torch::Tensor& parameter : pipe->parameters()) {
+    guide::expect(parameter.eq(0.25).all().item<bool>(), "the weights are those of the file");
+  }
 });
 
 const guide::Answer kKeys("16.1", [](std::ostream& out) {

@@ -160,7 +160,7 @@ const guide::Answer kFewRows("30.1", [](std::ostream& out) {
 
 const guide::Answer kTypeOfModel("30.2", [](std::ostream& out) {
   gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions({1, 3}).chunks(2));
-  out << *pipe;
+  out << *pipe << "\n";
 });
 
 }  // namespace

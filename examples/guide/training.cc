@@ -353,7 +353,9 @@ const guide::Answer kActivations("12.2", [](std::ostream& out) {
     const gpipe::StageMemory memory(pipe);
     step();
     out << (half ? "bfloat16:" : "float32:");
-    for (const gpipe::StagePeak& peak : memory.stages()) out << " " << peak.taken / 1024 << " KiB";
+    for (const gpipe::StagePeak& peak : memory.stages()) {
+      out << " stage " << peak.stage << " takes " << peak.taken / 1024 << " KiB;";
+    }
     out << "\n";
   }
 });

@@ -10,6 +10,7 @@
 
 #include "gpipe/clip_grad.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
 
 namespace {
 
@@ -17,6 +18,8 @@ namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 
 constexpr int64_t kEpochs = 4;
+constexpr int64_t kSteps = 20;  // of an epoch
+constexpr int64_t kRows = 8;
 constexpr int64_t kWords = 20;
 
 // The output layer reads the embedding's weight. The weight is registered once, by the first of the
@@ -43,7 +46,7 @@ torch::Tensor loss_fn(const gpipe::Tensors& outputs, const gpipe::Tensors& targe
 // The rule to learn: the next word is the word times 3.
 torch::Tensor batch(int64_t number) {
   torch::manual_seed(1000 + number);
-  return torch::randint(kWords, {8, 6});
+  return torch::randint(kWords, {kRows, 6});
 }
 
 double accuracy(gpipe::GPipe& pipe) {
@@ -59,23 +62,21 @@ double accuracy(gpipe::GPipe& pipe) {
 gpipe::GPipe train(int64_t from, const std::filesystem::path& folder) {
   gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions({2, 3}).chunks(4));
   torch::optim::AdamW optimizer(pipe->parameters(), torch::optim::AdamWOptions(0.02));
-  const auto file = [&](const char* what, int64_t epoch) {
-    return (folder / (what + std::to_string(epoch) + ".pt")).string();
+  const auto checkpoint = [&](int64_t epoch) {
+    return (folder / ("training_loop_epoch_" + std::to_string(epoch))).string();
   };
-  if (from > 0) {
-    torch::load(pipe, file("model", from));
-    torch::load(optimizer, file("optimizer", from));
-  }
+  if (from > 0) gpipe::load_checkpoint(pipe, optimizer, checkpoint(from));
   for (int64_t epoch = from + 1; epoch <= kEpochs; ++epoch) {
-    for (int64_t k = 0; k < 20; ++k) {
+    for (int64_t k = 0; k < kSteps; ++k) {
       const torch::Tensor words = batch(100 * epoch + k);
       optimizer.zero_grad();
       pipe->step({words}, {words * 3 % kWords}, loss_fn);
       gpipe::clip_grad_norm_(pipe->parameters(), 1.0);
       optimizer.step();
     }
-    torch::save(pipe, file("model", epoch));
-    torch::save(optimizer, file("optimizer", epoch));
+    // An interrupted run leaves the whole checkpoint of the epoch before.
+    const gpipe::Progress progress{/*step=*/kSteps * epoch, /*rows=*/kSteps * kRows * epoch};
+    gpipe::save_checkpoint(pipe, optimizer, progress, checkpoint(epoch));
   }
   return pipe;
 }

@@ -329,14 +329,29 @@ class Run {
   }
 
   void take_ends() {
+    std::vector<std::pair<Rank*, int>> ends;
     int status = 0;
     pid_t pid = 0;
     // Any: also those who came to this process when their own parent ended.
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
       for (Rank& rank : ranks_) {
-        if (rank.pid == pid && !rank.status) take_end(rank, status);
+        if (rank.pid == pid && !rank.status) ends.emplace_back(&rank, status);
       }
     }
+    // The system tells of all that ended since the last look in no order. A rank that a signal
+    // ended is why the others ended, and not the reverse.
+    std::stable_sort(ends.begin(), ends.end(), [this](const auto& a, const auto& b) {
+      return is_cause(a.second) && !is_cause(b.second);
+    });
+    for (const auto& [rank, its_status] : ends) take_end(*rank, its_status);
+  }
+
+  // Whether a rank that ended so cannot have ended because of another one's failure: by a signal
+  // that nobody here has sent. SIGABRT also ends a rank that does not catch what it is told of
+  // another.
+  bool is_cause(int status) const {
+    return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !interrupted_ && !terminated_ &&
+           !killed_;
   }
 
   void take_end(Rank& rank, int status) {
@@ -355,6 +370,7 @@ class Run {
     }
     if (first_failure_ == nullptr) {
       first_failure_ = &rank;
+      began_with_first_ = is_cause(status);
       if (has_ranks() && !killed_) {
         text += "; the others have " + seconds(options_.grace) + " to end by themselves";
         if (!kill_at_) terminate_at_ = Clock::now() + options_.grace;
@@ -449,10 +465,18 @@ class Run {
     }
   }
 
+  // An exit code does not tell a rank that failed from one that only reports another's failure, and
+  // which of the two ends first is chance.
   void report() {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
-    say("the first that failed was rank " + std::to_string(first_failure_->number) + ", which " +
-        describe_end(*first_failure_->status));
+    const std::string number = std::to_string(first_failure_->number);
+    const std::string end = number + ", which " + describe_end(*first_failure_->status);
+    if (began_with_first_) {
+      say("the failure began with rank " + end);
+    } else {
+      say("the first that ended was rank " + end + "; its output, [" + number +
+          "], says why, or which rank failed");
+    }
   }
 
   // Writes what is left, however slow its reader is; a signal ends that.
@@ -499,7 +523,8 @@ class Run {
   std::deque<Rank> ranks_;  // streams do not move
   std::array<char, 1 << 16> buffer_;
 
-  Rank* first_failure_ = nullptr;
+  Rank* first_failure_ = nullptr;  // of what has ended
+  bool began_with_first_ = false;  // whether it is known to be no other's failure
   bool interrupted_ = false;
   bool terminated_ = false;  // all have got SIGTERM from this launcher
   bool killed_ = false;      // and SIGKILL

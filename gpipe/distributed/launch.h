@@ -34,8 +34,9 @@ struct LaunchOptions {
 
 // Starts them, passes on what they write, line by line, with "[rank] " before each line, and
 // signals (Ctrl-C) to them and their children, and returns when all have ended: 0 if each ended
-// with 0, else the exit code of the one that failed first, as shells report it (128 and a signal's
-// number). What happens is told on standard error, "launch: ...".
+// with 0, else the exit code of the first that did not, as shells report it (128 and a signal's
+// number). Unless a signal ended that one, it may only have reported another's failure. What
+// happens is told on standard error, "launch: ...".
 //
 // Guarantees: none of the processes outlives this one, however it ends, nor do their children that
 // stay in their process group.

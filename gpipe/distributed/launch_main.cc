@@ -48,7 +48,7 @@ const char* const kUsage =
     "their "
     "environment, as under torchrun. Exit code: 0 if each ended with 0, else that of the first "
     "that "
-    "failed (128 and the number of the signal that ended it).";
+    "did not (128 and the number of the signal that ended it).";
 
 std::chrono::milliseconds duration(const std::string& flag, double seconds) {
   constexpr double kDay = 86400;

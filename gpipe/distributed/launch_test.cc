@@ -202,7 +202,8 @@ TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
   EXPECT_THAT(launched.error(),
               AllOf(ContainsRegex("rank 1 .* ended with exit code 3; the others have 0.1 s"),
                     HasSubstr("ranks 0, 2 did not end by themselves: SIGTERM"),
-                    HasSubstr("the first that failed was rank 1")));
+                    HasSubstr("the first that ended was rank 1, which ended with exit code 3; its "
+                              "output, [1], says why")));
 }
 
 TEST(Launch, ARankThatIgnoresSigtermIsKilled) {
@@ -224,6 +225,23 @@ TEST(Launch, AKilledRankIs137) {
   EXPECT_EQ(launched.wait(), 137);
   EXPECT_THAT(launched.error(), ContainsRegex("rank 1 .* was ended by SIGKILL .signal 9.; not by "
                                               "this launcher: .* memory ran out"));
+  EXPECT_THAT(launched.error(), HasSubstr("the failure began with rank 1, which was ended by SIG"));
+}
+
+TEST(Launch, ARankThatASignalEndsIsNamedBeforeThoseThatOnlyReportIt) {
+  // While the launcher stands still, rank 1 is killed and rank 0 ends because of that: the system
+  // tells of rank 0 first, which was started first.
+  const std::string file = ::testing::TempDir() + "/rank_1_is";
+  Launched launched(
+      script({"--processes=2"},
+             "if [ $RANK = 1 ]; then echo $$ >$F.new; mv $F.new $F; "
+             "until [ -e $F.stopped ]; do sleep 0.01; done; kill -9 $$; fi; "
+             "until [ -e $F ]; do sleep 0.01; done; kill -STOP $PPID; >$F.stopped; "
+             "while grep -q '^State:.[^Z]' /proc/$(cat $F)/status; do sleep 0.01; done; "
+             "(sleep 0.2; kill -CONT $PPID) & exit 1"),
+      {{"F", file}});
+  EXPECT_EQ(launched.wait(), 137);
+  EXPECT_THAT(launched.error(), HasSubstr("the failure began with rank 1, which was ended by SIG"));
 }
 
 TEST(Launch, CtrlCIsPassedOnToAllAndTheirChildren) {

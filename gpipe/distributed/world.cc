@@ -24,6 +24,7 @@
 #include "gpipe/distributed/parcels.h"
 #include "gpipe/distributed/remote_transport.h"
 #include "gpipe/distributed/session.h"
+#include "gpipe/internal/processes/connected.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/exit_gate.h"
 
@@ -87,6 +88,7 @@ class ConnectedProcesses final : public Processes {
     error_file_.write(text_of_current_exception());
   }
 
+  internal::Connected connected_;
   std::unique_ptr<Session> session_;
   std::mutex mutex_;                       // of number_ alone
   std::mutex call_;                        // held by a call; what follows belongs to it

@@ -398,8 +398,8 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
     say(step(pipe));
   });
   const std::vector<std::vector<std::string>> expected = {
-      {"chunks of the making of pipeline 0", " has '4'", "rank 1 has '2'"},
-      {"the layers of the making of pipeline 1", "rank 1"},
+      {"chunks of pipeline 0", " has '4'", "rank 1 has '2'"},
+      {"the layers of pipeline 1", "rank 1"},
       {"the mode must be the same on all ranks: it is training on rank 0, and evaluation on rank "
        "1"},
       {"StepOptions::reduction", "kMean on rank 0", "kSum on rank 1"},

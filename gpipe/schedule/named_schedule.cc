@@ -110,7 +110,7 @@ const Entry& find(std::string_view name) {
                                   [&](const Entry& entry) { return entry.named.name == name; });
   if (found != all.end()) return *found;
   const std::string near = meant(name);
-  throw std::invalid_argument("schedule_by_name: there is no schedule " + internal::quoted(name) +
+  throw std::invalid_argument("there is no schedule " + internal::quoted(name) +
                               (near.empty() ? "" : " (did you mean " + near + "?)") +
                               "; there are " + schedule_names());
 }
@@ -119,7 +119,7 @@ const Entry& find(std::string_view name) {
 int64_t stages_per_worker(const NamedSchedule& named, const NamedScheduleOptions& options) {
   const int64_t given = options.stages_per_worker;
   const auto fail = [&](const std::string& what) {
-    throw std::invalid_argument("schedule_by_name: " + named.name + " has " + what + ", got " +
+    throw std::invalid_argument("the schedule " + named.name + " has " + what + ", got " +
                                 std::to_string(given) + "; leave it out, or take " +
                                 (named.split ? "zb-interleaved" : "interleaved"));
   };
@@ -143,14 +143,13 @@ int64_t stages_per_worker(const NamedSchedule& named, const NamedScheduleOptions
 int64_t workers_of(const NamedSchedule& named, int64_t stages, int64_t v) {
   if (named.shape == PlacementShape::kOneWorker) return 1;
   if (stages < 1) {
-    throw std::invalid_argument("schedule_by_name: " + named.name +
-                                " needs at least 1 stage, got " + std::to_string(stages) +
-                                "; the least is " + std::to_string(v));
+    throw std::invalid_argument("the schedule " + named.name + " needs at least 1 stage, got " +
+                                std::to_string(stages) + "; the least is " + std::to_string(v));
   }
   if (stages > Schedule::kMostCells || v > Schedule::kMostCells) {
-    throw std::invalid_argument(
-        "schedule_by_name: " + named.name + " of " + std::to_string(stages) + " stages, " +
-        std::to_string(v) + " per worker; the most are " + std::to_string(Schedule::kMostCells));
+    throw std::invalid_argument("the schedule " + named.name + " of " + std::to_string(stages) +
+                                " stages, " + std::to_string(v) + " per worker; the most are " +
+                                std::to_string(Schedule::kMostCells));
   }
   if (stages % v == 0) return stages / v;
   const int64_t below = stages / v * v;
@@ -165,7 +164,7 @@ int64_t workers_of(const NamedSchedule& named, int64_t stages, int64_t v) {
     if (more != fewer && stages % more == 0) nearest += " or " + std::to_string(more);
     nearest += " stages per worker";
   }
-  throw std::invalid_argument("schedule_by_name: " + named.name + " with " + std::to_string(v) +
+  throw std::invalid_argument("the schedule " + named.name + " with " + std::to_string(v) +
                               " stages per worker needs a multiple of that, got " +
                               std::to_string(stages) + " stages; take " + nearest);
 }
@@ -193,7 +192,7 @@ ScheduleGenerator schedule_by_name(std::string_view name, const NamedScheduleOpt
   return [&entry, v, costs = options.costs](int64_t stages, int64_t micro_batches) {
     const int64_t workers = workers_of(entry.named, stages, v);
     if (micro_batches < 1) {
-      throw std::invalid_argument("schedule_by_name: " + entry.named.name +
+      throw std::invalid_argument("the schedule " + entry.named.name +
                                   " needs at least 1 micro-batch, got " +
                                   std::to_string(micro_batches) + "; the least is 1");
     }

@@ -63,9 +63,9 @@ std::string place_of(const Action& action, bool recompute, const std::string& la
                            : action.kind == ActionKind::kForward        ? "forward"
                            : action.kind == ActionKind::kWeightGradient ? "backward (of weights)"
                                                                         : "backward";
-  return "in the " + what + " of stage " + std::to_string(action.stage) + ", micro-batch " +
-         std::to_string(action.micro_batch) + ", " + layer +
-         (layer_type.empty() ? "" : ", a " + layer_type);
+  const std::string stage = "stage " + std::to_string(action.stage);
+  return "in the " + what + " of " + stage + ", micro-batch " + std::to_string(action.micro_batch) +
+         (layer == stage ? "" : ", " + layer) + (layer_type.empty() ? "" : ", a " + layer_type);
 }
 
 // Those of stages elsewhere are on meta, where nothing is infinite.
