@@ -164,6 +164,28 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
 
 // --- Training
 
+// Whatever draws numbers while it lives, training does not notice it: a run that validates more
+// often, or is stopped and resumed, has the same dropout.
+class KeepsGenerator {
+ public:
+  KeepsGenerator() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
+  ~KeepsGenerator() { at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state_); }
+  KeepsGenerator(const KeepsGenerator&) = delete;
+  KeepsGenerator& operator=(const KeepsGenerator&) = delete;
+
+ private:
+  at::Tensor state_;
+};
+
+// For a terminal: a model that has learned little writes control characters.
+std::string printable(std::string text) {
+  for (char& letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if ((byte < 0x20 && letter != '\n') || byte == 0x7f) letter = '?';
+  }
+  return text;
+}
+
 struct Validation {
   double loss = 0;
   double perplexity() const { return std::exp(loss); }
@@ -173,6 +195,7 @@ struct Validation {
 Validation validate(const Settings& settings, Network& network, const PackedRows& rows) {
   const int64_t all = std::min(settings.validation_rows, rows.validation_rows());
   double sum = 0, tokens = 0;
+  const KeepsGenerator keeps;
   network.train(false);
   for (int64_t first = 0; first < all; first += settings.batch) {
     const Batch batch = rows.validation(first, std::min(settings.batch, all - first));
@@ -190,6 +213,7 @@ std::string write_sample(const Settings& settings, Network& network) {
   for (const char letter : settings.prompt) tokens.push_back(static_cast<unsigned char>(letter));
   std::string text = settings.prompt;
   const at::Generator generator = at::detail::createCPUGenerator(settings.seed);
+  const KeepsGenerator keeps;
   network.train(false);
   for (int64_t k = 0; k < settings.sample; ++k) {
     const auto seen = std::min(static_cast<int64_t>(tokens.size()), settings.length);
@@ -310,7 +334,6 @@ class Run {
 
   void train() {
     const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
-    const auto label = [](int64_t step) { return absl::StrFormat("step %d", step); };
     std::optional<command::Progress> progress;
     double losses = 0, seconds = 0, tokens = 0;  // since the last line
     int64_t steps = 0;
@@ -338,7 +361,7 @@ class Run {
       const Validation validation = validate(settings_, *network_, held_out_);
       progress.reset();
       out_.line(absl::StrFormat(
-          "%-10s loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", label(step_),
+          "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_,
           losses / static_cast<double>(steps), validation.loss, validation.perplexity(),
           tokens / seconds));
       json_["history"].push_back({{"step", step_},
@@ -366,7 +389,7 @@ class Run {
     json_["tokens"] = tokens_;
     if (settings_.sample > 0 && !interrupted()) {
       const std::string sample = write_sample(settings_, *network_);
-      out_.line("\n" + sample);
+      out_.line("\n" + printable(sample));
       json_["sample"] = sample;
     }
     if (out_.on()) {

@@ -102,10 +102,11 @@ double at_least(const char* flag, double value, double least, double most = 1e9)
 
 std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string contents((std::istreambuf_iterator<char>(file)), {});
-  if (!file.is_open() || file.bad() || std::filesystem::is_directory(path)) {
-    throw std::invalid_argument("--text=" + path + ": it cannot be read");
+  if (!file.is_open() || std::filesystem::is_directory(path)) {
+    throw std::invalid_argument("--text=" + path + ": it is no file that can be read");
   }
+  std::string contents((std::istreambuf_iterator<char>(file)), {});
+  if (file.bad()) throw std::invalid_argument("--text=" + path + ": it cannot be read");
   return contents;
 }
 
@@ -206,6 +207,21 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
   return devices;
 }
 
+void check_layers(const Settings& settings, const std::string& balance) {
+  const int64_t blocks = settings.model.num_layers(), layers = 2 * blocks + 3;
+  int64_t sum = 0;
+  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
+  if (!settings.balance.empty() && sum != layers) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--balance=%s sums up to %d, but with --blocks=%d the network has %d layers", balance, sum,
+        blocks, layers));
+  }
+  if (settings.stages.value_or(1) > layers) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--stages=%d: with --blocks=%d the network has %d layers", *settings.stages, blocks, layers));
+  }
+}
+
 void read_pipeline(Settings& settings) {
   settings.plain = absl::GetFlag(FLAGS_plain);
   settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
@@ -224,8 +240,10 @@ void read_pipeline(Settings& settings) {
     }
     settings.stages = partitions;
   }
+  check_layers(settings, balance);
   settings.schedule = absl::GetFlag(FLAGS_schedule);
   gpipe::balance::parse_schedule(settings.schedule);
+  if (settings.stages) gpipe::placement_by_name(settings.schedule, *settings.stages);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > settings.batch) {
     throw std::invalid_argument(absl::StrFormat(
