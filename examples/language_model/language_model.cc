@@ -186,13 +186,8 @@ std::string printable(std::string text) {
   return text;
 }
 
-struct Validation {
-  double loss = 0;
-  double perplexity() const { return std::exp(loss); }
-};
-
 // The mean over all tokens of the validation.
-Validation validate(const Settings& settings, Network& network, const PackedRows& rows) {
+double validate(const Settings& settings, Network& network, const PackedRows& rows) {
   const int64_t all = std::min(settings.validation_rows, rows.validation_rows());
   double sum = 0, tokens = 0;
   const KeepsGenerator keeps;
@@ -203,7 +198,7 @@ Validation validate(const Settings& settings, Network& network, const PackedRows
     tokens += static_cast<double>(batch.tokens);
   }
   network.train(true);
-  return {sum / tokens};
+  return sum / tokens;
 }
 
 // What the network writes after the prompt, with documents' ends as they come. Each byte takes a
@@ -334,15 +329,15 @@ class Run {
 
   void train() {
     const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
+    const int64_t first = step_;
     std::optional<command::Progress> progress;
-    double losses = 0, seconds = 0, tokens = 0;  // since the last line
-    int64_t steps = 0;
+    if (out_.on()) {
+      progress.emplace(std::cerr, "training", settings_.stop_at - first,
+                       command::terminal_options(STDERR_FILENO));
+    }
+    Part part;
     network_->train(true);
     while (step_ < settings_.stop_at && !interrupted()) {
-      if (out_.on() && !progress) {
-        progress.emplace(std::cerr, "training", settings_.steps,
-                         command::terminal_options(STDERR_FILENO));
-      }
       const auto begin = Clock::now();
       const Batch batch = rows_.training(step_ * settings_.batch, settings_.batch);
       set_learning_rate(*optimizer_, rate.at(step_));
@@ -351,31 +346,44 @@ class Run {
       network_->clip(settings_.clip);
       optimizer_->step();
       ++step_;
-      ++steps;
-      losses += loss;
-      seconds += seconds_since(begin);
-      tokens += static_cast<double>(batch.tokens);
-      if (progress) progress->update(step_, absl::StrFormat("loss %.3f", loss));
+      validation_.reset();
+      part.add(loss, batch.tokens, seconds_since(begin));
+      if (progress) progress->update(step_ - first, absl::StrFormat("loss %.3f", loss));
       if (settings_.save_every > 0 && step_ % settings_.save_every == 0) save();
       if (step_ % settings_.validate_every != 0 && step_ != settings_.stop_at) continue;
-      const Validation validation = validate(settings_, *network_, held_out_);
-      progress.reset();
-      out_.line(absl::StrFormat(
-          "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_,
-          losses / static_cast<double>(steps), validation.loss, validation.perplexity(),
-          tokens / seconds));
-      json_["history"].push_back({{"step", step_},
-                                  {"loss", losses / static_cast<double>(steps)},
-                                  {"validation_loss", validation.loss},
-                                  {"perplexity", validation.perplexity()},
-                                  {"seconds", seconds},
-                                  {"tokens", tokens}});
-      seconds_ += seconds;
-      tokens_ += tokens;
-      losses = seconds = tokens = 0;
-      steps = 0;
+      validate();
+      if (progress) progress->finish();
+      tell(part);
+      part = {};
     }
   }
+
+  // Steps of training, since the last line.
+  struct Part {
+    int64_t steps = 0, tokens = 0;
+    double losses = 0, seconds = 0;
+
+    void add(double loss, int64_t of, double took) {
+      ++steps;
+      tokens += of;
+      losses += loss;
+      seconds += took;
+    }
+    double loss() const { return losses / static_cast<double>(steps); }
+  };
+
+  void tell(const Part& part) {
+    out_.line(absl::StrFormat("step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s",
+                              step_, part.loss(), *validation_, std::exp(*validation_),
+                              static_cast<double>(part.tokens) / part.seconds));
+    json_["history"].push_back({{"step", step_},
+                                {"loss", part.loss()},
+                                {"validation_loss", *validation_},
+                                {"seconds", part.seconds},
+                                {"tokens", part.tokens}});
+  }
+
+  void validate() { validation_ = language_model::validate(settings_, *network_, held_out_); }
 
   void finish() {
     save();
@@ -385,8 +393,15 @@ class Run {
       json_["parameter_hash"] = hash;
     }
     json_["step"] = step_;
-    json_["seconds"] = seconds_;
-    json_["tokens"] = tokens_;
+    if (!validation_ && !interrupted()) {
+      validate();
+      out_.line(absl::StrFormat("validation %.4f (perplexity %.3f)", *validation_,
+                                std::exp(*validation_)));
+    }
+    if (validation_) {
+      json_["validation_loss"] = *validation_;
+      json_["perplexity"] = std::exp(*validation_);
+    }
     if (settings_.sample > 0 && !interrupted()) {
       const std::string sample = write_sample(settings_, *network_);
       out_.line("\n" + printable(sample));
@@ -411,7 +426,7 @@ class Run {
   std::unique_ptr<torch::optim::AdamW> optimizer_;
   Json json_;
   int64_t step_ = 0;
-  double seconds_ = 0, tokens_ = 0;
+  std::optional<double> validation_;  // after step_
 };
 
 int run(const Settings& settings) {

@@ -164,7 +164,8 @@ void read_model(Settings& settings) {
       .num_heads(in_range("heads", absl::GetFlag(FLAGS_heads), 1, 4096))
       .residual_dropout(at_least("dropout", absl::GetFlag(FLAGS_dropout), 0, 0.99))
       .tied(false)  // so that the first and the last layer may be anywhere
-      .packed(true);
+      .packed(true)
+      .fused_attention(true);
   // Llama's MLP has three matrices where GPT-2's has two.
   if (kind == "llama") settings.model.intermediate_size(std::max<int64_t>(width * 8 / 3, 1));
   models::check(settings.model);
