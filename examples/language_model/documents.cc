@@ -87,8 +87,8 @@ std::vector<PackedRows::Row> PackedRows::pack(const std::vector<int64_t>& order)
     }
     place->row.push_back(number);
     place->room -= tokens;
-    const auto fuller = std::find_if(open.begin(), place,
-                                     [&](const Open& row) { return row.room > place->room; });
+    const auto fuller =
+        std::find_if(open.begin(), place, [&](const Open& row) { return row.room > place->room; });
     std::rotate(fuller, place, place + 1);
   }
   for (Open& row : open) rows.push_back(std::move(row.row));
@@ -98,8 +98,8 @@ std::vector<PackedRows::Row> PackedRows::pack(const std::vector<int64_t>& order)
 std::vector<PackedRows::Row> PackedRows::epoch(int64_t number) const {
   const at::Generator generator =
       at::detail::createCPUGenerator(seed_ + static_cast<uint64_t>(number));
-  const at::Tensor drawn = at::randperm(static_cast<int64_t>(pieces_.size()), generator,
-                                        at::TensorOptions(at::kLong));
+  const at::Tensor drawn =
+      at::randperm(static_cast<int64_t>(pieces_.size()), generator, at::TensorOptions(at::kLong));
   const auto* order = drawn.const_data_ptr<int64_t>();
   return pack({order, order + drawn.numel()});
 }

@@ -58,8 +58,8 @@ TEST(PackedRows, EachTokenIsLearnedOnceBehindItsOwnDocument) {
     EXPECT_EQ(all.targets.ne(kIgnored).sum().item<int64_t>(), 26);
     // Padding is no part of the document before it.
     const at::Tensor change = all.documents.slice(1, 1) != all.documents.slice(1, 0, -1);
-    const at::Tensor begins = all.targets.slice(1, 1).eq(kIgnored).logical_and(
-        all.targets.slice(1, 0, -1).ne(kIgnored));
+    const at::Tensor begins =
+        all.targets.slice(1, 1).eq(kIgnored).logical_and(all.targets.slice(1, 0, -1).ne(kIgnored));
     EXPECT_TRUE(change.logical_or(begins.logical_not()).all().item<bool>());
   }
 }

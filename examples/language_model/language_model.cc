@@ -1,7 +1,6 @@
 // Trains a language model on a text, as a pipeline, and lets it write. README.md says how.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -82,8 +81,7 @@ torch::nn::Sequential make_model(const Settings& settings) {
 
 // A micro-batch to measure with.
 gpipe::Tensors sample_of(const Settings& settings, PackedRows& rows) {
-  const Batch batch =
-      rows.training(0, std::max<int64_t>(settings.batch / settings.chunks, 1));
+  const Batch batch = rows.training(0, std::max<int64_t>(settings.batch / settings.chunks, 1));
   return {batch.ids, batch.documents};
 }
 
@@ -128,14 +126,14 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
 gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& model,
                        const std::vector<int64_t>& balance, const gpipe::World& world) {
   const auto stages = static_cast<int64_t>(balance.size());
-  return gpipe::GPipe(
-      model, gpipe::GPipeOptions(balance)
-                 .placement(distributed::placement_over(world, settings.schedule, stages))
-                 .chunks(settings.chunks)
-                 .checkpoint(settings.checkpoint)
-                 .cpu_threads_per_stage(settings.threads)
-                 .devices(settings.devices)
-                 .world(world));
+  return gpipe::GPipe(model,
+                      gpipe::GPipeOptions(balance)
+                          .placement(distributed::placement_over(world, settings.schedule, stages))
+                          .chunks(settings.chunks)
+                          .checkpoint(settings.checkpoint)
+                          .cpu_threads_per_stage(settings.threads)
+                          .devices(settings.devices)
+                          .world(world));
 }
 
 void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
@@ -314,9 +312,9 @@ class Run {
     if (settings_.resume.empty()) return;
     const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
     if (progress.rows != progress.step * settings_.batch) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--resume=%s: after %d steps of another --batch, %d rows", settings_.resume,
-          progress.step, progress.rows));
+      throw std::invalid_argument(
+          absl::StrFormat("--resume=%s: after %d steps of another --batch, %d rows",
+                          settings_.resume, progress.step, progress.rows));
     }
     step_ = progress.step;
     out_.line(absl::StrFormat("resumed after step %d", step_));
@@ -373,9 +371,9 @@ class Run {
   };
 
   void tell(const Part& part) {
-    out_.line(absl::StrFormat("step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s",
-                              step_, part.loss(), *validation_, std::exp(*validation_),
-                              static_cast<double>(part.tokens) / part.seconds));
+    out_.line(absl::StrFormat(
+        "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_, part.loss(),
+        *validation_, std::exp(*validation_), static_cast<double>(part.tokens) / part.seconds));
     json_["history"].push_back({{"step", step_},
                                 {"loss", part.loss()},
                                 {"validation_loss", *validation_},
@@ -439,10 +437,10 @@ int run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   using language_model::Settings;
-  return gpipe::command::run_command(
-      argc, argv, language_model::kUsage, []() -> std::function<int()> {
-        auto settings = std::make_shared<Settings>();
-        language_model::read_flags(*settings);
-        return [settings] { return language_model::run(*settings); };
-      });
+  return gpipe::command::run_command(argc, argv, language_model::kUsage,
+                                     []() -> std::function<int()> {
+                                       auto settings = std::make_shared<Settings>();
+                                       language_model::read_flags(*settings);
+                                       return [settings] { return language_model::run(*settings); };
+                                     });
 }

@@ -1,7 +1,7 @@
 #include "examples/language_model/network.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/utils.h>
 
@@ -34,11 +34,8 @@ class Plain : public Network {
     const Autocast autocast(at::kCPU, bfloat16_);
     return loss_of(batch).item<double>();
   }
-  void clip(double norm) override {
-    torch::nn::utils::clip_grad_norm_(model_->parameters(), norm);
-  }
-  int64_t draw(const at::Tensor& ids, double temperature,
-               const at::Generator& generator) override {
+  void clip(double norm) override { torch::nn::utils::clip_grad_norm_(model_->parameters(), norm); }
+  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
     const torch::NoGradGuard no_grad;
     const Autocast autocast(at::kCPU, bfloat16_);
     return drawn(model_->forward(Tensors{ids, at::zeros_like(ids)}), temperature, generator)
@@ -71,8 +68,7 @@ class Pipeline : public Network {
   }
   void clip(double norm) override { pipe_->clip_grad_norm_(norm); }
   // What the loss function gives is known in all processes, and the logits are in the last one.
-  int64_t draw(const at::Tensor& ids, double temperature,
-               const at::Generator& generator) override {
+  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
     const Autocast autocast(first().type(), bfloat16_);
     const gpipe::LossFn draw_as_loss = [&](const Tensors& outputs, const Tensors& /*targets*/) {
       return drawn(outputs.at(0), temperature, generator).to(at::kDouble).squeeze();

@@ -27,7 +27,8 @@ class Network {
   virtual void clip(double norm) = 0;
   // The token behind these, [1, tokens], drawn with the probabilities that the network gives, each
   // to the power of 1 / temperature; with temperature 0 the most probable one.
-  virtual int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) = 0;
+  virtual int64_t draw(const at::Tensor& ids, double temperature,
+                       const at::Generator& generator) = 0;
   // Those of this process.
   virtual std::vector<at::Tensor> parameters() = 0;
   // Training or evaluation.

@@ -17,9 +17,17 @@
 namespace language_model {
 namespace {
 
-const std::vector<std::string_view> kDocuments = {
-    "In the beginning ", "God", " created the heaven", " and", " the earth.", "\n", "And", " void;",
-    " and darkness", " was upon", " the face of"};
+const std::vector<std::string_view> kDocuments = {"In the beginning ",
+                                                  "God",
+                                                  " created the heaven",
+                                                  " and",
+                                                  " the earth.",
+                                                  "\n",
+                                                  "And",
+                                                  " void;",
+                                                  " and darkness",
+                                                  " was upon",
+                                                  " the face of"};
 constexpr int64_t kLength = 20;
 
 torch::nn::Sequential make_model(gpipe::models::TransformerKind kind) {

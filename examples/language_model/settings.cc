@@ -27,9 +27,10 @@ ABSL_FLAG(std::string, documents, "lines",
           "What a document is, which is learned from its own beginning: lines (each line), "
           "paragraphs (what empty lines separate). Every 20th is for the validation.");
 ABSL_FLAG(int64_t, length, 256, "Tokens of a row. Longer documents are cut into pieces.");
-ABSL_FLAG(bool, packed, true,
-          "Rows have several documents, if they fit, which do not see each other. Without, one, and "
-          "more padding.");
+ABSL_FLAG(
+    bool, packed, true,
+    "Rows have several documents, if they fit, which do not see each other. Without, one, and "
+    "more padding.");
 
 ABSL_FLAG(std::string, model, "llama", "The kind of the network: llama, gpt2.");
 ABSL_FLAG(int64_t, blocks, 4, "Blocks of the network, each an attention layer and an MLP.");
@@ -44,8 +45,9 @@ ABSL_FLAG(double, learning_rate, 3e-3,
 ABSL_FLAG(int64_t, warm_up, 50, "Steps in which the learning rate rises.");
 ABSL_FLAG(double, weight_decay, 0.1, "AdamW's, of matrices. Norms and biases do not decay.");
 ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of the parameters, of the order of documents, of dropout, and "
-                             "of the sample.");
+ABSL_FLAG(uint64_t, seed, 0,
+          "Seed of the parameters, of the order of documents, of dropout, and "
+          "of the sample.");
 ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters stay float32.");
 ABSL_FLAG(int64_t, validate_every, 100, "Steps between two validations.");
 ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
@@ -131,8 +133,8 @@ void read_text(Settings& settings) {
   if (documents != "lines" && documents != "paragraphs") {
     throw std::invalid_argument("--documents=" + documents + ": give lines or paragraphs");
   }
-  settings.documents = split(settings.text, documents == "lines" ? Documents::kLines
-                                                                 : Documents::kParagraphs);
+  settings.documents =
+      split(settings.text, documents == "lines" ? Documents::kLines : Documents::kParagraphs);
   if (settings.documents.size() < kHeldOut) {
     throw std::invalid_argument(absl::StrFormat(
         "%s has %d documents (--documents=%s), and every %dth is for the validation: give a longer "
@@ -156,7 +158,8 @@ void read_model(Settings& settings) {
     throw std::invalid_argument("--model=" + kind + ": give llama or gpt2");
   }
   const int64_t width = in_range("width", absl::GetFlag(FLAGS_width), 1, 1 << 20);
-  settings.model = kind == "llama" ? models::TransformerKind::kLlama : models::TransformerKind::kGPT2;
+  settings.model =
+      kind == "llama" ? models::TransformerKind::kLlama : models::TransformerKind::kGPT2;
   settings.model.vocab_size(kVocabulary)
       .max_positions(settings.length)
       .num_layers(in_range("blocks", absl::GetFlag(FLAGS_blocks), 1, 1024))
@@ -174,8 +177,8 @@ void read_model(Settings& settings) {
 void read_training(Settings& settings) {
   settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
   settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 0, kMost);
-  settings.stop_at = in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps)
-                         .value_or(settings.steps);
+  settings.stop_at =
+      in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
   settings.learning_rate = at_least("learning_rate", absl::GetFlag(FLAGS_learning_rate), 0);
   settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
   settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
@@ -200,9 +203,9 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
     const c10::Device device = devices.back();
     const int64_t count = device.is_cuda() ? int64_t{torch::cuda::device_count()} : 1;
     if ((!device.is_cpu() && !device.is_cuda()) || device.index() >= count) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--devices=%s: there is no %s here; give cpu or one of %d CUDA devices", text,
-          device.str(), int64_t{torch::cuda::device_count()}));
+      throw std::invalid_argument(
+          absl::StrFormat("--devices=%s: there is no %s here; give cpu or one of %d CUDA devices",
+                          text, device.str(), int64_t{torch::cuda::device_count()}));
     }
   }
   return devices;
@@ -218,8 +221,9 @@ void check_layers(const Settings& settings, const std::string& balance) {
         blocks, layers));
   }
   if (settings.stages.value_or(1) > layers) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--stages=%d: with --blocks=%d the network has %d layers", *settings.stages, blocks, layers));
+    throw std::invalid_argument(
+        absl::StrFormat("--stages=%d: with --blocks=%d the network has %d layers", *settings.stages,
+                        blocks, layers));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/language_model/documents.h"
@@ -36,7 +37,7 @@ struct Settings {
 
   // The pipeline.
   bool plain = false;
-  std::string cut;               // "even", "time", "best", or empty: `balance`
+  std::string cut;  // "even", "time", "best", or empty: `balance`
   std::vector<int64_t> balance;
   std::optional<int64_t> stages;
   std::string schedule;

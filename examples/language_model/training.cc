@@ -45,8 +45,7 @@ double LearningRate::at(int64_t step) const {
   constexpr double kLeast = 0.1, kPi = 3.14159265358979323846;
   const auto done = static_cast<double>(step - warm_up);
   const auto all = static_cast<double>(std::max<int64_t>(steps - warm_up, 1));
-  return highest *
-         (kLeast + (1 - kLeast) * (1 + std::cos(kPi * std::min(done / all, 1.0))) / 2);
+  return highest * (kLeast + (1 - kLeast) * (1 + std::cos(kPi * std::min(done / all, 1.0))) / 2);
 }
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
