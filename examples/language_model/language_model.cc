@@ -51,7 +51,7 @@ constexpr char kUsage[] =
     "  tools/bazel run //examples/language_model -- --text=FILE --resume=run/last --balance=4,7\n\n"
     "Over several processes it runs as any pipeline (docs/guide/24-processes.md).\n\n"
     "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C, with the\n"
-    "checkpoint written.";
+    "checkpoint written (--save).";
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) {
