@@ -27,6 +27,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "examples/distributed/layout.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "models/transformer.h"
@@ -53,25 +54,6 @@ torch::nn::Sequential make_model() {
   options.vocab_size(256).hidden_size(64).intermediate_size(128).num_layers(4).num_heads(4);
   options.residual_dropout(0.1).tied(true);
   return gpipe::models::transformer(options);
-}
-
-// As many layers for each stage, the rest for the first ones.
-std::vector<int64_t> even_balance(int64_t layers, int64_t stages) {
-  std::vector<int64_t> balance(static_cast<size_t>(stages), layers / stages);
-  for (int64_t k = 0; k < layers % stages; ++k) ++balance[static_cast<size_t>(k)];
-  return balance;
-}
-
-// Consecutive workers share a process.
-gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
-                                int64_t stages) {
-  gpipe::Placement placement = gpipe::placement_by_name(schedule, stages);
-  if (world.processes_each() == 1) return placement;
-  std::vector<int64_t> processes;
-  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
-    processes.push_back(worker * world.processes_each() / placement.workers());
-  }
-  return placement.processes(processes);
 }
 
 torch::Tensor read_bytes(const std::string& path) {
@@ -111,12 +93,8 @@ void train() {
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
   torch::nn::Sequential model = make_model();
   const auto layers = static_cast<int64_t>(model->size());
-  if (stages > layers) {
-    throw std::invalid_argument("--stages=" + std::to_string(stages) + ": the model has " +
-                                std::to_string(layers) + " layers");
-  }
-  gpipe::GPipe pipe(model, gpipe::GPipeOptions(even_balance(layers, stages))
-                               .placement(placement_over(world, schedule, stages))
+  gpipe::GPipe pipe(model, gpipe::GPipeOptions(distributed::even_balance(layers, stages))
+                               .placement(distributed::placement_over(world, schedule, stages))
                                .chunks(kChunks)
                                .groups(kGroups)
                                .cpu_threads_per_stage(1)

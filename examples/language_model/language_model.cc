@@ -1,59 +1,446 @@
-// A language model over padded sentences of different lengths: one step of a pipeline gives the
-// gradients of the unpartitioned model, because each micro-batch counts by its tokens.
+// Trains a language model on a text, as a pipeline, and lets it write. README.md says how.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
+#include <unistd.h>
 
-#include <torch/torch.h>
-
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/balance.h"
+#include "balance/explanation_text.h"
+#include "command/files.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "command/usable_cores.h"
+#include "diagnose/diagnose.h"
+#include "diagnose/diagnosis_text.h"
+#include "examples/distributed/layout.h"
+#include "examples/language_model/documents.h"
+#include "examples/language_model/network.h"
+#include "examples/language_model/settings.h"
+#include "examples/language_model/training.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "models/transformer.h"
 
+namespace language_model {
 namespace {
 
-namespace nn = torch::nn;
-namespace F = torch::nn::functional;
+namespace command = gpipe::command;
+using Json = nlohmann::ordered_json;
 
-constexpr int64_t kWords = 50;
-constexpr int64_t kPadding = -100;
+constexpr char kUsage[] =
+    "Trains a small language model on a text, byte by byte, as a pipeline, and lets it write.\n\n"
+    "  tools/bazel run //examples/language_model -- --balance=best --json=run.json\n"
+    "  tools/bazel run //examples/language_model -- --text=FILE --save=run/last\n"
+    "  tools/bazel run //examples/language_model -- --text=FILE --resume=run/last --balance=4,7\n\n"
+    "Over several processes it runs as any pipeline (docs/guide/24-processes.md).\n\n"
+    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C, with the\n"
+    "checkpoint written (--save).";
 
-nn::Sequential make_model() {
-  torch::manual_seed(0);
-  return nn::Sequential(nn::Embedding(kWords, 16), nn::Linear(16, 64), nn::Tanh(),
-                        nn::Linear(64, kWords));
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// (N, T, kWords) and (N, T): the mean over the tokens that are not padding.
-torch::Tensor loss_fn(const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
-  return F::cross_entropy(outputs.at(0).flatten(0, 1), targets.at(0).flatten(),
-                          F::CrossEntropyFuncOptions().ignore_index(kPadding));
+// What people read, of one process.
+class Output {
+ public:
+  explicit Output(bool on) : on_(on) {}
+  void line(const std::string& text) const {
+    if (on_) std::cout << text << std::endl;
+  }
+  bool on() const { return on_; }
+
+ private:
+  bool on_;
+};
+
+torch::nn::Sequential make_model(const Settings& settings) {
+  // Each process makes all of it, with the same values, and keeps its part.
+  torch::manual_seed(settings.seed);
+  return gpipe::models::transformer(settings.model);
 }
 
-double count_tokens(const gpipe::Tensors& targets) {
-  return targets.at(0).ne(kPadding).sum().item<double>();
+// --- The cut
+
+// A micro-batch to measure with.
+gpipe::Tensors sample_of(const Settings& settings, PackedRows& rows) {
+  const Batch batch = rows.training(0, std::max<int64_t>(settings.batch / settings.chunks, 1));
+  return {batch.ids, batch.documents};
+}
+
+std::vector<int64_t> best_balance(const Settings& settings, const torch::nn::Sequential& model,
+                                  PackedRows& rows, int64_t stages, const Output& out) {
+  const int64_t threads = settings.threads > 0
+                              ? settings.threads
+                              : std::max<int64_t>(at::get_num_threads() / stages, 1);
+  const gpipe::balance::Profile profile = gpipe::balance::profile(
+      model, sample_of(settings, rows), gpipe::balance::ProfileOptions().cpu_threads(threads));
+  gpipe::balance::ExplainOptions options;
+  options.chunks = settings.chunks;
+  options.checkpoint = settings.checkpoint;
+  options.schedule = gpipe::schedule_by_name(settings.schedule);
+  options.cores = std::max<int64_t>(command::usable_cores() / threads, 1);
+  options.param_scale = gpipe::balance::ParamScale::kAdam;
+  const std::vector<int64_t> best = gpipe::balance::best_balance(profile, stages, options);
+  out.line("\n" + to_text(gpipe::balance::explain(profile, best, options)));
+  return best;
+}
+
+std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::Sequential& model,
+                                    PackedRows& rows, const gpipe::World& world,
+                                    const Output& out) {
+  const auto layers = static_cast<int64_t>(model->size());
+  if (settings.cut.empty()) return settings.balance;
+  const int64_t stages = settings.stages.value_or(world.size() > 1 ? world.size() : 2);
+  if (settings.cut == "even") return distributed::even_balance(layers, stages);
+  if (world.size() > 1) {
+    throw std::invalid_argument("--balance=" + settings.cut +
+                                ": several processes would measure several cuts; run it in one "
+                                "process, and give all of them the numbers that it prints");
+  }
+  if (settings.cut == "best") return best_balance(settings, model, rows, stages, out);
+  return gpipe::balance::balance_by_time(
+      stages, model, sample_of(settings, rows),
+      gpipe::balance::TimeOptions()
+          .cpu_threads(settings.threads)
+          .recompute(settings.checkpoint != gpipe::Checkpoint::kNever));
+}
+
+gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& model,
+                       const std::vector<int64_t>& balance, const gpipe::World& world) {
+  const auto stages = static_cast<int64_t>(balance.size());
+  return gpipe::GPipe(model,
+                      gpipe::GPipeOptions(balance)
+                          .placement(distributed::placement_over(world, settings.schedule, stages))
+                          .chunks(settings.chunks)
+                          .checkpoint(settings.checkpoint)
+                          .cpu_threads_per_stage(settings.threads)
+                          .devices(settings.devices)
+                          .world(world));
+}
+
+void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
+             PackedRows& rows, const command::InterruptScope& interrupt, const Output& out,
+             Json& json) {
+  const Batch batch = rows.training(0, settings.batch);
+  const c10::Device first = pipe->devices().front(), last = pipe->devices().back();
+  std::optional<command::Progress> progress;
+  const Autocast autocast(first.type(), settings.bfloat16);
+  const gpipe::Diagnosis diagnosis = gpipe::diagnose(
+      pipe, {batch.ids.to(first), batch.documents.to(first)}, {batch.targets.to(last)}, mean_loss,
+      gpipe::DiagnoseOptions()
+          .step(options)
+          .param_scale(gpipe::balance::ParamScale::kAdam)
+          .check([&] { interrupt.check(); })
+          .progress([&](const std::string& what, int64_t done, int64_t all) {
+            if (!progress) {
+              progress.emplace(std::cerr, "why", all, command::terminal_options(STDERR_FILENO));
+            }
+            progress->update(done, what);
+          }));
+  progress.reset();
+  out.line("\n" + to_text(diagnosis));
+  json["explanation"] = Json::parse(to_json(diagnosis));
+}
+
+// --- Training
+
+// Whatever draws numbers while it lives, training does not notice it: a run that validates more
+// often, or is stopped and resumed, has the same dropout.
+class KeepsGenerator {
+ public:
+  KeepsGenerator() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
+  ~KeepsGenerator() { at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state_); }
+  KeepsGenerator(const KeepsGenerator&) = delete;
+  KeepsGenerator& operator=(const KeepsGenerator&) = delete;
+
+ private:
+  at::Tensor state_;
+};
+
+// For a terminal: a model that has learned little writes control characters.
+std::string printable(std::string text) {
+  for (char& letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if ((byte < 0x20 && letter != '\n') || byte == 0x7f) letter = '?';
+  }
+  return text;
+}
+
+// The mean over all tokens of the validation.
+double validate(const Settings& settings, Network& network, const PackedRows& rows) {
+  const int64_t all = std::min(settings.validation_rows, rows.validation_rows());
+  double sum = 0, tokens = 0;
+  const KeepsGenerator keeps;
+  network.train(false);
+  for (int64_t first = 0; first < all; first += settings.batch) {
+    const Batch batch = rows.validation(first, std::min(settings.batch, all - first));
+    sum += network.evaluate(batch) * static_cast<double>(batch.tokens);
+    tokens += static_cast<double>(batch.tokens);
+  }
+  network.train(true);
+  return sum / tokens;
+}
+
+// What the network writes after the prompt, with documents' ends as they come. Each byte takes a
+// whole forward: see README.md.
+std::string write_sample(const Settings& settings, Network& network) {
+  std::vector<int64_t> tokens = {kEnd};
+  for (const char letter : settings.prompt) tokens.push_back(static_cast<unsigned char>(letter));
+  std::string text = settings.prompt;
+  const at::Generator generator = at::detail::createCPUGenerator(settings.seed);
+  const KeepsGenerator keeps;
+  network.train(false);
+  for (int64_t k = 0; k < settings.sample; ++k) {
+    const auto seen = std::min(static_cast<int64_t>(tokens.size()), settings.length);
+    const at::Tensor ids =
+        at::tensor(at::ArrayRef<int64_t>(tokens.data() + tokens.size() - seen, seen), at::kLong);
+    const int64_t next = network.draw(ids.unsqueeze(0), settings.temperature, generator);
+    if (next == kEnd) {
+      tokens = {kEnd};
+    } else {
+      tokens.push_back(next);
+      text.push_back(static_cast<char>(next));
+    }
+  }
+  network.train(true);
+  return text;
+}
+
+class Run {
+ public:
+  Run(const Settings& settings, const gpipe::World& world)
+      : settings_(settings),
+        world_(world),
+        out_(world.rank() == 0),
+        rows_(settings.training, settings.length, settings.packed, settings.seed),
+        held_out_(settings.validation, settings.length, settings.packed, settings.seed) {
+    // Over several processes each would stop after another step: there the first one ends them.
+    if (world.size() == 1) interrupt_.emplace();
+  }
+
+  int run() {
+    describe();
+    build();
+    resume();
+    train();
+    finish();
+    return interrupted() ? command::kInterruptedExitCode : 0;
+  }
+
+ private:
+  bool interrupted() const { return interrupt_ && interrupt_->requested(); }
+
+  void describe() {
+    out_.line(absl::StrFormat("text: %s, %d bytes, %d documents, %d of them for the validation",
+                              settings_.path, settings_.text.size(), settings_.documents.size(),
+                              settings_.held_out));
+    json_["text"] = {{"path", settings_.path},
+                     {"bytes", settings_.text.size()},
+                     {"documents", settings_.documents.size()},
+                     {"length", settings_.length},
+                     {"packed", settings_.packed}};
+  }
+
+  void build() {
+    const torch::nn::Sequential model = make_model(settings_);
+    int64_t parameters = 0;
+    for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+    out_.line(absl::StrFormat("network: %s, %d blocks, %d wide, %d parameters in %d layers",
+                              to_text(settings_.model.kind()), settings_.model.num_layers(),
+                              settings_.model.hidden_size(), parameters, model->size()));
+    json_["network"] = {{"kind", to_text(settings_.model.kind())},
+                        {"blocks", settings_.model.num_layers()},
+                        {"width", settings_.model.hidden_size()},
+                        {"parameters", parameters}};
+    json_["training"] = {{"steps", settings_.steps},
+                         {"batch", settings_.batch},
+                         {"learning_rate", settings_.learning_rate},
+                         {"bfloat16", settings_.bfloat16},
+                         {"seed", settings_.seed}};
+    if (settings_.plain) {
+      out_.line(absl::StrFormat("no pipeline, %d threads", at::get_num_threads()));
+      json_["pipeline"] = nullptr;
+      network_ = make_plain(model, settings_.bfloat16);
+    } else {
+      build_pipeline(model);
+    }
+    optimizer_ = make_optimizer(network_->parameters(), settings_.weight_decay);
+    torch::manual_seed(settings_.seed);  // of dropout; rank 0's counts
+  }
+
+  void build_pipeline(const torch::nn::Sequential& model) {
+    const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);
+    pipe_ = make_pipe(settings_, model, balance, world_);
+    out_.line(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s, checkpoint %s",
+                              absl::StrJoin(balance, ","), settings_.chunks, settings_.schedule,
+                              to_text(settings_.checkpoint)));
+    json_["pipeline"] = {{"balance", balance},
+                         {"chunks", settings_.chunks},
+                         {"schedule", settings_.schedule},
+                         {"checkpoint", to_text(settings_.checkpoint)},
+                         {"processes", world_.size()}};
+    const auto options = gpipe::StepOptions()
+                             .schedule(gpipe::schedule_by_name(settings_.schedule))
+                             .weight(count_tokens);
+    network_ = make_pipeline(pipe_, options, settings_.bfloat16);
+    if (!settings_.explain) return;
+    if (!interrupt_) {
+      throw std::invalid_argument("--explain measures within one process; start no others");
+    }
+    explain(settings_, pipe_, options, rows_, *interrupt_, out_, json_);
+  }
+
+  void resume() {
+    if (settings_.resume.empty()) return;
+    const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
+    if (progress.rows != progress.step * settings_.batch) {
+      throw std::invalid_argument(
+          absl::StrFormat("--resume=%s: after %d steps of another --batch, %d rows",
+                          settings_.resume, progress.step, progress.rows));
+    }
+    step_ = progress.step;
+    out_.line(absl::StrFormat("resumed after step %d", step_));
+  }
+
+  void save() {
+    if (settings_.save.empty()) return;
+    gpipe::save_checkpoint(pipe_, *optimizer_, {step_, step_ * settings_.batch}, settings_.save);
+  }
+
+  void train() {
+    const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
+    const int64_t first = step_;
+    std::optional<command::Progress> progress;
+    if (out_.on()) {
+      progress.emplace(std::cerr, "training", settings_.stop_at - first,
+                       command::terminal_options(STDERR_FILENO));
+    }
+    Part part;
+    network_->train(true);
+    while (step_ < settings_.stop_at && !interrupted()) {
+      const auto begin = Clock::now();
+      const Batch batch = rows_.training(step_ * settings_.batch, settings_.batch);
+      set_learning_rate(*optimizer_, rate.at(step_));
+      optimizer_->zero_grad();
+      const double loss = network_->step(batch);
+      network_->clip(settings_.clip);
+      optimizer_->step();
+      ++step_;
+      validation_.reset();
+      part.add(loss, batch.tokens, seconds_since(begin));
+      if (progress) progress->update(step_ - first, absl::StrFormat("loss %.3f", loss));
+      if (settings_.save_every > 0 && step_ % settings_.save_every == 0) save();
+      if (step_ % settings_.validate_every != 0 && step_ != settings_.stop_at) continue;
+      validate();
+      if (progress) progress->finish();
+      tell(part);
+      part = {};
+    }
+  }
+
+  // Steps of training, since the last line.
+  struct Part {
+    int64_t steps = 0, tokens = 0;
+    double losses = 0, seconds = 0;
+
+    void add(double loss, int64_t of, double took) {
+      ++steps;
+      tokens += of;
+      losses += loss;
+      seconds += took;
+    }
+    double loss() const { return losses / static_cast<double>(steps); }
+  };
+
+  void tell(const Part& part) {
+    out_.line(absl::StrFormat(
+        "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_, part.loss(),
+        *validation_, std::exp(*validation_), static_cast<double>(part.tokens) / part.seconds));
+    json_["history"].push_back({{"step", step_},
+                                {"loss", part.loss()},
+                                {"validation_loss", *validation_},
+                                {"seconds", part.seconds},
+                                {"tokens", part.tokens}});
+  }
+
+  void validate() { validation_ = language_model::validate(settings_, *network_, held_out_); }
+
+  void finish() {
+    save();
+    if (!settings_.plain) {
+      const std::string hash = pipe_->parameter_hash();
+      out_.line("parameters " + hash);
+      json_["parameter_hash"] = hash;
+    }
+    json_["step"] = step_;
+    if (!validation_ && !interrupted()) {
+      validate();
+      out_.line(absl::StrFormat("validation %.4f (perplexity %.3f)", *validation_,
+                                std::exp(*validation_)));
+    }
+    if (validation_) {
+      json_["validation_loss"] = *validation_;
+      json_["perplexity"] = std::exp(*validation_);
+    }
+    if (settings_.sample > 0 && !interrupted()) {
+      const std::string sample = write_sample(settings_, *network_);
+      out_.line("\n" + printable(sample));
+      json_["sample"] = sample;
+    }
+    if (out_.on()) {
+      const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+      command::write_result(settings_.json, json_.dump(1, ' ', false, replace) + "\n");
+    }
+    if (step_ < settings_.steps && !settings_.save.empty()) {
+      out_.line("go on with --resume=" + settings_.save);
+    }
+  }
+
+  const Settings& settings_;
+  gpipe::World world_;
+  Output out_;
+  std::optional<command::InterruptScope> interrupt_;
+  PackedRows rows_, held_out_;
+  gpipe::GPipe pipe_{nullptr};
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  Json json_;
+  int64_t step_ = 0;
+  std::optional<double> validation_;  // after step_
+};
+
+int run(const Settings& settings) {
+  const auto world = gpipe::World::from_environment();
+  return Run(settings, world).run();
 }
 
 }  // namespace
+}  // namespace language_model
 
-int main() {
-  nn::Sequential plain = make_model();
-  gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions({2, 2}).chunks(4));
-
-  torch::Tensor words = torch::randint(kWords, {14, 9});
-  torch::Tensor next = torch::randint(kWords, {14, 9});
-  for (int64_t n = 0; n < next.size(0); ++n) next[n].slice(0, n * 9 / 14).fill_(kPadding);
-
-  torch::Tensor want = loss_fn({plain->forward(words)}, {next});
-  want.backward();
-  auto options = gpipe::StepOptions().weight(count_tokens);
-  double have = pipe->step({words}, {next}, loss_fn, options).loss;
-
-  double worst = 0;
-  auto gradients = pipe->named_parameters();
-  for (auto& parameter : plain->named_parameters()) {
-    auto difference = gradients[parameter.key()].grad() - parameter.value().grad();
-    worst = std::fmax(worst, difference.abs().max().item<double>());
-  }
-  std::cout << "loss " << have << ", unpartitioned " << want.item<double>()
-            << ", gradients differ by at most " << worst << "\n";
-  return std::fabs(have - want.item<double>()) < 1e-5 && worst < 1e-6 ? 0 : 1;
+int main(int argc, char** argv) {
+  using language_model::Settings;
+  return gpipe::command::run_command(argc, argv, language_model::kUsage,
+                                     []() -> std::function<int()> {
+                                       auto settings = std::make_shared<Settings>();
+                                       language_model::read_flags(*settings);
+                                       return [settings] { return language_model::run(*settings); };
+                                     });
 }

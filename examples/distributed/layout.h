@@ -1,0 +1,26 @@
+// even_balance, placement_over: where the layers of a training run are, over any number of
+// processes.
+#ifndef DISTRIBUTED_LAYOUT_H_
+#define DISTRIBUTED_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/world.h"
+
+namespace distributed {
+
+// As many layers for each stage, the rest for the first ones. Throws std::invalid_argument for
+// fewer than one stage and for more than there are layers.
+std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
+
+// Where the schedule of this name (gpipe/schedule/named_schedule.h) has its stages. Of several
+// processes each has as many workers, neighbors by number.
+gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
+                                int64_t stages);
+
+}  // namespace distributed
+
+#endif  // DISTRIBUTED_LAYOUT_H_

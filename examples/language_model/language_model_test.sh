@@ -1,0 +1,113 @@
+#!/bin/bash
+# Tests the whole program: the same bits under every cut, schedule and number of processes, and after a stop;
+# what it learns; mistakes.
+#   language_model_test.sh PROGRAM TEXT LAUNCH
+set -u
+program=$1
+text=$2
+launch=$3
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+tiny=(--text="$text" --length=48 --width=16 --heads=2 --blocks=2 --batch=6 --chunks=3 --steps=24 --warm_up=4
+  --dropout=0.1 --threads=1 --learning_rate=0.02 --validate_every=12 --validation_rows=6 --sample=20)
+
+expect_mistake "did you mean --steps?" "${tiny[@]}" --step=3
+expect_mistake "give a number from 0 to 24" "${tiny[@]}" --stop_at=25
+expect_mistake "it is no file that can be read" "${tiny[@]}" --text="$work"
+expect_mistake "give lines or paragraphs" "${tiny[@]}" --documents=words
+expect_mistake "has 1 documents (--documents=paragraphs)" "${tiny[@]}" --documents=paragraphs
+expect_mistake "give llama or gpt2" "${tiny[@]}" --model=bert
+expect_mistake "hidden_size must be a multiple" "${tiny[@]}" --heads=3
+expect_mistake "sums up to 6, but with --blocks=2 the network has 7 layers" "${tiny[@]}" --balance=3,3
+expect_mistake "such as 20,31" "${tiny[@]}" --balance=worst
+expect_mistake "--balance has 2 partitions" "${tiny[@]}" --balance=3,4 --stages=3
+expect_mistake "the network has 7 layers" "${tiny[@]}" --stages=8
+expect_mistake "did you mean 1f1b?" "${tiny[@]}" --schedule=1f2b
+expect_mistake "take 2 or 4 stages" "${tiny[@]}" --schedule=zb-v --stages=3
+expect_mistake "cannot be cut into more micro-batches" "${tiny[@]}" --chunks=7
+expect_mistake "give always, except_last or never" "${tiny[@]}" --checkpoint=often
+expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
+expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
+expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
+expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
+head -c 300 "$text" >"$work/cut.data"
+expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
+if [ ! -e /usr/lib/bible.data ]; then expect_mistake "install Debian's package bible-kjv-text"; fi
+
+# hash_of NAME COMMAND...: the parameters' hash that a run prints.
+hash_of() {
+  local name=$1
+  shift
+  "$@" >"$work/$name.log" 2>"$work/$name.err.log" || fail "$name: $*"
+  grep -o "parameters [0-9a-f]*$" "$work/$name.log" | cut -d' ' -f2
+}
+
+through=$(hash_of through "$program" "${tiny[@]}" --balance=3,4 --json="$work/through.json")
+[[ ${through} =~ ^[0-9a-f]{16}$ ]] || fail "no hash: $through"
+expect_same() {
+  local name=$1 hash
+  hash=$(hash_of "$@")
+  [ "$hash" = "$through" ] || fail "$name: parameters $hash instead of $through"
+}
+expect_same one_stage "$program" "${tiny[@]}" --stages=1 --validate_every=5
+expect_same recomputes "$program" "${tiny[@]}" --balance=1,4,2 --checkpoint=always --schedule=zb-h1
+expect_same v_shape "$program" "${tiny[@]}" --stages=4 --schedule=zb-v
+expect_same processes "$launch" --processes=2 -- "$program" "${tiny[@]}"
+
+# Stopped twice, gone on under other cuts, and once over processes.
+hash_of stopped "$program" "${tiny[@]}" --stop_at=7 --save="$work/run/last" >/dev/null
+grep -q "go on with --resume" "$work/stopped.log" || fail "how to go on"
+hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work/run/last" --stop_at=15 \
+  --save="$work/run/last" >/dev/null
+grep -q "resumed after step 7" "$work/again.log" || fail "where it goes on"
+expect_same resumed "$program" "${tiny[@]}" --resume="$work/run/last" --balance=5,2 --save="$work/end"
+# Of another shape.
+"$program" "${tiny[@]}" --resume="$work/end" --batch=3 >"$work/batch.log" 2>&1
+grep -q "of another --batch" "$work/batch.log" || fail "another --batch"
+"$program" "${tiny[@]}" --resume="$work/end" --width=32 >"$work/width.log" 2>&1
+grep -q "and F32 \[257, 32\] in the model" "$work/width.log" || fail "another --width"
+
+# A hash that never changes would show nothing.
+other=$(hash_of other "$program" "${tiny[@]}" --balance=3,4 --seed=1)
+[ "$other" != "$through" ] || fail "another seed, the same parameters"
+
+# What the run's other ways have to say: the same losses, but for rounding.
+hash_of plain "$program" "${tiny[@]}" --plain --dropout=0 --json="$work/plain.json"
+hash_of no_dropout "$program" "${tiny[@]}" --dropout=0 --json="$work/no_dropout.json" >/dev/null
+hash_of bfloat16 "$program" "${tiny[@]}" --dropout=0 --bfloat16 --json="$work/bfloat16.json" >/dev/null
+hash_of apart "$program" "${tiny[@]}" --resume="$work/end" --nopacked --json="$work/apart.json" \
+  --validation_rows=1000 >/dev/null
+hash_of packed "$program" "${tiny[@]}" --resume="$work/end" --validation_rows=1000 --json="$work/packed.json" >/dev/null
+python3 - "$work" <<'END' || fail "the JSON"
+import json, math, sys
+read = lambda name: json.load(open(f"{sys.argv[1]}/{name}.json"))
+through, plain, pipeline, half = map(read, ["through", "plain", "no_dropout", "bfloat16"])
+assert through["pipeline"]["balance"] == [3, 4] and through["pipeline"]["chunks"] == 3
+first, last = through["history"]
+assert (first["step"], last["step"]) == (12, 24)
+# Bytes, uniform, have 5.55.
+assert last["validation_loss"] < first["validation_loss"] < 4.5, through["history"]
+assert last["validation_loss"] < 3.6, through["history"]
+assert through["validation_loss"] == last["validation_loss"]
+assert abs(through["perplexity"] - math.exp(last["validation_loss"])) < 1e-9
+assert plain["pipeline"] is None
+for a, b, c in zip(plain["history"], pipeline["history"], half["history"]):
+    assert abs(a["loss"] - b["loss"]) < 1e-3 * a["loss"], (a, b)
+    assert abs(a["loss"] - c["loss"]) < 0.05 * a["loss"], (a, c)
+    assert a["loss"] != c["loss"]
+assert 1 <= len(through["sample"]) <= 20, through["sample"]
+# Documents in a row are what each is alone.
+apart, packed = read("apart"), read("packed")
+assert packed["text"]["packed"] and not apart["text"]["packed"]
+assert abs(apart["validation_loss"] / packed["validation_loss"] - 1) < 1e-5, (apart, packed)
+END
+
+"$program" "${tiny[@]}" --steps=2 --validate_every=2 --balance=time --explain >"$work/explain.log" 2>&1 || fail "--explain"
+grep -q "A step of 6 rows in 3 micro-batches" "$work/explain.log" || fail "nothing is explained"
+grep -q "pipeline: --balance=[0-9]*,[0-9]*, 3 micro-batches" "$work/explain.log" || fail "no cut by time"
+expect_stopped "training " "$work/interrupted.log" \
+  "$program" "${tiny[@]}" --steps=1000000 --save="$work/interrupted"
+[ -e "$work/interrupted/model.safetensors" ] || fail "nothing is saved after Ctrl-C"
+"$program" --help >"$work/help.log" 2>&1 || fail "--help"
+grep -q -e "--weight_decay" "$work/help.log" || fail "no flags in --help"
+echo PASSED

@@ -1,0 +1,118 @@
+#include "examples/language_model/network.h"
+
+#include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/utils.h>
+
+#include "examples/language_model/training.h"
+
+namespace language_model {
+namespace {
+
+using gpipe::Tensors;
+
+at::Tensor drawn(const at::Tensor& logits, double temperature, const at::Generator& generator) {
+  // On the CPU, where the generator is.
+  const at::Tensor last = logits.select(1, -1).to(at::TensorOptions(at::kCPU).dtype(at::kFloat));
+  if (temperature == 0) return last.argmax(-1);
+  return at::multinomial((last / temperature).softmax(-1), 1, /*replacement=*/false, generator);
+}
+
+class Plain : public Network {
+ public:
+  Plain(const torch::nn::Sequential& model, bool bfloat16) : model_(model), bfloat16_(bfloat16) {}
+
+  double step(const Batch& batch) override {
+    const Autocast autocast(at::kCPU, bfloat16_);
+    const at::Tensor loss = loss_of(batch);
+    loss.backward();
+    return loss.item<double>();
+  }
+  double evaluate(const Batch& batch) override {
+    const torch::NoGradGuard no_grad;
+    const Autocast autocast(at::kCPU, bfloat16_);
+    return loss_of(batch).item<double>();
+  }
+  void clip(double norm) override { torch::nn::utils::clip_grad_norm_(model_->parameters(), norm); }
+  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
+    const torch::NoGradGuard no_grad;
+    const Autocast autocast(at::kCPU, bfloat16_);
+    return drawn(model_->forward(Tensors{ids, at::zeros_like(ids)}), temperature, generator)
+        .item<int64_t>();
+  }
+  std::vector<at::Tensor> parameters() override { return model_->parameters(); }
+  void train(bool on) override { model_->train(on); }
+
+ private:
+  at::Tensor loss_of(const Batch& batch) {
+    return mean_loss({model_->forward(Tensors{batch.ids, batch.documents})}, {batch.targets});
+  }
+
+  torch::nn::Sequential model_;
+  bool bfloat16_;
+};
+
+class Pipeline : public Network {
+ public:
+  Pipeline(const gpipe::GPipe& pipe, const gpipe::StepOptions& options, bool bfloat16)
+      : pipe_(pipe), options_(options), bfloat16_(bfloat16) {}
+
+  double step(const Batch& batch) override {
+    const Autocast autocast(first().type(), bfloat16_);
+    return pipe_->step(inputs(batch), {batch.targets.to(last())}, mean_loss, options_).loss;
+  }
+  double evaluate(const Batch& batch) override {
+    const Autocast autocast(first().type(), bfloat16_);
+    return pipe_->evaluate(inputs(batch), {batch.targets.to(last())}, mean_loss, options_).loss;
+  }
+  void clip(double norm) override { pipe_->clip_grad_norm_(norm); }
+  // What the loss function gives is known in all processes, and the logits are in the last one.
+  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
+    const Autocast autocast(first().type(), bfloat16_);
+    const gpipe::LossFn draw_as_loss = [&](const Tensors& outputs, const Tensors& /*targets*/) {
+      return drawn(outputs.at(0), temperature, generator).to(at::kDouble).squeeze();
+    };
+    const at::Tensor input = ids.to(first());
+    return static_cast<int64_t>(
+        pipe_->evaluate({input, at::zeros_like(input)}, {}, draw_as_loss).loss);
+  }
+  std::vector<at::Tensor> parameters() override { return pipe_->local_parameters(); }
+  void train(bool on) override { pipe_->train(on); }
+
+ private:
+  c10::Device first() const { return pipe_->devices().front(); }
+  c10::Device last() const { return pipe_->devices().back(); }
+  Tensors inputs(const Batch& batch) const {
+    return {batch.ids.to(first()), batch.documents.to(first())};
+  }
+
+  gpipe::GPipe pipe_;
+  gpipe::StepOptions options_;
+  bool bfloat16_;
+};
+
+}  // namespace
+
+Autocast::Autocast(at::DeviceType device, bool bfloat16) : device_(device), on_(bfloat16) {
+  if (!on_) return;
+  at::autocast::set_autocast_dtype(device, at::kBFloat16);
+  at::autocast::set_autocast_enabled(device, true);
+}
+
+Autocast::~Autocast() {
+  if (!on_) return;
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, false);
+}
+
+std::unique_ptr<Network> make_plain(const torch::nn::Sequential& model, bool bfloat16) {
+  return std::make_unique<Plain>(model, bfloat16);
+}
+
+std::unique_ptr<Network> make_pipeline(const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
+                                       bool bfloat16) {
+  return std::make_unique<Pipeline>(pipe, options, bfloat16);
+}
+
+}  // namespace language_model

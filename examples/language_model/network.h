@@ -1,0 +1,60 @@
+// Network: the language model that is trained: as a pipeline or, to compare, without one.
+#ifndef LANGUAGE_MODEL_NETWORK_H_
+#define LANGUAGE_MODEL_NETWORK_H_
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "examples/language_model/documents.h"
+#include "gpipe/gpipe.h"
+
+namespace language_model {
+
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  // The mean loss over the mini-batch's tokens. Adds its gradients to those of the parameters.
+  virtual double step(const Batch& batch) = 0;
+  // The same loss without gradients.
+  virtual double evaluate(const Batch& batch) = 0;
+  // Scales all gradients so that their norm is at most `norm`.
+  virtual void clip(double norm) = 0;
+  // The token behind these, [1, tokens], drawn with the probabilities that the network gives, each
+  // to the power of 1 / temperature; with temperature 0 the most probable one.
+  virtual int64_t draw(const at::Tensor& ids, double temperature,
+                       const at::Generator& generator) = 0;
+  // Those of this process.
+  virtual std::vector<at::Tensor> parameters() = 0;
+  // Training or evaluation.
+  virtual void train(bool on) = 0;
+};
+
+// The plain model on the CPU: each mini-batch as a whole, with all threads.
+std::unique_ptr<Network> make_plain(const torch::nn::Sequential& model, bool bfloat16);
+
+std::unique_ptr<Network> make_pipeline(const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
+                                       bool bfloat16);
+
+// Operators that gain from it compute in bfloat16 while it lives, if it is asked for; parameters
+// and their gradients stay as they are (docs/guide/12-mixed-precision.md).
+class Autocast {
+ public:
+  Autocast(at::DeviceType device, bool bfloat16);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool on_;
+};
+
+}  // namespace language_model
+
+#endif  // LANGUAGE_MODEL_NETWORK_H_

@@ -1,0 +1,301 @@
+#include "examples/language_model/settings.h"
+
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "balance/training_flags.h"
+#include "command/balance_flag.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "examples/language_model/bible_data.h"
+#include "gpipe/schedule/named_schedule.h"
+
+ABSL_FLAG(std::string, text, "",
+          "The file to learn from, byte by byte. Default: the King James Bible of Debian's package "
+          "bible-kjv-text.");
+ABSL_FLAG(std::string, documents, "lines",
+          "What a document is, which is learned from its own beginning: lines (each line), "
+          "paragraphs (what empty lines separate). Every 20th is for the validation.");
+ABSL_FLAG(int64_t, length, 256, "Tokens of a row. Longer documents are cut into pieces.");
+ABSL_FLAG(
+    bool, packed, true,
+    "Rows have several documents, if they fit, which do not see each other. Without, one, and "
+    "more padding.");
+
+ABSL_FLAG(std::string, model, "llama", "The kind of the network: llama, gpt2.");
+ABSL_FLAG(int64_t, blocks, 4, "Blocks of the network, each an attention layer and an MLP.");
+ABSL_FLAG(int64_t, width, 128, "Numbers in the vector of a token.");
+ABSL_FLAG(int64_t, heads, 4, "Heads of attention.");
+ABSL_FLAG(double, dropout, 0, "The probability with which what a layer adds is left out.");
+
+ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
+ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
+ABSL_FLAG(double, learning_rate, 3e-3,
+          "The highest. It rises for --warm_up steps and falls as a cosine to a tenth at the end.");
+ABSL_FLAG(int64_t, warm_up, 50, "Steps in which the learning rate rises.");
+ABSL_FLAG(double, weight_decay, 0.1, "AdamW's, of matrices. Norms and biases do not decay.");
+ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
+ABSL_FLAG(uint64_t, seed, 0,
+          "Seed of the parameters, of the order of documents, of dropout, and "
+          "of the sample.");
+ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters stay float32.");
+ABSL_FLAG(int64_t, validate_every, 100, "Steps between two validations.");
+ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
+
+ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
+          "Partitions of the pipeline. Default: what --balance has, 2, or one for each process.");
+ABSL_FLAG(std::string, balance, "even",
+          "Layers of each partition, such as 5,6; even: as many for each; time: by measured times "
+          "of the layers; best: the cut with the shortest predicted step.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch.");
+ABSL_FLAG(std::string, checkpoint, "never",
+          "Which micro-batches recompute their activations: always, except_last, never.");
+ABSL_FLAG(int64_t, threads, 0,
+          "Threads of a partition on the CPU. The same number gives the same bits. Default: 0, an "
+          "equal share.");
+ABSL_FLAG(std::string, devices, "",
+          "A device for each partition, such as cuda:0,cuda:1 or cpu,cpu. Default: every CUDA "
+          "device in order; without one, the CPU.");
+ABSL_FLAG(bool, plain, false,
+          "The same network without a pipeline, on the CPU with all threads, to compare.");
+ABSL_FLAG(bool, explain, false,
+          "Before training, say where the time of a step goes, and what would make it faster.");
+
+ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written at the end.");
+ABSL_FLAG(int64_t, save_every, 0, "Steps between two checkpoints. Default: 0, none on the way.");
+ABSL_FLAG(std::string, resume, "",
+          "Go on from the checkpoint in this folder, with the same --steps and --batch. The "
+          "pipeline may be another.");
+ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt, "Stop after this step, as after Ctrl-C.");
+ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
+
+ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
+ABSL_FLAG(std::string, prompt, "", "What the sample begins with.");
+ABSL_FLAG(double, temperature, 0.8,
+          "How even the probabilities of the sample's bytes are: 1 as learned, 0 the most probable "
+          "one.");
+
+namespace language_model {
+namespace {
+
+namespace command = gpipe::command;
+namespace models = gpipe::models;
+using command::in_range;
+
+constexpr int64_t kMost = int64_t{1} << 30;
+constexpr size_t kHeldOut = 20;  // one of as many documents
+
+double at_least(const char* flag, double value, double least, double most = 1e9) {
+  if (std::isfinite(value) && value >= least && value <= most) return value;
+  throw std::invalid_argument(
+      absl::StrFormat("--%s=%g: give a number from %g to %g", flag, value, least, most));
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open() || std::filesystem::is_directory(path)) {
+    throw std::invalid_argument("--text=" + path + ": it is no file that can be read");
+  }
+  std::string contents((std::istreambuf_iterator<char>(file)), {});
+  if (file.bad()) throw std::invalid_argument("--text=" + path + ": it cannot be read");
+  return contents;
+}
+
+void read_text(Settings& settings) {
+  settings.path = command::user_path(absl::GetFlag(FLAGS_text));
+  if (settings.path.empty()) {
+    settings.path = kBibleData;
+    if (!std::filesystem::exists(settings.path)) {
+      throw std::invalid_argument(
+          std::string("there is no ") + kBibleData +
+          ": install Debian's package bible-kjv-text, or give a text of your own with --text=FILE");
+    }
+  }
+  settings.text = contents_of(settings.path);
+  try {
+    if (is_bible_data(settings.text)) settings.text = decompress_bible(settings.text);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(settings.path + ": " + error.what());
+  }
+
+  const std::string documents = absl::GetFlag(FLAGS_documents);
+  if (documents != "lines" && documents != "paragraphs") {
+    throw std::invalid_argument("--documents=" + documents + ": give lines or paragraphs");
+  }
+  settings.documents =
+      split(settings.text, documents == "lines" ? Documents::kLines : Documents::kParagraphs);
+  if (settings.documents.size() < kHeldOut) {
+    throw std::invalid_argument(absl::StrFormat(
+        "%s has %d documents (--documents=%s), and every %dth is for the validation: give a longer "
+        "text",
+        settings.path, settings.documents.size(), documents, kHeldOut));
+  }
+  settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
+  settings.packed = absl::GetFlag(FLAGS_packed);
+  std::vector<std::string_view> held_out, others;
+  for (size_t k = 0; k < settings.documents.size(); ++k) {
+    (k % kHeldOut == kHeldOut - 1 ? held_out : others).push_back(settings.documents[k]);
+  }
+  settings.held_out = static_cast<int64_t>(held_out.size());
+  settings.training = cut(others, settings.length);
+  settings.validation = cut(held_out, settings.length);
+}
+
+void read_model(Settings& settings) {
+  const std::string kind = absl::GetFlag(FLAGS_model);
+  if (kind != "llama" && kind != "gpt2") {
+    throw std::invalid_argument("--model=" + kind + ": give llama or gpt2");
+  }
+  const int64_t width = in_range("width", absl::GetFlag(FLAGS_width), 1, 1 << 20);
+  settings.model =
+      kind == "llama" ? models::TransformerKind::kLlama : models::TransformerKind::kGPT2;
+  settings.model.vocab_size(kVocabulary)
+      .max_positions(settings.length)
+      .num_layers(in_range("blocks", absl::GetFlag(FLAGS_blocks), 1, 1024))
+      .hidden_size(width)
+      .num_heads(in_range("heads", absl::GetFlag(FLAGS_heads), 1, 4096))
+      .residual_dropout(at_least("dropout", absl::GetFlag(FLAGS_dropout), 0, 0.99))
+      .tied(false)  // so that the first and the last layer may be anywhere
+      .packed(true)
+      .fused_attention(true);
+  // Llama's MLP has three matrices where GPT-2's has two.
+  if (kind == "llama") settings.model.intermediate_size(std::max<int64_t>(width * 8 / 3, 1));
+  models::check(settings.model);
+}
+
+void read_training(Settings& settings) {
+  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 0, kMost);
+  settings.stop_at =
+      in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
+  settings.learning_rate = at_least("learning_rate", absl::GetFlag(FLAGS_learning_rate), 0);
+  settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
+  settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
+  settings.clip = at_least("clip", absl::GetFlag(FLAGS_clip), 0);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  settings.bfloat16 = absl::GetFlag(FLAGS_bfloat16);
+  settings.validate_every = in_range("validate_every", absl::GetFlag(FLAGS_validate_every), 1);
+  settings.validation_rows = in_range("validation_rows", absl::GetFlag(FLAGS_validation_rows), 1);
+  settings.sample = in_range("sample", absl::GetFlag(FLAGS_sample), 0, kMost);
+  settings.prompt = absl::GetFlag(FLAGS_prompt);
+  settings.temperature = at_least("temperature", absl::GetFlag(FLAGS_temperature), 0);
+}
+
+std::vector<c10::Device> parse_devices(const std::string& text) {
+  std::vector<c10::Device> devices;
+  for (const absl::string_view name : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    try {
+      devices.emplace_back(std::string(name));
+    } catch (const c10::Error& error) {
+      throw std::invalid_argument("--devices=" + text + ": " + error.what_without_backtrace());
+    }
+    const c10::Device device = devices.back();
+    const int64_t count = device.is_cuda() ? int64_t{torch::cuda::device_count()} : 1;
+    if ((!device.is_cpu() && !device.is_cuda()) || device.index() >= count) {
+      throw std::invalid_argument(
+          absl::StrFormat("--devices=%s: there is no %s here; give cpu or one of %d CUDA devices",
+                          text, device.str(), int64_t{torch::cuda::device_count()}));
+    }
+  }
+  return devices;
+}
+
+void check_layers(const Settings& settings, const std::string& balance) {
+  const int64_t blocks = settings.model.num_layers(), layers = 2 * blocks + 3;
+  int64_t sum = 0;
+  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
+  if (!settings.balance.empty() && sum != layers) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--balance=%s sums up to %d, but with --blocks=%d the network has %d layers", balance, sum,
+        blocks, layers));
+  }
+  if (settings.stages.value_or(1) > layers) {
+    throw std::invalid_argument(
+        absl::StrFormat("--stages=%d: with --blocks=%d the network has %d layers", *settings.stages,
+                        blocks, layers));
+  }
+}
+
+void read_pipeline(Settings& settings) {
+  settings.plain = absl::GetFlag(FLAGS_plain);
+  settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
+  const std::string balance = absl::GetFlag(FLAGS_balance);
+  if (balance == "even" || balance == "time" || balance == "best") {
+    settings.cut = balance;
+  } else {
+    settings.balance = command::parse_balance(balance);
+    if (settings.balance.empty()) {
+      throw std::invalid_argument("--balance=: give numbers such as 5,6, or even, time or best");
+    }
+    const auto partitions = static_cast<int64_t>(settings.balance.size());
+    if (settings.stages.value_or(partitions) != partitions) {
+      throw std::invalid_argument(absl::StrFormat("--stages=%d: --balance has %d partitions",
+                                                  *settings.stages, partitions));
+    }
+    settings.stages = partitions;
+  }
+  check_layers(settings, balance);
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  gpipe::balance::parse_schedule(settings.schedule);
+  if (settings.stages) gpipe::placement_by_name(settings.schedule, *settings.stages);
+  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
+  if (settings.chunks > settings.batch) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--chunks=%d: a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
+        settings.chunks, settings.batch));
+  }
+  settings.checkpoint = gpipe::balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
+  settings.devices = parse_devices(absl::GetFlag(FLAGS_devices));
+  settings.explain = absl::GetFlag(FLAGS_explain);
+}
+
+// The folder that the checkpoint's is in is made if it is not there.
+void read_files(Settings& settings) {
+  settings.save = command::user_path(absl::GetFlag(FLAGS_save));
+  settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
+  settings.save_every = in_range("save_every", absl::GetFlag(FLAGS_save_every), 0, kMost);
+  if (settings.save_every > 0 && settings.save.empty()) {
+    throw std::invalid_argument("--save_every: say where, with --save=FOLDER");
+  }
+  if (!settings.save.empty()) {
+    const std::string parent = std::filesystem::path(settings.save).parent_path().string();
+    command::check_writable_folder("--save", parent.empty() ? "." : parent);
+  }
+  if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
+    throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
+  }
+  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+}
+
+void check_plain(const Settings& settings) {
+  if (!settings.plain) return;
+  if (!settings.save.empty() || !settings.resume.empty() || settings.explain) {
+    throw std::invalid_argument(
+        "--plain is to compare, and has no pipeline: leave out --save, --resume and --explain");
+  }
+}
+
+}  // namespace
+
+void read_flags(Settings& settings) {
+  read_text(settings);
+  read_model(settings);
+  read_training(settings);
+  read_pipeline(settings);
+  read_files(settings);
+  check_plain(settings);
+}
+
+}  // namespace language_model

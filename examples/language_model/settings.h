@@ -1,0 +1,70 @@
+// Settings: what the program's flags ask for.
+#ifndef LANGUAGE_MODEL_SETTINGS_H_
+#define LANGUAGE_MODEL_SETTINGS_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "examples/language_model/documents.h"
+#include "gpipe/checkpoint.h"
+#include "models/transformer_options.h"
+
+namespace language_model {
+
+struct Settings {
+  // The text.
+  std::string path, text;
+  std::vector<std::string_view> documents;  // in `text`
+  std::vector<Piece> training, validation;
+  int64_t held_out = 0;  // documents for the validation
+  int64_t length = 0;
+  bool packed = true;
+
+  gpipe::models::TransformerOptions model = gpipe::models::TransformerKind::kLlama;
+
+  // Training.
+  int64_t batch = 0, steps = 0, stop_at = 0;
+  double learning_rate = 0, weight_decay = 0, clip = 0;
+  int64_t warm_up = 0;
+  uint64_t seed = 0;
+  bool bfloat16 = false;
+  int64_t validate_every = 0, validation_rows = 0;
+
+  // The pipeline.
+  bool plain = false;
+  std::string cut;  // "even", "time", "best", or empty: `balance`
+  std::vector<int64_t> balance;
+  std::optional<int64_t> stages;
+  std::string schedule;
+  int64_t chunks = 0, threads = 0;
+  gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kExceptLast;
+  std::vector<c10::Device> devices;
+  bool explain = false;
+
+  // Files, made absolute; empty: none.
+  std::string save, resume, json;
+  int64_t save_every = 0;
+
+  // The sample.
+  int64_t sample = 0;
+  std::string prompt;
+  double temperature = 0;
+
+  Settings() = default;
+  // Documents and pieces point into the text.
+  Settings(const Settings&) = delete;
+  Settings& operator=(const Settings&) = delete;
+};
+
+// Throws std::invalid_argument or c10::ValueError, with the flag and its value, for what makes no
+// run: wrong values, and flags that do not go together.
+void read_flags(Settings& settings);
+
+}  // namespace language_model
+
+#endif  // LANGUAGE_MODEL_SETTINGS_H_
