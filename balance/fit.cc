@@ -281,6 +281,7 @@ class Search {
       const LayerProfile& other = high.layers[k];
       layer.forward += at * (other.forward - layer.forward);
       layer.backward += at * (other.backward - layer.backward);
+      layer.split = mixed_split(layer, other, at);
       layer.kept = interpolate(layer.kept, other.kept, at);
       layer.workspace = interpolate(layer.workspace, other.workspace, at);
       layer.output = interpolate(layer.output, other.output, at);

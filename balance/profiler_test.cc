@@ -530,8 +530,33 @@ TEST(ProfileAll, CanBeEndedAfterEachLayer) {
         model, torch::rand({2, 4}),
         ProfileOptions().timeout(1e-3).cpu_threads(threads).progress(count).after_each_layer(
             [&] { ++calls; }));
-    EXPECT_EQ(calls, 6 * (passes + 2));
+    // A pass of whole backwards ends six times, one of split ones nine times.
+    EXPECT_EQ(calls, 6 * (passes + 2) + 9 * (passes + 1));
   }
+}
+
+TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
+  constexpr int64_t kWide = 256;
+  constexpr int64_t kRows = 64;
+  constexpr int64_t kActivation = kRows * kWide * 4;
+  const nn::Sequential model(nn::Linear(kWide, kWide), nn::Linear(kWide, kWide), nn::ReLU());
+  const Profile measured =
+      profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(0.05));
+  for (const LayerProfile& layer : measured.layers) ASSERT_TRUE(layer.split);
+  // Nobody waits for the gradient of the sample, so all of the first layer's work is for weights.
+  EXPECT_GT(measured.layers[0].split->weight, 4 * measured.layers[0].split->input);
+  EXPECT_GT(measured.layers[1].split->weight, measured.layers[1].split->input / 4);
+  EXPECT_GT(measured.layers[1].split->input, measured.layers[1].split->weight / 4);
+  // The weights of a linear layer need its input and the gradient of its output. The sample is not
+  // given back.
+  EXPECT_EQ(measured.layers[0].split->waiting, kActivation);
+  EXPECT_EQ(measured.layers[1].split->waiting, 2 * kActivation);
+  EXPECT_EQ(measured.layers[2].split->waiting, 0);
+
+  const Profile whole = profile(model, at::rand({kRows, kWide}),
+                                ProfileOptions().timeout(1e-9).split(false));
+  EXPECT_FALSE(whole.layers[1].split);
+  EXPECT_GT(whole.layers[1].backward, 0);
 }
 
 TEST(ProfileAll, LayersThatMustNotBeSeparated) {
