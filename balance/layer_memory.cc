@@ -52,7 +52,13 @@ void LayerMemory::end_backward(int64_t) {
 void LayerMemory::begin_weights(int64_t layer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   thread_ = std::this_thread::get_id();
+  weights_began_ = true;
   weights_ = layer;
+}
+
+void LayerMemory::end_weights(int64_t) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  weights_ = -1;
 }
 
 void LayerMemory::note_backward() { workspace_[running_] = std::max(workspace_[running_], later_); }
@@ -61,7 +67,7 @@ void LayerMemory::on_allocate(uint64_t id, c10::Device device, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!same_device(device, device_) || std::this_thread::get_id() != thread_) return;
   if (forwards_ended_) {
-    blocks_.emplace(id, Block{-1, bytes, weights_ >= 0});
+    blocks_.emplace(id, Block{-1, bytes, weights_began_});
     later_ += bytes;
     if (running_ >= 0) note_backward();
   } else if (running_ >= 0) {

@@ -70,10 +70,13 @@ TEST(LayerMemory, WhatAHalfOfWeightsGivesBackHasWaitedForIt) {
   memory.on_allocate(4, c10::kCPU, 10000);  // has not waited
   memory.on_free(4);
   memory.on_free(3);
-  memory.on_free(1);
+  memory.end_weights(1);
   memory.begin_weights(0);
   memory.on_allocate(5, c10::kCPU, 10000);
-  EXPECT_THAT(memory.waiting(), ElementsAre(1100, 0));
+  memory.on_free(1);
+  memory.end_weights(0);
+  memory.on_free(5);
+  EXPECT_THAT(memory.waiting(), ElementsAre(100, 1000));
   EXPECT_THAT(memory.kept(), ElementsAre(110, 0));
 }
 

@@ -277,6 +277,7 @@ class Search {
         explain(problem_.cuts[setting.cut].profile, balance, options_of(setting, modes));
     PlanCandidate candidate;
     candidate.cut = setting.cut;
+    candidate.chunks = problem_.cuts[setting.cut].chunks;
     candidate.schedule_name = setting.name;
     candidate.stages_per_device = setting.per_device;
     candidate.balance = balance;

@@ -51,7 +51,8 @@ struct PlanProblem {
 
 // A choice of everything, and what is predicted for it.
 struct PlanCandidate {
-  size_t cut = 0;  // of the problem's
+  size_t cut = 0;      // of the problem's
+  int64_t chunks = 1;  // its
   std::string schedule_name;
   int64_t stages_per_device = 1;
   std::vector<int64_t> balance;

@@ -320,7 +320,7 @@ std::vector<int64_t> measure_waiting(Subject& subject) {
     subject.run(
         [&](const LayerEvent& event) {
           if (event.weights) {
-            if (event.begin) memory.begin_weights(event.piece);
+            event.begin ? memory.begin_weights(event.piece) : memory.end_weights(event.piece);
           } else if (event.backward) {
             event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
           } else {
