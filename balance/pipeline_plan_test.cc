@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/schedule/generators.h"
@@ -109,10 +110,10 @@ TEST(PipelinePlan, MessagesOfTextsNameTheLine) {
       {with("live 12345", "live -12345"), "negative number of bytes"},
       {with("F0.0 ", ""), "the schedule: "},
       {with("stages 4", "stages four"), "the schedule: "}};
-  for (const auto& [text, message] : damages) {
-    EXPECT_THAT([&, given = text] { plan_from_text(given, "my.txt"); },
+  for (const auto& damage : damages) {
+    EXPECT_THAT([&damage] { plan_from_text(damage.first, "my.txt"); },
                 ThrowsMessage<std::invalid_argument>(
-                    AllOf(StartsWith("my.txt"), HasSubstr(message))));
+                    AllOf(StartsWith("my.txt"), HasSubstr(damage.second))));
   }
   const std::string text = plan_to_text(sample());
   for (size_t length = 0; length + 2 < text.size(); length += 7) {

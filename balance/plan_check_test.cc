@@ -116,12 +116,13 @@ TEST(PlanCheck, NothingIsBelowTheLowerBound) {
 }
 
 TEST(PlanCheck, MistakesAreNamed) {
-  EXPECT_THAT([] { check_plan(by_hand(), two_layers(), {1}, {}); },
+  const std::vector<double> one = {1};
+  EXPECT_THAT([&one] { check_plan(by_hand(), two_layers(), one, {}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("1 sizes were given for 2")));
   EXPECT_THAT(
       [] {
         PipelinePlan plan = by_hand();
-        plan.balance = {1, 2};
+        plan.balance.back() = 2;
         check_plan(plan, two_layers(), kTwo, {});
       },
       ThrowsMessage<std::invalid_argument>(HasSubstr("sums up to 3, but the profile has 2")));

@@ -293,10 +293,13 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
   command::Progress progress(std::cerr, settings.model_name, 0,
                              command::terminal_options(STDERR_FILENO));
   int64_t done = 0;
+  std::string last;
   PlanOptions options = settings.options;
   options.progress([&](const std::string& note) {
     interrupt.check();
-    progress.update(++done, note);
+    if (note != last) ++done;
+    last = note;
+    progress.update(done, note);
   });
   options.targets({models::random_target(settings.model, settings.batch, at::kMeta)});
   options.loss([loss = settings.model.loss](const Tensors& outputs, const Tensors& targets) {

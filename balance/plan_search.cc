@@ -548,18 +548,19 @@ class Search {
       const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       known.push_back(key);
-      std::optional<Schedule> order;
+      std::optional<SearchResult> order;
       try {
-        order = gpipe::search(search_options(candidate, setting)).schedule;
+        order = gpipe::search(search_options(candidate, setting));
       } catch (const std::invalid_argument&) {
         continue;  // not even one micro-batch fits, as the search counts
       }
+      if (order->origin != kSearched) continue;  // a generator's, which is there already
       Setting searched = setting;
       searched.name = kSearched;
-      searched.schedule = *order;
+      searched.schedule = order->schedule;
       PlanCandidate best = predict(searched, candidate.balance, candidate.checkpoints);
       refine(searched, best, spent_ + kLeastBudget / 10);
-      found_.emplace_back(searched, std::move(best));
+      if (is_better(best, candidate)) found_.emplace_back(searched, std::move(best));
     }
   }
 
@@ -595,9 +596,20 @@ class Search {
       if (cut == best.cut) continue;
       Setting other = setting;
       other.cut = cut;
-      if (!with_micro_batches(other)) continue;
-      result.push_back({"chunks", std::to_string(problem_.cuts[cut].chunks),
-                        predict(other, best.balance, best.checkpoints)});
+      const std::string chunks = std::to_string(problem_.cuts[cut].chunks);
+      if (with_micro_batches(other)) {
+        result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
+        continue;
+      }
+      // A searched order is for one number of micro-batches.
+      for (const Found& found : found_) {
+        if (found.first.cut != cut || !same_placement(found.first.schedule, setting.schedule)) {
+          continue;
+        }
+        result.push_back(
+            {"chunks", chunks + " (" + found.first.name + ", cut anew)", found.second});
+        break;
+      }
     }
     for (const Checkpoint mode : problem_.checkpoints) {
       const std::vector<Checkpoint> modes = uniform(setting, mode);
@@ -608,6 +620,7 @@ class Search {
     std::set<std::string> names = {setting.name};
     std::set<std::vector<int64_t>> placements = {
         setting.schedule.placement().worker_of_stage()};
+    std::vector<PlanAlternative> elsewhere;
     const std::vector<Found> found = found_;  // the best first
     for (const auto& [other, candidate] : found) {
       if (other.cut != best.cut) continue;
@@ -617,13 +630,13 @@ class Search {
             {"schedule", other.name, predict(other, best.balance, best.checkpoints)});
       } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
         const bool v = other.schedule.placement() == Placement::v_shape(problem_.devices);
-        const std::string shape = other.per_device == 1 ? "1 stage on each device"
-                                  : v ? "2 stages on each device, in a V"
-                                      : std::to_string(other.per_device) +
-                                            " stages on each device, in a loop";
-        result.push_back({"placement", shape + " (" + other.name + ", cut anew)", candidate});
+        const std::string shape = other.per_device == 1 ? "1 stage each"
+                                  : v ? "2 stages each, in a V"
+                                      : std::to_string(other.per_device) + " stages each, in a loop";
+        elsewhere.push_back({"placement", shape + " (" + other.name + ", cut anew)", candidate});
       }
     }
+    result.insert(result.end(), elsewhere.begin(), elsewhere.end());
     return result;
   }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -161,7 +162,7 @@ std::vector<std::string> problems_of(const PlanProblem& problem, const PlanCandi
 }
 
 TEST(PlanSearch, SmallProblemsAreSolvedAsByTryingEverything) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   for (int round = 0; round < 12; ++round) {
     PlanProblem problem = problem_of(2, random_profile(5, random), {2, 4});
     problem.schedules = {"1f1b", "zb-h1", "interleaved"};
@@ -176,13 +177,15 @@ TEST(PlanSearch, SmallProblemsAreSolvedAsByTryingEverything) {
     const PlanSearch tight = search_plan(problem);
     const double best = brute_force(problem);
     EXPECT_EQ(tight.best.fits(), best < std::numeric_limits<double>::infinity());
-    if (tight.best.fits()) EXPECT_DOUBLE_EQ(tight.best.step, best);
+    if (tight.best.fits()) {
+      EXPECT_DOUBLE_EQ(tight.best.step, best);
+    }
     EXPECT_GE(tight.best.step, free.best.step);
   }
 }
 
 TEST(PlanSearch, LargerProblemsComeNear) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   double worst = 1;
   for (int round = 0; round < 3; ++round) {
     PlanProblem problem = problem_of(3, random_profile(9, random), {6});
@@ -202,7 +205,7 @@ TEST(PlanSearch, LargerProblemsComeNear) {
 }
 
 TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   for (int round = 0; round < 8; ++round) {
     PlanProblem problem = problem_of(2 + round % 2, random_profile(12, random), {1, 4, 5});
     problem.cuts[2].sizes.back() = 0.5;
@@ -235,7 +238,7 @@ TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
 }
 
 TEST(PlanSearch, LimitsAreKeptWhereTheyCanBe) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   int fitting = 0;
   for (int round = 0; round < 6; ++round) {
     PlanProblem problem = problem_of(3, random_profile(10, random), {2, 8});
@@ -257,7 +260,7 @@ TEST(PlanSearch, LimitsAreKeptWhereTheyCanBe) {
 }
 
 TEST(PlanSearch, WhereNothingFitsTheNearestWorks) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(2, random_profile(6, random), {1, 2, 4});
   problem.limits = {1, 1};
   const PlanSearch nothing = search_plan(problem);
@@ -270,7 +273,7 @@ TEST(PlanSearch, WhereNothingFitsTheNearestWorks) {
 }
 
 TEST(PlanSearch, GivesTheSameEachTime) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   const PlanProblem problem = problem_of(4, random_profile(16, random), {4, 8});
   const PlanSearch once = search_plan(problem);
   const PlanSearch again = search_plan(problem);
@@ -282,7 +285,7 @@ TEST(PlanSearch, GivesTheSameEachTime) {
 }
 
 TEST(PlanSearch, IsNeverWorseThanOneOfItsChoicesAlone) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(4, random_profile(14, random), {4, 8});
   const double all = search_plan(problem).best.step;
   for (const NamedSchedule& named : named_schedules()) {
@@ -296,7 +299,7 @@ TEST(PlanSearch, IsNeverWorseThanOneOfItsChoicesAlone) {
 }
 
 TEST(PlanSearch, OneDeviceHasNoSchedulesToChooseFrom) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(1, random_profile(3, random), {1, 2});
   problem.stages_per_device = {1};
   const PlanSearch found = search_plan(problem);
@@ -306,7 +309,7 @@ TEST(PlanSearch, OneDeviceHasNoSchedulesToChooseFrom) {
 }
 
 TEST(PlanSearch, LayersThatMustNotBeSeparatedStayTogether) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(2, random_profile(6, random), {4});
   problem.machine.keep_together = {{0, 2}, {3, 5}};
   problem.stages_per_device = {1, 2};
@@ -316,7 +319,7 @@ TEST(PlanSearch, LayersThatMustNotBeSeparatedStayTogether) {
 }
 
 TEST(PlanSearch, MistakesAreNamed) {
-  std::mt19937_64 random(testing::seed());
+  std::mt19937_64 random(testing::test_seed());
   const PlanProblem good = problem_of(2, random_profile(4, random), {2});
   const auto message = [&](const std::function<void(PlanProblem&)>& change, const auto& expected) {
     PlanProblem problem = good;

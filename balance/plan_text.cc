@@ -32,7 +32,7 @@ std::string modes_text(const std::vector<Checkpoint>& modes) {
   if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint of) { return of == modes[0]; })) {
     return to_text(modes[0]);
   }
-  return absl::StrJoin(modes, ",",
+  return absl::StrJoin(modes, ", ",
                        [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
 }
 
@@ -40,10 +40,6 @@ std::string modes_text(const std::vector<Checkpoint>& modes) {
 std::string short_modes(const std::vector<Checkpoint>& modes) {
   const std::string text = modes_text(modes);
   return text.find(',') == std::string::npos ? text : "mixed";
-}
-
-std::string placement_text(const Placement& placement) {
-  return absl::StrJoin(placement.worker_of_stage(), ",");
 }
 
 std::string shape_text(int64_t stages_per_device) {
@@ -56,6 +52,24 @@ int64_t most(const std::vector<int64_t>& bytes) {
 
 std::string paragraph(const std::string& text) { return command::wrap(text, kColumns, 0, 2); }
 
+// "  name        value", with the rest of a long value below its begin.
+std::string named(const std::string& name, const std::string& value) {
+  constexpr size_t kIndent = 14;
+  std::string text = command::wrap(value, kColumns, kIndent, kIndent);
+  const std::string label = absl::StrFormat("  %-11s ", name);
+  return label + text.substr(kIndent);
+}
+
+std::string shortened(std::string text, size_t room) {
+  if (text.size() > room) text = text.substr(0, room - 3) + "...";
+  return text;
+}
+
+// "12,53"; long ones with a space behind each comma, for a line to end there.
+std::string balance_text(const std::vector<int64_t>& balance) {
+  return absl::StrJoin(balance, balance.size() > 16 ? ", " : ",");
+}
+
 std::string choice_text(const PlanReport& report) {
   const PipelinePlan& plan = report.plan;
   const auto devices = static_cast<int64_t>(plan.devices.size());
@@ -64,14 +78,15 @@ std::string choice_text(const PlanReport& report) {
       "%s%d rows on %d device%s%s:", plan.model.empty() ? "" : plan.model + ", ", plan.rows,
       devices, devices == 1 ? "" : "s", limit > 0 ? " of " + bytes_text(limit) : ""));
   const auto line = [&](const char* name, const std::string& value) {
-    text += command::wrap(absl::StrFormat("  %-11s %s", name, value), kColumns, 0, 14);
+    text += named(name, value);
   };
   line("chunks", absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks,
                                  report.rows_of_profile));
   line("schedule", plan.schedule_name);
-  line("placement", absl::StrCat(placement_text(plan.placement()), " (the device of each stage)"));
+  line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
+                                 " (the device of each stage)"));
   line("checkpoint", modes_text(plan.checkpoints));
-  line("balance", absl::StrJoin(plan.balance, ","));
+  line("balance", balance_text(plan.balance));
   return text;
 }
 
@@ -104,7 +119,8 @@ std::string devices_text(const PlanReport& report) {
           report.explanation.partitions[static_cast<size_t>(stage)].layers;
       absl::StrAppend(&layers, layers.empty() ? "" : " ", range.first, "-", range.last);
     }
-    text += absl::StrFormat("%-8d%-24s%14s%14s%14s%7.0f%%\n", d, layers, bytes_text(device.live),
+    text += absl::StrFormat("%-8d%-24s%14s%14s%14s%7.0f%%\n", d, shortened(layers, 23),
+                            bytes_text(device.live),
                             device.reserved < 0 ? "-" : bytes_text(device.reserved),
                             device.limit == 0 ? "-" : bytes_text(device.limit),
                             100 * report.explanation.workers[d].busy);
@@ -117,14 +133,11 @@ std::string others_text(const PlanReport& report) {
   std::string text = absl::StrFormat("%-8s%-16s%-11s%-12s%12s%9s%13s  %s\n", "chunks", "schedule",
                                      "a device", "checkpoint", "step", "", "memory", "balance");
   for (const PlanCandidate& other : report.others) {
-    std::string balance = absl::StrJoin(other.balance, ",");
-    constexpr size_t kRoom = 19;
-    if (balance.size() > kRoom) balance = balance.substr(0, kRoom - 3) + "...";
     text += absl::StrFormat(
         "%-8d%-16s%-11s%-12s%12s%9s%13s  %s\n", other.chunks, other.schedule_name,
         shape_text(other.stages_per_device), short_modes(other.checkpoints),
         seconds_text(other.step), percent(other.step / report.plan.step - 1),
-        bytes_text(most(other.memory)), balance);
+        bytes_text(most(other.memory)), shortened(absl::StrJoin(other.balance, ","), 17));
   }
   return text;
 }
@@ -138,9 +151,8 @@ std::string alternatives_text(const PlanReport& report) {
                          : absl::StrFormat("does not fit: %s too much (%s)",
                                            bytes_text(candidate.excess),
                                            percent(candidate.step / report.plan.step - 1));
-    text += command::wrap(absl::StrFormat("  %-11s %-46s %s", alternative.what, alternative.value,
-                                          loss),
-                          kColumns, 0, 14);
+    const std::string value = absl::StrFormat("%-44s ", shortened(alternative.value, 44));
+    text += absl::StrFormat("  %-11s %s%s\n", alternative.what, value, loss);
   }
   return text;
 }
@@ -150,7 +162,7 @@ std::string proof_text(const PlanReport& report) {
   const PlanProof& proof = report.proof;
   std::string text;
   const auto line = [&](const std::string& value) {
-    text += command::wrap("  " + value, kColumns, 0, 4);
+    text += command::wrap(value, kColumns, 2, 4);
   };
   line(absl::StrFormat("no deadlock, with sends that never wait: yes; gradients are added up in "
                        "1F1B's order: %s",
