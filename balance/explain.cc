@@ -369,9 +369,8 @@ std::vector<double> whole_costs(const Profile& profile, bool recompute) {
 std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
                                          const ExplainOptions& options) {
   const std::vector<Checkpoint> modes = checkpoint_modes(options, plan.partitions());
-  const bool recompute = std::any_of(modes.begin(), modes.end(), [](Checkpoint mode) {
-    return mode != Checkpoint::kNever;
-  });
+  const bool recompute = std::any_of(modes.begin(), modes.end(),
+                                     [](Checkpoint mode) { return mode != Checkpoint::kNever; });
   const std::vector<double> costs = whole_costs(profile, recompute);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   double forward = 0;
@@ -519,7 +518,8 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     partition.backward = stage.backward;
     partition.input_gradient = stage.input_gradient;
     partition.weight_gradient = stage.weight_gradient;
-    partition.memory = plan.memory(plan.worker_of(j), j, stages);  // checks the size of what follows
+    partition.memory =
+        plan.memory(plan.worker_of(j), j, stages);  // checks the size of what follows
     partition.fixed = std::llround(static_cast<double>(stage.parameters) * options.param_scale) +
                       stage.buffers + stage.workspace;
     partition.received = stage.received;

@@ -241,9 +241,12 @@ TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
   EXPECT_DOUBLE_EQ(of.partitions[0].recompute, 2);
   EXPECT_EQ(of.partitions[1].recompute, 0);
   options.partition_checkpoints = {Checkpoint::kAlways};
-  EXPECT_THAT([&] { explain(even(4), {2, 2}, options); },
-              ThrowsMessage<std::invalid_argument>(
-                  HasSubstr("partition_checkpoints has 1 modes, expected 2")));
+  EXPECT_THAT(
+      [&] {
+        explain(even(4), {2, 2}, options);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("partition_checkpoints has 1 modes, expected 2")));
 }
 
 TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {

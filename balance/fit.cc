@@ -543,7 +543,8 @@ void check(const std::vector<int64_t>& device_bytes, const FitOptions& options) 
 Fit fit(const Training& training, const std::vector<int64_t>& device_bytes,
         const FitOptions& options) {
   check(device_bytes, options);
-  Search search(training, device_bytes, options, param_scale(options.optimizer(), options.zero_grad()), "");
+  Search search(training, device_bytes, options,
+                param_scale(options.optimizer(), options.zero_grad()), "");
   search.check_layers();
   return search.fastest();
 }

@@ -21,8 +21,8 @@ namespace gpipe::balance {
 // the last forward and the begin of the last backward belongs to the loss. Only blocks on `device`
 // count, and only those of the thread that made the latest of these calls.
 //
-// Of a split backward these are the halves of inputs; begin_weights and end_weights follow, from the
-// last layer to layer 0.
+// Of a split backward these are the halves of inputs; begin_weights and end_weights follow, from
+// the last layer to layer 0.
 //
 // Thread-safety: thread-safe as an AllocationObserver; the results may be read after the run.
 class LayerMemory : public internal::AllocationObserver {

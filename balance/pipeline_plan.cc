@@ -243,10 +243,14 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
 
 std::string plan_to_json(const PipelinePlan& plan) {
   check_plan_value(plan, "the plan cannot be written: ");
-  Json json = {{"format", kFormat},        {"version", kVersion},
-               {"units", "seconds, bytes"}, {"model", one_line(plan.model)},
-               {"profiled_on", one_line(plan.profiled_on)}, {"rows", plan.rows},
-               {"balance", plan.balance},  {"chunks", plan.chunks}};
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"units", "seconds, bytes"},
+               {"model", one_line(plan.model)},
+               {"profiled_on", one_line(plan.profiled_on)},
+               {"rows", plan.rows},
+               {"balance", plan.balance},
+               {"chunks", plan.chunks}};
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
   json["schedule_name"] = plan.schedule_name;

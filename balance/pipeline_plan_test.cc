@@ -61,7 +61,9 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
       [](PipelinePlan& plan) { plan.model += "x"; },
       [](PipelinePlan& plan) { plan.profiled_on += "x"; },
       [](PipelinePlan& plan) { ++plan.rows; },
-      [](PipelinePlan& plan) { plan.balance = {1, 3, 2, 5}; },
+      [](PipelinePlan& plan) {
+        plan.balance = {1, 3, 2, 5};
+      },
       [](PipelinePlan& plan) { ++plan.chunks; },
       [](PipelinePlan& plan) { plan.checkpoints[0] = Checkpoint::kNever; },
       [](PipelinePlan& plan) { plan.schedule_name = "zb-v"; },
@@ -134,9 +136,9 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
   for (const auto& [change, message] : damages) {
     Json json = Json::parse(plan_to_json(sample()));
     change(json);
-    EXPECT_THAT([&] { plan_from_json(json.dump(), "my.json"); },
-                ThrowsMessage<std::invalid_argument>(
-                    AllOf(StartsWith("my.json"), HasSubstr(message))));
+    EXPECT_THAT(
+        [&] { plan_from_json(json.dump(), "my.json"); },
+        ThrowsMessage<std::invalid_argument>(AllOf(StartsWith("my.json"), HasSubstr(message))));
   }
   EXPECT_THAT([] { plan_from_json("{", "my.json"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("no JSON, or damaged")));

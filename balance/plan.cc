@@ -228,21 +228,20 @@ class Planner {
   }
 
   static std::string modes_text(const std::vector<Checkpoint>& modes) {
-    return absl::StrJoin(modes, ",", [](std::string* out, Checkpoint mode) {
-      out->append(to_text(mode));
-    });
+    return absl::StrJoin(modes, ",",
+                         [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
   }
 
   [[noreturn]] void nothing_fits(const PlanCandidate& candidate,
                                  const std::vector<int64_t>& needed) const {
     const auto worst = std::max_element(needed.begin(), needed.end()) - needed.begin();
-    TORCH_CHECK_VALUE(
-        false, "nothing that may be chosen fits into ", options_.devices(),
-        options_.devices() == 1 ? " device of " : " devices of ", bytes_text(options_.memory()),
-        ": the nearest (", text_of(candidate), ") needs ",
-        bytes_text(needed[static_cast<size_t>(worst)]), " on device ", worst,
-        "; give devices of at least that (", needed[static_cast<size_t>(worst)],
-        " bytes), more devices, fewer rows, or more to choose from");
+    TORCH_CHECK_VALUE(false, "nothing that may be chosen fits into ", options_.devices(),
+                      options_.devices() == 1 ? " device of " : " devices of ",
+                      bytes_text(options_.memory()), ": the nearest (", text_of(candidate),
+                      ") needs ", bytes_text(needed[static_cast<size_t>(worst)]), " on device ",
+                      worst, "; give devices of at least that (",
+                      needed[static_cast<size_t>(worst)],
+                      " bytes), more devices, fewer rows, or more to choose from");
   }
 
   PlanReport report(PlanSearch search, const Memory& memory) {
@@ -290,8 +289,7 @@ class Planner {
                               memory.plan ? &memory.plan->trace : nullptr);
     if (!report.proof.problems.empty()) {
       throw std::logic_error("the plan does not hold when it is checked: " +
-                             absl::StrJoin(report.proof.problems, "; ") +
-                             "; please report this");
+                             absl::StrJoin(report.proof.problems, "; ") + "; please report this");
     }
     return report;
   }

@@ -84,12 +84,12 @@ struct PlanReport {
   std::vector<PlanCandidate> others;  // the next best, ten at most, the fastest first
   std::vector<PlanAlternative> alternatives;
   PlanProof proof;
-  Explanation explanation;         // of the choice
+  Explanation explanation;             // of the choice
   std::vector<Uncertainty> uncertain;  // of its memory
-  bool memory_planned = false;     // if not, memory is predicted from the profile
-  int64_t rows_of_profile = 0;     // of a micro-batch
-  int64_t examined = 0;            // predictions
-  bool exhaustive = false;         // all cuts and modes of all settings were among them
+  bool memory_planned = false;         // if not, memory is predicted from the profile
+  int64_t rows_of_profile = 0;         // of a micro-batch
+  int64_t examined = 0;                // predictions
+  bool exhaustive = false;             // all cuts and modes of all settings were among them
   int64_t memory_plans = 0;
 };
 

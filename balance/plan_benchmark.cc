@@ -2,7 +2,8 @@
 // machine's CPU: small networks on two devices of one thread each.
 //   plan_benchmark [ROUNDS [PART OF A NETWORK'S NAME]]
 // All settings take one step each, again and again, so that what else the machine does meanwhile
-// meets all alike; a setting's figure is the median over the rounds of its step / the planned one's.
+// meets all alike; a setting's figure is the median over the rounds of its step / the planned
+// one's.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -55,9 +56,9 @@ std::vector<Setting> grid(const SmallNetwork& network, const at::Tensor& input) 
   torch::nn::Sequential model = network.make();
   const auto layers = static_cast<int64_t>(model->size());
   std::vector<double> costs;
-  for (const LayerTimes& times : profile_times(
-           model, input.narrow(0, 0, network.shape[0]),
-           TimeOptions().timeout(kProfileSeconds / 2).cpu_threads(1))) {
+  for (const LayerTimes& times :
+       profile_times(model, input.narrow(0, 0, network.shape[0]),
+                     TimeOptions().timeout(kProfileSeconds / 2).cpu_threads(1))) {
     costs.push_back(times.forward + times.backward);
   }
   struct Way {
@@ -80,14 +81,11 @@ std::vector<Setting> grid(const SmallNetwork& network, const at::Tensor& input) 
             partition(even_time ? costs : std::vector<double>(costs.size(), 1.0), stages);
         NamedScheduleOptions named;
         named.stages_per_worker = way.per_device;
-        settings.push_back(
-            {absl::StrCat(chunks, " chunks, ", way.schedule, ", ", to_text(way.mode), ", ",
-                          absl::StrJoin(balance, ",")),
-             GPipeOptions(balance)
-                 .chunks(chunks)
-                 .checkpoint(way.mode)
-                 .placement(placement_by_name(way.schedule, stages, named)),
-             StepOptions().schedule(schedule_by_name(way.schedule, named))});
+        settings.push_back({absl::StrCat(chunks, " chunks, ", way.schedule, ", ", to_text(way.mode),
+                                         ", ", absl::StrJoin(balance, ",")),
+                            GPipeOptions(balance).chunks(chunks).checkpoint(way.mode).placement(
+                                placement_by_name(way.schedule, stages, named)),
+                            StepOptions().schedule(schedule_by_name(way.schedule, named))});
       }
     }
   }
@@ -111,8 +109,8 @@ void compare(const SmallNetwork& network, int64_t rounds) {
                                      .machine(machine));
   const PipelinePlan& choice = report.plan;
   std::printf("%s: planned in %.0f s\n  choice: %lld chunks, %s, %s, %s; predicted %.1f ms\n",
-              network.name.c_str(), steady_seconds() - begin,
-              static_cast<long long>(choice.chunks), choice.schedule_name.c_str(),
+              network.name.c_str(), steady_seconds() - begin, static_cast<long long>(choice.chunks),
+              choice.schedule_name.c_str(),
               absl::StrJoin(choice.checkpoints, ",",
                             [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); })
                   .c_str(),

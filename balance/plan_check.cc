@@ -46,8 +46,7 @@ class Check {
     if (static_cast<int64_t>(sizes.size()) != plan.schedule.micro_batches()) {
       throw std::invalid_argument("check_plan: " + std::to_string(sizes.size()) +
                                   " sizes were given for " +
-                                  std::to_string(plan.schedule.micro_batches()) +
-                                  " micro-batches");
+                                  std::to_string(plan.schedule.micro_batches()) + " micro-batches");
     }
     size_t layer = 0;
     for (const int64_t layers : plan.balance) {
@@ -58,8 +57,8 @@ class Check {
     }
     if (layer != profile.layers.size()) {
       throw std::invalid_argument("check_plan: the balance sums up to " + std::to_string(layer) +
-                                  ", but the profile has " +
-                                  std::to_string(profile.layers.size()) + " layers");
+                                  ", but the profile has " + std::to_string(profile.layers.size()) +
+                                  " layers");
     }
     const bool measured = std::all_of(profile.layers.begin(), profile.layers.end(),
                                       [](const LayerProfile& of) { return of.split.has_value(); });
@@ -252,8 +251,7 @@ class Check {
     }
   }
   bool recomputed(const Action& action) const {
-    return recomputed_[static_cast<size_t>(action.stage)]
-                      [static_cast<size_t>(action.micro_batch)];
+    return recomputed_[static_cast<size_t>(action.stage)][static_cast<size_t>(action.micro_batch)];
   }
 
   double cost(const Action& action) const {
@@ -355,8 +353,8 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   }
   if (plan.lower_bound > proof.lower_bound * (1 + kRounding)) {
     proof.problems.push_back("the lower bound is " + text(proof.lower_bound) +
-                             " s for these micro-batches, the plan says " +
-                             text(plan.lower_bound) + " for any");
+                             " s for these micro-batches, the plan says " + text(plan.lower_bound) +
+                             " for any");
   }
   if (trace != nullptr) proof.traced_live = live_of_trace(*trace, plan.devices.size());
   for (size_t d = 0; d < plan.devices.size(); ++d) {
@@ -377,9 +375,8 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                                std::to_string(device.limit));
     }
     if (device.reserved >= 0 && device.reserved < live) {
-      proof.problems.push_back(name + " holds " + std::to_string(live) +
-                               " bytes, more than the " + std::to_string(device.reserved) +
-                               " that are reserved");
+      proof.problems.push_back(name + " holds " + std::to_string(live) + " bytes, more than the " +
+                               std::to_string(device.reserved) + " that are reserved");
     }
   }
   return proof;

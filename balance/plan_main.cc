@@ -112,9 +112,8 @@ struct Settings {
 
 int64_t parse_bytes(const std::string& text) {
   static const std::map<std::string, double> kUnits = {
-      {"", 1.0},          {"b", 1.0},         {"kib", 0x1p10},  {"mib", 0x1p20},
-      {"gib", 0x1p30},    {"tib", 0x1p40},    {"kb", 1e3},      {"mb", 1e6},
-      {"gb", 1e9},        {"tb", 1e12}};
+      {"", 1.0},       {"b", 1.0},  {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30},
+      {"tib", 0x1p40}, {"kb", 1e3}, {"mb", 1e6},     {"gb", 1e9},     {"tb", 1e12}};
   const size_t end = text.find_first_not_of("0123456789.");
   const std::string unit = absl::AsciiStrToLower(
       end == std::string::npos ? "" : std::string(absl::StripAsciiWhitespace(text.substr(end))));
@@ -134,8 +133,8 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     int64_t count = 0;
     if (!absl::SimpleAtoi(item, &count) || count < 1 || count > most) {
-      throw std::invalid_argument(absl::StrFormat("--%s=%s: '%s' is no number from 1 to %d", flag,
-                                                  text, item, most));
+      throw std::invalid_argument(
+          absl::StrFormat("--%s=%s: '%s' is no number from 1 to %d", flag, text, item, most));
     }
     counts.push_back(count);
   }
@@ -198,7 +197,8 @@ void read_choices(Settings& settings) {
   }
   std::vector<int64_t> stages =
       parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
-  if (stages.empty()) throw std::invalid_argument("--stages_per_device=: give numbers, such as 1,2");
+  if (stages.empty())
+    throw std::invalid_argument("--stages_per_device=: give numbers, such as 1,2");
   options.stages_per_device(std::move(stages));
   options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
 }

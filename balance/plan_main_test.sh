@@ -12,7 +12,7 @@ tiny=("--model=unet:1,2" --image_size=64 --batch=4)
 expect_mistake "give --model=NAME" --devices=2
 expect_mistake "did you mean unet?" --model=unett:5,64 --devices=2
 expect_mistake "give --devices=NUMBER" "${tiny[@]}"
-expect_mistake "did you mean --devices?" "${tiny[@]}" --device=2
+expect_mistake "did you mean --devices?" "${tiny[@]}" --devicess=2
 expect_mistake "--devices=0: give a number from 1" "${tiny[@]}" --devices=0
 expect_mistake "--devices=65: give a number from 1 to 64" "${tiny[@]}" --devices=65
 expect_mistake "resnet:1,1,1,1 has 51 layers only" --model=resnet:1,1,1,1 --devices=52

@@ -75,8 +75,7 @@ TEST(PlanOptions, ASmallerMiniBatchHasAScheduleToo) {
 }
 
 TEST(PlanOptions, EachDeviceHasItsStages) {
-  const std::vector<c10::Device> devices = {c10::Device(c10::kCUDA, 0),
-                                            c10::Device(c10::kCUDA, 1)};
+  const std::vector<c10::Device> devices = {c10::Device(c10::kCUDA, 0), c10::Device(c10::kCUDA, 1)};
   EXPECT_THAT(pipe_options(v_plan(), devices).devices(),
               ElementsAre(devices[0], devices[1], devices[1], devices[0]));
   EXPECT_THAT(pipe_options(v_plan()).devices(), ElementsAre());
@@ -88,9 +87,9 @@ TEST(PlanOptions, EachDeviceHasItsStages) {
 }
 
 TEST(PlanOptions, MistakesAreNamed) {
-  EXPECT_THAT([] { pipe_options(v_plan(), {c10::kCPU}); },
-              ThrowsMessage<std::invalid_argument>(
-                  HasSubstr("1 devices were given, the plan has 2")));
+  EXPECT_THAT(
+      [] { pipe_options(v_plan(), {c10::kCPU}); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("1 devices were given, the plan has 2")));
   PipelinePlan wrong = v_plan();
   wrong.balance = {5};
   EXPECT_THROW(step_options(wrong), std::invalid_argument);

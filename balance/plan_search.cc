@@ -85,7 +85,8 @@ class Search {
     pieces_ = std::count(may_begin_.begin(), may_begin_.end(), true);
     if (problem.devices > pieces_) {
       fail(std::to_string(problem.devices) + " devices, but the model has " +
-           std::to_string(pieces_) + " layers that may be separated, and a device needs one; give " +
+           std::to_string(pieces_) +
+           " layers that may be separated, and a device needs one; give " +
            std::to_string(pieces_) + " devices or fewer");
     }
   }
@@ -320,9 +321,8 @@ class Search {
     for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
       const auto device = static_cast<size_t>(setting.schedule.worker_of(j));
       // Stages of one device share its memory.
-      options.limits.push_back(problem_.limits.empty()
-                                   ? kNoLimit
-                                   : problem_.limits[device] / setting.per_device);
+      options.limits.push_back(
+          problem_.limits.empty() ? kNoLimit : problem_.limits[device] / setting.per_device);
     }
     options.keep_together = problem_.machine.keep_together;
     options.explain = options_of(setting, uniform(setting, mode));
@@ -344,15 +344,15 @@ class Search {
 
   void begin(const Setting& setting) {
     std::optional<PlanCandidate> best;
-    if (choices(setting) <= kExhaustive && choices(setting) * cost_of(setting) <= kLeastBudget / 4) {
+    if (choices(setting) <= kExhaustive &&
+        choices(setting) * cost_of(setting) <= kLeastBudget / 4) {
       std::vector<int64_t> balance;
       try_all_cuts(setting, 0, balance, best);
     } else {
       exhaustive_ = false;
       for (const Checkpoint mode : problem_.checkpoints) {
         const std::vector<Checkpoint> modes = uniform(setting, mode);
-        PlanCandidate even =
-            predict(setting, even_cut(setting, mode != Checkpoint::kNever), modes);
+        PlanCandidate even = predict(setting, even_cut(setting, mode != Checkpoint::kNever), modes);
         const bool fits = even.fits();
         keep(std::move(even), best);
         if (fits) continue;
@@ -473,8 +473,8 @@ class Search {
         if (open_.count(k) == 0) continue;
         // A few rounds of all changes.
         const int64_t changes = 8 * found_[k].first.schedule.stages();
-        budget = std::max(budget, 3 * static_cast<int64_t>(count) * changes *
-                                      cost_of(found_[k].first) / 2);
+        budget = std::max(budget,
+                          3 * static_cast<int64_t>(count) * changes * cost_of(found_[k].first) / 2);
       }
     }
     for (size_t k = 0; k < count; ++k) {
@@ -618,21 +618,20 @@ class Search {
                         predict(setting, best.balance, modes)});
     }
     std::set<std::string> names = {setting.name};
-    std::set<std::vector<int64_t>> placements = {
-        setting.schedule.placement().worker_of_stage()};
+    std::set<std::vector<int64_t>> placements = {setting.schedule.placement().worker_of_stage()};
     std::vector<PlanAlternative> elsewhere;
     const std::vector<Found> found = found_;  // the best first
     for (const auto& [other, candidate] : found) {
       if (other.cut != best.cut) continue;
       if (same_placement(other.schedule, setting.schedule)) {
         if (!names.insert(other.name).second) continue;
-        result.push_back(
-            {"schedule", other.name, predict(other, best.balance, best.checkpoints)});
+        result.push_back({"schedule", other.name, predict(other, best.balance, best.checkpoints)});
       } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
         const bool v = other.schedule.placement() == Placement::v_shape(problem_.devices);
-        const std::string shape = other.per_device == 1 ? "1 stage each"
-                                  : v ? "2 stages each, in a V"
-                                      : std::to_string(other.per_device) + " stages each, in a loop";
+        const std::string shape =
+            other.per_device == 1 ? "1 stage each"
+            : v                   ? "2 stages each, in a V"
+                                  : std::to_string(other.per_device) + " stages each, in a loop";
         elsewhere.push_back({"placement", shape + " (" + other.name + ", cut anew)", candidate});
       }
     }

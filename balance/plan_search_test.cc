@@ -110,28 +110,28 @@ double brute_force(const PlanProblem& problem) {
           continue;  // not with so many stages on a device
         }
         std::vector<int64_t> balance;
-        for_each_balance(
-            static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
-            [&](const std::vector<int64_t>& layers) {
-              const auto count = static_cast<int64_t>(problem.checkpoints.size());
-              int64_t all = 1;
-              for (int64_t j = 0; j < stages; ++j) all *= count;
-              for (int64_t code = 0; code < all; ++code) {
-                ExplainOptions options = problem.machine;
-                options.chunks = m;
-                options.schedule = [&](int64_t, int64_t) { return schedule; };
-                for (int64_t j = 0, rest = code; j < stages; ++j, rest /= count) {
-                  options.partition_checkpoints.push_back(
-                      problem.checkpoints[static_cast<size_t>(rest % count)]);
-                }
-                const Explanation of = explain(cut.profile, layers, options);
-                bool fits = true;
-                for (size_t d = 0; d < of.workers.size() && !problem.limits.empty(); ++d) {
-                  fits = fits && of.workers[d].memory <= problem.limits[d];
-                }
-                if (fits) best = std::min(best, of.step);
-              }
-            });
+        for_each_balance(static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
+                         [&](const std::vector<int64_t>& layers) {
+                           const auto count = static_cast<int64_t>(problem.checkpoints.size());
+                           int64_t all = 1;
+                           for (int64_t j = 0; j < stages; ++j) all *= count;
+                           for (int64_t code = 0; code < all; ++code) {
+                             ExplainOptions options = problem.machine;
+                             options.chunks = m;
+                             options.schedule = [&](int64_t, int64_t) { return schedule; };
+                             for (int64_t j = 0, rest = code; j < stages; ++j, rest /= count) {
+                               options.partition_checkpoints.push_back(
+                                   problem.checkpoints[static_cast<size_t>(rest % count)]);
+                             }
+                             const Explanation of = explain(cut.profile, layers, options);
+                             bool fits = true;
+                             for (size_t d = 0; d < of.workers.size() && !problem.limits.empty();
+                                  ++d) {
+                               fits = fits && of.workers[d].memory <= problem.limits[d];
+                             }
+                             if (fits) best = std::min(best, of.step);
+                           }
+                         });
       }
     }
   }
@@ -265,8 +265,7 @@ TEST(PlanSearch, WhereNothingFitsTheNearestWorks) {
   problem.limits = {1, 1};
   const PlanSearch nothing = search_plan(problem);
   ASSERT_FALSE(nothing.best.fits());
-  const int64_t needed =
-      *std::max_element(nothing.best.memory.begin(), nothing.best.memory.end());
+  const int64_t needed = *std::max_element(nothing.best.memory.begin(), nothing.best.memory.end());
   EXPECT_EQ(nothing.best.excess, needed - 1);
   problem.limits = {needed, needed};
   EXPECT_TRUE(search_plan(problem).best.fits());
@@ -324,8 +323,7 @@ TEST(PlanSearch, MistakesAreNamed) {
   const auto message = [&](const std::function<void(PlanProblem&)>& change, const auto& expected) {
     PlanProblem problem = good;
     change(problem);
-    EXPECT_THAT([&] { search_plan(problem); },
-                ThrowsMessage<std::invalid_argument>(expected));
+    EXPECT_THAT([&] { search_plan(problem); }, ThrowsMessage<std::invalid_argument>(expected));
   };
   message([](PlanProblem& p) { p.devices = 0; }, HasSubstr("devices is 0"));
   message([](PlanProblem& p) { p.devices = 5; },
@@ -342,8 +340,11 @@ TEST(PlanSearch, MistakesAreNamed) {
         p.stages_per_device = {1};
       },
       HasSubstr("add 1f1b and 1"));
-  message([](PlanProblem& p) { p.machine.keep_together = {{2, 9}}; },
-          HasSubstr("layers 2 to 9, but there are layers 0 to 3"));
+  message(
+      [](PlanProblem& p) {
+        p.machine.keep_together = {{2, 9}};
+      },
+      HasSubstr("layers 2 to 9, but there are layers 0 to 3"));
 }
 
 }  // namespace

@@ -113,8 +113,8 @@ TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
   } catch (const c10::ValueError& error) {
     message = error.what_without_backtrace();
   }
-  EXPECT_THAT(message, AllOf(HasSubstr("fits into 2 devices of 10000 bytes"),
-                             HasSubstr("the nearest (")));
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("fits into 2 devices of 10000 bytes"), HasSubstr("the nearest (")));
   const size_t open = message.find("at least that (");
   ASSERT_NE(open, std::string::npos) << message;
   const int64_t needed = std::stoll(message.substr(open + std::string("at least that (").size()));
@@ -127,9 +127,9 @@ TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
 TEST(Plan, AModelThatIsMeasuredIsLeftAsItWasAndItsPlanRuns) {
   nn::Sequential model = make();
   const at::Tensor sample = at::rand({16, 64});
-  const PlanReport measured = plan(
-      model, {sample},
-      small(2).timeout(1e-9).make(make).device_type(c10::kCPU).schedules({"1f1b", "zb-h1"}));
+  const PlanReport measured =
+      plan(model, {sample},
+           small(2).timeout(1e-9).make(make).device_type(c10::kCPU).schedules({"1f1b", "zb-h1"}));
   EXPECT_THAT(measured.plan.profiled_on, Not(HasSubstr("nominal")));
   EXPECT_TRUE(measured.explanation.halves_measured);
   EXPECT_TRUE(measured.memory_planned);
@@ -139,8 +139,8 @@ TEST(Plan, AModelThatIsMeasuredIsLeftAsItWasAndItsPlanRuns) {
   const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
   pipe->step({sample}, {}, sum, step_options(measured.plan));
 
-  const PlanReport predicted = plan(
-      model, {sample}, small(2).timeout(1e-9).schedules({"1f1b"}).stages_per_device({1}));
+  const PlanReport predicted =
+      plan(model, {sample}, small(2).timeout(1e-9).schedules({"1f1b"}).stages_per_device({1}));
   EXPECT_FALSE(predicted.memory_planned);
   EXPECT_THAT(predicted.proof.problems, IsEmpty());
   EXPECT_THAT(to_text(predicted), HasSubstr("was not planned, only predicted"));

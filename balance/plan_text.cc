@@ -77,11 +77,9 @@ std::string choice_text(const PlanReport& report) {
   std::string text = paragraph(absl::StrFormat(
       "%s%d rows on %d device%s%s:", plan.model.empty() ? "" : plan.model + ", ", plan.rows,
       devices, devices == 1 ? "" : "s", limit > 0 ? " of " + bytes_text(limit) : ""));
-  const auto line = [&](const char* name, const std::string& value) {
-    text += named(name, value);
-  };
-  line("chunks", absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks,
-                                 report.rows_of_profile));
+  const auto line = [&](const char* name, const std::string& value) { text += named(name, value); };
+  line("chunks",
+       absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks, report.rows_of_profile));
   line("schedule", plan.schedule_name);
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));
@@ -115,8 +113,7 @@ std::string devices_text(const PlanReport& report) {
     const PlannedDevice& device = report.plan.devices[d];
     std::string layers;
     for (const int64_t stage : placement.stages_of(static_cast<int64_t>(d))) {
-      const LayerRange& range =
-          report.explanation.partitions[static_cast<size_t>(stage)].layers;
+      const LayerRange& range = report.explanation.partitions[static_cast<size_t>(stage)].layers;
       absl::StrAppend(&layers, layers.empty() ? "" : " ", range.first, "-", range.last);
     }
     text += absl::StrFormat("%-8d%-24s%14s%14s%14s%7.0f%%\n", d, shortened(layers, 23),
@@ -147,10 +144,10 @@ std::string alternatives_text(const PlanReport& report) {
   for (const PlanAlternative& alternative : report.alternatives) {
     const PlanCandidate& candidate = alternative.candidate;
     const std::string loss =
-        candidate.fits() ? percent(report.plan.step > 0 ? candidate.step / report.plan.step - 1 : 0)
-                         : absl::StrFormat("does not fit: %s too much (%s)",
-                                           bytes_text(candidate.excess),
-                                           percent(candidate.step / report.plan.step - 1));
+        candidate.fits()
+            ? percent(report.plan.step > 0 ? candidate.step / report.plan.step - 1 : 0)
+            : absl::StrFormat("does not fit: %s too much (%s)", bytes_text(candidate.excess),
+                              percent(candidate.step / report.plan.step - 1));
     const std::string value = absl::StrFormat("%-44s ", shortened(alternative.value, 44));
     text += absl::StrFormat("  %-11s %s%s\n", alternative.what, value, loss);
   }
@@ -161,12 +158,11 @@ std::string proof_text(const PlanReport& report) {
   const PipelinePlan& plan = report.plan;
   const PlanProof& proof = report.proof;
   std::string text;
-  const auto line = [&](const std::string& value) {
-    text += command::wrap(value, kColumns, 2, 4);
-  };
-  line(absl::StrFormat("no deadlock, with sends that never wait: yes; gradients are added up in "
-                       "1F1B's order: %s",
-                       proof.ascending ? "yes" : "no"));
+  const auto line = [&](const std::string& value) { text += command::wrap(value, kColumns, 2, 4); };
+  line(
+      absl::StrFormat("no deadlock, with sends that never wait: yes; gradients are added up in "
+                      "1F1B's order: %s",
+                      proof.ascending ? "yes" : "no"));
   line(absl::StrFormat("a step, simulated again: %s", seconds_text(proof.step)));
   if (plan.lower_bound > 0) {
     line(absl::StrFormat(
@@ -182,15 +178,17 @@ std::string proof_text(const PlanReport& report) {
         traced ? absl::StrFormat(", block by block (%s as the profile predicts)",
                                  bytes_text(proof.live[d]))
                : " as the profile predicts");
-    if (device.reserved >= 0) absl::StrAppend(&memory, "; ", bytes_text(device.reserved), " reserved");
+    if (device.reserved >= 0)
+      absl::StrAppend(&memory, "; ", bytes_text(device.reserved), " reserved");
     if (device.limit > 0) {
       absl::StrAppend(&memory, "; at most ", bytes_text(device.limit), ": yes");
     }
     line(memory);
   }
   if (!report.memory_planned) {
-    line("the model's memory was not planned, only predicted: what an allocator holds back is not "
-         "in it");
+    line(
+        "the model's memory was not planned, only predicted: what an allocator holds back is not "
+        "in it");
   }
   for (const Uncertainty& uncertainty : report.uncertain) {
     std::string range;
@@ -234,10 +232,10 @@ std::string to_text(const PlanReport& report) {
          "\nThe next best, each with its own cut:\n" + others_text(report) +
          "\nThe choice with one thing replaced:\n" + alternatives_text(report) +
          "\nProof, computed again by other code:\n" + proof_text(report) + "\n" +
-         paragraph(absl::StrFormat(
-             "%d predictions%s, %d plan%s of memory.", report.examined,
-             report.exhaustive ? " (every cut and every mode of each setting)" : "",
-             report.memory_plans, report.memory_plans == 1 ? "" : "s"));
+         paragraph(
+             absl::StrFormat("%d predictions%s, %d plan%s of memory.", report.examined,
+                             report.exhaustive ? " (every cut and every mode of each setting)" : "",
+                             report.memory_plans, report.memory_plans == 1 ? "" : "s"));
 }
 
 std::string to_json(const PlanReport& report) {

@@ -263,7 +263,8 @@ MeasuredTimes measure_times(Subject& subject, bool split, double timeout,
       if (event.begin) {
         begin = event.time;
       } else if (event.backward) {
-        (event.weights ? weight : input)[event.piece].push_back(Seconds(event.time - begin).count());
+        (event.weights ? weight : input)[event.piece].push_back(
+            Seconds(event.time - begin).count());
       }
     };
     if (split) subject.run(note_halves, Backwards::kSplit);

@@ -540,8 +540,7 @@ TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
   constexpr int64_t kRows = 64;
   constexpr int64_t kActivation = kRows * kWide * 4;
   const nn::Sequential model(nn::Linear(kWide, kWide), nn::Linear(kWide, kWide), nn::ReLU());
-  const Profile measured =
-      profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(1e-9));
+  const Profile measured = profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(1e-9));
   for (const LayerProfile& layer : measured.layers) {
     ASSERT_TRUE(layer.split);
     EXPECT_GT(layer.split->input, 0);
@@ -553,8 +552,8 @@ TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
   EXPECT_EQ(measured.layers[1].split->waiting, 2 * kActivation);
   EXPECT_EQ(measured.layers[2].split->waiting, 0);
 
-  const Profile whole = profile(model, at::rand({kRows, kWide}),
-                                ProfileOptions().timeout(1e-9).split(false));
+  const Profile whole =
+      profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(1e-9).split(false));
   EXPECT_FALSE(whole.layers[1].split);
   EXPECT_GT(whole.layers[1].backward, 0);
 }

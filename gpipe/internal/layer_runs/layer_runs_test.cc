@@ -31,8 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 // "F0( F0) B0( B0)"
-std::string told(LayerRuns& runs, const Tensors& inputs,
-                 Backwards backwards = Backwards::kWhole) {
+std::string told(LayerRuns& runs, const Tensors& inputs, Backwards backwards = Backwards::kWhole) {
   std::string text;
   std::chrono::steady_clock::time_point before{};
   const char* backward = backwards == Backwards::kSplit ? "I" : "B";
