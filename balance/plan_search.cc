@@ -528,7 +528,8 @@ class Search {
       const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
       options.memory_limit.push_back(std::max(room, 0.0));
     }
-    options.budget = kSearchBudget;
+    options.budget =
+        problem_.budget > 0 ? std::min(kSearchBudget, problem_.budget) : kSearchBudget;
     if (problem_.progress) {
       options.stop = [this] {
         tell(kSearched);
@@ -585,11 +586,11 @@ class Search {
     }
     const std::vector<int64_t> even = even_cut(setting, false);
     if (equal != best.balance && allowed(equal)) {
-      result.push_back({"balance", text_of(equal) + " (as many layers in each)",
+      result.push_back({"balance", "as many layers in each: " + text_of(equal),
                         predict(setting, equal, best.checkpoints)});
     }
     if (even != best.balance && even != equal) {
-      result.push_back({"balance", text_of(even) + " (the same time in each)",
+      result.push_back({"balance", "the same time in each: " + text_of(even),
                         predict(setting, even, best.checkpoints)});
     }
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
@@ -607,7 +608,7 @@ class Search {
           continue;
         }
         result.push_back(
-            {"chunks", chunks + " (" + found.first.name + ", cut anew)", found.second});
+            {"chunks", chunks + " (" + found.first.name + ")", found.second});
         break;
       }
     }
@@ -632,7 +633,7 @@ class Search {
             other.per_device == 1 ? "1 stage each"
             : v                   ? "2 stages each, in a V"
                                   : std::to_string(other.per_device) + " stages each, in a loop";
-        elsewhere.push_back({"placement", shape + " (" + other.name + ", cut anew)", candidate});
+        elsewhere.push_back({"placement", shape + " (" + other.name + ")", candidate});
       }
     }
     result.insert(result.end(), elsewhere.begin(), elsewhere.end());

@@ -175,14 +175,11 @@ std::string proof_text(const PlanReport& report) {
     const bool traced = !proof.traced_live.empty();
     std::string memory = absl::StrFormat(
         "device %d: %s live%s", d, bytes_text(traced ? proof.traced_live[d] : proof.live[d]),
-        traced ? absl::StrFormat(", block by block (%s as the profile predicts)",
-                                 bytes_text(proof.live[d]))
-               : " as the profile predicts");
-    if (device.reserved >= 0)
-      absl::StrAppend(&memory, "; ", bytes_text(device.reserved), " reserved");
-    if (device.limit > 0) {
-      absl::StrAppend(&memory, "; at most ", bytes_text(device.limit), ": yes");
+        traced ? absl::StrFormat(" (profile: %s)", bytes_text(proof.live[d])) : " (profile)");
+    if (device.reserved >= 0) {
+      absl::StrAppend(&memory, ", ", bytes_text(device.reserved), " reserved");
     }
+    if (device.limit > 0) absl::StrAppend(&memory, ", of ", bytes_text(device.limit));
     line(memory);
   }
   if (!report.memory_planned) {
@@ -230,7 +227,8 @@ std::string bytes_text(int64_t bytes) {
 std::string to_text(const PlanReport& report) {
   return choice_text(report) + "\n" + step_text(report) + "\n" + devices_text(report) +
          "\nThe next best, each with its own cut:\n" + others_text(report) +
-         "\nThe choice with one thing replaced:\n" + alternatives_text(report) +
+         "\nThe choice with one thing replaced (what has a schedule in brackets has its own cut):\n" +
+         alternatives_text(report) +
          "\nProof, computed again by other code:\n" + proof_text(report) + "\n" +
          paragraph(
              absl::StrFormat("%d predictions%s, %d plan%s of memory.", report.examined,
