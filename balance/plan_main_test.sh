@@ -37,7 +37,7 @@ expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"
 "$program" --help >"$work/help.log" 2>&1 || fail "--help"
 grep -q -e "--stages_per_device" "$work/help.log" || fail "no flags in --help"
 
-quick=("${tiny[@]}" --chunks=1,2,4 --stages_per_device=1,2 --schedules=1f1b,zb-h1,interleaved)
+quick=("${tiny[@]}" "--chunks=2,4" --stages_per_device=1 "--schedules=1f1b,zb-h1")
 "$program" "${quick[@]}" --devices=2 --memory=22GiB --output="$work/plan.json" \
   --json="$work/all.json" >"$work/plan.log" 2>"$work/errors.log" ||
   fail "a plan: $(cat "$work/errors.log")"

@@ -528,8 +528,7 @@ class Search {
       const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
       options.memory_limit.push_back(std::max(room, 0.0));
     }
-    options.budget =
-        problem_.budget > 0 ? std::min(kSearchBudget, problem_.budget) : kSearchBudget;
+    options.budget = problem_.budget > 0 ? std::min(kSearchBudget, problem_.budget) : kSearchBudget;
     if (problem_.progress) {
       options.stop = [this] {
         tell(kSearched);
@@ -607,8 +606,7 @@ class Search {
         if (found.first.cut != cut || !same_placement(found.first.schedule, setting.schedule)) {
           continue;
         }
-        result.push_back(
-            {"chunks", chunks + " (" + found.first.name + ")", found.second});
+        result.push_back({"chunks", chunks + " (" + found.first.name + ")", found.second});
         break;
       }
     }
