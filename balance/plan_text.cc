@@ -96,7 +96,8 @@ std::string step_text(const PlanReport& report) {
   if (plan.step > 0) text += absl::StrFormat(", %.0f %% idle", 100 * report.explanation.bubble);
   text += nominal ? ", with counted times of a nominal device: good for comparing choices only."
                   : absl::StrFormat(
-                        " (profiled on: %s). Such predictions were 0.9 to 1.1 of real steps.",
+                        " (profiled on: %s). With whole backwards, on an idle "
+                        "machine, such predictions were 0.9 to 1.1 of real steps.",
                         plan.profiled_on);
   if (report.explanation.splits && !report.explanation.halves_measured) {
     text +=
