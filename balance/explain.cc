@@ -74,6 +74,7 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
   }
   check_each("slowness", options.slowness, partitions, "partition");
   check_each("micro_batch_sizes", options.micro_batch_sizes, options.chunks, "micro-batch");
+  (void)checkpoint_modes(options, partitions);
 }
 
 void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
@@ -100,9 +101,12 @@ struct StageSums {
   LayerRange layers{};
   double forward = 0;
   double backward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
   int64_t parameters = 0;
   int64_t buffers = 0;
   int64_t kept = 0;
+  int64_t waiting = 0;    // of a split backward, for its second half
   int64_t workspace = 0;  // the largest
   int64_t received = 0;   // the activation and the skips
   int64_t sent = 0;
@@ -122,7 +126,9 @@ class Plan {
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
     check_whole();
-    checkpointed_ = recomputed_cells(schedule_, options.checkpoint);
+    checkpointed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
+    halves_measured_ = std::all_of(profile.layers.begin(), profile.layers.end(),
+                                   [](const LayerProfile& layer) { return layer.split; });
   }
 
   int64_t partitions() const { return schedule_.stages(); }
@@ -158,18 +164,22 @@ class Plan {
 
   std::vector<StageSums> sums(const std::vector<int64_t>& balance) const;
   SharedRun run(const std::vector<int64_t>& balance, const std::vector<StageSums>& stages) const;
-  // The most that the stage holds at a time.
-  int64_t memory(int64_t stage, const StageSums& sums) const;
+  // The most that the worker holds at a time, of one of its stages or of all (stage -1).
+  int64_t memory(int64_t worker, int64_t stage, const std::vector<StageSums>& stages) const;
 
   int64_t worker_of(int64_t stage) const { return schedule_.worker_of(stage); }
+  int64_t workers() const { return schedule_.workers(); }
+  bool halves_measured() const { return halves_measured_; }
+  bool splits() const { return splits_; }
 
  private:
   // simulate() also takes a half of a schedule; a step is not one.
-  void check_whole() const {
+  void check_whole() {
     bool forwards = false, backwards = false;
     for (const std::vector<Action>& actions : schedule_.table()) {
       for (const Action& action : actions) {
         (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+        splits_ = splits_ || action.kind == ActionKind::kInputGradient;
       }
     }
     if (!forwards || !backwards) {
@@ -182,6 +192,8 @@ class Plan {
   const ExplainOptions& options_;
   Schedule schedule_;
   std::vector<std::vector<bool>> checkpointed_;  // [stage][micro-batch]
+  bool halves_measured_ = false;
+  bool splits_ = false;
 };
 
 // The stage of each layer.
@@ -205,6 +217,10 @@ std::vector<StageSums> Plan::sums(const std::vector<int64_t>& balance) const {
       const LayerProfile& layer = profile_.layers[static_cast<size_t>(next)];
       stage.forward += layer.forward;
       stage.backward += layer.backward;
+      const SplitBackward halves = split_backward(layer);
+      stage.input_gradient += halves.input;
+      stage.weight_gradient += halves.weight;
+      stage.waiting += halves.waiting;
       stage.parameters += layer.parameters;
       stage.buffers += layer.buffers;
       stage.kept += layer.kept;
@@ -213,8 +229,15 @@ std::vector<StageSums> Plan::sums(const std::vector<int64_t>& balance) const {
     const bool last = j + 1 == balance.size();
     stage.sent = last ? 0 : profile_.layers[static_cast<size_t>(next) - 1].output;
     const double slowness = this->slowness(static_cast<int64_t>(j));
+    if (halves_measured_ && j == 0) {
+      // Nothing waits for the first half, so all runs in the second.
+      stage.input_gradient = 0;
+      stage.weight_gradient = stage.backward;
+    }
     stage.forward *= slowness;
     stage.backward *= slowness;
+    stage.input_gradient *= slowness;
+    stage.weight_gradient *= slowness;
   }
   const std::vector<int64_t> stage_of = stage_of_layers(balance);
   for (const SkipProfile& skip : profile_.skips) {
@@ -223,6 +246,10 @@ std::vector<StageSums> Plan::sums(const std::vector<int64_t>& balance) const {
     if (from == to) continue;
     stages[static_cast<size_t>(from)].sent += skip.bytes;
     stages[static_cast<size_t>(to)].received += skip.bytes;
+  }
+  for (size_t j = 0; j < stages.size(); ++j) {
+    StageSums& stage = stages[j];
+    if (!halves_measured_ || j == 0) stage.waiting = stage.received + stage.kept;
   }
   return stages;
 }
@@ -254,9 +281,9 @@ SharedRun Plan::run(const std::vector<int64_t>& balance,
       case ActionKind::kBackward:
         return options_.overhead + rows * (recompute + stage.backward);
       case ActionKind::kInputGradient:
-        return options_.overhead + rows * (recompute + stage.backward / 2);
+        return options_.overhead + rows * (recompute + stage.input_gradient);
       case ActionKind::kWeightGradient:
-        return options_.overhead + rows * (stage.backward / 2);
+        return options_.overhead + rows * stage.weight_gradient;
     }
     return 0.0;
   };
@@ -274,19 +301,29 @@ SharedRun Plan::run(const std::vector<int64_t>& balance,
   return share_cores(simulate(schedule_, routes, costs), options_.cores, options_.contention);
 }
 
-int64_t Plan::memory(int64_t stage, const StageSums& sums) const {
+int64_t Plan::memory(int64_t worker, int64_t stage, const std::vector<StageSums>& stages) const {
   double held = 0;  // by micro-batches in flight
   double most = 0;
-  double largest = 0;  // size of a micro-batch
-  const auto kept = static_cast<double>(sums.kept);
-  const auto received = static_cast<double>(sums.received);
-  const std::vector<bool>& checkpointed = checkpointed_[static_cast<size_t>(stage)];
-  for (const Action& action : schedule_.actions(worker_of(stage))) {
-    if (action.stage != stage) continue;
+  double parameters = 0;
+  int64_t buffers = 0;
+  double workspace = 0;
+  std::vector<bool> seen(stages.size());
+  for (const Action& action : schedule_.actions(worker)) {
+    if (stage >= 0 && action.stage != stage) continue;
+    const auto j = static_cast<size_t>(action.stage);
+    const StageSums& sums = stages[j];
+    if (!seen[j]) {
+      seen[j] = true;
+      parameters += static_cast<double>(sums.parameters) * options_.param_scale;
+      buffers += sums.buffers;
+    }
     const auto m = static_cast<size_t>(action.micro_batch);
-    const bool again = checkpointed[m];
+    const bool again = checkpointed_[j][m];
     const double rows = size(m);
-    largest = std::max(largest, rows);
+    workspace = std::max(workspace, rows * static_cast<double>(sums.workspace));
+    const auto kept = static_cast<double>(sums.kept);
+    const auto received = static_cast<double>(sums.received);
+    const auto waiting = static_cast<double>(sums.waiting);
     switch (action.kind) {
       case ActionKind::kForward:
         held += rows * (received + (again ? 0.0 : kept));
@@ -299,30 +336,31 @@ int64_t Plan::memory(int64_t stage, const StageSums& sums) const {
       case ActionKind::kInputGradient:
         held += rows * (again ? kept : 0.0);
         most = std::max(most, held);
+        held += rows * (waiting - received - kept);
+        most = std::max(most, held);
         break;
       case ActionKind::kWeightGradient:
-        held -= rows * (received + kept);
+        held -= rows * waiting;
         break;
     }
   }
-  const double parameters = static_cast<double>(sums.parameters) * options_.param_scale;
-  const double workspace = largest * static_cast<double>(sums.workspace);
-  const double all = parameters + static_cast<double>(sums.buffers) + most + workspace;
+  const double all = parameters + static_cast<double>(buffers) + most + workspace;
   // Bytes that overflow would fit every device.
   if (!(all < 0x1p62)) {
-    fail("partition " + std::to_string(stage) + " takes " + text(all) +
+    fail((stage < 0 ? "worker " + std::to_string(worker) : "partition " + std::to_string(stage)) +
+         " takes " + text(all) +
          " bytes, more than a number holds; give a smaller param_scale, got " +
          text(options_.param_scale) + ", or a profile of fewer bytes");
   }
-  return std::llround(parameters) + sums.buffers + std::llround(most + workspace);
+  return std::llround(parameters) + buffers + std::llround(most + workspace);
 }
 
 // The costs that partition() takes: forward, backward, and a recompute as if there were one for
 // every micro-batch.
-std::vector<double> whole_costs(const Profile& profile, Checkpoint checkpoint) {
+std::vector<double> whole_costs(const Profile& profile, bool recompute) {
   std::vector<double> costs;
   for (const LayerProfile& layer : profile.layers) {
-    costs.push_back(layer.backward + layer.forward * (checkpoint == Checkpoint::kNever ? 1 : 2));
+    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
   }
   return costs;
 }
@@ -330,7 +368,10 @@ std::vector<double> whole_costs(const Profile& profile, Checkpoint checkpoint) {
 // Where searches begin.
 std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
                                          const ExplainOptions& options) {
-  const std::vector<double> costs = whole_costs(profile, options.checkpoint);
+  const std::vector<Checkpoint> modes = checkpoint_modes(options, plan.partitions());
+  const bool recompute = std::any_of(modes.begin(), modes.end(),
+                                     [](Checkpoint mode) { return mode != Checkpoint::kNever; });
+  const std::vector<double> costs = whole_costs(profile, recompute);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   double forward = 0;
   for (const LayerProfile& layer : profile.layers) forward += layer.forward;
@@ -339,7 +380,7 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   even.keep_together = options.keep_together;
   for (int64_t j = 0; j < plan.partitions(); ++j) {
     // A partition that recomputes less is faster.
-    const bool full = options.checkpoint == Checkpoint::kNever || all <= 0;
+    const bool full = !recompute || all <= 0;
     const double spared = full ? 0.0 : (1 - plan.recomputed(j)) * forward;
     const double share = all > 0 ? (all - spared) / all : 1.0;
     even.slowness.push_back(plan.slowness(j) * share);
@@ -440,6 +481,18 @@ std::vector<int64_t> Explanation::balance() const {
   return result;
 }
 
+std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions) {
+  const auto given = static_cast<int64_t>(options.partition_checkpoints.size());
+  if (given == 0) {
+    return std::vector<Checkpoint>(static_cast<size_t>(partitions), options.checkpoint);
+  }
+  if (given != partitions) {
+    fail("partition_checkpoints has " + std::to_string(given) + " modes, expected " +
+         std::to_string(partitions) + ", one for each partition");
+  }
+  return options.partition_checkpoints;
+}
+
 Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
                     const ExplainOptions& options) {
   check_profile(profile, "explain: the profile cannot have been measured: ");
@@ -463,10 +516,18 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     partition.layers = stage.layers;
     partition.forward = stage.forward;
     partition.backward = stage.backward;
+    partition.input_gradient = stage.input_gradient;
+    partition.weight_gradient = stage.weight_gradient;
+    partition.memory =
+        plan.memory(plan.worker_of(j), j, stages);  // checks the size of what follows
+    partition.fixed = std::llround(static_cast<double>(stage.parameters) * options.param_scale) +
+                      stage.buffers + stage.workspace;
+    partition.received = stage.received;
+    partition.kept = stage.kept;
+    partition.waiting = stage.waiting;
     partition.recompute = stage.forward * plan.recomputed(j);
     partition.parameters = stage.parameters;
     partition.sent = stage.sent;
-    partition.memory = plan.memory(j, stage);
     const double busy = run.busy[static_cast<size_t>(plan.worker_of(j))];
     partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
     result.partitions.push_back(partition);
@@ -474,6 +535,12 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     work.push_back(rows * (partition.forward + partition.backward) + partition.recompute);
   }
   result.binding = std::max_element(work.begin(), work.end()) - work.begin();
+  for (size_t worker = 0; worker < run.busy.size(); ++worker) {
+    const double busy = run.makespan > 0 ? run.busy[worker] / run.makespan : 0.0;
+    result.workers.push_back({plan.memory(static_cast<int64_t>(worker), -1, stages), busy});
+  }
+  result.splits = plan.splits();
+  result.halves_measured = plan.halves_measured();
   for (const double busy : run.busy) {
     if (run.makespan <= 0) break;
     result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());
@@ -490,7 +557,7 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
   check_profile(profile, "best_balance: the profile cannot have been measured: ");
   // Before anything is made of that size.
   if (partitions < 1 || partitions > static_cast<int64_t>(profile.layers.size())) {
-    partition(whole_costs(profile, options.checkpoint), partitions);  // throws
+    partition(whole_costs(profile, /*recompute=*/true), partitions);  // throws
   }
   check_options(options, partitions);
   const Plan plan(profile, partitions, options);

@@ -23,7 +23,11 @@ struct ExplainOptions {
   // activations are taken as proportional to them. Empty: 1 for all.
   std::vector<double> micro_batch_sizes;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  // Stage j is partition j. Split backwards take half of the backward's time each. Empty: 1F1B.
+  // The mode of each partition. Replaces `checkpoint`. Empty: that holds for all.
+  std::vector<Checkpoint> partition_checkpoints;
+  // Stage j is partition j. The halves of split backwards take what split_backward()
+  // (balance/profile.h) says; of the first partition, whose inputs need no gradient, the half of
+  // inputs takes nothing if halves were measured. Empty: 1F1B.
   ScheduleGenerator schedule = Schedule::one_f_one_b;
 
   // By partition: how long its device takes for what the profile's device does in 1. Above 0.
@@ -54,6 +58,8 @@ struct PartitionExplanation {
   LayerRange layers{};
   double forward = 0;
   double backward = 0;
+  double input_gradient = 0;  // the halves of a split backward
+  double weight_gradient = 0;
   double recompute = 0;  // the mean over the micro-batches; those not checkpointed count 0
   int64_t parameters = 0;
   int64_t sent = 0;  // to later partitions: the activation and the skips
@@ -61,7 +67,20 @@ struct PartitionExplanation {
   // buffers, what the micro-batches in flight keep (inputs only where they are checkpointed), one
   // recompute, the largest workspace of a layer.
   int64_t memory = 0;
-  double busy = 0;  // share of the step in which it computes, 0 .. 1
+  // The parts of that: parameters with what an optimizer keeps, buffers and workspace, in any case;
+  // of a micro-batch what arrives, what is kept beside it for a backward, and what of both waits
+  // for the second half of a split one.
+  int64_t fixed = 0;
+  int64_t received = 0;
+  int64_t kept = 0;
+  int64_t waiting = 0;
+  double busy = 0;  // share of the step in which its worker computes, 0 .. 1
+};
+
+// A worker, which may have several partitions.
+struct WorkerExplanation {
+  int64_t memory = 0;  // as a partition's, of all of its partitions together
+  double busy = 0;
 };
 
 struct Explanation {
@@ -70,6 +89,9 @@ struct Explanation {
   int64_t chunks = 0;
   int64_t cores = 0;  // how many partitions can compute at once; 0: all
   std::vector<PartitionExplanation> partitions;
+  std::vector<WorkerExplanation> workers;
+  bool splits = false;          // the schedule has split backwards
+  bool halves_measured = true;  // if not, half of a whole backward's time is taken for each
 
   int64_t binding = 0;    // the partition that is busy longest: the first of several
   double step = 0;        // seconds of forwards and backwards of a mini-batch, without an optimizer
@@ -82,6 +104,10 @@ struct Explanation {
   // How many layers each partition has.
   std::vector<int64_t> balance() const;
 };
+
+// The mode of each partition. Throws std::invalid_argument if the options have modes for another
+// number of them.
+std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions);
 
 // Explains the cut that gives partition j the next balance[j] layers.
 //

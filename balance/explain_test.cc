@@ -197,6 +197,76 @@ TEST(Explain, ASplitBackwardRecomputesBeforeItsFirstHalf) {
   EXPECT_EQ(early.partitions[0].memory, fixed + 1200);
 }
 
+TEST(Explain, MeasuredHalvesOfABackwardAreTaken) {
+  Profile profile = even(2);
+  EXPECT_FALSE(explain(profile, {1, 1}, plain(1)).halves_measured);
+  EXPECT_FALSE(explain(profile, {1, 1}, plain(1)).splits);
+  for (LayerProfile& layer : profile.layers) layer.split = SplitBackward{1.5, 0.75, 30};
+  ExplainOptions options = plain(1);
+  options.schedule = [](int64_t, int64_t) {
+    return Schedule::from_text(
+        "stages 2\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 I1.0 W1.0\n");
+  };
+  const Explanation of = explain(profile, {1, 1}, options);
+  EXPECT_TRUE(of.halves_measured);
+  EXPECT_TRUE(of.splits);
+  EXPECT_DOUBLE_EQ(of.partitions[1].input_gradient, 1.5);
+  EXPECT_DOUBLE_EQ(of.partitions[1].weight_gradient, 0.75);
+  // Nothing waits for the gradient of the first partition's inputs: both halves run in the second.
+  EXPECT_DOUBLE_EQ(of.partitions[0].input_gradient, 0);
+  EXPECT_DOUBLE_EQ(of.partitions[0].weight_gradient, 2);
+  EXPECT_DOUBLE_EQ(of.step, 1 + 1 + 1.5 + 2);
+  EXPECT_EQ(of.partitions[0].waiting, 1000 + 100);
+  EXPECT_EQ(of.partitions[1].waiting, 30);
+}
+
+TEST(Explain, BetweenTheHalvesOnlyWhatWaitsIsHeld) {
+  Profile profile = even(2);
+  for (LayerProfile& layer : profile.layers) layer.split = SplitBackward{1, 1, 30};
+  ExplainOptions options = plain(2);
+  options.schedule = [](int64_t, int64_t) {
+    return Schedule::from_text(
+        "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\n"
+        "worker 1: F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n");
+  };
+  const int64_t fixed = 10 * 2 + 1 + 7;
+  // One whole micro-batch (50 arrive, 100 are kept) and one that waits.
+  EXPECT_EQ(explain(profile, {1, 1}, options).partitions[1].memory, fixed + 150 + 30);
+}
+
+TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
+  ExplainOptions options = plain(2);
+  options.partition_checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
+  const Explanation of = explain(even(4), {2, 2}, options);
+  EXPECT_DOUBLE_EQ(of.partitions[0].recompute, 2);
+  EXPECT_EQ(of.partitions[1].recompute, 0);
+  options.partition_checkpoints = {Checkpoint::kAlways};
+  EXPECT_THAT(
+      [&] {
+        explain(even(4), {2, 2}, options);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("partition_checkpoints has 1 modes, expected 2")));
+}
+
+TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {
+  ExplainOptions options = plain(1);
+  options.schedule = [](int64_t, int64_t) {
+    return Schedule::from_text(
+        "stages 4\nmicro_batches 1\nworker 0: F0.0 F3.0 B3.0 B0.0\n"
+        "worker 1: F1.0 F2.0 B2.0 B1.0\n");
+  };
+  const Explanation of = explain(even(4), {1, 1, 1, 1}, options);
+  ASSERT_EQ(of.workers.size(), 2);
+  // Two partitions' parameters and buffers, the larger workspace, and all that both hold at once.
+  EXPECT_EQ(of.workers[0].memory, 2 * 10 * 2 + 2 + 7 + (1000 + 100) + (50 + 100));
+  EXPECT_EQ(of.workers[1].memory, 2 * 10 * 2 + 2 + 7 + 2 * (50 + 100));
+  EXPECT_DOUBLE_EQ(of.workers[0].busy, 0.5);
+  EXPECT_EQ(of.partitions[0].fixed, 10 * 2 + 1 + 7);
+  EXPECT_EQ(of.partitions[0].received, 1000);
+  EXPECT_EQ(of.partitions[3].kept, 100);
+}
+
 TEST(Explain, RecomputesCountForWhoBinds) {
   ExplainOptions options = plain(8);
   options.checkpoint = Checkpoint::kExceptLast;

@@ -59,6 +59,12 @@ std::string to_text(const Explanation& explanation) {
                       batch, ms(explanation.step), percent(explanation.bubble),
                       explanation.speed_up, ms(explanation.one_device)),
       kColumns, 0, 2);
+  if (explanation.splits && !explanation.halves_measured) {
+    text += command::wrap(
+        "The halves of split backwards were not measured: each is taken for half of the whole; "
+        "measure the profile again for more.",
+        kColumns, 0, 2);
+  }
   const bool all = explanation.cores == 0 ||
                    explanation.cores >= static_cast<int64_t>(explanation.partitions.size());
   return text + command::wrap(absl::StrFormat("Profiled on: %s; %s at once.", explanation.device,
@@ -79,16 +85,21 @@ std::string to_json(const Explanation& explanation) {
                {"bubble", explanation.bubble},
                {"one_device", explanation.one_device},
                {"speed_up", explanation.speed_up},
-               {"binding", explanation.binding}};
+               {"binding", explanation.binding},
+               {"splits", explanation.splits},
+               {"halves_measured", explanation.halves_measured}};
   Json& partitions = json["partitions"] = Json::array();
   for (const PartitionExplanation& partition : explanation.partitions) {
     partitions.push_back({{"first_layer", partition.layers.first},
                           {"last_layer", partition.layers.last},
                           {"forward", partition.forward},
                           {"backward", partition.backward},
+                          {"input_gradient", partition.input_gradient},
+                          {"weight_gradient", partition.weight_gradient},
                           {"recompute", partition.recompute},
                           {"parameters", partition.parameters},
                           {"memory", partition.memory},
+                          {"waiting", partition.waiting},
                           {"sent", partition.sent},
                           {"busy", partition.busy}});
   }

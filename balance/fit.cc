@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "balance/caching_allocator.h"
 #include "balance/explain.h"
 #include "balance/fitting_cut.h"
+#include "balance/param_scale.h"
 #include "balance/partition.h"
 #include "balance/profile.h"
 #include "gpipe/internal/batch/mini_batch.h"
@@ -91,22 +91,6 @@ int64_t rows_of(const Tensors& inputs) {
   const int64_t rows = internal::batch_size(inputs, "input");
   TORCH_CHECK_VALUE(rows > 0, "the mini-batch has no rows; give inputs with at least one");
   return rows;
-}
-
-// What a parameter takes in training, in units of its own bytes.
-double param_scale(const FitOptions& options) {
-  const torch::nn::Sequential model = [] {
-    const MetaScope scope;
-    return torch::nn::Sequential(torch::nn::Linear(64, 64));
-  }();
-  const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
-  const Tensors inputs = {at::empty({1, 64}, at::TensorOptions().device(at::kMeta))};
-  const MemoryPlan plan = memory_plan(
-      model, inputs, {}, loss,
-      MemoryPlanOptions({1}).optimizer(options.optimizer()).zero_grad(options.zero_grad()));
-  const DeviceMemory& device = plan.devices.at(0);
-  return static_cast<double>(device.parameters + device.gradients + device.optimizer_state) /
-         static_cast<double>(device.parameters);
 }
 
 // The least room in which a device can run through the trace: between `low` bytes, which are too
@@ -281,6 +265,7 @@ class Search {
       const LayerProfile& other = high.layers[k];
       layer.forward += at * (other.forward - layer.forward);
       layer.backward += at * (other.backward - layer.backward);
+      layer.split = mixed_split(layer, other, at);
       layer.kept = interpolate(layer.kept, other.kept, at);
       layer.workspace = interpolate(layer.workspace, other.workspace, at);
       layer.output = interpolate(layer.output, other.output, at);
@@ -558,7 +543,8 @@ void check(const std::vector<int64_t>& device_bytes, const FitOptions& options) 
 Fit fit(const Training& training, const std::vector<int64_t>& device_bytes,
         const FitOptions& options) {
   check(device_bytes, options);
-  Search search(training, device_bytes, options, param_scale(options), "");
+  Search search(training, device_bytes, options,
+                param_scale(options.optimizer(), options.zero_grad()), "");
   search.check_layers();
   return search.fastest();
 }
@@ -568,7 +554,7 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   check(device_bytes, options);
   TORCH_CHECK_VALUE(family != nullptr, "the family is empty; give a function of its members");
   TORCH_CHECK_VALUE(most >= 1, "most must be at least 1, the first member, got ", most);
-  const double scale = param_scale(options);
+  const double scale = param_scale(options.optimizer(), options.zero_grad());
   int64_t plans = 0;
   const auto name = [](int64_t member) { return absl::StrCat("member ", member); };
   const auto try_member = [&](int64_t member, bool explain) {

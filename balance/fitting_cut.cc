@@ -30,7 +30,8 @@ struct Held {
 std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) {
   const Schedule schedule = options.schedule ? options.schedule(stages, options.chunks)
                                              : Schedule::one_f_one_b(stages, options.chunks);
-  const std::vector<std::vector<bool>> recomputed = recomputed_cells(schedule, options.checkpoint);
+  const std::vector<std::vector<bool>> recomputed =
+      recomputed_cells(schedule, checkpoint_modes(options, stages));
   std::vector<Held> result(static_cast<size_t>(stages));
   for (int64_t j = 0; j < stages; ++j) {
     Held& held = result[static_cast<size_t>(j)];

@@ -53,6 +53,7 @@ double numel(const c10::IValue& value) { return static_cast<double>(value.toTens
 struct Product {
   double flops = 0;
   double per_output = 0;
+  bool has_weight = true;  // as an operand
 };
 
 // Whether the operator is a product, and its size.
@@ -74,6 +75,7 @@ bool product_of(const char* name, c10::ArrayRef<const c10::IValue> in, Product& 
   } else if (!is("aten::mm") && !is("aten::bmm") && !is("aten::mv")) {
     return false;
   }
+  product.has_weight = !is("aten::bmm") && !is("aten::baddbmm");
   const at::Tensor& right = in[left + 1].toTensor();
   // [m, k] x [k, n]; a vector has no n.
   const bool is_vector = is("aten::mv") || is("aten::addmv");
@@ -130,6 +132,7 @@ class Counter {
     auto op = std::make_unique<Operator>();
     if (counter.depth_++ == 0) {
       counter.flops_of_products_ = 0;
+      counter.has_weight_ = true;
       for (const c10::IValue& input : internal::recorded_inputs(function)) {
         for_each_tensor(input, [&](const at::Tensor& tensor) {
           op->input_bytes += bytes_of(tensor);
@@ -160,6 +163,7 @@ class Counter {
     if (op->is_product) {
       --counter.products_;
       counter.flops_of_products_ += op->product.flops + op->product.per_output * outputs;
+      counter.has_weight_ = counter.has_weight_ && op->product.has_weight;
     }
     if (--counter.depth_ > 0 || counter.work_ == nullptr) return;
     const bool product = counter.flops_of_products_ > 0;
@@ -169,6 +173,9 @@ class Counter {
     const double times = product ? 2 : 1;
     add(counter.work_->backward, times * (product ? counter.flops_of_products_ : outputs),
         times * (op->input_bytes + output_bytes), times);
+    if (product && counter.has_weight_) {
+      add(counter.work_->weights, counter.flops_of_products_, op->input_bytes + output_bytes, 1);
+    }
   }
 
   static void add(Work& work, double flops, double bytes, double operators) {
@@ -182,6 +189,7 @@ class Counter {
   int depth_ = 0;
   int products_ = 0;  // that are running
   double flops_of_products_ = 0;
+  bool has_weight_ = true;  // each of them
 };
 
 c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
@@ -274,6 +282,10 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
   for (size_t k = 0; k < work.size(); ++k) {
     result.layers[k].forward = device.seconds(work[k].forward);
     result.layers[k].backward = device.seconds(work[k].backward);
+    // Its bytes are profile()'s.
+    SplitBackward& split = result.layers[k].split.emplace(split_backward(result.layers[k]));
+    split.weight = device.seconds(work[k].weights);
+    split.input = result.layers[k].backward - split.weight;
   }
   return result;
 }

@@ -25,6 +25,7 @@ struct Work {
 struct LayerWork {
   Work forward;
   Work backward;
+  Work weights;  // the part of the backward that is for weights: see below
 };
 
 // By layer, the work of one micro-batch, which is `sample`, as in balance/profiler.h.
@@ -35,7 +36,9 @@ struct LayerWork {
 //   backward, of which there are two such products, has twice the forward's work;
 // - all others: 1 for each number of their outputs, and the same for their backward;
 // - views and tensors that are only allocated: nothing.
-// A bias is not counted beside its product.
+// A bias is not counted beside its product. Of a split backward one product of each convolution,
+// mm, addmm, mv and addmv is for weights, and all else for inputs; bmm and baddbmm multiply
+// activations.
 //
 // Layers that a pipeline cannot separate count at the first of them, as in balance/profiler.h. The
 // model may be on any device where its forward and backward run, and is afterwards as before.

@@ -39,6 +39,7 @@ TEST(Flops, OfProducts) {
   EXPECT_EQ(work[0].forward.flops, 2 * 7 * 10 * 20);
   EXPECT_EQ(work[1].forward.flops, 2 * 7 * 20 * 30);
   EXPECT_EQ(work[1].backward.flops, 2 * 2 * 7 * 20 * 30);
+  EXPECT_EQ(work[1].weights.flops, 2 * 7 * 20 * 30);
   EXPECT_EQ(work[1].forward.operators, 1);
   EXPECT_EQ(work[1].forward.bytes, 4 * (7 * 20 + 20 * 30 + 7 * 30));
 }

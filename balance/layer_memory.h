@@ -21,6 +21,9 @@ namespace gpipe::balance {
 // the last forward and the begin of the last backward belongs to the loss. Only blocks on `device`
 // count, and only those of the thread that made the latest of these calls.
 //
+// Of a split backward these are the halves of inputs; begin_weights and end_weights follow, from
+// the last layer to layer 0.
+//
 // Thread-safety: thread-safe as an AllocationObserver; the results may be read after the run.
 class LayerMemory : public internal::AllocationObserver {
  public:
@@ -30,6 +33,8 @@ class LayerMemory : public internal::AllocationObserver {
   void end_forward(int64_t layer);
   void begin_backward(int64_t layer);
   void end_backward(int64_t layer);
+  void begin_weights(int64_t layer);
+  void end_weights(int64_t layer);
 
   // [layer] Bytes taken in its forward that were still in use when the backwards began.
   const std::vector<int64_t>& kept() const { return kept_; }
@@ -38,6 +43,10 @@ class LayerMemory : public internal::AllocationObserver {
   // gradients.
   const std::vector<int64_t>& workspace() const { return workspace_; }
 
+  // [layer] Bytes that were in use before the first begin_weights and that the layer's half gave
+  // back.
+  const std::vector<int64_t>& waiting() const { return waiting_; }
+
   void on_allocate(uint64_t id, c10::Device device, int64_t bytes) override;
   void on_free(uint64_t id) override;
 
@@ -45,6 +54,7 @@ class LayerMemory : public internal::AllocationObserver {
   struct Block {
     int64_t layer;  // that took it in its forward; -1: taken since the forwards ended
     int64_t bytes;
+    bool late;  // taken since the halves of weights began
   };
 
   void note_backward();
@@ -54,6 +64,8 @@ class LayerMemory : public internal::AllocationObserver {
   std::mutex mutex_;  // guards all that follows
   bool forwards_ended_ = false;
   int64_t running_ = -1;  // the layer; -1: none
+  bool weights_began_ = false;
+  int64_t weights_ = -1;  // the layer whose half of weights runs; -1: none
   std::thread::id thread_;
   std::unordered_map<uint64_t, Block> blocks_;
   std::vector<int64_t> live_;  // [layer] of blocks that its forward took
@@ -61,6 +73,7 @@ class LayerMemory : public internal::AllocationObserver {
   int64_t later_ = 0;          // bytes in use, taken since the forwards ended
   std::vector<int64_t> kept_;
   std::vector<int64_t> workspace_;
+  std::vector<int64_t> waiting_;
 };
 
 }  // namespace gpipe::balance

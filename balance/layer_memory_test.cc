@@ -52,6 +52,34 @@ TEST(LayerMemory, WorkspaceOfABackwardIsWhatWasTakenSinceTheForwards) {
   EXPECT_THAT(memory.workspace(), ElementsAre(24, 120));
 }
 
+TEST(LayerMemory, WhatAHalfOfWeightsGivesBackHasWaitedForIt) {
+  LayerMemory memory(2, c10::kCPU);
+  memory.begin_forward(0);
+  memory.on_allocate(1, c10::kCPU, 100);
+  memory.on_allocate(2, c10::kCPU, 10);
+  memory.end_forward(0);
+  memory.begin_forward(1);
+  memory.end_forward(1);
+  memory.begin_backward(1);
+  memory.on_allocate(3, c10::kCPU, 1000);  // a gradient that layer 1's weights need
+  memory.end_backward(1);
+  memory.begin_backward(0);
+  memory.on_free(2);
+  memory.end_backward(0);
+  memory.begin_weights(1);
+  memory.on_allocate(4, c10::kCPU, 10000);  // has not waited
+  memory.on_free(4);
+  memory.on_free(3);
+  memory.end_weights(1);
+  memory.begin_weights(0);
+  memory.on_allocate(5, c10::kCPU, 10000);
+  memory.on_free(1);
+  memory.end_weights(0);
+  memory.on_free(5);
+  EXPECT_THAT(memory.waiting(), ElementsAre(100, 1000));
+  EXPECT_THAT(memory.kept(), ElementsAre(110, 0));
+}
+
 TEST(LayerMemory, OtherDevicesThreadsAndTimesDoNotCount) {
   LayerMemory memory(1, c10::kMeta);
   memory.begin_forward(0);

@@ -3,7 +3,9 @@
 #ifndef BALANCE_PROFILE_H_
 #define BALANCE_PROFILE_H_
 
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,17 @@ namespace gpipe::balance {
 // The largest param_scale: what a parameter takes in training, in units of its own bytes. Beyond
 // what any optimizer keeps; the bytes of parameters times it stay a number.
 inline constexpr double kMostParamScale = 1e6;
+
+// A backward in two halves, of one micro-batch.
+struct SplitBackward {
+  // Seconds of the gradients of the layer's inputs (I), which the stage before waits for, and of
+  // those of its weights (W). Together they take longer than a whole backward, as a rule.
+  double input = 0;
+  double weight = 0;
+  // Bytes that W frees: activations, the layer's input among them, and gradients, as far as W needs
+  // them.
+  int64_t waiting = 0;
+};
 
 // A value type.
 struct LayerProfile {
@@ -30,7 +43,29 @@ struct LayerProfile {
   int64_t kept = 0;
   int64_t workspace = 0;
   int64_t output = 0;
+
+  // None: not measured, as in files that are older. See split_backward().
+  std::optional<SplitBackward> split = std::nullopt;
 };
+
+// The halves of a layer's backward: as measured, or else half of its time each, with all that it
+// keeps waiting.
+inline SplitBackward split_backward(const LayerProfile& layer) {
+  return layer.split.value_or(SplitBackward{layer.backward / 2, layer.backward / 2, layer.kept});
+}
+
+// Between those of `a` (share 0) and those of `b` (share 1), where `a` has them; what `b` has not
+// counts as 0.
+inline std::optional<SplitBackward> mixed_split(const LayerProfile& a, const LayerProfile& b,
+                                                double share) {
+  if (!a.split) return std::nullopt;
+  const SplitBackward x = *a.split;
+  const SplitBackward y = b.split.value_or(SplitBackward());
+  const auto waiting = static_cast<double>(y.waiting - x.waiting);
+  return SplitBackward{x.input + share * (y.input - x.input),
+                       x.weight + share * (y.weight - x.weight),
+                       x.waiting + std::llround(share * waiting)};
+}
 
 // A tensor that a layer stashes and a later one pops.
 struct SkipProfile {

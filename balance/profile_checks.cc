@@ -51,6 +51,10 @@ void check_profile(const Profile& profile, const std::string& prefix) {
     checks.count(field + "kept", layer.kept);
     checks.count(field + "workspace", layer.workspace);
     checks.count(field + "output", layer.output);
+    if (!layer.split) continue;
+    checks.time(field + "input_gradient", layer.split->input);
+    checks.time(field + "weight_gradient", layer.split->weight);
+    checks.count(field + "waiting", layer.split->waiting);
   }
   const auto layers = static_cast<int64_t>(profile.layers.size());
   for (size_t i = 0; i < profile.skips.size(); ++i) {

@@ -39,6 +39,7 @@ class Fields {
     throw std::invalid_argument(file_ + ": " + place_ + name + " is " + kind(value) +
                                 ", expected " + expected);
   }
+  bool has(const char* name) const { return object_.contains(name); }
   const Json& get(const char* name) const {
     const auto found = object_.find(name);
     if (found != object_.end()) return *found;
@@ -92,6 +93,10 @@ LayerProfile layer_from(const Fields& fields) {
   layer.kept = fields.count("kept");
   layer.workspace = fields.count("workspace");
   layer.output = fields.count("output");
+  if (fields.has("input_gradient") || fields.has("weight_gradient") || fields.has("waiting")) {
+    layer.split = SplitBackward{fields.number("input_gradient"), fields.number("weight_gradient"),
+                                fields.count("waiting")};
+  }
   return layer;
 }
 
@@ -118,6 +123,10 @@ std::string to_json(const SavedProfile& saved) {
                       {"kept", layer.kept},
                       {"workspace", layer.workspace},
                       {"output", layer.output}});
+    if (!layer.split) continue;
+    layers.back().update({{"input_gradient", layer.split->input},
+                          {"weight_gradient", layer.split->weight},
+                          {"waiting", layer.split->waiting}});
   }
   Json& skips = json["skips"] = Json::array();
   for (const SkipProfile& skip : profile.skips) {

@@ -29,6 +29,7 @@ SavedProfile sample() {
   saved.profile.batch_rows = 4;
   saved.profile.input = 1024;
   saved.profile.layers = {{"conv", 0.1, 1.0 / 3, 8, 1, 2, 3, 512}, {"1", 1e-9, 0, 0, 0, 0, 0, 64}};
+  saved.profile.layers[0].split = SplitBackward{0.2, 1.0 / 7, 999};
   saved.profile.skips = {{0, 1, (int64_t{1} << 50) - 1}};
   return saved;
 }
@@ -50,6 +51,11 @@ void expect_same(const SavedProfile& a, const SavedProfile& b) {
     EXPECT_EQ(x.kept, y.kept);
     EXPECT_EQ(x.workspace, y.workspace);
     EXPECT_EQ(x.output, y.output);
+    ASSERT_EQ(x.split.has_value(), y.split.has_value());
+    if (!x.split) continue;
+    EXPECT_EQ(x.split->input, y.split->input);
+    EXPECT_EQ(x.split->weight, y.split->weight);
+    EXPECT_EQ(x.split->waiting, y.split->waiting);
   }
   ASSERT_EQ(a.profile.skips.size(), b.profile.skips.size());
   for (size_t i = 0; i < a.profile.skips.size(); ++i) {
@@ -84,6 +90,20 @@ std::string changed(const std::function<void(Json&)>& change) {
   return json.dump();
 }
 
+TEST(ProfileFile, OlderFilesHaveNoHalvesOfBackwards) {
+  const std::string old = changed([](Json& json) {
+    for (const char* name : {"input_gradient", "weight_gradient", "waiting"}) {
+      json["layers"][0].erase(name);
+    }
+  });
+  const LayerProfile layer = profile_from_json(old, "f").profile.layers[0];
+  EXPECT_FALSE(layer.split);
+  const SplitBackward halves = split_backward(layer);
+  EXPECT_EQ(halves.input, layer.backward / 2);
+  EXPECT_EQ(halves.weight, layer.backward / 2);
+  EXPECT_EQ(halves.waiting, layer.kept);
+}
+
 struct Damage {
   std::function<void(Json&)> change;
   std::string part;
@@ -114,6 +134,10 @@ TEST(ProfileFile, MessagesNameFileAndField) {
       {[](Json& json) { json["skips"][0]["to"] = 0; }, "skips[0] leads from layer 0 to layer 0"},
       {[](Json& json) { json["skips"][0].erase("bytes"); }, "skips[0].bytes is missing"},
       {[](Json& json) { json["batch_rows"] = -3; }, "batch_rows is -3"},
+      {[](Json& json) { json["layers"][0].erase("waiting"); }, "layers[0].waiting is missing"},
+      {[](Json& json) { json["layers"][0]["weight_gradient"] = -1; },
+       "layers[0].weight_gradient is -1"},
+      {[](Json& json) { json["layers"][0]["waiting"] = -1; }, "layers[0].waiting is -1"},
   };
   for (const Damage& damage : damages) {
     const std::string text = changed(damage.change);

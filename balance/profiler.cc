@@ -25,6 +25,7 @@
 namespace gpipe::balance {
 namespace {
 
+using internal::Backwards;
 using internal::LayerEvent;
 using internal::LayerRuns;
 using Seconds = std::chrono::duration<double>;
@@ -166,12 +167,15 @@ class Subject {
   // As in ProfileOptions.
   void after_each_layer(std::function<void()> call) { after_each_layer_ = std::move(call); }
 
-  void run(const internal::LayerObserver& observer) {
-    if (!after_each_layer_) return runs_.run(inputs(), observer);
-    runs_.run(inputs(), [&](const LayerEvent& event) {
-      observer(event);
-      if (!event.begin) after_each_layer_();
-    });
+  void run(const internal::LayerObserver& observer, Backwards backwards = Backwards::kWhole) {
+    if (!after_each_layer_) return runs_.run(inputs(), observer, backwards);
+    runs_.run(
+        inputs(),
+        [&](const LayerEvent& event) {
+          observer(event);
+          if (!event.begin) after_each_layer_();
+        },
+        backwards);
   }
 
   // A first pass takes longer, allocates the parameters' gradients, and is where layers make what
@@ -228,11 +232,19 @@ class Subject {
   ModelGuard guard_;  // destroyed first
 };
 
-std::vector<LayerTimes> measure_times(Subject& subject, double timeout,
-                                      const TimeProgressFn& progress) {
+// [kind][layer] Seconds.
+struct MeasuredTimes {
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<double> input;  // empty without split backwards
+  std::vector<double> weight;
+};
+
+MeasuredTimes measure_times(Subject& subject, bool split, double timeout,
+                            const TimeProgressFn& progress) {
   const size_t pieces = subject.pieces().size();
-  std::vector<std::vector<double>> forward(pieces);
-  std::vector<std::vector<double>> backward(pieces);
+  using Passes = std::vector<std::vector<double>>;  // [piece][pass]
+  Passes forward(pieces), backward(pieces), input(pieces), weight(pieces);
   TimeProgress state;
   state.timeout = timeout;
   const auto start = std::chrono::steady_clock::now();
@@ -246,15 +258,31 @@ std::vector<LayerTimes> measure_times(Subject& subject, double timeout,
       (event.backward ? backward : forward)[event.piece].push_back(
           Seconds(event.time - begin).count());
     });
+    // In turns with whole ones, so that what else the machine does meets both alike.
+    const auto note_halves = [&](const LayerEvent& event) {
+      if (event.begin) {
+        begin = event.time;
+      } else if (event.backward) {
+        (event.weights ? weight : input)[event.piece].push_back(
+            Seconds(event.time - begin).count());
+      }
+    };
+    if (split) subject.run(note_halves, Backwards::kSplit);
     ++state.passes;
     state.seconds = Seconds(std::chrono::steady_clock::now() - start).count();
     if (progress) progress(state);
   }
-  std::vector<LayerTimes> times(pieces);
-  for (size_t k = 0; k < pieces; ++k) {
-    times[k] = {median(std::move(forward[k])), median(std::move(backward[k]))};
+  const auto medians = [&](Passes& passes) {
+    std::vector<double> of_pieces;
+    for (std::vector<double>& times : passes) of_pieces.push_back(median(std::move(times)));
+    return subject.by_layer(of_pieces);
+  };
+  MeasuredTimes times{medians(forward), medians(backward), {}, {}};
+  if (split) {
+    times.input = medians(input);
+    times.weight = medians(weight);
   }
-  return subject.by_layer(times);
+  return times;
 }
 
 struct LayerBytes {
@@ -283,6 +311,26 @@ std::vector<LayerBytes> measure_memory(Subject& subject) {
     bytes.push_back({memory.kept()[k], memory.workspace()[k]});
   }
   return subject.by_layer(bytes);
+}
+
+// [layer] What waits for the second half of a split backward.
+std::vector<int64_t> measure_waiting(Subject& subject) {
+  LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
+  {
+    const internal::AllocationScope scope(memory, /*cuda=*/subject.device().is_cuda());
+    subject.run(
+        [&](const LayerEvent& event) {
+          if (event.weights) {
+            event.begin ? memory.begin_weights(event.piece) : memory.end_weights(event.piece);
+          } else if (event.backward) {
+            event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
+          } else {
+            event.begin ? memory.begin_forward(event.piece) : memory.end_forward(event.piece);
+          }
+        },
+        Backwards::kSplit);
+  }
+  return subject.by_layer(memory.waiting());
 }
 
 int64_t bytes_of(const at::Tensor& tensor) {
@@ -338,7 +386,13 @@ std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const 
   Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
                   options.keep_together());
   subject.warm_up();
-  return measure_times(subject, options.timeout(), options.progress());
+  const MeasuredTimes measured =
+      measure_times(subject, /*split=*/false, options.timeout(), options.progress());
+  std::vector<LayerTimes> times;
+  for (size_t k = 0; k < measured.forward.size(); ++k) {
+    times.push_back({measured.forward[k], measured.backward[k]});
+  }
+  return times;
 }
 
 std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const at::Tensor& sample,
@@ -402,10 +456,13 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   }
   subject.warm_up();
   if (!subject.device().is_meta()) {
-    const auto times = measure_times(subject, options.timeout(), options.progress());
-    for (size_t k = 0; k < times.size(); ++k) {
-      result.layers[k].forward = times[k].forward;
-      result.layers[k].backward = times[k].backward;
+    const MeasuredTimes times =
+        measure_times(subject, options.split(), options.timeout(), options.progress());
+    for (size_t k = 0; k < result.layers.size(); ++k) {
+      LayerProfile& layer = result.layers[k];
+      layer.forward = times.forward[k];
+      layer.backward = times.backward[k];
+      if (options.split()) layer.split = SplitBackward{times.input[k], times.weight[k], 0};
     }
   }
   if (sees_memory(subject.device())) {
@@ -413,6 +470,14 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
     for (size_t k = 0; k < bytes.size(); ++k) {
       result.layers[k].kept = bytes[k].kept;
       result.layers[k].workspace = bytes[k].workspace;
+    }
+    if (options.split()) {
+      const std::vector<int64_t> waiting = measure_waiting(subject);
+      for (size_t k = 0; k < waiting.size(); ++k) {
+        std::optional<SplitBackward>& split = result.layers[k].split;
+        if (!split) split.emplace();  // on meta
+        split->waiting = waiting[k];
+      }
     }
   }
   const LayerRuns::Traffic traffic = subject.traffic();

@@ -151,6 +151,10 @@ std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Ten
                                    const SizeOptions& options = {});
 
 struct ProfileOptions {
+  // Whether the halves of a split backward are measured, too: for each pass one more. If not,
+  // LayerProfile::split is not set. Default: true.
+  TORCH_ARG(bool, split) = true;
+
   // As in TimeOptions.
   TORCH_ARG(double, timeout) = 1.0;
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
@@ -163,8 +167,8 @@ struct ProfileOptions {
   TORCH_ARG(std::function<void()>, after_each_layer) = nullptr;
 };
 
-// All of a Profile. On the meta device times are 0; on devices other than that and the CPU `kept`
-// and `workspace` are 0.
+// All of a Profile. On the meta device times are 0; on devices other than that, the CPU and CUDA
+// `kept`, `workspace` and `waiting` are 0.
 Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,
                 const ProfileOptions& options = {});
 Profile profile(const torch::nn::Sequential& model, const Tensors& sample,

@@ -530,8 +530,46 @@ TEST(ProfileAll, CanBeEndedAfterEachLayer) {
         model, torch::rand({2, 4}),
         ProfileOptions().timeout(1e-3).cpu_threads(threads).progress(count).after_each_layer(
             [&] { ++calls; }));
-    EXPECT_EQ(calls, 6 * (passes + 2));
+    // A pass of whole backwards ends six times, one of split ones nine times.
+    EXPECT_EQ(calls, 6 * (passes + 2) + 9 * (passes + 1));
   }
+}
+
+TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
+  constexpr int64_t kWide = 256;
+  constexpr int64_t kRows = 64;
+  constexpr int64_t kActivation = kRows * kWide * 4;
+  const nn::Sequential model(nn::Linear(kWide, kWide), nn::Linear(kWide, kWide), nn::ReLU());
+  const Profile measured = profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(1e-9));
+  for (const LayerProfile& layer : measured.layers) {
+    ASSERT_TRUE(layer.split);
+    EXPECT_GT(layer.split->input, 0);
+    EXPECT_GT(layer.split->weight, 0);
+  }
+  // The weights of a linear layer need its input and the gradient of its output. The sample is not
+  // given back.
+  EXPECT_EQ(measured.layers[0].split->waiting, kActivation);
+  EXPECT_EQ(measured.layers[1].split->waiting, 2 * kActivation);
+  EXPECT_EQ(measured.layers[2].split->waiting, 0);
+
+  const Profile whole =
+      profile(model, at::rand({kRows, kWide}), ProfileOptions().timeout(1e-9).split(false));
+  EXPECT_FALSE(whole.layers[1].split);
+  EXPECT_GT(whole.layers[1].backward, 0);
+}
+
+TEST(ProfileAll, HalvesOfABackwardHaveTimesOfTheirOwn) {
+  nn::Linear linear(4, 4);
+  linear->weight.register_hook([](const Tensor&) { sleep(60); });
+  const nn::Sequential model(nn::Linear(4, 4), linear, sleeper(0, 40));
+  const Profile measured = profile(model, at::rand({2, 4}), ProfileOptions().timeout(1e-9));
+  const LayerProfile& weights = measured.layers[1];
+  const LayerProfile& inputs = measured.layers[2];
+  EXPECT_GE(weights.backward, 0.06);
+  EXPECT_GE(weights.split->weight, 0.06);
+  EXPECT_LT(weights.split->input, 0.04);
+  EXPECT_GE(inputs.split->input, 0.04);
+  EXPECT_LT(inputs.split->weight, 0.04);
 }
 
 TEST(ProfileAll, LayersThatMustNotBeSeparated) {

@@ -20,6 +20,7 @@ int64_t mix(int64_t a, int64_t b, double share) {
 void mix_into(LayerProfile& layer, const LayerProfile& other, double share) {
   layer.forward = mix(layer.forward, other.forward, share);
   layer.backward = mix(layer.backward, other.backward, share);
+  layer.split = mixed_split(layer, other, share);
   layer.kept = mix(layer.kept, other.kept, share);
   layer.workspace = mix(layer.workspace, other.workspace, share);
   layer.output = mix(layer.output, other.output, share);

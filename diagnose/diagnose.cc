@@ -291,6 +291,9 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
   for (balance::LayerProfile& layer : profile.layers) {
     layer.forward *= (measured - loss) / sum;
     layer.backward *= (measured - loss) / sum;
+    if (!layer.split) continue;
+    layer.split->input *= (measured - loss) / sum;
+    layer.split->weight *= (measured - loss) / sum;
   }
 }
 

@@ -24,6 +24,8 @@ using balance::Profile;
 struct StageCosts {
   double forward = 0;
   double backward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
   double loss_forward = 0;
   double loss_backward = 0;
   int64_t kept = 0;
@@ -40,10 +42,17 @@ std::vector<StageCosts> stage_costs(const Costs& costs, const Profile& profile,
       const balance::LayerProfile& layer = profile.layers.at(next);
       stage.forward += layer.forward;
       stage.backward += layer.backward;
+      const balance::SplitBackward halves = balance::split_backward(layer);
+      stage.input_gradient += halves.input;
+      stage.weight_gradient += halves.weight;
       stage.kept += layer.kept;
       stage.sent = layer.output;
     }
     result.push_back(stage);
+  }
+  if (profile.layers.front().split) {  // as in balance::explain()
+    result.front().input_gradient = 0;
+    result.front().weight_gradient = result.front().backward;
   }
   result.back().loss_forward = costs.loss_forward * static_cast<double>(profile.batch_rows);
   result.back().loss_backward = costs.loss_backward * static_cast<double>(profile.batch_rows);
@@ -181,9 +190,9 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
       case ActionKind::kBackward:
         return recompute + stage.backward + stage.loss_backward;
       case ActionKind::kInputGradient:
-        return recompute + stage.backward / 2 + stage.loss_backward;
+        return recompute + stage.input_gradient + stage.loss_backward;
       case ActionKind::kWeightGradient:
-        return stage.backward / 2;
+        return stage.weight_gradient;
     }
     return 0.0;
   };

@@ -54,13 +54,15 @@ const std::vector<int64_t>& checked(const torch::nn::Sequential& model,
   return pieces;
 }
 
-Schedule one_worker(int64_t stages) {
+Schedule one_worker(int64_t stages, const std::vector<ActionKind>& backwards) {
   std::vector<Action> actions;
   for (int64_t j = 0; j < stages; ++j) {
     actions.push_back({ActionKind::kForward, static_cast<int32_t>(j), 0});
   }
-  for (int64_t j = stages - 1; j >= 0; --j) {
-    actions.push_back({ActionKind::kBackward, static_cast<int32_t>(j), 0});
+  for (const ActionKind kind : backwards) {
+    for (int64_t j = stages - 1; j >= 0; --j) {
+      actions.push_back({kind, static_cast<int32_t>(j), 0});
+    }
   }
   return Schedule::create(stages, 1, {std::move(actions)});
 }
@@ -107,7 +109,9 @@ LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int
       device_(device),
       pieces_(checked(model, pieces)),
       layout_(skip::Layout::inspect(model, pieces_)),
-      schedule_(one_worker(static_cast<int64_t>(pieces_.size()))) {
+      schedule_(one_worker(static_cast<int64_t>(pieces_.size()), {ActionKind::kBackward})),
+      split_schedule_(one_worker(static_cast<int64_t>(pieces_.size()),
+                                 {ActionKind::kInputGradient, ActionKind::kWeightGradient})) {
   const WorkScope work;
   const size_t stages = pieces_.size();
   const std::vector<c10::Device> devices =
@@ -165,16 +169,16 @@ LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
   return traffic;
 }
 
-void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
+void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer, Backwards backwards) {
   const WorkScope work;
   const c10::AutoGradMode grad_mode(true);
   pipeline_->check_callable();
   const int64_t stages = pipeline_->stages();
-  const auto tell = [&](int64_t piece, bool backward, bool begin) {
+  const auto tell = [&](int64_t piece, bool backward, bool begin, bool weights = false) {
     if (!device_.is_cpu() && !device_.is_meta()) {
       c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
     }
-    observer({piece, backward, begin, std::chrono::steady_clock::now()});
+    observer({piece, backward, begin, std::chrono::steady_clock::now(), weights});
   };
 
   Pass pass(stages, MiniBatch(batch_size(inputs, "sample"), /*chunks=*/1));
@@ -218,14 +222,16 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer) {
   };
   pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
 
-  pipeline_->run_step(pass, schedule_, [&](const Event& event) {
+  const bool split = backwards == Backwards::kSplit;
+  pipeline_->run_step(pass, split ? split_schedule_ : schedule_, [&](const Event& event) {
     if (event.failed) return;
     const bool backward = event.action.kind != ActionKind::kForward;
+    const bool weights = event.action.kind == ActionKind::kWeightGradient;
     const bool begin = event.edge == Event::Edge::kBegin;
     const bool last = event.action.stage == stages - 1;
     if (last && !backward && !begin) return;
-    if (last && backward && begin && reached) return;
-    tell(event.action.stage, backward, begin);
+    if (last && backward && !weights && begin && reached) return;
+    tell(event.action.stage, backward, begin, weights);
   });
   pipeline_->check_late();
 }

@@ -23,12 +23,20 @@ class Pipeline;
 struct Value;
 enum class ValueKind : uint8_t;
 
-// The forward or the backward of a piece (see LayerRuns) begins or ends.
+// The forward or the backward of a piece (see LayerRuns), or a half of its backward, begins or
+// ends.
 struct LayerEvent {
   int64_t piece = 0;
-  bool backward = false;
+  bool backward = false;  // or a half of one
   bool begin = false;
   std::chrono::steady_clock::time_point time;  // once the device has finished what came before
+  bool weights = false;  // the second half of a split backward: the gradients of weights
+};
+
+// How backwards are run.
+enum class Backwards : uint8_t {
+  kWhole,
+  kSplit,  // first the gradients of all inputs, then those of all weights
 };
 using LayerObserver = std::function<void(const LayerEvent&)>;
 
@@ -79,7 +87,8 @@ class LayerRuns {
   // parameters. `observer` is called by one thread at a time: at the begin of piece 0's forward, at
   // its end, and so on, up to the end of piece 0's backward. An exception of a layer arrives with
   // the layer in its message.
-  void run(const Tensors& inputs, const LayerObserver& observer);
+  void run(const Tensors& inputs, const LayerObserver& observer,
+           Backwards backwards = Backwards::kWhole);
 
   // Runs the forwards alone, as the plain model would.
   Traffic traffic(const Tensors& inputs);
@@ -92,6 +101,7 @@ class LayerRuns {
   std::vector<int64_t> pieces_;
   skip::Layout layout_;
   Schedule schedule_;
+  Schedule split_schedule_;
   std::optional<ValueKind> input_kind_;
   std::shared_ptr<Pipeline> pipeline_;
 };

@@ -31,15 +31,20 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 // "F0( F0) B0( B0)"
-std::string told(LayerRuns& runs, const Tensors& inputs) {
+std::string told(LayerRuns& runs, const Tensors& inputs, Backwards backwards = Backwards::kWhole) {
   std::string text;
   std::chrono::steady_clock::time_point before{};
-  runs.run(inputs, [&](const LayerEvent& event) {
-    text += text.empty() ? "" : " ";
-    text += (event.backward ? "B" : "F") + std::to_string(event.piece) + (event.begin ? "(" : ")");
-    EXPECT_LE(before, event.time);
-    before = event.time;
-  });
+  const char* backward = backwards == Backwards::kSplit ? "I" : "B";
+  runs.run(
+      inputs,
+      [&](const LayerEvent& event) {
+        text += text.empty() ? "" : " ";
+        text += event.weights ? "W" : event.backward ? backward : "F";
+        text += std::to_string(event.piece) + (event.begin ? "(" : ")");
+        EXPECT_LE(before, event.time);
+        before = event.time;
+      },
+      backwards);
   return text;
 }
 
@@ -50,6 +55,17 @@ TEST(LayerRuns, TellsEachLayersForwardAndBackward) {
   for (int k = 0; k < 2; ++k) {
     EXPECT_EQ(told(runs, {at::rand({4, 2})}), "F0( F0) F1( F1) F2( F2) B2( B2) B1( B1) B0( B0)");
   }
+}
+
+TEST(LayerRuns, SplitBackwardsAreTheHalvesOfInputsAndThenThoseOfWeights) {
+  nn::Sequential model(nn::Linear(2, 3), nn::Linear(3, 1));
+  LayerRuns runs(model, c10::kCPU, 0);
+  EXPECT_EQ(told(runs, {at::ones({4, 2})}, Backwards::kSplit),
+            "F0( F0) F1( F1) I1( I1) I0( I0) W1( W1) W0( W0)");
+  const Tensor split = model->parameters()[0].grad().clone();
+  model->zero_grad();
+  (void)told(runs, {at::ones({4, 2})});
+  EXPECT_TRUE(model->parameters()[0].grad().equal(split));
 }
 
 TEST(LayerRuns, GivesEveryOutputAGradientOfOnes) {
@@ -82,6 +98,7 @@ TEST(LayerRuns, AModelThatNeedsNoGradientHasABackwardOfNothing) {
   for (Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
   LayerRuns runs(model, c10::kCPU, 0);
   EXPECT_EQ(told(runs, {at::ones({4, 2})}), "F0( F0) B0( B0)");
+  EXPECT_EQ(told(runs, {at::ones({4, 2})}, Backwards::kSplit), "F0( F0) I0( I0) W0( W0)");
   EXPECT_FALSE(model->parameters()[0].grad().defined());
 }
 

@@ -1,0 +1,385 @@
+#include "balance/plan_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/action.h"
+
+namespace gpipe::balance {
+namespace {
+
+// Two ways to add up the same numbers differ by less.
+constexpr double kRounding = 1e-9;
+
+std::string text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+// A stage as the checks see it: sums over its layers, counted by hand.
+struct Stage {
+  size_t first = 0;
+  size_t past = 0;
+  double forward = 0;
+  double whole = 0;   // B
+  double inputs = 0;  // I
+  double weights = 0;
+  double state = 0;  // bytes: parameters and what an optimizer keeps, buffers
+  double workspace = 0;
+  double arrives = 0;  // bytes of a micro-batch
+  double kept = 0;
+  double waits = 0;
+};
+
+class Check {
+ public:
+  Check(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
+        const ExplainOptions& machine)
+      : plan_(plan), profile_(profile), sizes_(sizes), machine_(machine) {
+    if (static_cast<int64_t>(sizes.size()) != plan.schedule.micro_batches()) {
+      throw std::invalid_argument("check_plan: " + std::to_string(sizes.size()) +
+                                  " sizes were given for " +
+                                  std::to_string(plan.schedule.micro_batches()) + " micro-batches");
+    }
+    size_t layer = 0;
+    for (const int64_t layers : plan.balance) {
+      stages_.emplace_back();
+      stages_.back().first = layer;
+      layer += static_cast<size_t>(layers);
+      stages_.back().past = layer;
+    }
+    if (layer != profile.layers.size()) {
+      throw std::invalid_argument("check_plan: the balance sums up to " + std::to_string(layer) +
+                                  ", but the profile has " + std::to_string(profile.layers.size()) +
+                                  " layers");
+    }
+    const bool measured = std::all_of(profile.layers.begin(), profile.layers.end(),
+                                      [](const LayerProfile& of) { return of.split.has_value(); });
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      Stage& stage = stages_[s];
+      for (size_t k = stage.first; k < stage.past; ++k) {
+        const LayerProfile& of = profile.layers[k];
+        stage.forward += of.forward;
+        stage.whole += of.backward;
+        stage.inputs += measured ? of.split->input : of.backward / 2;
+        stage.weights += measured ? of.split->weight : of.backward / 2;
+        stage.waits += measured ? static_cast<double>(of.split->waiting) : 0.0;
+        stage.state += static_cast<double>(of.parameters) * machine.param_scale +
+                       static_cast<double>(of.buffers);
+        stage.workspace = std::max(stage.workspace, static_cast<double>(of.workspace));
+        stage.kept += static_cast<double>(of.kept);
+      }
+      const int64_t before = s == 0 ? profile.input : profile.layers[stage.first - 1].output;
+      stage.arrives = static_cast<double>(before);
+      for (const SkipProfile& skip : profile.skips) {
+        if (stage_of(skip.to) == s && stage_of(skip.from) != s) {
+          stage.arrives += static_cast<double>(skip.bytes);
+        }
+      }
+      if (measured && s == 0) {
+        stage.inputs = 0;
+        stage.weights = stage.whole;
+      }
+      if (!measured || s == 0) stage.waits = stage.arrives + stage.kept;
+    }
+    find_recomputed();
+  }
+
+  // Runs the workers' lists; false if they come to no end.
+  bool run() {
+    const auto& table = plan_.schedule.table();
+    const auto cells = stages_.size() * sizes_.size();
+    std::vector<double> forward_end(cells, -1), backward_end(cells, -1);
+    std::vector<size_t> next(table.size());
+    std::vector<double> free(table.size());
+    const auto cell = [&](size_t stage, int32_t m) {
+      return stage * sizes_.size() + static_cast<size_t>(m);
+    };
+    // When a value from that stage is there; `ready` becomes false if it is not made yet.
+    const auto arrival = [&](const std::vector<double>& ends, size_t from, size_t to, int32_t m,
+                             double bytes, bool& ready) {
+      const double end = ends[cell(from, m)];
+      if (end < 0) ready = false;
+      return end + (worker_of(from) == worker_of(to) ? 0.0 : link(bytes * size(m)));
+    };
+    for (bool going = true; going;) {
+      going = false;
+      for (size_t w = 0; w < table.size(); ++w) {
+        while (next[w] < table[w].size()) {
+          const Action& action = table[w][next[w]];
+          const auto s = static_cast<size_t>(action.stage);
+          const int32_t m = action.micro_batch;
+          const bool is_forward = action.kind == ActionKind::kForward;
+          const bool is_weights = action.kind == ActionKind::kWeightGradient;
+          double start = free[w];
+          bool ready = true;
+          if (is_forward && s > 0) {
+            start = std::max(start, arrival(forward_end, s - 1, s, m, output(s - 1), ready));
+          } else if (!is_forward && !is_weights && s + 1 < stages_.size()) {
+            start = std::max(start, arrival(backward_end, s + 1, s, m, output(s), ready));
+          }
+          for (const SkipProfile& skip : profile_.skips) {
+            const size_t from = stage_of(skip.from);
+            const size_t to = stage_of(skip.to);
+            const auto bytes = static_cast<double>(skip.bytes);
+            if (from == to || is_weights) continue;
+            if (is_forward && to == s) {
+              start = std::max(start, arrival(forward_end, from, s, m, bytes, ready));
+            } else if (!is_forward && from == s) {
+              start = std::max(start, arrival(backward_end, to, s, m, bytes, ready));
+            }
+          }
+          if (!is_forward && forward_end[cell(s, m)] < 0) ready = false;
+          if (is_weights && backward_end[cell(s, m)] < 0) ready = false;
+          if (!ready) break;
+          const double end = start + cost(action);
+          if (is_forward) forward_end[cell(s, m)] = end;
+          if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
+          if (end > start) spans_.push_back({start, end});
+          free[w] = end;
+          ++next[w];
+          going = true;
+        }
+      }
+    }
+    for (size_t w = 0; w < table.size(); ++w) {
+      if (next[w] < table[w].size()) return false;
+    }
+    return true;
+  }
+
+  // Of the spans in which workers compute, on as many cores as there are.
+  double step() const {
+    std::map<double, int64_t> changes;  // how many more workers compute from then on
+    for (const auto& [start, end] : spans_) {
+      ++changes[start];
+      --changes[end];
+    }
+    double result = 0;
+    double last = 0;
+    int64_t running = 0;
+    for (const auto& [time, change] : changes) {
+      const bool few = machine_.cores > 0 && running > machine_.cores;
+      const double shared =
+          few ? static_cast<double>(running) / static_cast<double>(machine_.cores) : 1.0;
+      result += (time - last) * shared * (running > 1 ? machine_.contention : 1.0);
+      running += change;
+      last = time;
+    }
+    return result;
+  }
+
+  // The most that the device's worker holds.
+  int64_t live(size_t worker) const {
+    std::map<std::pair<int32_t, int32_t>, double> held;  // stage, micro-batch
+    double fixed = 0;
+    double workspace = 0;
+    double most = 0;
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (worker_of(s) == static_cast<int64_t>(worker)) fixed += stages_[s].state;
+    }
+    const auto note = [&](double more) {
+      double sum = more;
+      for (const auto& [cell, bytes] : held) sum += bytes;
+      most = std::max(most, sum);
+    };
+    for (const Action& action : plan_.schedule.table()[worker]) {
+      const Stage& stage = stages_[static_cast<size_t>(action.stage)];
+      const double rows = size(action.micro_batch);
+      const bool again = recomputed(action);
+      const std::pair<int32_t, int32_t> cell = {action.stage, action.micro_batch};
+      workspace = std::max(workspace, rows * stage.workspace);
+      switch (action.kind) {
+        case ActionKind::kForward:
+          held[cell] = rows * (stage.arrives + (again ? 0.0 : stage.kept));
+          note(0);
+          break;
+        case ActionKind::kBackward:
+          note(again ? rows * stage.kept : 0.0);
+          held.erase(cell);
+          break;
+        case ActionKind::kInputGradient:
+          note(again ? rows * stage.kept : 0.0);
+          held[cell] = rows * stage.waits;
+          note(0);
+          break;
+        case ActionKind::kWeightGradient:
+          held.erase(cell);
+          break;
+      }
+    }
+    return std::llround(fixed + workspace + most);
+  }
+
+ private:
+  size_t stage_of(int64_t layer) const {
+    size_t s = 0;
+    while (static_cast<size_t>(layer) >= stages_[s].past) ++s;
+    return s;
+  }
+  int64_t worker_of(size_t stage) const {
+    return plan_.schedule.worker_of(static_cast<int64_t>(stage));
+  }
+  double size(int32_t m) const { return sizes_[static_cast<size_t>(m)]; }
+  double output(size_t stage) const {
+    return static_cast<double>(profile_.layers[stages_[stage].past - 1].output);
+  }
+  double link(double bytes) const {
+    return machine_.latency + (machine_.bandwidth > 0 ? bytes / machine_.bandwidth : 0.0);
+  }
+
+  void find_recomputed() {
+    recomputed_.assign(stages_.size(), std::vector<bool>(sizes_.size()));
+    for (const std::vector<Action>& actions : plan_.schedule.table()) {
+      for (size_t k = 0; k < actions.size(); ++k) {
+        const Action& action = actions[k];
+        if (action.kind != ActionKind::kForward) continue;
+        const auto s = static_cast<size_t>(action.stage);
+        const bool at_once = k + 1 < actions.size() && actions[k + 1].stage == action.stage &&
+                             actions[k + 1].micro_batch == action.micro_batch;
+        const Checkpoint mode = plan_.checkpoints[s];
+        recomputed_[s][static_cast<size_t>(action.micro_batch)] =
+            mode == Checkpoint::kAlways || (mode == Checkpoint::kExceptLast && !at_once);
+      }
+    }
+  }
+  bool recomputed(const Action& action) const {
+    return recomputed_[static_cast<size_t>(action.stage)][static_cast<size_t>(action.micro_batch)];
+  }
+
+  double cost(const Action& action) const {
+    const Stage& stage = stages_[static_cast<size_t>(action.stage)];
+    const double again = recomputed(action) ? stage.forward : 0.0;
+    double seconds = 0;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        seconds = stage.forward;
+        break;
+      case ActionKind::kBackward:
+        seconds = stage.whole + again;
+        break;
+      case ActionKind::kInputGradient:
+        seconds = stage.inputs + again;
+        break;
+      case ActionKind::kWeightGradient:
+        seconds = stage.weights;
+        break;
+    }
+    return machine_.overhead + size(action.micro_batch) * seconds;
+  }
+
+  const PipelinePlan& plan_;
+  const Profile& profile_;
+  const std::vector<double>& sizes_;
+  const ExplainOptions& machine_;
+  std::vector<Stage> stages_;
+  std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
+  std::vector<std::pair<double, double>> spans_;
+};
+
+std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
+  std::vector<int64_t> now(devices), most(devices);
+  for (const MemoryEvent& event : trace.events) {
+    const MemoryBlock& block = trace.blocks[static_cast<size_t>(event.block)];
+    const auto device = static_cast<size_t>(block.device);
+    if (device >= devices) continue;
+    now[device] += event.free ? -block.bytes : block.bytes;
+    most[device] = std::max(most[device], now[device]);
+  }
+  return most;
+}
+
+}  // namespace
+
+double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
+                        const ExplainOptions& machine) {
+  const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
+  const double smallest = *std::min_element(sizes.begin(), sizes.end());
+  const double largest = *std::max_element(sizes.begin(), sizes.end());
+  double work = 0;      // of a micro-batch of size 1
+  double through = 0;   // the same on the way that the next one waits for
+  double heaviest = 0;  // a layer's
+  double waiting = 0;   // of all devices, for their first micro-batch
+  double before = 0;    // forwards of the layers so far
+  for (size_t k = 0; k < profile.layers.size(); ++k) {
+    const LayerProfile& layer = profile.layers[k];
+    const SplitBackward halves = split_backward(layer);
+    const double of_layer = layer.forward + std::min(layer.backward, halves.input + halves.weight);
+    work += of_layer;
+    through += layer.forward + std::min(layer.backward, halves.input);
+    heaviest = std::max(heaviest, of_layer);
+    // The device whose first layer is the k-th of such ones has at least k layers before it.
+    if (static_cast<int64_t>(k) < devices) waiting += smallest * before;
+    before += layer.forward;
+  }
+  const auto micro_batches = static_cast<double>(sizes.size());
+  const double overhead = 2 * micro_batches * machine.overhead;  // of a device
+  const auto all = static_cast<double>(devices);
+  const bool few = machine.cores > 0 && machine.cores < devices;
+  const double even = few ? rows * work / static_cast<double>(machine.cores)
+                          : (rows * work + waiting) / all + overhead;
+  return std::max({even, largest * through, rows * heaviest});
+}
+
+PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
+                     const std::vector<double>& sizes, const ExplainOptions& machine,
+                     const MemoryTrace* trace) {
+  check_plan_value(plan, "check_plan: ");
+  Check check(plan, profile, sizes, machine);
+  PlanProof proof;
+  const auto differs = [&](double a, double b, double more) {
+    return !(std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + more);
+  };
+  proof.ascending = plan.schedule.verify(Sends::kBuffered).ascending;
+  proof.deadlock_free = check.run();
+  if (!proof.deadlock_free) proof.problems.emplace_back("the schedule deadlocks");
+  proof.step = proof.deadlock_free ? check.step() : 0.0;
+  const auto devices = static_cast<int64_t>(plan.devices.size());
+  proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
+  if (proof.deadlock_free && differs(proof.step, plan.step, 0)) {
+    proof.problems.push_back("a step takes " + text(proof.step) + " s, the plan says " +
+                             text(plan.step));
+  }
+  if (plan.step < proof.lower_bound * (1 - kRounding)) {
+    proof.problems.push_back("a step of " + text(plan.step) + " s is below the lower bound of " +
+                             text(proof.lower_bound));
+  }
+  if (plan.lower_bound > proof.lower_bound * (1 + kRounding)) {
+    proof.problems.push_back("the lower bound is " + text(proof.lower_bound) +
+                             " s for these micro-batches, the plan says " + text(plan.lower_bound) +
+                             " for any");
+  }
+  if (trace != nullptr) proof.traced_live = live_of_trace(*trace, plan.devices.size());
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const PlannedDevice& device = plan.devices[d];
+    proof.live.push_back(check.live(d));
+    const int64_t live = trace != nullptr ? proof.traced_live[d] : proof.live[d];
+    // Bytes were rounded one by one.
+    const auto roundings = static_cast<double>(2 * plan.schedule.stages() + 2);
+    const std::string name = "device " + std::to_string(d);
+    if (differs(static_cast<double>(live), static_cast<double>(device.live),
+                trace != nullptr ? 0.0 : roundings)) {
+      proof.problems.push_back(name + " holds " + std::to_string(live) + " bytes, the plan says " +
+                               std::to_string(device.live));
+    }
+    const int64_t needed = std::max(device.reserved, live);
+    if (device.limit > 0 && needed > device.limit) {
+      proof.problems.push_back(name + " needs " + std::to_string(needed) + " bytes of " +
+                               std::to_string(device.limit));
+    }
+    if (device.reserved >= 0 && device.reserved < live) {
+      proof.problems.push_back(name + " holds " + std::to_string(live) + " bytes, more than the " +
+                               std::to_string(device.reserved) + " that are reserved");
+    }
+  }
+  return proof;
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,52 @@
+// check_plan: what a plan says, computed again by other code than found it.
+//
+// Nothing here uses explain(), simulate() or the search: a mistake in one of them shows as a
+// difference. It knows no LibTorch.
+#ifndef BALANCE_PLAN_CHECK_H_
+#define BALANCE_PLAN_CHECK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "balance/explain.h"
+#include "balance/memory_trace.h"
+#include "balance/pipeline_plan.h"
+#include "balance/profile.h"
+
+namespace gpipe::balance {
+
+struct PlanProof {
+  bool deadlock_free = false;  // with sends that never wait, as the runtime's
+  bool ascending = false;      // gradients are added up in the order of 1F1B: the same bits
+  double step = 0;             // seconds; 0 if it deadlocks
+  double lower_bound = 0;      // for the plan's micro-batches: step_lower_bound()
+  // By device: the most that is live at a time, as the profile tells, and as the trace of the
+  // memory plan does (empty without one).
+  std::vector<int64_t> live;
+  std::vector<int64_t> traced_live;
+  // What differs from what the plan says. Empty: it holds.
+  std::vector<std::string> problems;
+};
+
+// `sizes`: of the micro-batches, in units of the profile's rows. `machine` as in PlanProblem.
+// `trace`: of the memory plan that Plan::devices are from, or null if they are from the profile.
+//
+// Throws std::invalid_argument for a plan that is none (check_plan_value), for a balance that is
+// not of the profile's layers and for another number of sizes than of micro-batches.
+PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
+                     const std::vector<double>& sizes, const ExplainOptions& machine,
+                     const MemoryTrace* trace = nullptr);
+
+// Seconds that no step of these micro-batches on so many devices can be shorter than, whatever the
+// cut, the placement, the checkpoints and the schedule:
+// - all work without recomputes, shared evenly, and before it each device but one waits for a
+//   forward of the layers before its first one (with fewer cores than devices only the work);
+// - a micro-batch through all layers, forward and back;
+// - all work of the layer that has most.
+double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
+                        const ExplainOptions& machine);
+
+}  // namespace gpipe::balance
+
+#endif  // BALANCE_PLAN_CHECK_H_

@@ -1,0 +1,344 @@
+// The command //balance:plan: how a network is best trained on given devices, and why.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "balance/optimizer_flag.h"
+#include "balance/pipeline_plan.h"
+#include "balance/plan.h"
+#include "balance/profile_file.h"
+#include "balance/training_flags.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "meta/meta_scope.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::string, model, "",
+          "The network: " + std::string(gpipe::models::model_names()) + ".");
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
+          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
+          "models take none.");
+ABSL_FLAG(std::optional<int64_t>, devices, std::nullopt, "How many devices there are, all alike.");
+ABSL_FLAG(std::string, memory, "",
+          "The memory of each device, such as 22GiB or 500MiB; a number alone is bytes. Default: "
+          "no limit.");
+ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(std::string, chunks, "",
+          "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up to "
+          "the batch, and the batch.");
+ABSL_FLAG(std::string, checkpoint, "any",
+          "Which micro-batches may recompute their activations: always, except_last, never, any.");
+ABSL_FLAG(std::string, schedules, "",
+          "Schedules to choose from, such as 1f1b,zb-h1; search looks for an order of its own. "
+          "Default: all that give the same bits (not gpipe), and search. There are " +
+              gpipe::schedule_names() + ".");
+ABSL_FLAG(std::string, stages_per_device, "1,2,4",
+          "How many stages a device may have; Vs have 2, loops any number.");
+ABSL_FLAG(std::string, optimizer, "sgd",
+          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(std::string, measure, "",
+          "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
+          "Default: count their operations, for nominal devices that nobody needs to have.");
+ABSL_FLAG(std::string, profile, "",
+          "Take these saved profiles (//balance --save_profile), such as p4.json,p8.json, instead "
+          "of measuring: each is for micro-batches of its rows.");
+ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
+          "Seconds for measuring each size of micro-batches. Default: 2.");
+ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
+          "Threads of a device on the CPU. Default: an equal share of this machine's.");
+ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
+          "How many devices can compute at once. Default: all; on the CPU, as many as this machine "
+          "has threads for.");
+ABSL_FLAG(std::optional<double>, tflops, std::nullopt,
+          "10^12 operations a second of a nominal device. Default: 14.");
+ABSL_FLAG(std::optional<double>, memory_gbps, std::nullopt,
+          "Gigabytes a second of its memory. Default: 900.");
+ABSL_FLAG(double, bandwidth_gbps, 0.0,
+          "Gigabits per second between two devices. Default: transfers take no time.");
+ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
+ABSL_FLAG(std::string, output, "",
+          "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
+ABSL_FLAG(std::string, json, "", "Write all that is printed as JSON to this file.");
+
+namespace gpipe::balance {
+namespace {
+
+constexpr char kUsage[] =
+    "Chooses how a network is trained on given devices: balance, placement, micro-batches,\n"
+    "checkpoints of each partition and schedule, together. Prints the choice, the next best, what\n"
+    "each setting alone is worth, and a proof.\n\n"
+    "  tools/bazel run //balance:plan -- --model=unet:5,64 --devices=8 --memory=22GiB\n"
+    "  tools/bazel run -c opt //balance:plan -- --model=resnet:50 --devices=2 --measure=cpu\n"
+    "      --output=plan.json\n\n"
+    "Exit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
+    "130 after Ctrl-C.";
+
+constexpr int64_t kMost = int64_t{1} << 40;
+// A search takes longer with each.
+constexpr int64_t kMostDevices = 64;
+
+struct Settings {
+  models::NamedModel model;
+  std::string model_name;
+  int64_t batch = 0;
+  bool measured = false;
+  PlanOptions options{1};
+  std::string output, json;  // paths, made absolute
+};
+
+int64_t parse_bytes(const std::string& text) {
+  static const std::map<std::string, double> kUnits = {
+      {"", 1.0},       {"b", 1.0},  {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30},
+      {"tib", 0x1p40}, {"kb", 1e3}, {"mb", 1e6},     {"gb", 1e9},     {"tb", 1e12}};
+  const size_t end = text.find_first_not_of("0123456789.");
+  const std::string unit = absl::AsciiStrToLower(
+      end == std::string::npos ? "" : std::string(absl::StripAsciiWhitespace(text.substr(end))));
+  const auto found = kUnits.find(unit);
+  double number = 0;
+  const bool is_number = absl::SimpleAtod(text.substr(0, end), &number);
+  const double bytes = found == kUnits.end() ? 0.0 : number * found->second;
+  if (!is_number || !(bytes >= 1 && bytes <= 1e18)) {
+    throw std::invalid_argument("--memory=" + text + ": give a size such as 22GiB or 500MiB");
+  }
+  return std::llround(bytes);
+}
+
+std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most) {
+  std::vector<int64_t> counts;
+  if (text.empty()) return counts;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    int64_t count = 0;
+    if (!absl::SimpleAtoi(item, &count) || count < 1 || count > most) {
+      throw std::invalid_argument(
+          absl::StrFormat("--%s=%s: '%s' is no number from 1 to %d", flag, text, item, most));
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+double above_0(const char* flag, double value) {
+  if (std::isfinite(value) && value > 0) return value;
+  throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number above 0", flag, value));
+}
+
+double not_negative(const char* flag, double value) {
+  if (std::isfinite(value) && value >= 0) return value;
+  throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number of at least 0", flag, value));
+}
+
+void read_model(Settings& settings) {
+  const std::string name = absl::GetFlag(FLAGS_model);
+  if (name.empty()) {
+    throw std::invalid_argument(
+        absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
+  }
+  const std::optional<int64_t> image_size =
+      command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
+  settings.model = models::model_by_name(name, image_size.value_or(0));
+  settings.model_name = settings.model.name;
+  if (image_size) settings.model_name += absl::StrFormat("@%d", *image_size);
+  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+}
+
+void read_choices(Settings& settings) {
+  const std::optional<int64_t> devices =
+      command::in_range("devices", absl::GetFlag(FLAGS_devices), 1, kMostDevices);
+  if (!devices) throw std::invalid_argument("give --devices=NUMBER, how many devices there are");
+  const MetaScope scope;
+  const auto layers = static_cast<int64_t>(settings.model.make()->size());
+  if (*devices > layers) {
+    throw std::invalid_argument(absl::StrFormat("--devices=%d: %s has %d layers only", *devices,
+                                                settings.model_name, layers));
+  }
+  PlanOptions& options = settings.options;
+  options.devices(*devices);
+  const std::string memory = absl::GetFlag(FLAGS_memory);
+  if (!memory.empty()) options.memory(parse_bytes(memory));
+  options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch));
+  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  if (checkpoint != "any") options.checkpoints({parse_checkpoint(checkpoint)});
+  const std::string schedules = absl::GetFlag(FLAGS_schedules);
+  if (!schedules.empty()) {
+    std::vector<std::string> names = absl::StrSplit(schedules, ',');
+    for (const std::string& each : names) {
+      if (each != "search") (void)parse_schedule(each);  // throws
+    }
+    if (names == std::vector<std::string>{"search"}) {
+      throw std::invalid_argument(
+          "--schedules=search: a search goes on from a schedule; give one beside it, such as "
+          "1f1b,search");
+    }
+    options.schedules(std::move(names));
+  }
+  std::vector<int64_t> stages =
+      parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
+  if (stages.empty())
+    throw std::invalid_argument("--stages_per_device=: give numbers, such as 1,2");
+  options.stages_per_device(std::move(stages));
+  options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
+}
+
+// Of a profile that is read, or measured, or counted only one can say anything.
+void read_times(Settings& settings) {
+  PlanOptions& options = settings.options;
+  const std::string measure = absl::GetFlag(FLAGS_measure);
+  if (!measure.empty() && measure != "cpu") {
+    throw std::invalid_argument("--measure=" + measure +
+                                ": give cpu; for other devices measure a profile there with "
+                                "//balance --device=cuda --save_profile=FILE, and give it with "
+                                "--profile");
+  }
+  const std::string paths = absl::GetFlag(FLAGS_profile);
+  if (!measure.empty() && !paths.empty()) {
+    throw std::invalid_argument("--measure and --profile: leave one of them out");
+  }
+  settings.measured = !measure.empty();
+  const auto only_for = [](const char* flag, bool given, const char* what) {
+    if (given) throw std::invalid_argument(absl::StrFormat("--%s is for %s", flag, what));
+  };
+  if (!settings.measured) {
+    only_for("timeout", absl::GetFlag(FLAGS_timeout).has_value(), "--measure=cpu");
+    only_for("threads", absl::GetFlag(FLAGS_threads).has_value(), "--measure=cpu");
+  }
+  if (settings.measured || !paths.empty()) {
+    only_for("tflops", absl::GetFlag(FLAGS_tflops).has_value(), "times that are counted");
+    only_for("memory_gbps", absl::GetFlag(FLAGS_memory_gbps).has_value(), "times that are counted");
+  }
+  NominalDevice speed;
+  if (const auto value = absl::GetFlag(FLAGS_tflops)) {
+    speed.flops_per_second = above_0("tflops", *value) * 1e12;
+  }
+  if (const auto value = absl::GetFlag(FLAGS_memory_gbps)) {
+    speed.bytes_per_second = above_0("memory_gbps", *value) * 1e9;
+  }
+  options.speed(speed);
+
+  ExplainOptions machine;
+  machine.bandwidth = not_negative("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps)) * 1e9 / 8;
+  machine.latency = not_negative("latency_us", absl::GetFlag(FLAGS_latency_us)) * 1e-6;
+  machine.cores = command::in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
+  if (settings.measured) {
+    const int64_t all = at::get_num_threads();
+    const int64_t share = std::max<int64_t>(all / options.devices(), 1);
+    const int64_t threads =
+        command::in_range("threads", absl::GetFlag(FLAGS_threads), 1, 1024).value_or(share);
+    if (machine.cores == 0) machine.cores = std::max<int64_t>(all / threads, 1);
+    options.cpu_threads(threads).device_type(c10::kCPU);
+    options.timeout(above_0("timeout", absl::GetFlag(FLAGS_timeout).value_or(2.0)));
+  }
+  options.machine(machine);
+  if (paths.empty()) return;
+
+  std::vector<Profile> profiles;
+  std::vector<int64_t> chunks;
+  const std::vector<std::string> files = absl::StrSplit(paths, ',');
+  for (const std::string& path : files) {
+    SavedProfile saved = load_profile(command::user_path(path));
+    if (!saved.model.empty() && saved.model != settings.model_name) {
+      throw std::invalid_argument("--model=" + settings.model_name + ": " + path +
+                                  " is a profile of " + saved.model);
+    }
+    const int64_t rows = saved.profile.batch_rows;
+    if (rows < 1 || settings.batch % rows != 0) {
+      throw std::invalid_argument(absl::StrFormat(
+          "--profile: %s has micro-batches of %d rows, of which none make --batch=%d", path, rows,
+          settings.batch));
+    }
+    chunks.push_back(settings.batch / rows);
+    profiles.push_back(std::move(saved.profile));
+  }
+  if (!options.chunks().empty() && options.chunks() != chunks) {
+    throw std::invalid_argument("--chunks and --profile: profiles of those rows make --chunks=" +
+                                absl::StrJoin(chunks, ",") + "; leave --chunks out");
+  }
+  options.profiles(std::move(profiles)).chunks(std::move(chunks));
+}
+
+Settings read_settings() {
+  Settings settings;
+  read_model(settings);
+  read_choices(settings);
+  read_times(settings);
+  settings.output = command::output_file("output", absl::GetFlag(FLAGS_output));
+  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  return settings;
+}
+
+PlanReport make_plan(const Settings& settings, const command::InterruptScope& interrupt) {
+  command::Progress progress(std::cerr, settings.model_name, 0,
+                             command::terminal_options(STDERR_FILENO));
+  int64_t done = 0;
+  std::string last;
+  PlanOptions options = settings.options;
+  options.progress([&](const std::string& note) {
+    interrupt.check();
+    if (note != last) ++done;
+    last = note;
+    progress.update(done, note);
+  });
+  options.targets({models::random_target(settings.model, settings.batch, at::kMeta)});
+  options.loss([loss = settings.model.loss](const Tensors& outputs, const Tensors& targets) {
+    return models::loss_of(loss, outputs.at(0), targets.at(0));
+  });
+  if (settings.measured) {
+    at::manual_seed(0);
+    options.make(settings.model.make);
+    const torch::nn::Sequential model = settings.model.make();
+    return plan(model, {models::random_input(settings.model, settings.batch, at::kCPU)}, options);
+  }
+  const torch::nn::Sequential model = [&] {
+    const MetaScope scope;
+    return settings.model.make();
+  }();
+  return plan(model, {models::random_input(settings.model, settings.batch, at::kMeta)}, options);
+}
+
+int run(const Settings& settings) {
+  const command::InterruptScope interrupt;
+  PlanReport report = make_plan(settings, interrupt);
+  report.plan.model = settings.model_name;
+  std::cout << to_text(report) << std::flush;
+  const bool as_text = settings.output.size() > 4 &&
+                       settings.output.compare(settings.output.size() - 4, 4, ".txt") == 0;
+  if (!settings.output.empty()) {
+    command::write_result(settings.output,
+                          as_text ? plan_to_text(report.plan) : plan_to_json(report.plan));
+  }
+  command::write_result(settings.json, to_json(report));
+  interrupt.check();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpipe::balance
+
+int main(int argc, char** argv) {
+  using gpipe::balance::kUsage;
+  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
+                                     gpipe::balance::run);
+}

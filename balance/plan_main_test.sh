@@ -1,0 +1,101 @@
+#!/bin/bash
+# Tests the command //balance:plan from outside: mistakes, a choice, its files, limits, profiles,
+# measuring, Ctrl-C.
+#   plan_main_test.sh PROGRAM
+set -u
+program=$1
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+
+tiny=("--model=unet:1,2" --image_size=64 --batch=4)
+
+expect_mistake "give --model=NAME" --devices=2
+expect_mistake "did you mean unet?" --model=unett:5,64 --devices=2
+expect_mistake "give --devices=NUMBER" "${tiny[@]}"
+expect_mistake "did you mean --devices?" "${tiny[@]}" --devicess=2
+expect_mistake "--devices=0: give a number from 1" "${tiny[@]}" --devices=0
+expect_mistake "--devices=65: give a number from 1 to 64" "${tiny[@]}" --devices=65
+expect_mistake "resnet:1,1,1,1 has 51 layers only" --model=resnet:1,1,1,1 --devices=52
+for wrong in 0 -1 nan 22Gigs GiB; do
+  expect_mistake "give a size such as 22GiB" "${tiny[@]}" --devices=2 --memory=$wrong
+done
+expect_mistake "'5' is no number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
+expect_mistake "give always, except_last or never" "${tiny[@]}" --devices=2 --checkpoint=often
+expect_mistake "there is no schedule" "${tiny[@]}" --devices=2 --schedules=1f1b,zero
+expect_mistake "give one beside it" "${tiny[@]}" --devices=2 --schedules=search
+expect_mistake "'0' is no number from 1 to 64" "${tiny[@]}" --devices=2 --stages_per_device=0
+expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices=2 --optimizer=sdg
+expect_mistake "give cpu" "${tiny[@]}" --devices=2 --measure=cuda
+expect_mistake "--timeout is for --measure=cpu" "${tiny[@]}" --devices=2 --timeout=3
+expect_mistake "--tflops is for times that are counted" "${tiny[@]}" --devices=2 --measure=cpu --tflops=3
+expect_mistake "leave one of them out" "${tiny[@]}" --devices=2 --measure=cpu --profile=x.json
+expect_mistake "No such file" "${tiny[@]}" --devices=2 --profile="$work/none.json"
+expect_mistake "give a number of at least 0" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
+expect_mistake "give a number above 0" "${tiny[@]}" --devices=2 --tflops=0
+expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"
+
+"$program" --help >"$work/help.log" 2>&1 || fail "--help"
+grep -q -e "--stages_per_device" "$work/help.log" || fail "no flags in --help"
+
+quick=("${tiny[@]}" "--chunks=2,4" --stages_per_device=1 "--schedules=1f1b,zb-h1")
+"$program" "${quick[@]}" --devices=2 --memory=22GiB --output="$work/plan.json" \
+  --json="$work/all.json" >"$work/plan.log" 2>"$work/errors.log" ||
+  fail "a plan: $(cat "$work/errors.log")"
+for part in "^unet:1,2@64, 4 rows on 2 devices of 22.00 GiB" "^  balance " "^The next best" \
+  "^The choice with one thing replaced" "^  no deadlock, .*: yes" "^  device 1: .* live"; do
+  grep -q -e "$part" "$work/plan.log" || fail "no '$part' in $(cat "$work/plan.log")"
+done
+awk 'length($0) > 100 {exit 1}' "$work/plan.log" || fail "more than 100 columns"
+"$program" "${quick[@]}" --devices=2 --memory=22GiB --output="$work/plan.txt" >"$work/again.log" \
+  2>"$work/errors.log" || fail "the same again"
+cmp "$work/plan.log" "$work/again.log" || fail "another choice than before"
+grep -q "^gpipe plan 1$" "$work/plan.txt" || fail "no text of the plan"
+python3 - "$work/plan.json" "$work/all.json" "$work/plan.txt" <<'END' || fail "the JSON"
+import json, sys
+plan, everything = (json.load(open(name)) for name in sys.argv[1:3])
+assert plan["format"] == "gpipe plan" and plan["model"] == "unet:1,2@64", plan
+assert sum(plan["balance"]) == 65 and plan["rows"] == 4, plan
+assert everything["plan"] == plan
+assert everything["others"] and everything["alternatives"]
+assert all(other["step"] >= plan["step"] * 0.999999 for other in everything["others"])
+assert plan["lower_bound"] <= plan["step"] == everything["proof"]["step"] or \
+    abs(plan["step"] / everything["proof"]["step"] - 1) < 1e-9
+for device in plan["devices"]:
+    assert 0 < device["live"] <= device["reserved"] <= device["limit"] == 22 << 30, device
+text = open(sys.argv[3]).read()
+assert plan["schedule"] in text and f'chunks {plan["chunks"]}\n' in text
+END
+
+# Too little memory: exit code 1, and the memory that is named is enough.
+"$program" "${quick[@]}" --devices=2 --memory=1MiB >"$work/none.log" 2>&1
+[ $? -eq 1 ] || fail "exit code if nothing fits"
+needed=$(tr '\n' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*\) *bytes).*/\1/p')
+[ -n "$needed" ] || fail "the nearest is not named: $(cat "$work/none.log")"
+"$program" "${quick[@]}" --devices=2 --memory="$needed" >"$work/near.log" 2>&1 ||
+  fail "$needed bytes do not work: $(cat "$work/near.log")"
+
+# A profile whose halves nobody has measured.
+python3 - "$work/old.json" <<'END' || fail "making the profile"
+import json, sys
+layer = {"forward": 1e-3, "backward": 2e-3, "parameters": 1 << 20, "buffers": 0, "kept": 1 << 20,
+         "workspace": 1 << 20, "output": 1 << 20}
+json.dump({"format": "gpipe profile", "version": 1, "model": "toy", "device": "a device",
+           "batch_rows": 2, "input": 1 << 20,
+           "layers": [dict(layer, name=str(i)) for i in range(65)], "skips": []},
+          open(sys.argv[1], "w"))
+END
+expect_mistake "is a profile of toy" "${tiny[@]}" --devices=2 --profile="$work/old.json"
+sed -i 's/"toy"/"unet:1,2@64"/' "$work/old.json"
+expect_mistake "leave --chunks out" "${tiny[@]}" --devices=2 --profile="$work/old.json" --chunks=4
+"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=zb-h1 --stages_per_device=1 \
+  >"$work/old.log" 2>&1 || fail "a profile that was read: $(cat "$work/old.log")"
+tr '\n' ' ' <"$work/old.log" | grep -q "halves of split backwards were not *measured" ||
+  fail "it is not said that halves are derived"
+
+"$program" "${tiny[@]}" --devices=2 --measure=cpu --timeout=0.01 --chunks=2 --schedules=1f1b \
+  --stages_per_device=1 >"$work/measured.log" 2>&1 || fail "measuring: $(cat "$work/measured.log")"
+grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was measured"
+
+expect_stopped "measuring" "$work/stopped.log" "$program" "${tiny[@]}" --devices=2 --measure=cpu \
+  --timeout=100000
+echo PASSED
