@@ -312,11 +312,11 @@ void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
 // Each replica would add its own part to what the tensor was computed from.
 void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
                                     bool needs_record) const {
-  TORCH_CHECK_VALUE(world_.replicas() == 1 || !needs_record || !tensor.requires_grad() ||
-                        tensor.is_leaf(),
-                    what, " ", number,
-                    " was computed from a tensor that requires a gradient, of which each replica "
-                    "would get its own part; compute it in the model's layers, or detach() it");
+  TORCH_CHECK_VALUE(
+      world_.replicas() == 1 || !needs_record || !tensor.requires_grad() || tensor.is_leaf(), what,
+      " ", number,
+      " was computed from a tensor that requires a gradient, of which each replica "
+      "would get its own part; compute it in the model's layers, or detach() it");
 }
 
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,

@@ -1,11 +1,11 @@
 // A pipeline over replicas computes what one process computes with the same groups, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -341,7 +341,8 @@ std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
                  StepOptions().schedule(schedule_by_name(schedule)));
       std::string text;
       for (const torch::Tensor& parameter : pipe->parameters()) {
-        text += c10::str(parameter.grad().defined() ? parameter.grad().sum().item<double>() : 0, " ");
+        text +=
+            c10::str(parameter.grad().defined() ? parameter.grad().sum().item<double>() : 0, " ");
       }
       for (const torch::Tensor& buffer : pipe->buffers()) {
         text += c10::str(buffer.sum().item<double>(), " ");
@@ -494,8 +495,9 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
     pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
     return "nothing was thrown";
   });
-  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
-                                HasSubstr("first forward"))));
+  EXPECT_THAT(lines,
+              Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
+                         HasSubstr("first forward"))));
 }
 
 // Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.

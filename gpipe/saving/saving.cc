@@ -359,7 +359,8 @@ struct Saving {
       TORCH_CHECK_VALUE(all[rank] == all[0], "the optimizers of ranks 0 and ", rank,
                         " have other types, groups or options, and cannot be saved as one: make as "
                         "many groups with the same options in all of them, also where a group has "
-                        "no parameters. Rank 0: ", all[0], "; rank ", rank, ": ", all[rank]);
+                        "no parameters. Rank 0: ",
+                        all[0], "; rank ", rank, ": ", all[rank]);
     }
   }
 

@@ -52,8 +52,8 @@ uint64_t shared_seed(Processes* processes, const std::string& name);
 // micro-batches.
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule);
 
-// Over replicas: compares the values of parameters and buffers, which must be equal before the first
-// step. `named`: those of the whole model; what is on meta is not here.
+// Over replicas: compares the values of parameters and buffers, which must be equal before the
+// first step. `named`: those of the whole model; what is on meta is not here.
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named);
 

@@ -12,7 +12,8 @@
 namespace gpipe::internal {
 
 // Makes the deferred updates of all replicas, in the order of the micro-batches: the first replica
-// gets them and makes them, and gives the buffers that they change to the others. Nothing is left in the logs.
+// gets them and makes them, and gives the buffers that they change to the others. Nothing is left
+// in the logs.
 //
 // `stages`: [stage] of this replica. `buffers`: those of this process's layers, in the same order
 // in all replicas. Called within in_call(), by all processes.

@@ -630,10 +630,9 @@ class GroupScope {
       const at::Tensor& leaf = parameter.tensor;
       if (parameter.stages.front() != stage || !leaf.requires_grad()) continue;
       at::Tensor& sum =
-          accumulates
-              ? *task.group_sums->sum_of(torch::autograd::impl::grad_accumulator(leaf), leaf,
-                                         plan.group_of(micro_batch))
-              : early_.emplace_back();
+          accumulates ? *task.group_sums->sum_of(torch::autograd::impl::grad_accumulator(leaf),
+                                                 leaf, plan.group_of(micro_batch))
+                      : early_.emplace_back();
       scopes_.emplace_back(leaf, sum);
     }
   }
