@@ -151,6 +151,7 @@ class Planner {
     return GPipeOptions(options_.balance())
         .devices(devices)
         .chunks(options_.chunks())
+        .groups(options_.groups())
         .checkpoint(options_.checkpoint())
         .partition_checkpoints(options_.partition_checkpoints())
         .deferred_batch_norm(options_.deferred_batch_norm())

@@ -167,6 +167,24 @@ TEST(MemoryPlan, OneFOneBHoldsFewerMicroBatchesThanGPipe) {
   EXPECT_LT(2 * peak(&Schedule::one_f_one_b), peak(&Schedule::gpipe));
 }
 
+// Gradients of groups are added up level by level: of eight, at most four are there at a time.
+TEST(MemoryPlan, GroupsCostACopyOfTheGradientsForEachLevel) {
+  constexpr int64_t kWidth = 512;
+  const auto peak = [](int64_t groups) {
+    nn::Sequential model = on_meta([] { return linears(1, kWidth); });
+    return memory_plan(model, {at::empty({16, kWidth}, on_meta())}, {}, squares,
+                       MemoryPlanOptions({1}).chunks(16).groups(groups))
+        .total_bytes();
+  };
+  const int64_t without = peak(0);
+  const auto copies = [&](int64_t groups) {
+    return std::lround(static_cast<double>(peak(groups) - without) / (kWidth * kWidth * kFloat));
+  };
+  EXPECT_EQ(copies(1), 0);
+  EXPECT_EQ(copies(2), 1);
+  EXPECT_EQ(copies(8), 3);
+}
+
 TEST(MemoryPlan, StagesMayShareADevice) {
   const nn::Sequential model = on_meta([] { return linears(4, 100); });
   const MemoryPlan plan =

@@ -29,6 +29,7 @@
 #include "gpipe/internal/processes/call_terms.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/ties.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -93,6 +94,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       chunks_(options.chunks()),
       checkpoint_(options.checkpoint()),
       partition_checkpoints_(options.partition_checkpoints()),
+      groups_(options.groups() == 0 && options.world().replicas() > 1 ? options.world().replicas()
+                                                                      : options.groups()),
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
@@ -124,7 +127,7 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
                  ? internal::devices_for(partitions, options.devices())
                  : std::vector<torch::Device>(partitions, torch::Device(torch::kCPU));
   std::optional<internal::Residence> residence;
-  if (partitions > 0) residence.emplace(placement(), world_.rank(), world_.size());
+  if (partitions > 0) residence.emplace(placement(), world_.process(), world_.processes_each());
   internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
@@ -154,17 +157,26 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   }
   if (partitions > 0) {
     input_kind_ = internal::argument_kind(parts[0][0].module);
-    pipeline_ = std::make_shared<internal::Pipeline>(
-        std::move(parts), devices_, layout, options.cpu_threads_per_stage(), placement(),
-        options.ablation(), options.graphs(), world_.processes());
+    pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
+                                                     options.cpu_threads_per_stage(), placement(),
+                                                     options.ablation(), options.graphs(), world_);
   }
   place_layers();
+  agree_on_values("the making");
+}
+
+// Replicas that begin with other values would train other models.
+void GPipeImpl::agree_on_values(const char* what) const {
+  if (world_.replicas() == 1) return;
+  torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+  for (const auto& buffer : named_buffers()) named.insert("buffer " + buffer.key(), buffer.value());
+  internal::agree_on_values(world_, call_name(what), named);
 }
 
 // Nobody goes on as long as another process may fail: all would not make the same calls then.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(*processes(), call_name(what), std::nullopt, /*last=*/0);
+  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0);
 }
 
 std::string GPipeImpl::call_name(const char* what) const {
@@ -174,6 +186,7 @@ std::string GPipeImpl::call_name(const char* what) const {
 void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
                     world_.size(), " processes");
+  internal::check_replicas(options);
   for (const torch::Device& device : options.devices()) {
     TORCH_CHECK_VALUE(device.is_cpu(),
                       "a pipeline over several processes runs on CPUs so far, got ", device,
@@ -183,22 +196,34 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
                     "GPipeOptions::graphs are for CUDA devices, and a pipeline "
                     "over several processes runs on CPUs so far");
   const int64_t workers = placement().workers();
+  const int64_t each = world_.processes_each();
   TORCH_CHECK_VALUE(
-      placement_.has_value() || workers == world_.size(), "the balance has ", workers,
-      " partitions, and there are ", world_.size(),
-      " processes: say with GPipeOptions::placement which stages are in which process "
-      "(Placement::loop(",
-      world_.size(), ", v), or Placement::one_each(", workers,
-      ").processes({...})), or give a balance of ", world_.size(), " partitions");
+      placement_.has_value() || workers == each || each == 1, "the balance has ", workers,
+      " partitions, and there are ", each, " processes",
+      world_.replicas() > 1 ? " in each replica" : "",
+      ": say with GPipeOptions::placement which stages are in which process (Placement::loop(",
+      each, ", v), or Placement::one_each(", workers, ").processes({...})), or give a balance of ",
+      each, " partitions");
 }
 
 GPipeImpl::~GPipeImpl() = default;
 
 void GPipeImpl::place_layers() {
+  std::unordered_set<const c10::TensorImpl*> tied;  // which layers here have, too
+  if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
+    for (size_t k = 0; k < layers_.size(); ++k) {
+      if (!is_here(static_cast<int64_t>(k))) continue;
+      for (const auto& [name, parameter] : internal::used_parameters(*layers_[k])) {
+        tied.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
   size_t index = 0;
   for (size_t j = 0; j < balance_.size(); ++j) {
     if (!pipeline_->residence().has_stage(static_cast<int64_t>(j))) {
-      for (int64_t k = 0; k < balance_[j]; ++k) internal::move_to_meta(*layers_[index++]);
+      for (int64_t k = 0; k < balance_[j]; ++k) {
+        internal::move_to_meta(*layers_[index++], tied);
+      }
       continue;
     }
     // On meta, tensors are made on the current device (meta/meta_devices.h).
@@ -221,7 +246,7 @@ void GPipeImpl::place_layers() {
 }
 
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::load into a pipeline over several processes: each has a part of the "
                     "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
                     "them, or load the plain model before the pipeline is made");
@@ -246,11 +271,21 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
 }
 
 void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::save of a pipeline over several processes: each has the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them");
   torch::nn::Module::save(archive);
+}
+
+// Each replica would add its own part to what the tensor was computed from.
+void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
+                                    bool needs_record) const {
+  TORCH_CHECK_VALUE(world_.replicas() == 1 || !needs_record || !tensor.requires_grad() ||
+                        tensor.is_leaf(),
+                    what, " ", number,
+                    " was computed from a tensor that requires a gradient, of which each replica "
+                    "would get its own part; compute it in the model's layers, or detach() it");
 }
 
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
@@ -259,6 +294,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   TORCH_CHECK_VALUE(!on_meta_, what,
                     ": the model was built on meta, and its parameters have no "
                     "values yet; call materialize() before");
+  if (world_.replicas() > 1 && !deferred_batch_norm_) {
+    internal::check_no_running_statistics(layers_);
+  }
   const bool first = pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(
       !first || !inputs.empty(), what, " was given no input tensor",
@@ -272,6 +310,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       " requires a gradient, but the first stage, where it would come from, is in "
                       "process ",
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
+    check_no_way_behind("input", k, inputs[k], needs_record);
   }
   const bool some = std::any_of(inputs.begin(), inputs.end(),
                                 [](const at::Tensor& input) { return input.defined(); });
@@ -283,19 +322,28 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     if (options != nullptr) internal::add_terms(*options, terms);
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
-    const internal::CallBegin begin = internal::begin_together(*processes(), call_name(what), terms,
-                                                               pipeline_->process_of_first_stage());
+    terms.changed_ties = pipeline_->ties().changed();
+    const internal::CallBegin begin = internal::begin_together(
+        world_, call_name(what), terms, pipeline_->process_of_first_stage(), chunks_);
     rows = begin.rows;
     seed = begin.seed;
+    pipeline_->ties().share(begin.changed_ties);
   }
   // Refused here, before memory for the cells is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  auto pass = std::make_unique<Pass>(pipeline_->stages(), internal::MiniBatch(rows, chunks_),
-                                     &pipeline_->residence());
+  auto pass = std::make_unique<Pass>(
+      pipeline_->stages(), internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
+      &pipeline_->residence());
   pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
+  pass->plan.in_replicas = world_.replicas() > 1;
+  pass->plan.first_micro_batch = chunks_ / world_.replicas() * world_.replica();
+  if (options != nullptr && groups_ > 0) {
+    pass->plan.group_size = chunks_ / groups_;
+    pass->plan.groups_each = groups_ / world_.replicas();
+  }
   pass->plan.record = needs_record;
   pass->plan.thread = at::RecordFunction::currentThreadId();
   pass->plan.begin = at::sequence_number::peek();
@@ -327,6 +375,7 @@ torch::Tensor GPipeImpl::forward(torch::Tensor input) {
                     "the input is an undefined tensor");
   Tensors outputs = forward(input.defined() ? Tensors{std::move(input)} : Tensors());
   if (pipeline_ != nullptr && !pipeline_->has_last_stage()) return {};
+  if (outputs.empty() && world_.replicas() > 1) return {};  // for no rows
   TORCH_CHECK_VALUE(outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
   return std::move(outputs[0]);
@@ -371,15 +420,24 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
   const char* const what = backward ? "step" : "evaluate";
   TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
   std::unique_ptr<Pass> pass = prepare(what, inputs, backward, &options);
+  const internal::WeightsOfAll weights_of_all = [&](const std::vector<double>& own) {
+    return internal::weights_of_all(world_, call_name(what), own,
+                                    pipeline_->process_of_last_stage());
+  };
   if (pipeline_->has_last_stage()) {
-    pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward);
+    pass->loss.emplace(targets, devices_.back(), pass->mini_batch, loss_fn, options, backward,
+                       world_.replicas() > 1 ? weights_of_all : nullptr);
   } else {
+    if (world_.replicas() > 1) (void)weights_of_all({});
     for (const at::Tensor& target : targets) {
       TORCH_CHECK_VALUE(!backward || !target.defined() || !target.requires_grad(),
                         "a target requires a gradient, but the last stage, where it would come "
                         "from, is in process ",
                         pipeline_->process_of_last_stage(), ": give it there, and here none");
     }
+  }
+  for (size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].defined()) check_no_way_behind("target", k, targets[k], backward);
   }
   pass->keep_outputs = options.keep_outputs();
   return pass;
@@ -389,21 +447,19 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
                                 const StepOptions& options) const {
   std::optional<internal::CallLosses> losses;
   if (pass.loss) {
-    losses.emplace();
-    losses->values = pass.loss->values();
-    losses->total = pass.loss->total(losses->values);
-    if (std::isnan(losses->total)) {
+    losses = {pass.loss->values(), pass.loss->shares()};
+    if (std::isnan(internal::total_loss(losses->values, losses->shares))) {
       const std::string text = pass.loss->nan_text(losses->values);
       if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
     }
   }
   pipeline_->check_late();
   if (processes() != nullptr) {
-    losses = internal::end_together(*processes(), call_name(what), losses,
-                                    pipeline_->process_of_last_stage());
+    losses =
+        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage());
   }
   StepResult result;
-  result.loss = losses->total;
+  result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);
   if (options.keep_outputs() && pipeline_->has_last_stage()) {
     result.outputs = pass.mini_batch.join(pass.outputs);
@@ -416,20 +472,23 @@ Placement GPipeImpl::placement() const {
   return placement_ ? *placement_ : Placement::one_each(static_cast<int64_t>(balance_.size()));
 }
 
-Schedule GPipeImpl::schedule_of(const StepOptions& options, const Pass& pass) const {
+Schedule GPipeImpl::schedule_of(const char* what, const StepOptions& options,
+                                const Pass& pass) const {
+  // A replica without rows runs nothing, and is asked for the schedule as the others are.
+  const int64_t micro_batches = std::max<int64_t>(pass.micro_batches(), 1);
   if (!placement_ && processes() == nullptr) {
-    return options.schedule_for(pipeline_->stages(), pass.micro_batches());
+    return options.schedule_for(pipeline_->stages(), micro_batches);
   }
   std::optional<Schedule> schedule;
   try {
-    schedule = options.schedule_for(placement(), pass.micro_batches());
+    schedule = options.schedule_for(placement(), micro_batches);
   } catch (const std::invalid_argument& error) {
     // What the caller's generator throws goes on as it is.
-    (void)options.schedule_for(pipeline_->stages(), pass.micro_batches());
+    (void)options.schedule_for(pipeline_->stages(), micro_batches);
     TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
   }
   if (processes() != nullptr && options.has_schedule()) {
-    internal::agree_on_schedule(*processes(), *schedule);
+    internal::agree_on_schedule(world_, call_name(what), *schedule);
   }
   return *std::move(schedule);
 }
@@ -458,7 +517,7 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pipeline_->run_step(*pass, schedule_of(options, *pass), options.on_event(),
+  pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());
 
   torch::autograd::edge_list roots;
@@ -498,7 +557,7 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
   const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline_->run_evaluation(*pass, schedule_of(options, *pass), options.on_event(),
+  pipeline_->run_evaluation(*pass, schedule_of("evaluate", options, *pass), options.on_event(),
                             options.check_finite());
   return result_of("evaluate", *pass, inputs, options);
 }
@@ -526,9 +585,10 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
   std::vector<at::Tensor> local;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (size_t k = 0; k < layers_.size(); ++k) {
-    if (!is_here(static_cast<int64_t>(k))) continue;
+    const bool here = is_here(static_cast<int64_t>(k));
     for (const at::Tensor& parameter : layers_[k]->parameters()) {
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) local.push_back(parameter);
+      // A tied one belongs to the first layer that has it, also where that is elsewhere.
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
     }
   }
   return local;
@@ -538,7 +598,17 @@ std::string GPipeImpl::parameter_hash() const {
   if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
-    return internal::hash_parameters(named_parameters(), processes(), call_name("parameter_hash"));
+    torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+    if (processes() != nullptr) {
+      // Copies of tied ones may have the last step's values.
+      std::unordered_set<const c10::TensorImpl*> owned;
+      for (const at::Tensor& local : local_parameters()) owned.insert(local.unsafeGetTensorImpl());
+      for (auto& parameter : named) {
+        if (owned.count(parameter.value().unsafeGetTensorImpl()) != 0) continue;
+        parameter.value() = at::Tensor();
+      }
+    }
+    return internal::hash_parameters(named, processes(), call_name("parameter_hash"));
   });
 }
 
@@ -560,6 +630,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     }
     on_meta_ = false;
     place_layers();  // what the same layers have beside it
+    agree_on_values("materialize");
     end_together("materialize");
     return true;
   });
@@ -573,7 +644,7 @@ const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) c
 }
 
 torch::nn::Sequential GPipeImpl::sequential() const {
-  TORCH_CHECK_VALUE(processes() == nullptr,
+  TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "sequential() of a pipeline over several processes would have the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them, and load it into a pipeline in one");

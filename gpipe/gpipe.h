@@ -135,6 +135,8 @@ class GPipeImpl : public torch::nn::Module {
   // Which worker runs each stage: GPipeOptions::placement, or a worker for each. Throws
   // std::invalid_argument for a model without layers.
   Placement placement() const;
+  // GPipeOptions::groups; over replicas at least as many as these.
+  int64_t groups() const { return groups_; }
   // The processes that it runs over.
   const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.
@@ -183,13 +185,19 @@ class GPipeImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  friend class StageMemory;  // which knows its stages by their pipeline_
+  friend class StageMemory;    // which knows its stages by their pipeline_
+  friend class ZeroOptimizer;  // whose calls have names, too
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   // As the constructor, of what the processes have agreed on.
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;
+  // Over replicas: compares parameters and buffers.
+  void agree_on_values(const char* what) const;
+  // Over replicas: that the tensor, if it requires a gradient, is a leaf.
+  void check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
+                           bool needs_record) const;
   internal::Processes* processes() const { return world_.processes().get(); }
   // Where a call has no other end that all come to.
   void end_together(const char* what) const;
@@ -208,7 +216,8 @@ class GPipeImpl : public torch::nn::Module {
   std::unique_ptr<internal::Pass> prepare_losses(const Tensors& inputs, const Tensors& targets,
                                                  const LossFn& loss_fn, const StepOptions& options,
                                                  bool backward) const;
-  Schedule schedule_of(const StepOptions& options, const internal::Pass& pass) const;
+  Schedule schedule_of(const char* what, const StepOptions& options,
+                       const internal::Pass& pass) const;
   StepResult result_of(const char* what, internal::Pass& pass, const Tensors& inputs,
                        const StepOptions& options) const;
 
@@ -220,6 +229,7 @@ class GPipeImpl : public torch::nn::Module {
   int64_t chunks_;
   Checkpoint checkpoint_;
   std::vector<Checkpoint> partition_checkpoints_;
+  int64_t groups_;  // 0: gradients are not grouped
   bool deferred_batch_norm_;
   std::optional<Placement> placement_;
   int64_t cpu_threads_per_stage_;

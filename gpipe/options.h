@@ -65,11 +65,24 @@ struct GPipeOptions {
   // or fewer, each with its stage's share of the CPU's threads.
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
 
-  // The processes over which the stages are spread: docs/guide/24-processes.md. Which worker is in
+  // The processes over which the stages, or replicas of all of them, are spread:
+  // docs/guide/24-processes.md. Which worker is in
   // which, Placement::processes says; without it each process has one worker, and without a
   // placement one stage. Devices are CPUs then.
   // Default: this process alone.
   TORCH_ARG(World, world) = World();
+
+  // Into how many groups the micro-batches of a step are cut, to add up their gradients in an order
+  // that does not depend on how many replicas there are (World::grid): within a group as they come,
+  // then the groups in a fixed tree. So a run over replicas has the same bits as one without, if
+  // both have the same chunks and groups. It divides chunks; the replicas divide it, and give 1, 2,
+  // 4, 8, ... groups to each. Gradients change at the end of a step then, or, if it fails, not at
+  // all; parameters' gradient hooks see each micro-batch's gradient, and post-accumulate hooks run
+  // once. It costs the memory of up to log2(groups) + 1 copies of the gradients. Only step() adds
+  // up so, and its schedule must be ascending (ScheduleFacts), as all but Schedule::gpipe are.
+  // Default: 0, as many as replicas; without those, none: gradients are added to .grad as they
+  // come.
+  TORCH_ARG(int64_t, groups) = 0;
 
   // Intra-op threads of each CPU stage, at most 1024.
   // Default: 0, an equal share of the caller's (with a placement: of each worker).

@@ -29,6 +29,18 @@ struct WorldOptions {
   bool announce = true;
 };
 
+// Rows [begin, end) of a mini-batch.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const RowRange& a, const RowRange& b) {
+    return a.begin == b.begin && a.end == b.end;
+  }
+  friend bool operator!=(const RowRange& a, const RowRange& b) { return !(a == b); }
+};
+
 // The processes of a run: a value, whose copies mean the same processes. A process leaves when the
 // last copy is destroyed, pipelines' copies included.
 //
@@ -51,8 +63,31 @@ class World {
   // meanwhile.
   static World from_environment(const WorldOptions& options = {});
 
+  // The same processes, as replicas of one pipeline: each is a pipeline over so many processes and
+  // gets its own rows of each mini-batch, and the gradients are added up over all of them. Rank
+  // replica * processes + process is that process of that replica. Throws std::invalid_argument if
+  // there are not exactly replicas * processes, or one of the two is below 1.
+  //
+  // Example, with eight processes: two replicas, each of a pipeline over four
+  //   auto world = gpipe::World::from_environment().grid(2, 4);
+  //   gpipe::GPipe pipe(model, gpipe::GPipeOptions({3, 3, 2, 2}).chunks(8).world(world));
+  //   const gpipe::RowRange rows = world.rows(batch.size(0), pipe->chunks());
+  //   pipe->step({batch.slice(0, rows.begin, rows.end)}, ...);
+  World grid(int64_t replicas, int64_t processes) const;
+
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
+  int64_t replicas() const { return replicas_; }
+  // Of a replica's pipeline.
+  int64_t processes_each() const { return size_ / replicas_; }
+  int64_t replica() const { return rank_ / processes_each(); }
+  int64_t process() const { return rank_ % processes_each(); }
+
+  // Which rows of a mini-batch of `global_rows`, which is cut into `chunks` in all, this replica
+  // must be given: those of its chunks, rows / chunks rounded up in each, so the last replicas may
+  // get fewer, or none. Throws std::invalid_argument if the replicas do not divide the chunks, or
+  // for fewer than 0 rows or 1 chunk.
+  RowRange rows(int64_t global_rows, int64_t chunks) const;
 
   // For the library's own use. `processes`: null if this process is alone.
   World(std::shared_ptr<internal::Processes> processes, int64_t rank, int64_t size)
@@ -63,6 +98,7 @@ class World {
   std::shared_ptr<internal::Processes> processes_;
   int64_t rank_ = 0;
   int64_t size_ = 1;
+  int64_t replicas_ = 1;
 };
 
 }  // namespace gpipe

@@ -170,6 +170,10 @@ std::shared_ptr<torch::nn::Module> TokenHeadImpl::clone(
   return Cloneable::clone(device);
 }
 
+std::vector<at::Tensor> TokenHeadImpl::tied_parameters() const {
+  return tied_ ? std::vector<at::Tensor>{weight} : std::vector<at::Tensor>();
+}
+
 at::Tensor TokenHeadImpl::logits(const at::Tensor& input) const {
   return at::linear(input, matrix_for(input));
 }

@@ -15,8 +15,10 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <vector>
 
 #include "models/transformer_options.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::models::internal {
 
@@ -93,7 +95,7 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
 TORCH_MODULE(MlpLayer);
 
 // Vectors -> logits, (N, T, vocab_size); with head_in_loss it hands the vectors on.
-class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
+class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLayer {
  public:
   // With a matrix of its own, or tied to an embedding's. That one is used, but not registered here:
   // a parameter that is registered twice is stepped twice by LibTorch's optimizers.
@@ -105,6 +107,7 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl> {
       const std::optional<c10::Device>& device = std::nullopt) const override;
 
   at::Tensor forward(const at::Tensor& input);
+  std::vector<at::Tensor> tied_parameters() const override;
 
   bool in_loss() const { return options_.head_in_loss(); }
   at::Tensor logits(const at::Tensor& input) const;

@@ -20,10 +20,10 @@ std::vector<int64_t> even_balance(int64_t layers, int64_t stages) {
 gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
                                 int64_t stages) {
   gpipe::Placement placement = gpipe::placement_by_name(schedule, stages);
-  if (world.size() == 1) return placement;
+  if (world.processes_each() == 1) return placement;
   std::vector<int64_t> processes;
   for (int64_t worker = 0; worker < placement.workers(); ++worker) {
-    processes.push_back(worker * world.size() / placement.workers());
+    processes.push_back(worker * world.processes_each() / placement.workers());
   }
   return placement.processes(processes);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One run, one hash: the parameters are the same, to the last bit, after training over one or
-# several threads or processes, under every schedule.
+# several threads, processes or replicas, under every schedule.
 set -euo pipefail
 launch="$1"
 train="$2"
@@ -21,11 +21,13 @@ for schedule in 1f1b zb-h1 zb-v; do
   expect_same "4 stages, ${schedule}" \
     "$("${train}" --stages=4 "--schedule=${schedule}" "${options[@]}" | last_line)"
 done
-for layout in "2 2 1f1b" "2 4 zb-v" "2 6 interleaved" "2 4 zb-h1" "4 4 1f1b" "4 8 zb-v" "3 3 zb-h2"; do
-  read -r processes stages schedule <<<"${layout}"
-  expect_same "${processes} processes, ${stages} stages, ${schedule}" \
-    "$("${launch}" "--processes=${processes}" -- "${train}" "--stages=${stages}" "--schedule=${schedule}" \
-      "${options[@]}" | last_line)"
+layouts=("2 1 2 1f1b" "2 1 4 zb-v" "2 1 6 interleaved" "2 1 4 zb-h1" "4 1 4 1f1b" "4 1 8 zb-v" "3 1 3 zb-h2"
+  "2 2 1 1f1b" "2 2 4 zb-h2" "4 4 1 1f1b" "4 4 3 zb-h1" "4 2 2 1f1b" "4 2 4 zb-v" "4 2 6 interleaved")
+for layout in "${layouts[@]}"; do
+  read -r processes replicas stages schedule <<<"${layout}"
+  expect_same "${processes} processes, ${replicas} replicas, ${stages} stages, ${schedule}" \
+    "$("${launch}" "--processes=${processes}" -- "${train}" "--replicas=${replicas}" "--stages=${stages}" \
+      "--schedule=${schedule}" "${options[@]}" | last_line)"
 done
 
 # A hash that never changes would show nothing.

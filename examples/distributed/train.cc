@@ -1,9 +1,11 @@
-// Trains a language model over threads or processes, and prints a hash of its parameters: the same
-// for every layout.
+// Trains a language model over threads, processes and replicas, and prints a hash of its
+// parameters: the same for every layout.
 //
 //   tools/bazel build //examples/distributed:train //gpipe/distributed:launch
 //   bazel-bin/examples/distributed/train --stages=4
 //   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
+//   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
+//   --replicas=2
 //
 // With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
 #include <torch/nn/functional/loss.h>
@@ -11,6 +13,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <fstream>
@@ -28,7 +31,9 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "models/transformer.h"
 
-ABSL_FLAG(int64_t, stages, 0, "Partitions of the model. Default: 0, one for each process.");
+ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
+ABSL_FLAG(int64_t, stages, 0,
+          "Partitions of the model. Default: 0, one for each process of a replica.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Which action runs when: " + gpipe::schedule_names());
 ABSL_FLAG(int64_t, steps, 200, "Steps of training.");
 ABSL_FLAG(std::string, text, "LICENSE", "A file, which is learned byte by byte.");
@@ -36,15 +41,17 @@ ABSL_FLAG(std::string, text, "LICENSE", "A file, which is learned byte by byte."
 namespace {
 
 constexpr int64_t kRows = 8;
+constexpr int64_t kRowsOfShortBatches = 5;  // each tenth is one, as the last of an epoch may be
 constexpr int64_t kTokens = 64;
 constexpr int64_t kChunks = 4;
+constexpr int64_t kGroups = 4;  // so up to four replicas add up in the same order
 
 torch::nn::Sequential make_model() {
   // Each process makes all of it, with the same values, and keeps its part.
   torch::manual_seed(1);
   gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
   options.vocab_size(256).hidden_size(64).intermediate_size(128).num_layers(4).num_heads(4);
-  options.residual_dropout(0.1).tied(false);
+  options.residual_dropout(0.1).tied(true);
   return gpipe::models::transformer(options);
 }
 
@@ -62,20 +69,33 @@ torch::Tensor read_bytes(const std::string& path) {
   return tokens;
 }
 
+// Of the mini-batch of all replicas: (rows, tokens + 1).
+torch::Tensor tokens_of(const torch::Tensor& text, int64_t step) {
+  std::vector<torch::Tensor> rows;
+  for (int64_t row = 0; row < (step % 10 == 9 ? kRowsOfShortBatches : kRows); ++row) {
+    const int64_t begin = (step * kRows + row) * kTokens % (text.numel() - kTokens);
+    rows.push_back(text.narrow(0, begin, kTokens + 1));
+  }
+  return torch::stack(rows);
+}
+
 torch::Tensor loss_fn(torch::Tensor logits, torch::Tensor next) {
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), next.flatten());
 }
 
 void train() {
-  const auto world = gpipe::World::from_environment();
+  const auto processes = gpipe::World::from_environment();
+  const int64_t replicas = absl::GetFlag(FLAGS_replicas);
+  const auto world = processes.grid(replicas, processes.size() / std::max<int64_t>(replicas, 1));
   const int64_t stages =
-      absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.size();
+      absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.processes_each();
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
   torch::nn::Sequential model = make_model();
   const auto layers = static_cast<int64_t>(model->size());
   gpipe::GPipe pipe(model, gpipe::GPipeOptions(distributed::even_balance(layers, stages))
                                .placement(distributed::placement_over(world, schedule, stages))
                                .chunks(kChunks)
+                               .groups(kGroups)
                                .cpu_threads_per_stage(1)
                                .world(world));
   torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
@@ -84,12 +104,9 @@ void train() {
   const torch::Tensor text = read_bytes(absl::GetFlag(FLAGS_text));
   torch::manual_seed(2);  // of dropout; rank 0's counts
   for (int64_t step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
-    std::vector<torch::Tensor> rows;
-    for (int64_t row = 0; row < kRows; ++row) {
-      const int64_t begin = (step * kRows + row) * kTokens % (text.numel() - kTokens);
-      rows.push_back(text.narrow(0, begin, kTokens + 1));
-    }
-    const torch::Tensor tokens = torch::stack(rows);
+    torch::Tensor tokens = tokens_of(text, step);
+    const gpipe::RowRange here = world.rows(tokens.size(0), kChunks);
+    tokens = tokens.narrow(0, here.begin, here.size());
     optimizer.zero_grad();
     const double loss =
         pipe->step({tokens.narrow(1, 0, kTokens)}, {tokens.narrow(1, 1, kTokens)}, loss_fn, options)
@@ -107,7 +124,7 @@ void train() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Trains a language model over threads or processes.");
+  absl::SetProgramUsageMessage("Trains a language model over threads, processes and replicas.");
   absl::ParseCommandLine(argc, argv);
   try {
     train();

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "gpipe/distributed/failure.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/zero_optimizer.h"
 #include "meta/meta_scope.h"
 
 namespace {
@@ -70,6 +72,29 @@ const guide::Chapter kProcesses("24", [] {
     pipe->step({input}, {target}, loss_fn,
                gpipe::StepOptions().schedule(gpipe::schedule_by_name("zb-h1")));
     // [/several]
+  }
+
+  if (world.size() > 1) {
+    model = make_model();
+    // [replicas]
+    const auto grid = world.grid(2, world.size() / 2);  // two replicas
+    const std::vector<int64_t> cut =
+        grid.processes_each() == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 2};
+    gpipe::GPipe pipe(model, gpipe::GPipeOptions(cut).chunks(4).groups(4).world(grid));
+    gpipe::ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.01);
+    });
+    const gpipe::RowRange rows = grid.rows(input.size(0), pipe->chunks());
+    optimizer.zero_grad();
+    auto result = pipe->step({input.slice(0, rows.begin, rows.end)},
+                             {target.slice(0, rows.begin, rows.end)}, loss_fn);
+    optimizer.step();
+    // [/replicas]
+    gpipe::GPipe alone(make_model(), gpipe::GPipeOptions({2, 2}).chunks(4).groups(4));
+    torch::optim::Adam plain(alone->parameters(), 0.01);
+    guide::expect(alone->step({input}, {target}, loss_fn).loss == result.loss, "the same loss");
+    plain.step();
+    guide::expect(alone->parameter_hash() == pipe->parameter_hash(), "the same bits");
   }
 
   // [large]

@@ -20,6 +20,7 @@
 #include "gpipe/distributed/exception_text.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/message_plan.h"
+#include "gpipe/distributed/parcels.h"
 #include "gpipe/distributed/remote_transport.h"
 #include "gpipe/distributed/session.h"
 #include "gpipe/internal/processes/processes.h"
@@ -52,6 +53,9 @@ class ConnectedProcesses final : public Processes {
   void agree(const std::string& name, const std::string& value) override {
     const internal::WaitScope waits;
     control().agree(name, value);
+  }
+  void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
+    move_parcels(*group_, control(), sends, receives);
   }
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,

@@ -11,7 +11,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/clip_grad.h"
@@ -21,6 +23,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/sample_models.h"
 #include "meta/meta_scope.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -177,6 +180,128 @@ TEST(WorldExactness, ThreeProcesses) {
 
 TEST(WorldExactness, FourProcesses) {
   expect_same_bits(4, {{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}});
+}
+
+// Weights that several layers have: first and last, as a language model's, and in the middle.
+struct TiedImpl : torch::nn::Module, TiedLayer {
+  // The first one that has it has registered it.
+  TiedImpl(const torch::Tensor& weight, bool transposed, bool registers)
+      : weight(weight), transposed(transposed) {
+    if (registers) register_parameter("weight", weight);
+  }
+  std::vector<torch::Tensor> tied_parameters() const override {
+    return parameters().empty() ? std::vector<torch::Tensor>{weight} : std::vector<torch::Tensor>();
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return torch::tanh(x.matmul(transposed ? weight.t() : weight));
+  }
+  torch::Tensor weight;
+  bool transposed;
+};
+TORCH_MODULE(Tied);
+
+SampleModel tied_model(bool registers_twice) {
+  constexpr int64_t kWidth = 5;
+  SampleModel sample = sample_models().front();
+  sample.name = "tied";
+  sample.layers = 6;
+  sample.make = [registers_twice] {
+    namespace nn = torch::nn;
+    torch::manual_seed(1);
+    const torch::Tensor a = torch::randn({kWidth, kWidth}, torch::requires_grad());
+    const torch::Tensor b = torch::randn({kWidth, kWidth}, torch::requires_grad());
+    return nn::Sequential(Tied(a, false, true), nn::Dropout(0.3), Tied(b, false, true),
+                          Tied(a, true, false), Tied(b, true, registers_twice),
+                          Tied(a, false, false));
+  };
+  const auto rows = [](int64_t count) {
+    return Tensors{torch::linspace(-1, 1, count * kWidth).view({count, kWidth})};
+  };
+  sample.inputs = rows;
+  sample.targets = rows;
+  sample.loss = [](const Tensors& outputs, const Tensors& targets) {
+    return torch::mse_loss(outputs[0], targets[0]);
+  };
+  return sample;
+}
+
+// As difference(), for parameters that several layers have.
+std::string tied_difference(const World& world, const Layout& layout, Checkpoint mode) {
+  const SampleModel sample = tied_model(/*registers_twice=*/mode == Checkpoint::kNever);
+  Placement placement = placement_by_name(layout.schedule, layout.stages);
+  GPipeOptions options(last_balance(sample.layers, layout.stages));
+  options.chunks(3).checkpoint(mode).cpu_threads_per_stage(1);
+  GPipe expected(sample.make(), GPipeOptions(options).placement(placement));
+  if (!layout.processes.empty()) placement.processes(layout.processes);
+  GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
+  torch::optim::Adam expected_optimizer(expected->local_parameters(), 0.01);
+  std::unique_ptr<torch::optim::Adam> optimizer;
+  if (!pipe->local_parameters().empty()) {
+    optimizer = std::make_unique<torch::optim::Adam>(pipe->local_parameters(), 0.01);
+  }
+  const StepOptions step = StepOptions().schedule(schedule_by_name(layout.schedule));
+  for (int64_t k = 0; k < 4; ++k) {
+    expected_optimizer.zero_grad();
+    if (optimizer != nullptr) optimizer->zero_grad();
+    torch::manual_seed(7 + k);
+    const double wanted =
+        expected->step(sample.inputs(kRows), sample.targets(kRows), sample.loss, step).loss;
+    torch::manual_seed(world.rank() == 0 ? 7 + k : 1000);
+    const double got =
+        pipe->step(sample.inputs(kRows), sample.targets(kRows), sample.loss, step).loss;
+    if (got != wanted) return "the loss in step " + std::to_string(k);
+    const auto named = pipe->named_parameters();
+    for (size_t n = 0; n < named.size(); ++n) {
+      const torch::Tensor parameter = named[n].value();
+      if (parameter.is_meta()) continue;
+      const bool owned = [&] {
+        for (const torch::Tensor& local : pipe->local_parameters()) {
+          if (local.is_same(parameter)) return true;
+        }
+        return false;
+      }();
+      const std::string differs =
+          bitwise_difference(expected->named_parameters()[n].value().grad(), parameter.grad());
+      if (owned && !differs.empty()) return "the gradient of " + named[n].key() + ": " + differs;
+      if (!owned && parameter.grad().defined()) return "a copy has a gradient";
+    }
+    if (pipe->clip_grad_norm_(0.1) != expected->clip_grad_norm_(0.1)) return "the norm";
+    expected_optimizer.step();
+    if (optimizer != nullptr) optimizer->step();
+  }
+  // The copies have the last step's values.
+  const auto evaluation = [&](GPipe& of) {
+    torch::manual_seed(3);
+    return of->evaluate(sample.inputs(kRows), sample.targets(kRows), sample.loss).loss;
+  };
+  if (evaluation(pipe) != evaluation(expected)) return "the evaluation";
+  return pipe->parameter_hash() == expected->parameter_hash() ? "same" : "the hash";
+}
+
+TEST(WorldExactness, TiedWeights) {
+  const std::vector<Checkpoint> modes = {Checkpoint::kAlways, Checkpoint::kNever};
+  const std::vector<Layout> of_two = {{"1f1b", 2, {}},
+                                      {"zb-h1", 2, {}},
+                                      {"zb-v", 4, {}},
+                                      {"1f1b", 4, {0, 1, 0, 1}},
+                                      {"1f1b", 6, {1, 0, 0, 1, 0, 1}}};
+  const std::vector<Layout> of_three = {{"1f1b", 3, {}}, {"zb-h2", 6, {2, 1, 0, 0, 1, 2}}};
+  for (const auto& [processes, layouts] : {std::pair(2, of_two), {3, of_three}}) {
+    WorldRanks ranks(processes, [&, &layouts = layouts](const World& world, const Say& say) {
+      for (const Layout& layout : layouts) {
+        for (const Checkpoint mode : modes) {
+          say(outcome([&] { return tied_difference(world, layout, mode); }));
+        }
+      }
+    });
+    for (const Layout& layout : layouts) {
+      for (size_t k = 0; k < modes.size(); ++k) {
+        EXPECT_THAT(ranks.lines(), ::testing::Each("same"))
+            << layout.schedule << ", " << layout.stages << " stages";
+      }
+    }
+    ranks.expect_ends();
+  }
 }
 
 // A parameter that no layer has registered: its gradient must arrive, and once.

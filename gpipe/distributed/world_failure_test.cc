@@ -545,7 +545,7 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
       return "went well";
     }));
     say(outcome([&]() -> std::string {
-      auto shared = nn::Linear(4, 4);
+      auto shared = nn::BatchNorm1d(4);  // with buffers
       nn::Sequential tied(nn::Linear(4, 4), nn::Linear(4, 4));
       tied->ptr(1)->as<nn::Linear>()->register_module("shared", shared);
       tied->ptr(0)->as<nn::Linear>()->register_module("shared", shared);

@@ -136,20 +136,6 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
   }
 }
 
-// How many parameters all processes' optimizers have.
-int64_t parameters_of_all(Processes& processes, const torch::optim::Optimizer& optimizer) {
-  int64_t own = 0;
-  for (const auto& group : optimizer.param_groups()) {
-    own += static_cast<int64_t>(group.params().size());
-  }
-  int64_t all = 0;
-  for (const std::string& count : internal::exchange_long(
-           processes, "the number of the optimizer's parameters", std::to_string(own))) {
-    all += std::stoll(count);
-  }
-  return all;
-}
-
 // What each process's optimizer had, as the record of one.
 json text_of(const internal::Shards& files) {
   json text;
@@ -210,9 +196,20 @@ void write_index(const internal::DraftFolder& folder, int64_t parts) {
 struct Saving {
   GPipe& pipe;
   torch::optim::Optimizer& optimizer;
+  // Null: each replica's optimizer has the states of all parameters that are here.
+  const ZeroOptimizer* const zero = nullptr;
   Processes* const processes = pipe->world().processes().get();
-  const int64_t rank = pipe->world().rank();
-  const int64_t size = pipe->world().size();
+
+  // The parts of the model are those of a replica: all replicas have the same, and the first
+  // writes.
+  const World& world = pipe->world();
+  const int64_t rank = world.process();
+  const int64_t size = world.processes_each();
+  const bool writes_model = world.replica() == 0;
+  // Those of the optimizer, too, unless each replica has others.
+  const int64_t states_rank = zero != nullptr ? world.rank() : rank;
+  const int64_t states_size = zero != nullptr ? world.size() : size;
+  const bool writes_states = zero != nullptr || writes_model;
 
   // Writing and reading take as long as they take.
   std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
@@ -237,39 +234,46 @@ struct Saving {
     const internal::ParameterNames names = names_of(pipe);
     if (processes != nullptr) check_local(optimizer, names);
     const internal::OptimizerRecord record = internal::record_of(optimizer, names);
+    check_groups(record.text);
     std::vector<std::string> files = {internal::progress_name()};
-    for (const char* what : {"model", "optimizer"}) {
-      for (int64_t part = 0; part < size; ++part) {
-        files.push_back(internal::part_name(what, part, size));
+    for (const auto& [what, parts] : {std::pair("model", size), {"optimizer", states_size}}) {
+      for (int64_t part = 0; part < parts; ++part) {
+        files.push_back(internal::part_name(what, part, parts));
       }
     }
     if (size > 1) files.push_back(internal::index_name());
     std::optional<internal::DraftFolder> folder;
-    if (rank == 0) folder.emplace(path, files, internal::is_checkpoint_file);
+    if (world.rank() == 0) folder.emplace(path, files, internal::is_checkpoint_file);
     const std::string draft =
         exchange("where the checkpoint is written", folder ? absolute(folder->path()) : "").front();
     const std::string model = internal::part_name("model", rank, size);
-    const std::string states = internal::part_name("optimizer", rank, size);
-    if (!folder && !is_folder(draft)) {
+    const std::string states = internal::part_name("optimizer", states_rank, states_size);
+    if (writes_states && !folder && !is_folder(draft)) {
       throw_damaged(draft,
                     "process 0 has made this folder, and here it is not: the processes must "
                     "see one file system");
     }
-    safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
-    safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
+    if (writes_model) {
+      safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
+    }
+    if (writes_states) {
+      safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
+    }
     const std::vector<std::string> models =
         exchange("the fingerprints of the model's files",
-                 internal::fingerprint_of_file(draft + "/" + model));
+                 writes_model ? internal::fingerprint_of_file(draft + "/" + model) : "");
     const std::vector<std::string> optimizers =
         exchange("the fingerprints of the optimizers' files",
-                 internal::fingerprint_of_file(draft + "/" + states));
+                 writes_states ? internal::fingerprint_of_file(draft + "/" + states) : "");
     if (folder) {
       std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
                                                      {"step", std::to_string(progress.step)},
                                                      {"rows", std::to_string(progress.rows)}};
       for (int64_t part = 0; part < size; ++part) {
         metadata[internal::part_name("model", part, size)] = models[static_cast<size_t>(part)];
-        metadata[internal::part_name("optimizer", part, size)] =
+      }
+      for (int64_t part = 0; part < states_size; ++part) {
+        metadata[internal::part_name("optimizer", part, states_size)] =
             optimizers[static_cast<size_t>(part)];
       }
       metadata[internal::progress_name()] = internal::fingerprint_of_progress(metadata, generator);
@@ -281,11 +285,21 @@ struct Saving {
     (void)exchange("the checkpoint is at its place", "");
   }
 
-  // What is in this process.
+  // What is in this process; of what is tied, what it owns.
   Named here(const Named& state) const {
+    if (processes == nullptr) return state;
+    const internal::ParameterNames parameters = names_of(pipe);
+    std::unordered_set<std::string> owned;
+    for (const at::Tensor& parameter : pipe->local_parameters()) {
+      owned.insert(parameters.at(parameter.unsafeGetTensorImpl()));
+    }
+    std::unordered_set<std::string> of_others;
+    for (const auto& [parameter, name] : parameters) {
+      if (owned.count(name) == 0) of_others.insert(name);
+    }
     Named result;
     for (const auto& [name, tensor] : state) {
-      if (processes == nullptr || !tensor.is_meta()) result.emplace_back(name, tensor);
+      if (!tensor.is_meta() && of_others.count(name) == 0) result.emplace_back(name, tensor);
     }
     return result;
   }
@@ -316,7 +330,7 @@ struct Saving {
       if (processes != nullptr) {
         check_local(optimizer, names);
         const int64_t saved = internal::parameters_in(text);
-        const int64_t all = parameters_of_all(*processes, optimizer);
+        const int64_t all = parameters_of_all();
         TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
                           saved, " parameters, and those of the processes have ", all);
         keep_local(names, text, kinds);
@@ -336,10 +350,39 @@ struct Saving {
     return found;
   }
 
+  // What is read later is one optimizer.
+  void check_groups(json text) const {
+    text.erase("states");
+    for (json& group : text["groups"]) group.erase("parameters");
+    const std::vector<std::string> all = exchange("the optimizers' groups", text.dump());
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      TORCH_CHECK_VALUE(all[rank] == all[0], "the optimizers of ranks 0 and ", rank,
+                        " have other types, groups or options, and cannot be saved as one: make as "
+                        "many groups with the same options in all of them, also where a group has "
+                        "no parameters. Rank 0: ", all[0], "; rank ", rank, ": ", all[rank]);
+    }
+  }
+
+  // How many parameters the optimizers have that have different ones.
+  int64_t parameters_of_all() const {
+    int64_t own = 0;
+    for (const auto& group : optimizer.param_groups()) {
+      own += static_cast<int64_t>(group.params().size());
+    }
+    const std::vector<std::string> counts =
+        exchange("the number of the optimizer's parameters", std::to_string(own));
+    int64_t all = 0;
+    for (int64_t part = 0; part < states_size; ++part) {
+      all += std::stoll(counts[static_cast<size_t>(part)]);
+    }
+    return all;
+  }
+
   void keep_local(const internal::ParameterNames& names, json& text,
                   internal::TensorKinds& kinds) const {
     std::unordered_set<std::string> local;
-    for (const at::Tensor& parameter : pipe->local_parameters()) {
+    for (const at::Tensor& parameter :
+         zero != nullptr ? zero->owned_parameters() : pipe->local_parameters()) {
       local.insert(names.at(parameter.unsafeGetTensorImpl()));
     }
     text = internal::part_of_record(std::move(text), local);
@@ -350,20 +393,37 @@ struct Saving {
   }
 };
 
-}  // namespace
-
-void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
-                     const std::string& path) {
-  const Saving saving{pipe, optimizer};
+void save(const Saving& saving, const Progress& progress, const std::string& path) {
+  // Throws if the replicas have come apart.
+  if (saving.world.replicas() > 1) (void)saving.pipe->parameter_hash();
   internal::in_call(saving.processes, [&] {
     saving.save(progress, path);
     return true;
   });
 }
 
-Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  const Saving saving{pipe, optimizer};
+Progress load(const Saving& saving, const std::string& path) {
   return internal::in_call(saving.processes, [&] { return saving.load(path); });
+}
+
+}  // namespace
+
+void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
+                     const std::string& path) {
+  save(Saving{pipe, optimizer}, progress, path);
+}
+
+void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
+                     const std::string& path) {
+  save(Saving{pipe, optimizer.local(), &optimizer}, progress, path);
+}
+
+Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
+  return load(Saving{pipe, optimizer}, path);
+}
+
+Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
+  return load(Saving{pipe, optimizer.local(), &optimizer}, path);
 }
 
 }  // namespace gpipe

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/zero_optimizer.h"
 
 namespace gpipe {
 
@@ -31,7 +32,8 @@ struct Progress {
 // Over several processes (GPipeOptions::world) all of them call this with the same path on one file
 // system, and each writes its part: model-00001-of-00004.safetensors, the optimizer's likewise, and
 // an index in Hugging Face's form. Each has an optimizer of its local_parameters(), with the same
-// groups and options. The generator is that of rank 0.
+// groups and options; or a ZeroOptimizer, whose states are in one file of each process. Of replicas
+// the first writes what all of them have. The generator is that of rank 0.
 // A checkpoint that is there is replaced as a whole: after a crash, or a full disk, the old one is
 // there, and of several writers at the same time one is the last. Its owner and access rights stay.
 // What a crash has left, PATH.draft-NUMBER, the next call removes. Any optimizer whose states are
@@ -45,13 +47,16 @@ struct Progress {
 // with the path and the reason where it cannot be written.
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path);
+void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
+                     const std::string& path);
 
-// Reads such a folder, under whatever balance, placement, devices and number of processes it was
-// written, and whatever those of `pipe` are: tensors go to where the parameters are. Over several
-// processes all of them call this, and each reads what it has. It may be replaced meanwhile: all
-// that is read is of one checkpoint. Everything is checked before the first value is changed.
-// LibTorch's generator on the CPU has the saved state afterwards, so the run goes on with the bits
-// that it would have had (docs/guide/16-saving.md says what else must be the same).
+// Reads such a folder, under whatever balance, placement, devices, number of processes and replicas
+// it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to
+// where the parameters are. Over several processes all of them call this, and each reads what it
+// has. It may be replaced meanwhile: all that is read is of one checkpoint. Everything is checked
+// before the first value is changed. LibTorch's generator on the CPU has the saved state
+// afterwards, so the run goes on with the bits that it would have had (docs/guide/16-saving.md says
+// what else must be the same).
 //
 // Throws c10::ValueError for a parameter, buffer, state or option that is missing, left over, or of
 // another shape or type, and for an optimizer of another type or other groups; std::runtime_error
@@ -63,6 +68,7 @@ void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Prog
 //   ...
 //   const gpipe::Progress progress = gpipe::load_checkpoint(pipe, optimizer, "run/last");
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
+Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
 
 }  // namespace gpipe
 

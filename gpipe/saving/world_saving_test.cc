@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
+#include "gpipe/zero_optimizer.h"
 
 namespace gpipe {
 namespace {
@@ -47,19 +49,34 @@ torch::nn::Sequential model(int64_t width = 5) {
 }
 
 GPipe pipeline(const World& world, std::vector<int64_t> balance, int64_t width = 5) {
-  return {model(width),
-          GPipeOptions(std::move(balance)).cpu_threads_per_stage(1).chunks(2).world(world)};
+  return {model(width), GPipeOptions(std::move(balance))
+                            .cpu_threads_per_stage(1)
+                            .chunks(2)
+                            .groups(2)
+                            .deferred_batch_norm(true)
+                            .world(world)};
 }
 
 torch::optim::Adam adam(GPipe& pipe, double rate = 0.05) {
   return torch::optim::Adam(pipe->local_parameters(), torch::optim::AdamOptions(rate));
 }
 
-void train(GPipe& pipe, torch::optim::Optimizer& optimizer, int64_t first, int64_t last) {
+ZeroOptimizer zero_adam(GPipe& pipe) {
+  return ZeroOptimizer(pipe, [](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                torch::optim::AdamOptions(0.05));
+  });
+}
+
+template <typename Optimizer>
+void train(GPipe& pipe, Optimizer& optimizer, int64_t first, int64_t last) {
+  const RowRange here = pipe->world().rows(6, pipe->chunks());
   for (int64_t step = first; step < last; ++step) {
     optimizer.zero_grad();
-    const at::Tensor input = at::linspace(-1, 1 + 0.1 * static_cast<double>(step), 24).view({6, 4});
-    const at::Tensor target = at::linspace(0, 1, 18).view({6, 3});
+    const at::Tensor input = at::linspace(-1, 1 + 0.1 * static_cast<double>(step), 24)
+                                 .view({6, 4})
+                                 .slice(0, here.begin, here.end);
+    const at::Tensor target = at::linspace(0, 1, 18).view({6, 3}).slice(0, here.begin, here.end);
     pipe->step({input}, {target}, [](const Tensors& outputs, const Tensors& targets) {
       return torch::nn::functional::mse_loss(outputs[0], targets[0]);
     });
@@ -73,9 +90,8 @@ struct Run {
   bool reads = false;
   bool writes = false;
 };
-std::string run(const World& world, const Run& run, const std::string& path) {
-  GPipe pipe = pipeline(world, run.balance);
-  auto optimizer = adam(pipe);
+template <typename Optimizer>
+std::string run_with(GPipe& pipe, Optimizer& optimizer, const Run& run, const std::string& path) {
   torch::manual_seed(run.reads ? 77 : 7);
   if (run.reads) {
     const Progress progress = load_checkpoint(pipe, optimizer, path);
@@ -86,6 +102,18 @@ std::string run(const World& world, const Run& run, const std::string& path) {
   if (run.writes) save_checkpoint(pipe, optimizer, {3, 18, {}}, path);
   train(pipe, optimizer, 3, 6);
   return pipe->parameter_hash();
+}
+
+std::string run(const World& world, const Run& run, const std::string& path) {
+  GPipe pipe = pipeline(world, run.balance);
+  auto optimizer = adam(pipe);
+  return run_with(pipe, optimizer, run, path);
+}
+// Each state once.
+std::string zero_run(const World& world, const Run& run, const std::string& path) {
+  GPipe pipe = pipeline(world, run.balance);
+  ZeroOptimizer optimizer = zero_adam(pipe);
+  return run_with(pipe, optimizer, run, path);
 }
 
 std::vector<std::string> names_in(const std::string& path) {
@@ -144,6 +172,35 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
     ranks.expect_ends();
   }
   EXPECT_EQ(names_in(of_two).size(), 3);
+}
+
+TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
+  const std::string of_replicas = new_path(), of_zero = new_path(), of_one = new_path();
+  WorldRanks ranks(4, [&](const World& world, const Say& say) {
+    const World grid = world.grid(2, 2);
+    const std::string own = of_one + std::to_string(world.rank());
+    say(run(World(), {{4}, false, true}, own));
+    say(run(grid, {{2, 2}, false, true}, of_replicas));
+    say(zero_run(grid, {{1, 3}, false, true}, of_zero));
+    say(run(grid, {{1, 3}, true, false}, of_one + "0"));
+    say(zero_run(grid, {{2, 2}, true, false}, of_one + "0"));
+    say(zero_run(world.grid(2, 2), {{2, 2}, true, true}, of_replicas));
+    say(run(world.grid(1, 4), {{1, 1, 1, 1}, true, false}, of_zero));
+    say(zero_run(World(), {{2, 2}, true, false}, of_zero));
+    say(run(World(), {{2, 2}, true, false}, of_replicas));
+  });
+  const std::string expected = ranks.lines()[0];
+  EXPECT_EQ(expected.size(), 16);
+  for (int k = 0; k < 8; ++k) {
+    EXPECT_THAT(ranks.lines(), ElementsAre(expected, expected, expected, expected)) << k;
+  }
+  ranks.expect_ends();
+  EXPECT_THAT(
+      names_in(of_zero),
+      ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                  "model.safetensors.index.json", "optimizer-00001-of-00004.safetensors",
+                  "optimizer-00002-of-00004.safetensors", "optimizer-00003-of-00004.safetensors",
+                  "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
 TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {

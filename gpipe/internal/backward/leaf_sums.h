@@ -54,6 +54,17 @@ class LeafSums {
     entries_ = std::move(rest);
   }
 
+  // Removes the entry of a leaf and returns its sum; undefined: nothing has arrived.
+  at::Tensor take_sum(const torch::autograd::Node* accumulator) {
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      if ((*entry)->accumulator.get() != accumulator) continue;
+      at::Tensor sum = std::move((*entry)->sum);
+      entries_.erase(entry);
+      return sum;
+    }
+    return {};
+  }
+
   bool empty() const { return entries_.empty(); }
   void clear() { entries_.clear(); }
 

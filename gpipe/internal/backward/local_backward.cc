@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/backward/in_place_of_grad.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -241,9 +242,19 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   return storage == nullptr ? values_a.is_same(values_b) : storage == storage_of(values_b);
 }
 
+// Whether anybody else has the gradient's memory. The tensor that it is a view of does not count if
+// nobody else has that and the view is all of it: the gradient of a linear layer's weight is a
+// transposed product. A part, repeated elements or a lazy conjugate would stay what they are.
+bool shares_memory(const at::Tensor& gradient) {
+  if (!shares_storage(gradient)) return false;
+  const bool whole = gradient.is_non_overlapping_and_dense() && !gradient.is_conj() &&
+                     !gradient.is_neg() && gradient.nbytes() == gradient.storage().nbytes();
+  return !whole || held_by_others({&gradient});
+}
+
 // Whether there is another reference to the gradient or to its memory.
 bool is_shared(const at::Tensor& gradient) {
-  return gradient.use_count() > 1 || shares_storage(gradient);
+  return gradient.use_count() > 1 || shares_memory(gradient);
 }
 
 // Calls visit() for each group of gradients that share memory with each other.
@@ -414,6 +425,7 @@ class LocalBackward {
     bool urgent = false;        // see run_urgent()
     uint64_t from = kNone;      // of a foreign node: as in Progress::node when it was found
     at::Tensor* sum = nullptr;  // of a leaf whose gradient is not accumulated here
+    at::Tensor* in_place_of_grad = nullptr;  // of another leaf; null: its .grad
     std::optional<InputBuffer> inputs;
   };
   struct Ready {
@@ -579,7 +591,13 @@ class LocalBackward {
                  std::move(next.held->gradients));
       }
     }
-    for (Node* leaf : fresh_leaves_) unshare_gradient(leaf_of(*leaf));
+    for (Node* leaf : fresh_leaves_) unshare(sum_in(*leaf, waiting_.find(leaf)->second));
+  }
+
+  // Where a leaf accumulates.
+  static at::Tensor& sum_in(const Node& leaf, const Waiting& waiting) {
+    return waiting.in_place_of_grad != nullptr ? *waiting.in_place_of_grad
+                                               : leaf_of(leaf).mutable_grad();
   }
 
   bool is_foreign(const Node& node) const {
@@ -635,7 +653,11 @@ class LocalBackward {
       return;
     }
     if (options_.sum_of) waiting.sum = options_.sum_of(edge.function, leaf_of(node));
-    if (waiting.sum == nullptr && !leaf_of(node).grad().defined()) fresh_leaves_.push_back(&node);
+    if (waiting.sum != nullptr) return;
+    if (options_.in_place_of_grad) {
+      waiting.in_place_of_grad = options_.in_place_of_grad(edge.function, leaf_of(node));
+    }
+    if (!sum_in(node, waiting).defined()) fresh_leaves_.push_back(&node);
   }
 
   // Of these edges, those to nodes that are not urgent; the others are invalid. Empty if there are
@@ -743,9 +765,15 @@ class LocalBackward {
     Node& node = *ready.node;
     // Accumulators have no place in the order of nodes.
     if (options_.progress != nullptr && !ready.leaf) options_.progress->node = node.sequence_nr();
-    if (ready.leaf && ((shares_storage(inputs[0]) && !leaf_of(node).grad().defined()) ||
-                       (ready.users_code && is_shared(inputs[0])))) {
-      inputs[0] = inputs[0].clone();
+    std::optional<InPlaceOfGradScope> in_place_of_grad;
+    if (ready.leaf) {
+      at::Tensor* const sum =
+          options_.in_place_of_grad ? waiting_.find(&node)->second.in_place_of_grad : nullptr;
+      const bool first = sum != nullptr ? !sum->defined() : !leaf_of(node).grad().defined();
+      if ((first && shares_memory(inputs[0])) || (ready.users_code && is_shared(inputs[0]))) {
+        inputs[0] = inputs[0].clone();
+      }
+      if (sum != nullptr) in_place_of_grad.emplace(leaf_of(node), *sum);
     }
     if (held_ != nullptr && has_writers_ && may_write(node)) keep_from_writer(ready.order, inputs);
     std::optional<EdgesScope> urgent;
@@ -784,8 +812,7 @@ class LocalBackward {
   }
 
   // What a hook returned, or what the engine left, may be a view of another gradient.
-  static void unshare_gradient(const at::Tensor& leaf) {
-    at::Tensor& gradient = leaf.mutable_grad();
+  static void unshare(at::Tensor& gradient) {
     if (!shares_storage(gradient)) return;
     c10::NoGradGuard no_grad;
     gradient = gradient.clone();

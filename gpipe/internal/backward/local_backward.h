@@ -56,6 +56,13 @@ struct LocalBackwardOptions {
                             const at::Tensor& leaf)>
       sum_of;
 
+  // Called for each leaf whose gradient is to be accumulated here. Returns null for its .grad, or a
+  // tensor in its place: the leaf's hooks run, but for a post-accumulate hook, which is for .grad.
+  // The tensor must stay at its address. Default: .grad.
+  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>& accumulator,
+                            const at::Tensor& leaf)>
+      in_place_of_grad;
+
   // A result of sum_of(): nobody wants the leaf's gradient.
   static at::Tensor* discarded();
 

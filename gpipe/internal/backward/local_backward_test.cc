@@ -309,6 +309,24 @@ TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
   }
 }
 
+// A part of a larger gradient would keep all of its memory, and a hook could not write into
+// repeated elements.
+TEST(LocalBackward, GradientsOfLeavesHaveNoMoreMemoryThanTheyNeed) {
+  const at::Tensor w = torch::randn({3, 4}).requires_grad_();
+  const at::Tensor p = torch::randn({2, 3}).requires_grad_();
+  const at::Tensor repeated = torch::randn({3}).requires_grad_();
+  repeated.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });
+  const at::Tensor y = torch::cat({torch::randn({5, 4}).matmul(w.t()), p});
+  const at::Tensor sum = repeated.sum();
+  variable_list gradients = ones_for({y, sum});
+  run_local_backward(roots_of({y, sum}), gradients, {});
+  EXPECT_THAT(repeated.grad(), EqualsBitwise(torch::full({3}, 3.0)));
+  for (const at::Tensor& leaf : {w, p, repeated}) {
+    EXPECT_EQ(leaf.grad().storage().nbytes(), leaf.nbytes());
+    EXPECT_EQ(leaf.grad().storage().use_count(), 1);
+  }
+}
+
 TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
   const at::Tensor a = torch::randn({4}).requires_grad_();
   at::Tensor kept = torch::ones({4});

@@ -32,6 +32,7 @@ Tensors with_undefined_tensors_behind(const Tensors& tensors) {
   return result;
 }
 
+// Not yet shares of a whole.
 std::vector<double> weights_of(const std::vector<Tensors>& targets,
                                const std::vector<int64_t>& sizes, const StepOptions& options) {
   const bool sum = options.reduction() == LossReduction::kSum;
@@ -53,6 +54,12 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
                       " must be a finite number of 0 or more, got ", weight);
     weights.push_back(weight);
   }
+  return weights;
+}
+
+// By what each weight is divided.
+double whole_of(const std::vector<double>& weights, const StepOptions& options) {
+  if (options.reduction() == LossReduction::kSum) return 1;
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   TORCH_CHECK_VALUE(options.weight() != nullptr || total > 0,
                     "an empty mini-batch (0 rows) was given, whose mean loss is not defined; "
@@ -61,14 +68,14 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
                     "the weights of the micro-batches add up to ", total,
                     ", so that the mean over the mini-batch is not defined (all targets padding?); "
                     "leave this mini-batch out");
-  for (double& weight : weights) weight /= total;
-  return weights;
+  return total;
 }
 
 }  // namespace
 
 MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
-                               const LossFn& loss_fn, const StepOptions& options, bool backward)
+                               const LossFn& loss_fn, const StepOptions& options, bool backward,
+                               const WeightsOfAll& weights_of_all)
     : loss_fn_(loss_fn),
       backward_(backward),
       check_finite_(options.check_finite()),
@@ -89,7 +96,10 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
       targets_[i] = mini_batch_.cut(targets, static_cast<int64_t>(i));
     }
   }
-  weights_ = weights_of(targets_, mini_batch_.sizes(), options);
+  shares_ = weights_of(targets_, mini_batch_.sizes(), options);
+  const double whole =
+      whole_of(weights_of_all == nullptr ? shares_ : weights_of_all(shares_), options);
+  for (double& share : shares_) share /= whole;
   weights_by_rows_ = options.weight() == nullptr && options.reduction() == LossReduction::kMean;
 }
 
@@ -125,14 +135,14 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   // Without a backward the loss may be a tensor that the function goes on to change (a running
   // sum), or a view of outputs that would be kept until the end.
   losses_[i] = backward_ ? result.loss.detach() : result.loss.detach().clone();
-  if (check_finite_ && weights_[i] > 0) {
+  if (check_finite_ && shares_[i] > 0) {
     check_finite(losses_[i],
                  "the loss. If all targets of this micro-batch are ignored (padding), it is a mean "
                  "over nothing: give StepOptions::weight (docs/guide/08-losses.md)");
   }
-  if (backward_ && weights_[i] > 0) {
+  if (backward_ && shares_[i] > 0) {
     result.seed =
-        at::full(result.loss.sizes(), weights_[i], result.loss.options().requires_grad(false));
+        at::full(result.loss.sizes(), shares_[i], result.loss.options().requires_grad(false));
   }
   return result;
 }
@@ -147,11 +157,11 @@ std::vector<double> MicroBatchLoss::values() const {
   return values;
 }
 
-double MicroBatchLoss::total(const std::vector<double>& values) const {
+double total_loss(const std::vector<double>& losses, const std::vector<double>& shares) {
   double total = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < losses.size(); ++i) {
     // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
-    if (weights_[i] > 0) total += weights_[i] * values[i];
+    if (shares[i] > 0) total += shares[i] * losses[i];
   }
   return total;
 }
@@ -163,7 +173,7 @@ std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
     if (losses_[i].is_meta()) return "";
     if (std::isnan(values[i])) nan.push_back(i);
   }
-  if (nan.empty() || nan.size() == values.size()) return "";
+  if (nan.empty() || nan.size() == values.size()) return "";  // or there are none
   return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
          std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
          " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
@@ -175,6 +185,7 @@ std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
 
 // [micro-batch] With one wait for the device, not one for each.
 Tensors MicroBatchLoss::on_host() const {
+  if (losses_.empty()) return {};
   const c10::Device device = losses_.front().device();
   const auto elsewhere = [&](const at::Tensor& loss) { return loss.device() != device; };
   if (device.is_cpu() || device.is_meta() ||

@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct LossResult {
   Sinks targets;    // one packet with the targets
 };
 
+// From the weights of the micro-batches here to those of all replicas, in their order.
+using WeightsOfAll = std::function<std::vector<double>(const std::vector<double>&)>;
+
 // Calls the caller's loss function for each micro-batch.
 //
 // Requirements: `loss_fn` outlives it.
@@ -31,11 +35,13 @@ struct LossResult {
 // outside a run.
 class MicroBatchLoss {
  public:
-  // Cuts the targets. `backward`: whether a backward starts at the losses. Throws c10::ValueError
-  // for targets that do not fit `mini_batch` or `device`, and for weights that are negative, not
-  // finite, all zero, or given together with a sum.
+  // Cuts the targets. `backward`: whether a backward starts at the losses. `weights_of_all`: null
+  // without other replicas. Throws c10::ValueError for targets that do not fit `mini_batch` or
+  // `device`, and for weights that are negative, not finite, all zero, or given together with a
+  // sum.
   MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
-                 const LossFn& loss_fn, const StepOptions& options, bool backward = true);
+                 const LossFn& loss_fn, const StepOptions& options, bool backward = true,
+                 const WeightsOfAll& weights_of_all = nullptr);
 
   // The loss of micro-batch i. Throws c10::ValueError if it is not a real number or requires no
   // gradient though a backward starts at it, for outputs that do not have the micro-batch's rows,
@@ -44,8 +50,8 @@ class MicroBatchLoss {
 
   // After the run: the losses of the micro-batches. NaN on meta, where nothing has a value.
   std::vector<double> values() const;
-  // The loss of the mini-batch, from values().
-  double total(const std::vector<double>& values) const;
+  // What each counts in the loss of the mini-batch: see total_loss().
+  const std::vector<double>& shares() const { return shares_; }
   // What to tell who got a NaN although some micro-batches' losses are none, because a mean over
   // nothing may be among them. Empty: nothing.
   std::string nan_text(const std::vector<double>& values) const;
@@ -59,10 +65,13 @@ class MicroBatchLoss {
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] requires a gradient
-  std::vector<double> weights_;     // [micro-batch] of its loss in the total
+  std::vector<double> shares_;      // [micro-batch] of its loss in the total
   bool weights_by_rows_ = false;    // since nothing else was given
   std::vector<at::Tensor> losses_;  // [micro-batch]
 };
+
+// The loss of a mini-batch, from those of its micro-batches, of all replicas.
+double total_loss(const std::vector<double>& losses, const std::vector<double>& shares);
 
 }  // namespace gpipe::internal
 

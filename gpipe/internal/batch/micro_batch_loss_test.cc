@@ -61,14 +61,14 @@ TEST(MicroBatchLoss, TheMeanIsOverTheRowsOfTheMiniBatch) {
   MicroBatchLoss loss = make(loss_fn);
   EXPECT_THAT(seeds_of(loss, {8, 16, 4}),
               EqualsBitwise(Tensors{number(0.375), number(0.375), number(0.25)}));
-  EXPECT_EQ(loss.total(loss.values()), 3 + 6 + 1);
+  EXPECT_EQ(total_loss(loss.values(), loss.shares()), 3 + 6 + 1);
 }
 
 TEST(MicroBatchLoss, TheSumCountsEachMicroBatchOnce) {
   const LossFn loss_fn = sum_of_first;
   MicroBatchLoss loss = make(loss_fn, StepOptions().reduction(LossReduction::kSum));
   EXPECT_THAT(seeds_of(loss, {8, 16, -4}), EqualsBitwise(Tensors(3, number(1))));
-  EXPECT_EQ(loss.total(loss.values()), 20);
+  EXPECT_EQ(total_loss(loss.values(), loss.shares()), 20);
 }
 
 TEST(MicroBatchLoss, AWeightComesFromTheTargetsAndReplacesTheRows) {
@@ -79,7 +79,7 @@ TEST(MicroBatchLoss, AWeightComesFromTheTargetsAndReplacesTheRows) {
   MicroBatchLoss loss = make(loss_fn, options, {target});
   EXPECT_THAT(seeds_of(loss, {8, 16, 4}),
               EqualsBitwise(Tensors{number(0.125), number(0.625), number(0.25)}));
-  EXPECT_EQ(loss.total(loss.values()), 1 + 10 + 1);
+  EXPECT_EQ(total_loss(loss.values(), loss.shares()), 1 + 10 + 1);
 }
 
 TEST(MicroBatchLoss, AMicroBatchOfWeightZeroDoesNotCountWhateverItsLoss) {
@@ -90,14 +90,14 @@ TEST(MicroBatchLoss, AMicroBatchOfWeightZeroDoesNotCountWhateverItsLoss) {
   MicroBatchLoss loss = make(loss_fn, options, {target});
   EXPECT_THAT(seeds_of(loss, {8, kNan, 4}),
               EqualsBitwise(Tensors{number(0.5), at::Tensor(), number(0.5)}));
-  EXPECT_EQ(loss.total(loss.values()), 6);
+  EXPECT_EQ(total_loss(loss.values(), loss.shares()), 6);
 }
 
 TEST(MicroBatchLoss, ANanThatCountsMakesTheTotalNan) {
   const LossFn loss_fn = sum_of_first;
   MicroBatchLoss loss = make(loss_fn);
   (void)seeds_of(loss, {8, kNan, 4});
-  EXPECT_TRUE(std::isnan(loss.total(loss.values())));
+  EXPECT_TRUE(std::isnan(total_loss(loss.values(), loss.shares())));
 }
 
 TEST(MicroBatchLoss, TheSeedFitsTheLossAndBelongsToNoGraph) {
@@ -211,7 +211,7 @@ TEST(MicroBatchLoss, AnEmptyMiniBatchHasASumButNoMean) {
     MicroBatchLoss loss({}, c10::kCPU, MiniBatch(0, 3), loss_fn,
                         StepOptions().reduction(reduction));
     (void)loss(0, {torch::zeros({0}).requires_grad_()});
-    return loss.total(loss.values());
+    return total_loss(loss.values(), loss.shares());
   };
   EXPECT_THAT(refusal([&] { run(LossReduction::kMean); }), HasSubstr("empty mini-batch"));
   EXPECT_EQ(run(LossReduction::kSum), 0);

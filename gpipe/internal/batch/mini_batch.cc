@@ -9,6 +9,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <numeric>
 #include <typeinfo>
 #include <utility>
 
@@ -82,6 +83,16 @@ MiniBatch::MiniBatch(int64_t rows, int64_t chunks) : rows_(rows) {
   const CutSizes cut = cut_sizes(rows, chunks);
   sizes_.assign(cut.micro_batches, cut.rows);
   sizes_.back() = rows - cut.rows * (cut.micro_batches - 1);
+  in_all_parts_ = cut.micro_batches;
+}
+
+MiniBatch::MiniBatch(int64_t rows, int64_t chunks, int64_t part, int64_t parts)
+    : MiniBatch(rows, chunks) {
+  if (parts == 1) return;
+  const int64_t begin = std::min(micro_batches(), chunks / parts * part);
+  const int64_t end = std::min(micro_batches(), chunks / parts * (part + 1));
+  sizes_ = std::vector<int64_t>(sizes_.begin() + begin, sizes_.begin() + end);
+  rows_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
 }
 
 at::Tensor MiniBatch::cut(const at::Tensor& whole, int64_t i) const {
@@ -112,9 +123,9 @@ Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i)
 }
 
 void MiniBatch::check_rows(const at::Tensor& piece, size_t output, int64_t i) const {
-  if (sizes_.size() == 1 || !piece.defined()) return;
+  if (in_all_parts_ == 1 || !piece.defined()) return;
   TORCH_CHECK_VALUE(
-      piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", sizes_.size(),
+      piece.dim() > 0, "output ", output, " of the model is a scalar in each of ", in_all_parts_,
       " micro-batches, from which nobody can tell what it would be for the whole mini-batch; "
       "return one value for each row (flatten(1).mean(1) instead of mean(), expand({rows}) of a "
       "constant) and reduce them in the loss function of step() or behind forward(), or use "
@@ -128,6 +139,7 @@ void MiniBatch::check_rows(const at::Tensor& piece, size_t output, int64_t i) co
 }
 
 std::vector<at::Tensor> MiniBatch::join(const std::vector<Packet>& outputs) const {
+  if (outputs.empty()) return {};
   c10::NoGradGuard no_grad;
   const Packet& first = outputs.front();
   std::vector<at::Tensor> result;

@@ -30,6 +30,11 @@ class MiniBatch {
  public:
   MiniBatch() = default;
   MiniBatch(int64_t rows, int64_t chunks);
+  // Part `part` of `parts` of such a mini-batch: its share of the chunks, with the rows that are in
+  // them, of which there may be none. Micro-batches and rows are counted from the part's first.
+  //
+  // Requirements: `parts` divides `chunks`.
+  MiniBatch(int64_t rows, int64_t chunks, int64_t part, int64_t parts);
 
   int64_t rows() const { return rows_; }
   int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
@@ -46,13 +51,13 @@ class MiniBatch {
 
   // Throws c10::ValueError if `piece`, output number `output` of micro-batch i, does not stand for
   // its rows: it is a scalar, or does not have as many rows as the micro-batch. With a single
-  // micro-batch everything is accepted.
+  // micro-batch in all parts everything is accepted.
   void check_rows(const at::Tensor& piece, size_t output, int64_t i) const;
 
   // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
   // Outputs that are the same tensor stay the same tensor; otherwise they share no memory. Throws
   // c10::ValueError for what check_rows() refuses, and for values that differ in number or in
-  // definedness.
+  // definedness. None if there are no micro-batches.
   std::vector<at::Tensor> join(const std::vector<Packet>& outputs) const;
   // The gradient of a tensor that was cut, from the gradients of its pieces, which are item number
   // `item` of the micro-batches' packets. Undefined if all of them are; otherwise zero for those
@@ -62,6 +67,7 @@ class MiniBatch {
  private:
   int64_t rows_ = 0;
   std::vector<int64_t> sizes_;
+  int64_t in_all_parts_ = 0;  // micro-batches
 };
 
 }  // namespace gpipe::internal

@@ -16,6 +16,7 @@
 #include <optional>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace gpipe::internal {
 namespace {
@@ -72,9 +73,11 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   std::map<int64_t, at::Tensor> norms_here;  // by the number of the parameter
+  std::unordered_set<const c10::TensorImpl*> seen;
   for (size_t k = 0; k < parameters.size(); ++k) {
     const at::Tensor& gradient = parameters[k].grad();
     if (!gradient.defined()) continue;
+    if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // a tied one
     gradients.push_back(gradient);
     at::Tensor norm = norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type);
     norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <vector>
 
 namespace gpipe::internal {
 namespace {
@@ -42,6 +44,22 @@ class Hash {
   uint64_t value_ = 14695981039346656037U;
 };
 
+// By the number of the parameter.
+using Hashes = std::map<int64_t, uint64_t>;
+
+// Returns the number of a parameter that is there already, with another hash.
+std::optional<int64_t> add(const std::string& bytes, Hashes& hashes) {
+  std::array<uint64_t, 2> entry{};
+  for (size_t k = 0; k < bytes.size(); k += sizeof entry) {
+    std::memcpy(entry.data(), bytes.data() + k, sizeof entry);
+    const auto number = static_cast<int64_t>(entry[0]);
+    if (hashes.emplace(number, entry[1]).first->second != entry[1]) return number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().cpu().contiguous();
   const std::string form = name + c10::str(values.dtype(), values.sizes());
@@ -51,19 +69,6 @@ uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
   return hash.value();
 }
 
-// By the number of the parameter.
-using Hashes = std::map<int64_t, uint64_t>;
-
-void add(const std::string& bytes, Hashes& hashes) {
-  std::array<uint64_t, 2> entry{};
-  for (size_t k = 0; k < bytes.size(); k += sizeof entry) {
-    std::memcpy(entry.data(), bytes.data() + k, sizeof entry);
-    hashes.emplace(static_cast<int64_t>(entry[0]), entry[1]);
-  }
-}
-
-}  // namespace
-
 std::string hash_of(const std::string& text) {
   Hash hash;
   hash.add(text.data(), text.size());
@@ -72,19 +77,25 @@ std::string hash_of(const std::string& text) {
 
 std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                             Processes* processes, const std::string& name) {
-  Hashes hashes;
   std::string own;
   int64_t number = 0;
   for (const auto& parameter : parameters) {
     const int64_t at = number++;
-    if (parameter.value().is_meta()) continue;
-    const uint64_t hash = hash_of(parameter.key(), parameter.value());
-    hashes.emplace(at, hash);
-    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(at), hash};
+    if (!parameter.value().defined() || parameter.value().is_meta()) continue;
+    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(at),
+                                        hash_of(parameter.key(), parameter.value())};
     own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);
   }
-  if (processes != nullptr) {
-    for (const std::string& bytes : exchange_long(*processes, name, own)) add(bytes, hashes);
+  const std::vector<std::string> of_all =
+      processes == nullptr ? std::vector<std::string>{own} : exchange_long(*processes, name, own);
+  Hashes hashes;
+  for (const std::string& bytes : of_all) {
+    const std::optional<int64_t> differs = add(bytes, hashes);
+    if (!differs) continue;
+    found_by_all(name + ": the replicas have different values of '" +
+                 parameters[static_cast<size_t>(*differs)].key() +
+                 "', so they train different models: one of them has changed it alone (its "
+                 "optimizer has other options, say, or did not step)");
   }
   Hash all;
   for (const auto& [at, hash] : hashes) {

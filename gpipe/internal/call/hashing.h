@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
+#include <cstdint>
 #include <string>
 
 #include "gpipe/internal/processes/processes.h"
@@ -14,9 +15,14 @@ namespace gpipe::internal {
 // 16 hexadecimal digits: the same for the same text on every machine.
 std::string hash_of(const std::string& text);
 
+// Of the tensor's type, shape and values, and of its name.
+uint64_t hash_of(const std::string& name, const at::Tensor& tensor);
+
 // 16 hexadecimal digits, of names, types, shapes and values in the order of the list. With
-// `processes` each has the values of some of the parameters, and the others on meta; the list is
-// the same everywhere, and the result, too. It finds differences; it is no signature.
+// `processes` each has the values of some of the parameters, and the others on meta or undefined;
+// the list is the same everywhere, and the result, too. It finds differences; it is no signature.
+// Throws FoundByAll with a c10::ValueError that names a parameter of which two processes have other
+// values, as replicas may not.
 std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                             Processes* processes, const std::string& name);
 

@@ -78,14 +78,51 @@ void check_options(const GPipeOptions& options) {
                     options.balance().size(),
                     " partitions; give one mode for each, or none to let checkpoint hold for all");
   for (Checkpoint mode : modes) check_mode(mode, "each of partition_checkpoints");
+  TORCH_CHECK_VALUE(options.groups() >= 0, "groups must be 0 (none) or more, got ",
+                    options.groups());
+  TORCH_CHECK_VALUE(options.groups() == 0 || options.chunks() % options.groups() == 0, "groups(",
+                    options.groups(), ") must divide chunks(", options.chunks(),
+                    "), so that each group has as many micro-batches");
   if (!options.placement()) return;
   TORCH_CHECK_VALUE(options.placement()->stages() == static_cast<int64_t>(options.balance().size()),
                     "the placement is of ", options.placement()->stages(),
                     " stages, but the balance has ", options.balance().size(),
                     " partitions; each partition is a stage");
-  TORCH_CHECK_VALUE(options.world().size() > 1 || options.placement()->process_of_worker().empty(),
-                    "the placement names processes, and all workers are in this one; leave out "
-                    "Placement::processes");
+  TORCH_CHECK_VALUE(
+      options.world().processes_each() > 1 || options.placement()->process_of_worker().empty(),
+      "the placement names processes, and all workers are in this one; leave out "
+      "Placement::processes");
+}
+
+void check_replicas(const GPipeOptions& options) {
+  const int64_t replicas = options.world().replicas();
+  if (replicas == 1) return;
+  TORCH_CHECK_VALUE(options.chunks() % replicas == 0, "chunks(", options.chunks(),
+                    ") must be a multiple of the ", replicas,
+                    " replicas: it is how many micro-batches the mini-batch of all of them has");
+  if (options.groups() == 0) return;
+  const int64_t each = options.groups() / replicas;
+  TORCH_CHECK_VALUE(options.groups() % replicas == 0 && (each & (each - 1)) == 0, "groups(",
+                    options.groups(), ") must be 1, 2, 4, 8, ... for each of the ", replicas,
+                    " replicas, so that each has a part of the tree in which groups are added up");
+}
+
+void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
+  for (size_t k = 0; k < layers.size(); ++k) {
+    layers[k]->apply(
+        [k](const std::string& name, torch::nn::Module& module) {
+          if (!module.is_training()) return;
+          const at::Tensor* const mean =
+              module.named_buffers(/*recurse=*/false).find("running_mean");
+          TORCH_CHECK_VALUE(
+              mean == nullptr || !mean->defined(), "layer ", k,
+              name.empty() ? "" : " ('" + name + "')",
+              " keeps running statistics, and each replica would have those of its own "
+              "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
+              "GroupNorm, or track_running_stats(false)), or call eval() on it");
+        },
+        std::string());
+  }
 }
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers) {
@@ -140,8 +177,9 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
   size_t layer = 0;
   for (size_t j = 0; j < balance.size(); ++j) {
     for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
-      auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+      auto check = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
         if (!tensor.defined()) return;
+        const char* const what = is_buffer ? "buffer" : "parameter";
         const std::string full = layers[layer].key() + "." + name;
         const auto [entry, fresh] =
             owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
@@ -155,16 +193,17 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
         if (fresh) memory.add(tensor, full, here);
         const int64_t there =
             residence->process_of_stage(static_cast<int64_t>(entry->second.first));
-        TORCH_CHECK_VALUE(here == there, "the ", what, " '", entry->second.second,
+        // Of a tied parameter each process has a copy.
+        TORCH_CHECK_VALUE(here == there || !is_buffer, "the ", what, " '", entry->second.second,
                           "' of partition ", entry->second.first, " in process ", there,
                           " is also '", full, "' of partition ", j, " in process ", here,
                           "; put both partitions into one process (Placement::processes), or give "
                           "each layer a tensor of its own");
       };
       for (const auto& p : layers[layer].value()->named_parameters())
-        check(p.key(), p.value(), "parameter");
+        check(p.key(), p.value(), /*is_buffer=*/false);
       for (const auto& b : layers[layer].value()->named_buffers())
-        check(b.key(), b.value(), "buffer");
+        check(b.key(), b.value(), /*is_buffer=*/true);
     }
   }
 }

@@ -22,6 +22,11 @@ std::string list_text(const std::vector<int64_t>& values);
 
 // Checks numbers and modes; neither the balance nor the devices.
 void check_options(const GPipeOptions& options);
+// Over replicas (World::grid): of their number, chunks and groups.
+void check_replicas(const GPipeOptions& options);
+// Throws c10::ValueError for a norm in training mode that keeps running statistics, which replicas
+// would each have of their own rows.
+void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers);
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers);
 

@@ -1,13 +1,14 @@
 #include "gpipe/internal/call/together.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/value.h"
@@ -44,14 +45,20 @@ std::string text_of(const torch::nn::Sequential& module) {
   return text;
 }
 
-[[noreturn]] void found_by_all(const std::string& what) {
-  std::exception_ptr error;
-  try {
-    TORCH_CHECK_VALUE(false, what);
-  } catch (...) {
-    error = std::current_exception();
+// What the processes of the last stages give, in the order of their replicas.
+std::vector<double> of_last_stages(const World& world, const std::string& name,
+                                   const std::vector<double>& own, int64_t last, bool is_patient) {
+  const std::string own_bytes(reinterpret_cast<const char*>(own.data()),
+                              own.size() * sizeof(double));
+  const std::vector<std::string> of_ranks =
+      exchange_long(*world.processes(), name, own_bytes, is_patient);
+  std::string bytes;
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    bytes += of_ranks.at(static_cast<size_t>(replica * world.processes_each() + last));
   }
-  throw FoundByAll{error};
+  std::vector<double> all(bytes.size() / sizeof(double));
+  if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
 }
 
 const char* yes_or_no(bool value) { return value ? "yes" : "no"; }
@@ -64,6 +71,7 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
   const std::string of = " of " + name;
   agree(processes, "the balance" + of, absl::StrJoin(options.balance(), ", "));
   agree(processes, "chunks" + of, std::to_string(options.chunks()));
+  agree(processes, "groups" + of, std::to_string(options.groups()));
   agree(processes, "the layers" + of, text_of(module));
   agree(processes, "the placement" + of, placement.to_text());
   const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
@@ -90,8 +98,9 @@ void add_terms(const StepOptions& options, CallTerms& terms) {
   terms.same.emplace_back("whether StepOptions have a schedule", yes_or_no(options.has_schedule()));
 }
 
-CallBegin begin_together(Processes& processes, const std::string& name, const CallTerms& terms,
-                         int64_t first) {
+CallBegin begin_together(const World& world, const std::string& name, const CallTerms& terms,
+                         int64_t first, int64_t chunks) {
+  Processes& processes = *world.processes();
   std::vector<CallTerms> of_ranks;
   for (const std::string& bytes :
        exchange_long(processes, "the begin of " + name, terms.to_bytes())) {
@@ -100,11 +109,12 @@ CallBegin begin_together(Processes& processes, const std::string& name, const Ca
   if (const auto differs = difference(of_ranks)) found_by_all(name + ": " + *differs);
   CallBegin begin;
   try {
-    begin.rows = rows_of(of_ranks, first);
+    begin.rows = rows_of(of_ranks, world, first, chunks);
   } catch (const std::invalid_argument& error) {
     found_by_all(name + ": " + error.what());
   }
   begin.seed = of_ranks.front().seed;
+  begin.changed_ties = changed_ties(of_ranks);
   return begin;
 }
 
@@ -115,27 +125,64 @@ uint64_t shared_seed(Processes* processes, const std::string& name) {
   return CallTerms::from_bytes(exchange_long(*processes, name, own.to_bytes()).front()).seed;
 }
 
-void agree_on_schedule(Processes& processes, const Schedule& schedule) {
-  agree(processes, "the schedule", schedule.to_text());
+void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule) {
+  if (world.replicas() == 1) return agree(*world.processes(), "the schedule", schedule.to_text());
+  const std::vector<std::string> hashes =
+      exchange_long(*world.processes(), "the schedule of " + name, hash_of(schedule.to_text()));
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const int64_t first = rank - rank % world.processes_each();
+    if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
+    found_by_all(name +
+                 ": the schedule must be the same on all ranks of a replica, and is another "
+                 "one on rank " +
+                 std::to_string(rank) + " than on rank " + std::to_string(first));
+  }
 }
 
-CallLosses end_together(Processes& processes, const std::string& name,
+void agree_on_values(const World& world, const std::string& name,
+                     const torch::OrderedDict<std::string, at::Tensor>& named) {
+  std::string own;  // names and hashes in turns
+  for (const auto& parameter : named) {
+    if (!parameter.value().defined() || parameter.value().is_meta()) continue;
+    absl::StrAppend(&own, parameter.key(), "\n", hash_of(parameter.key(), parameter.value()), "\n");
+  }
+  const std::vector<std::string> all = exchange_long(*world.processes(), name, own);
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const int64_t first = rank % world.processes_each();
+    const std::vector<std::string> here = absl::StrSplit(all[static_cast<size_t>(rank)], '\n');
+    const std::vector<std::string> there = absl::StrSplit(all[static_cast<size_t>(first)], '\n');
+    const auto differs = std::mismatch(here.begin(), here.end(), there.begin(), there.end()).first;
+    if (differs == here.end()) continue;
+    const auto number = static_cast<size_t>(differs - here.begin());
+    found_by_all(name + ": '" + here[number - number % 2] + "' has other values on rank " +
+                 std::to_string(rank) + " than on rank " + std::to_string(first) +
+                 ", and replicas begin with the same values: call torch::manual_seed with the "
+                 "same seed on all ranks before the model is made, or load the same checkpoint");
+  }
+}
+
+std::vector<double> weights_of_all(const World& world, const std::string& name,
+                                   const std::vector<double>& own, int64_t last) {
+  return of_last_stages(world, "the weights of " + name, own, last, /*is_patient=*/false);
+}
+
+CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last) {
-  std::string own;
+  std::vector<double> own;
   if (losses) {
-    std::vector<double> numbers = losses->values;
-    numbers.push_back(losses->total);
-    own.assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double));
+    for (size_t i = 0; i < losses->values.size(); ++i) {
+      own.push_back(losses->values[i]);
+      own.push_back(losses->shares[i]);
+    }
   }
   // Another process may compute for long yet; all are in this call.
-  const std::string bytes = exchange_long(processes, "the end of " + name, own, /*is_patient=*/true)
-                                .at(static_cast<size_t>(last));
+  const std::vector<double> numbers =
+      of_last_stages(world, "the end of " + name, own, last, /*is_patient=*/true);
   CallLosses all;
-  if (bytes.empty()) return all;  // of a forward
-  all.values.resize(bytes.size() / sizeof(double));
-  std::memcpy(all.values.data(), bytes.data(), all.values.size() * sizeof(double));
-  all.total = all.values.back();
-  all.values.pop_back();
+  for (size_t k = 0; k < numbers.size(); k += 2) {
+    all.values.push_back(numbers[k]);
+    all.shares.push_back(numbers[k + 1]);
+  }
   return all;
 }
 

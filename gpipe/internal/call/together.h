@@ -3,6 +3,7 @@
 #define GPIPE_INTERNAL_CALL_TOGETHER_H_
 
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/ordered_dict.h>
 
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/world.h"
 
 namespace gpipe::internal {
 
@@ -31,23 +33,37 @@ void add_terms(const StepOptions& options, CallTerms& terms);
 struct CallBegin {
   int64_t rows = 0;
   uint64_t seed = 0;
+  std::string changed_ties;
 };
-// `first`: the process of the first stage. `name`: of the call.
-CallBegin begin_together(Processes& processes, const std::string& name, const CallTerms& terms,
-                         int64_t first);
+// `first`: the process of the first stage, in each replica. `chunks`: of all replicas. `name`: of
+// the call.
+CallBegin begin_together(const World& world, const std::string& name, const CallTerms& terms,
+                         int64_t first, int64_t chunks);
+
+// The weights of the micro-batches of all replicas, in their order. `own`: empty unless the last
+// stage is here, which is in process `last` of each replica.
+std::vector<double> weights_of_all(const World& world, const std::string& name,
+                                   const std::vector<double>& own, int64_t last);
 
 // A seed that rank 0 has drawn; without processes, one that is drawn here.
 uint64_t shared_seed(Processes* processes, const std::string& name);
 
-// Compares a schedule that is the caller's own.
-void agree_on_schedule(Processes& processes, const Schedule& schedule);
+// Compares a schedule that is the caller's own, over each replica: others may have fewer
+// micro-batches.
+void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule);
+
+// Over replicas: compares the values of parameters and buffers, which must be equal before the first
+// step. `named`: those of the whole model; what is on meta is not here.
+void agree_on_values(const World& world, const std::string& name,
+                     const torch::OrderedDict<std::string, at::Tensor>& named);
 
 struct CallLosses {
-  double total = 0;
   std::vector<double> values;  // [micro-batch]
+  std::vector<double> shares;  // what each counts in the mini-batch
 };
-// The end of a call: those of the process of the last stage, which is `last`; others give none.
-CallLosses end_together(Processes& processes, const std::string& name,
+// The end of a call: the losses of all replicas, in their order. Those of the process of the last
+// stage, which is `last` in each, are given; others give none.
+CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last);
 
 }  // namespace gpipe::internal

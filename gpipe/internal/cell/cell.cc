@@ -171,6 +171,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   options.sinks = {inputs_.node(), targets_.node()};
   options.own = LocalBackwardOptions::Range{thread_, begin_};
   // Each function captures one pointer, so it allocates no memory.
+  options.in_place_of_grad = task.in_place_of_grad;
   if (task.sum_of) {
     options.sum_of = [&blame](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return blame.sum_of(accumulator, leaf);

@@ -85,6 +85,8 @@ struct GraphTask {
   // As in LocalBackwardOptions; `thread` is the one on which the graph was made.
   std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
       sum_of;
+  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
+      in_place_of_grad;
   std::function<void(const torch::autograd::Node&, uint64_t thread)> enter_foreign;
   // Gets the gradients of the loss's targets; left as it is if none are wanted.
   Packet* target_gradients = nullptr;

@@ -27,7 +27,12 @@ class Transfers;
 // What one call of forward() or step() sets for all of its cells. A value type.
 struct CellPlan {
   uint64_t step_seed = 0;
-  bool record = true;                   // gradients will be asked for
+  // The number, in the mini-batch of all replicas, of the first micro-batch here.
+  int64_t first_micro_batch = 0;
+  int64_t group_size = 0;    // micro-batches in each group of GPipeOptions::groups; 0: no groups
+  int64_t groups_each = 0;   // of each replica
+  bool in_replicas = false;  // others have micro-batches, too
+  bool record = true;        // gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
   bool defer_batch_norm = false;
   ModelState model;           // at forward
@@ -36,6 +41,10 @@ struct CellPlan {
   // since then are the pipeline's.
   uint64_t thread = 0;
   uint64_t begin = 0;
+
+  // Of a micro-batch here: its number in the mini-batch of all replicas, and its group.
+  int64_t number_of(int64_t micro_batch) const { return first_micro_batch + micro_batch; }
+  int64_t group_of(int64_t micro_batch) const { return number_of(micro_batch) / group_size; }
 };
 
 // What torch::autograd::grad, or a backward with a list of inputs, asks for. The gradients of these

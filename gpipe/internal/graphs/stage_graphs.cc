@@ -638,8 +638,8 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
     for (size_t d = 0; d < slot->draws.draws.size(); ++d) {
       at::Generator& generator = slot->draws.generators[d];
       std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.set_current_seed(
-          RandomStreams::seed_of_draw(run.plan.step_seed, micro_batch, slot->draws.draws[d]));
+      generator.set_current_seed(RandomStreams::seed_of_draw(
+          run.plan.step_seed, run.plan.number_of(micro_batch), slot->draws.draws[d]));
     }
     try {
       slot->forward->replay();

@@ -31,8 +31,10 @@ uint64_t seed_of(uint64_t seed, const std::string& name) {
 
 }  // namespace
 
-void move_to_meta(torch::nn::Module& module) {
+void move_to_meta(torch::nn::Module& module,
+                  const std::unordered_set<const c10::TensorImpl*>& kept) {
   for (at::Tensor& parameter : module.parameters()) {
+    if (kept.count(parameter.unsafeGetTensorImpl()) != 0) continue;
     if (parameter.grad().defined()) parameter.mutable_grad() = at::Tensor();
     if (!parameter.is_meta()) replace_memory(parameter, c10::kMeta);
   }

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_set>
 
 namespace gpipe::internal {
 
 // Frees the memory of a module's parameters and buffers: they are the same tensors, with the same
-// shapes and types, on meta. Their gradients are dropped.
-void move_to_meta(torch::nn::Module& module);
+// shapes and types, on meta. Their gradients are dropped. `kept` stay as they are.
+void move_to_meta(torch::nn::Module& module,
+                  const std::unordered_set<const c10::TensorImpl*>& kept = {});
 
 // Gives the parameters and buffers of a layer that are on meta memory and their first values.
 // `prefix` and the name within the layer are the tensor's name, which with `seed` sets its

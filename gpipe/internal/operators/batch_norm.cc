@@ -4,12 +4,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/instance_norm.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -180,6 +182,19 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
 // Computed in double and rounded once.
 at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
+}
+
+// Of a buffer among these; -1: undefined.
+int64_t number_of(const at::Tensor& tensor, const std::vector<at::Tensor>& buffers) {
+  if (!tensor.defined()) return -1;
+  for (size_t k = 0; k < buffers.size(); ++k) {
+    if (tensor.is_same(buffers[k]) || are_same_view(tensor, buffers[k])) {
+      return static_cast<int64_t>(k);
+    }
+  }
+  TORCH_CHECK(false, "a norm updates running statistics of shape ", tensor.sizes(),
+              " that are no buffer of a layer, and nobody knows which they are in other replicas; "
+              "register them (register_buffer)");
 }
 
 void intercept() {
@@ -357,6 +372,91 @@ void StatisticsLog::apply(Entry& entry) {
   };
   renew(s.running_mean, s.mean);
   renew(s.running_var, s.spread);
+}
+
+std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages,
+                                              const std::vector<at::Tensor>& buffers) {
+  std::vector<double> numbers;
+  const auto put_tensor = [&](const at::Tensor& tensor) {
+    numbers.push_back(tensor.defined() ? static_cast<double>(tensor.numel()) : -1);
+    if (!tensor.defined()) return;
+    numbers.push_back(static_cast<double>(tensor.scalar_type()));
+    const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
+    numbers.insert(numbers.end(), values.const_data_ptr<double>(),
+                   values.const_data_ptr<double>() + values.numel());
+  };
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    stages[stage].settle();
+    for (const Entry& entry : stages[stage].entries_) {
+      TORCH_INTERNAL_ASSERT(entry.place.deferred && entry.place.any_order);
+      const Statistics& statistics = entry.statistics;
+      for (const int64_t number :
+           {static_cast<int64_t>(stage), entry.place.micro_batch, entry.place.layer,
+            number_of(entry.counter, buffers), number_of(statistics.running_mean, buffers),
+            number_of(statistics.running_var, buffers), int64_t{entry.cumulative},
+            entry.by.to<int64_t>(), statistics.instances, statistics.elements}) {
+        numbers.push_back(static_cast<double>(number));
+      }
+      numbers.push_back(statistics.momentum);
+      put_tensor(statistics.mean);
+      put_tensor(statistics.spread);
+    }
+  }
+  return numbers;
+}
+
+void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
+                                const std::vector<at::Tensor>& buffers,
+                                const std::vector<double>& numbers) {
+  size_t next = 0;
+  const auto number = [&] { return static_cast<int64_t>(numbers.at(next++)); };
+  const auto buffer = [&] {
+    const int64_t index = number();
+    return index < 0 ? at::Tensor() : buffers.at(static_cast<size_t>(index));
+  };
+  const auto tensor = [&](const at::Tensor& like) -> at::Tensor {
+    const int64_t count = number();
+    if (count < 0) return {};
+    const auto type = static_cast<c10::ScalarType>(number());
+    at::Tensor values = at::empty({count}, at::kDouble);
+    for (int64_t k = 0; k < count; ++k) {
+      values.mutable_data_ptr<double>()[k] = numbers.at(next++);
+    }
+    return values.to(like.defined() ? like.device() : c10::Device(c10::kCPU), type);
+  };
+  while (next < numbers.size()) {
+    StatisticsLog& log = stages.at(static_cast<size_t>(number()));
+    Entry entry;
+    entry.place.deferred = entry.place.any_order = true;
+    entry.place.micro_batch = number();
+    entry.place.layer = number();
+    entry.counter = buffer();
+    entry.statistics.running_mean = buffer();
+    entry.statistics.running_var = buffer();
+    entry.cumulative = number() != 0;
+    entry.by = number();
+    entry.statistics.instances = number();
+    entry.statistics.elements = number();
+    entry.statistics.momentum = numbers.at(next++);
+    entry.statistics.mean = tensor(entry.statistics.running_mean);
+    entry.statistics.spread = tensor(entry.statistics.running_var);
+    log.settle();
+    log.put(std::move(entry));
+  }
+}
+
+std::vector<bool> StatisticsLog::updated(const std::vector<StatisticsLog>& stages,
+                                         const std::vector<at::Tensor>& buffers) {
+  std::vector<bool> updated(buffers.size(), false);
+  for (const StatisticsLog& log : stages) {
+    for (const Entry& entry : log.entries_) {
+      for (const at::Tensor* tensor :
+           {&entry.counter, &entry.statistics.running_mean, &entry.statistics.running_var}) {
+        if (tensor->defined()) updated[static_cast<size_t>(number_of(*tensor, buffers))] = true;
+      }
+    }
+  }
+  return updated;
 }
 
 void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {

@@ -101,6 +101,21 @@ class StatisticsLog {
   bool counts(const Place& place) const;  // whether the last entry is a count() there
   void update(const Place& place, Statistics statistics);
 
+  // The deferred updates of all stages' logs as numbers, for another replica, which has the same
+  // stages and other micro-batches. add_numbers() adds those of another replica to the logs here.
+  // `buffers`: of all layers here, in the same order in all replicas. Throws c10::Error for
+  // statistics that are none of them.
+  //
+  // Requirements: nothing but deferred updates, in any order.
+  static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages,
+                                        const std::vector<at::Tensor>& buffers);
+  static void add_numbers(std::vector<StatisticsLog>& stages,
+                          const std::vector<at::Tensor>& buffers,
+                          const std::vector<double>& numbers);
+  // [buffer] Whether the logs will update it.
+  static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
+                                   const std::vector<at::Tensor>& buffers);
+
   // Makes the updates of all stages' logs and empties the logs: deferred updates in the order of
   // the layers, others in the order of micro-batch and layer.
   static void commit(std::vector<StatisticsLog>& stages);

@@ -1,6 +1,7 @@
 #include "gpipe/internal/processes/call_terms.h"
 
 #include <charconv>
+#include <numeric>
 #include <stdexcept>
 
 namespace gpipe::internal {
@@ -21,10 +22,28 @@ Number number_of(const std::string& text) {
 
 std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
 
+// Of the ranks [begin, end).
+int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_t end,
+                        size_t first) {
+  const int64_t rows = terms.at(first).rows;
+  if (rows < 0) {
+    throw std::invalid_argument(rank_text(first) +
+                                ", which has the first stage, was given no input");
+  }
+  for (size_t rank = begin; rank < end; ++rank) {
+    if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
+    throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on " +
+                                rank_text(first) + ", which has the first stage, and " +
+                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::string CallTerms::to_bytes() const {
-  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd;
+  std::string bytes =
+      std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties + kEnd;
   for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
   return bytes;
 }
@@ -39,14 +58,15 @@ CallTerms CallTerms::from_bytes(std::string_view bytes) {
     texts.emplace_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  if (texts.size() < 2 || texts.size() % 2 != 0) {
+  if (texts.size() < 3 || texts.size() % 2 != 1) {
     throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
                                 " texts");
   }
   CallTerms terms;
   terms.rows = number_of<int64_t>(texts[0]);
   terms.seed = number_of<uint64_t>(texts[1]);
-  for (size_t k = 2; k < texts.size(); k += 2) {
+  terms.changed_ties = std::move(texts[2]);
+  for (size_t k = 3; k < texts.size(); k += 2) {
     terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
   }
   return terms;
@@ -75,19 +95,42 @@ std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
   return std::nullopt;
 }
 
-int64_t rows_of(const std::vector<CallTerms>& terms, int64_t first) {
-  const int64_t rows = terms.at(static_cast<size_t>(first)).rows;
-  if (rows < 0) {
-    throw std::invalid_argument("rank " + std::to_string(first) +
-                                ", which has the first stage, was given no input");
+std::string changed_ties(const std::vector<CallTerms>& terms) {
+  std::string changed = terms.front().changed_ties;
+  for (const CallTerms& others : terms) {
+    for (size_t tie = 0; tie < changed.size(); ++tie) {
+      if (others.changed_ties.at(tie) == '1') changed[tie] = '1';
+    }
   }
-  for (size_t rank = 0; rank < terms.size(); ++rank) {
-    if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
-    throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on rank " +
-                                std::to_string(first) + ", which has the first stage, and " +
-                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+  return changed;
+}
+
+int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t first,
+                int64_t chunks) {
+  const int64_t each = world.processes_each();
+  std::vector<int64_t> rows;  // [replica]
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    const auto begin = static_cast<size_t>(replica * each);
+    rows.push_back(rows_of_replica(terms, begin, begin + static_cast<size_t>(each),
+                                   begin + static_cast<size_t>(first)));
   }
-  return rows;
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  if (world.replicas() == 1) return all;
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    const World there = World(nullptr, replica * each, world.size()).grid(world.replicas(), each);
+    const RowRange wanted = there.rows(all, chunks);
+    const int64_t given = rows[static_cast<size_t>(replica)];
+    if (given == wanted.size()) continue;
+    throw std::invalid_argument("replica " + std::to_string(replica) + " (" +
+                                rank_text(static_cast<size_t>(replica * each + first)) +
+                                ") was given " + std::to_string(given) +
+                                " rows. All replicas together have " + std::to_string(all) +
+                                ", which are cut into " + std::to_string(chunks) +
+                                " chunks, and of these its own have rows " +
+                                std::to_string(wanted.begin) + " to " + std::to_string(wanted.end) +
+                                "; give each replica what World::rows(global_rows, chunks) says");
+  }
+  return all;
 }
 
 }  // namespace gpipe::internal

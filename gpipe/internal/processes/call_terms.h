@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/world.h"
+
 namespace gpipe::internal {
 
 // A value.
@@ -19,6 +21,8 @@ struct CallTerms {
   int64_t rows = -1;
   // Drawn here, for the step's random numbers. Rank 0's counts.
   uint64_t seed = 0;
+  // [tie] As TieCopies::changed().
+  std::string changed_ties = {};
 
   std::string to_bytes() const;
   // The inverse. Throws std::invalid_argument.
@@ -29,9 +33,15 @@ struct CallTerms {
 // `terms`: by rank, at least one. Every process that gets the same terms finds the same.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
 
-// How many rows the mini-batch has: those that the process of the first stage was given. Throws
-// std::invalid_argument if it was given none, or another process another number.
-int64_t rows_of(const std::vector<CallTerms>& terms, int64_t first);
+// [tie] '1' where a process says so.
+std::string changed_ties(const std::vector<CallTerms>& terms);
+
+// How many rows the mini-batch has, over all replicas of `world`: those that the processes of their
+// first stages, number `first` in each, were given. Throws std::invalid_argument if one was given
+// none, or another process of its replica another number; or if a replica was not given the rows of
+// its own among the `chunks` (World::rows).
+int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t first,
+                int64_t chunks);
 
 }  // namespace gpipe::internal
 

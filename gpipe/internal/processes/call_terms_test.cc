@@ -12,6 +12,7 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 CallTerms terms(int64_t rows, std::vector<std::pair<std::string, std::string>> same = {}) {
@@ -58,16 +59,28 @@ TEST(Difference, OfDifferentPrograms) {
               HasSubstr("rank 0 says 'a', and rank 1 'b'"));
 }
 
+// Without replicas.
+World processes(size_t count) { return World(nullptr, 0, static_cast<int64_t>(count)); }
+
 TEST(RowsOf, AreThoseOfTheFirstStage) {
-  EXPECT_EQ(rows_of({terms(-1), terms(8), terms(-1)}, 1), 8);
-  EXPECT_EQ(rows_of({terms(8), terms(8)}, 0), 8);
-  EXPECT_EQ(rows_of({terms(0), terms(-1)}, 0), 0);
+  EXPECT_EQ(rows_of({terms(-1), terms(8), terms(-1)}, processes(3), 1, 4), 8);
+  EXPECT_EQ(rows_of({terms(8), terms(8)}, processes(2), 0, 4), 8);
+  EXPECT_EQ(rows_of({terms(0), terms(-1)}, processes(2), 0, 4), 0);
+}
+
+TEST(RowsOf, AddUpOverReplicas) {
+  EXPECT_EQ(rows_of({terms(8), terms(-1), terms(8), terms(8)}, processes(4).grid(2, 2), 0, 4), 16);
+  // Of four chunks of three rows the last has one.
+  EXPECT_EQ(rows_of({terms(-1), terms(6), terms(-1), terms(4)}, processes(4).grid(2, 2), 1, 4), 10);
+  EXPECT_EQ(rows_of({terms(1), terms(0), terms(0)}, processes(3).grid(3, 1), 0, 3), 1);
 }
 
 TEST(RowsOf, RefusesNoneAndOthers) {
-  const auto refusal = [](const std::vector<CallTerms>& of_ranks, int64_t first) -> std::string {
+  const auto refusal = [](const std::vector<CallTerms>& of_ranks, int64_t first,
+                          int64_t replicas = 1) -> std::string {
+    const World world = processes(of_ranks.size());
     try {
-      (void)rows_of(of_ranks, first);
+      (void)rows_of(of_ranks, world.grid(replicas, world.size() / replicas), first, 4);
     } catch (const std::invalid_argument& error) {
       return error.what();
     }
@@ -77,6 +90,13 @@ TEST(RowsOf, RefusesNoneAndOthers) {
               HasSubstr("rank 1, which has the first stage, was given no input"));
   EXPECT_THAT(refusal({terms(8), terms(-1), terms(7)}, 0),
               HasSubstr("8 rows on rank 0, which has the first stage, and 7 on rank 2"));
+  EXPECT_THAT(refusal({terms(8), terms(-1), terms(8), terms(7)}, 0, 2),
+              HasSubstr("8 rows on rank 2, which has the first stage, and 7 on rank 3"));
+  EXPECT_THAT(refusal({terms(8), terms(-1), terms(-1), terms(8)}, 0, 2),
+              HasSubstr("rank 2, which has the first stage, was given no input"));
+  EXPECT_THAT(refusal({terms(5), terms(-1), terms(5), terms(-1)}, 0, 2),
+              AllOf(HasSubstr("replica 0 (rank 0) was given 5 rows"), HasSubstr("rows 0 to 6"),
+                    HasSubstr("World::rows")));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "gpipe/internal/processes/processes.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -10,6 +12,16 @@ namespace {
 constexpr size_t kLongestMessage = 500'000;  // of all processes together
 
 }  // namespace
+
+void found_by_all(const std::string& what) {
+  std::exception_ptr error;
+  try {
+    TORCH_CHECK_VALUE(false, what);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  throw FoundByAll{error};
+}
 
 std::vector<std::string> exchange_long(Processes& processes, const std::string& name,
                                        const std::string& value, bool is_patient) {

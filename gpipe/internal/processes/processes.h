@@ -4,6 +4,8 @@
 #ifndef GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
 #define GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -51,6 +53,15 @@ class Processes {
   // megabyte.
   virtual void agree(const std::string& name, const std::string& value) = 0;
 
+  // A message to another process, or the room for one from it: contiguous, on the CPU.
+  struct Parcel {
+    int64_t process = 0;
+    at::Tensor bytes;
+  };
+  // Sends and receives all of them, and returns when all have arrived. Between two processes they
+  // go in the order of the lists, and each is received into as many bytes, or more.
+  virtual void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) = 0;
+
   // The transport of one run.
   class Run : public Transport<Packet> {
    public:
@@ -82,6 +93,8 @@ std::vector<std::string> exchange_long(Processes& processes, const std::string& 
 struct FoundByAll {
   std::exception_ptr error;
 };
+// Throws it, with a c10::ValueError.
+[[noreturn]] void found_by_all(const std::string& what);
 
 // Runs `body` as a call of all processes; alone, if there are none.
 template <typename Body>

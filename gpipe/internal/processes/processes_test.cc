@@ -32,6 +32,8 @@ class FakeProcesses final : public Processes {
     return {value, others_.at(said.size() - 1)};
   }
   void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
+  void move(const std::vector<Parcel>& /*sends*/,
+            const std::vector<Parcel>& /*receives*/) override {}
   std::unique_ptr<Run> begin_run(const Program& /*program*/,
                                  const std::vector<int64_t>& /*process_of_worker*/,
                                  std::shared_ptr<Messages>& /*messages*/,

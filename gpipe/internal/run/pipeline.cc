@@ -14,7 +14,10 @@
 #include <string>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/failure.h"
+#include "gpipe/internal/run/group_gradients.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -35,11 +38,16 @@ namespace {
 // percent of a run, they stay.
 constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
-Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips) {
+Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
+                 const std::vector<Tie>& ties, const std::vector<TieEdge>& edges) {
   std::vector<Route> routes;
   routes.reserve(skips.size());
   for (const skip::SkipEdge& edge : skips) {
     routes.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
+  }
+  for (const TieEdge& edge : edges) {
+    routes.push_back({static_cast<int32_t>(edge.source_stage),
+                      static_cast<int32_t>(edge.target_stage), "tied " + ties[edge.tie].name});
   }
   return Routes::create(stages, std::move(routes));
 }
@@ -105,23 +113,27 @@ bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterce
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage,
-                   const Placement& placement, const Ablation& ablation, bool graphs,
-                   std::shared_ptr<Processes> processes)
+                   const Placement& placement, const Ablation& ablation, bool graphs, World world)
     : placement_(placement),
-      processes_(std::move(processes)),
-      residence_(processes_ == nullptr
-                     ? Residence(placement)
-                     : Residence(placement, processes_->rank(), processes_->size())),
+      world_(std::move(world)),
+      residence_(placement, world_.process(), world_.processes_each()),
+      ties_(ties_of(partitions, residence_), residence_, world_),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
-      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation))) {
+      programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
+                          ties_.ties(), edges_of(ties_.ties(), residence_))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
   const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
+  std::vector<at::Tensor> ties;
+  for (const Tie& tie : ties_.ties()) ties.push_back(tie.tensor);
+  std::vector<size_t> tie_of_edge;
+  for (const TieEdge& edge : edges_of(ties_.ties(), residence_)) tie_of_edge.push_back(edge.tie);
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips), processes_ != nullptr);
+                         ports_of(j, programs_.routes(), skips, tie_of_edge),
+                         world_.processes_each() > 1, ties);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {
@@ -206,10 +218,11 @@ void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
   // With a single micro-batch, outputs may be the model's own memory.
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
-  run(pass, fill_drain(pass.micro_batches()), Half::kForward, nullptr, nullptr);
+  run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
+      nullptr);
   // A layer may have registered something in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
-  StatisticsLog::commit(pass.statistics);
+  commit_statistics(pass);
 }
 
 std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request) {
@@ -240,9 +253,9 @@ void Pipeline::check_unchanged(Pass& pass) const {
 
 void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                           bool gradients) const {
-  TORCH_CHECK_VALUE(schedule.micro_batches() == pass.micro_batches(), "the schedule is for ",
-                    schedule.micro_batches(), " micro-batches, but this mini-batch gives ",
-                    pass.micro_batches(),
+  TORCH_CHECK_VALUE(pass.micro_batches() == 0 || schedule.micro_batches() == pass.micro_batches(),
+                    "the schedule is for ", schedule.micro_batches(),
+                    " micro-batches, but this mini-batch gives ", pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
   if (!check_finite) return;
@@ -263,13 +276,32 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
+  if (pass.plan.group_size > 0) {
+    // What may still fail comes before the first gradient is added.
+    commit_statistics(pass);
+    accumulate_groups(pass.group_sums, model_state(), world_, pass.plan.groups_each);
+  }
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
                             "after the step, although no term is: the sum is too "
                             "large for its type",
                             /*gradients=*/true);
   }
-  StatisticsLog::commit(pass.statistics);
+  if (pass.plan.group_size == 0) commit_statistics(pass);
+}
+
+void Pipeline::commit_statistics(Pass& pass) const {
+  if (!pass.plan.in_replicas || !pass.plan.defer_batch_norm) {
+    return StatisticsLog::commit(pass.statistics);
+  }
+  std::vector<at::Tensor> buffers;
+  for (const Stage& stage : stages_) {
+    if (!residence_.has_stage(stage.index())) continue;
+    for (const Layer& layer : stage.layers()) {
+      for (const at::Tensor& buffer : layer.module.ptr()->buffers()) buffers.push_back(buffer);
+    }
+  }
+  commit_over_replicas(world_, pass.statistics, buffers);
 }
 
 void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
@@ -278,7 +310,7 @@ void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observ
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/false);
   run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
-  StatisticsLog::commit(pass.statistics);
+  commit_statistics(pass);
 }
 
 // One run over the cells of a pass, as the workers see it.
@@ -336,7 +368,8 @@ struct Pipeline::Run {
     }
     std::vector<Packet> results =
         pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
-                                     {part, &pass.leaf_sums[i], &pass.target_gradients[i]});
+                                     {part, &pass.leaf_sums[i], &pass.target_gradients[i],
+                                      pass.plan.group_size > 0 ? &pass.group_sums[j] : nullptr});
     if (part == BackwardPart::kWeights) return;
     if (j == 0) pass.input_gradients[i] = results.empty() ? Packet() : std::move(results.front());
     fill(sent, std::move(results));
@@ -345,7 +378,14 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer, bool check_finite) {
+  if (pass.micro_batches() == 0) return;                             // another replica has all rows
   ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
+  TORCH_CHECK_VALUE(
+      pass.plan.group_size == 0 || half == Half::kForward || compiled.sums_ascend,
+      "GPipeOptions::groups, and replicas, need a schedule that adds up the gradients "
+      "of micro-batches in their order, and this one does not: give one that is "
+      "ascending (ScheduleFacts), as 1F1B and all generated ones are, but for "
+      "Schedule::gpipe (instead: \"fill-drain\" of schedule_by_name)");
   TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages());
   for (Stage& stage : stages_) {
@@ -379,7 +419,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  if (processes_ != nullptr) options.placement = residence_.workers();
+  if (world_.processes() != nullptr) options.placement = residence_.workers();
   std::vector<RecomputeTime> recomputes;
   Observer complete;
   if (observer) {
@@ -406,12 +446,14 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   std::optional<PacketTransport> within;
   std::unique_ptr<Processes::Run> beyond;
   Transport<Packet>* transport = nullptr;
-  if (processes_ == nullptr) {
+  if (world_.processes() == nullptr) {
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
-    beyond =
-        processes_->begin_run(compiled.program, residence_.process_of_worker(), compiled.messages,
-                              [this](int64_t stage) { return stages_[stage].current_layer(); });
+    std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
+    for (int64_t& rank : rank_of_worker) rank += world_.replica() * world_.processes_each();
+    beyond = world_.processes()->begin_run(
+        compiled.program, rank_of_worker, compiled.messages,
+        [this](int64_t stage) { return stages_[stage].current_layer(); });
     transport = beyond.get();
   }
   const std::optional<RunFailure> failure = execute<Packet>(

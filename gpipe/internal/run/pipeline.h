@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpipe/ablation.h"
+#include "gpipe/internal/backward/group_sums.h"
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
@@ -29,8 +30,8 @@
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
-#include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/tie_copies.h"
 #include "gpipe/internal/run/program_cache.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -43,6 +44,7 @@
 #include "gpipe/runtime/run_lock.h"
 #include "gpipe/runtime/worker_pool.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/world.h"
 #include "skip/layout.h"
 
 namespace gpipe::internal {
@@ -59,7 +61,8 @@ struct Pass {
         input_gradients(micro_batches()),
         target_gradients(micro_batches()),
         statistics(stages),
-        leaf_sums(micro_batches()) {
+        leaf_sums(micro_batches()),
+        group_sums(stages) {
     for (int64_t stage = 0; stage < stages; ++stage) {
       if (residence == nullptr || residence->has_stage(stage)) cells[stage].resize(micro_batches());
     }
@@ -82,6 +85,7 @@ struct Pass {
   std::vector<Packet> target_gradients;   // [micro-batch], after a step
   std::vector<StatisticsLog> statistics;  // [stage]
   std::vector<LeafSums> leaf_sums;        // [micro-batch]
+  std::vector<GroupSums> group_sums;      // [stage]
 };
 
 // What autograd asks the backward half of a pass for.
@@ -94,20 +98,23 @@ struct BackwardRequest {
 // Thread-safety: thread-safe; runs of several threads follow one another.
 class Pipeline {
  public:
-  // `placement`, `cpu_threads_per_stage` and `graphs` are as in GPipeOptions. `layout` has the
-  // skips of the whole model. Without `processes` all stages are here.
+  // `placement`, `cpu_threads_per_stage`, `graphs` and `world` are as in GPipeOptions. `layout` has
+  // the skips of the whole model.
   Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
            const skip::Layout& layout, int64_t cpu_threads_per_stage, const Placement& placement,
-           const Ablation& ablation = {}, bool graphs = false,
-           std::shared_ptr<Processes> processes = nullptr);
+           const Ablation& ablation = {}, bool graphs = false, World world = World());
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
   const Residence& residence() const { return residence_; }
   bool has_first_stage() const { return residence_.has_stage(0); }
   bool has_last_stage() const { return residence_.has_stage(stages() - 1); }
+  // Of a replica.
   int64_t process_of_first_stage() const { return residence_.process_of_stage(0); }
   int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
+
+  // The parameters that stages of several processes have.
+  TieCopies& ties() { return ties_; }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
@@ -154,6 +161,8 @@ class Pipeline {
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
+  // Makes the updates of running statistics that the run has left.
+  void commit_statistics(Pass& pass) const;
   // What a step and an evaluation ask of a schedule, and of a model under check_finite.
   // `gradients`: whether it will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
@@ -170,8 +179,9 @@ class Pipeline {
                  const std::vector<c10::Stream>& of_caller);
 
   const Placement placement_;
-  const std::shared_ptr<Processes> processes_;  // null: all stages are here
+  const World world_;
   const Residence residence_;
+  TieCopies ties_;
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.
   std::vector<Stage> stages_;

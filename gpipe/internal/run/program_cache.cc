@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -38,12 +39,13 @@ void check(const Schedule& schedule, const Routes& routes) {
                     "; give the whole schedule and not a half of it");
 }
 
-std::vector<bool> forwards_ascend(const Schedule& schedule) {
+// [stage] Whether the actions of these kinds take the micro-batches in their order.
+std::vector<bool> ascend(const Schedule& schedule, const std::vector<ActionKind>& kinds) {
   std::vector<bool> result(static_cast<size_t>(schedule.stages()), true);
   std::vector<int64_t> latest(result.size(), -1);  // [stage]
   for (const std::vector<Action>& actions : schedule.table()) {
     for (const Action& action : actions) {
-      if (action.kind != ActionKind::kForward) continue;
+      if (std::find(kinds.begin(), kinds.end(), action.kind) == kinds.end()) continue;
       if (action.micro_batch < latest[action.stage]) result[action.stage] = false;
       latest[action.stage] = action.micro_batch;
     }
@@ -71,9 +73,12 @@ ProgramCache::Compiled& ProgramCache::get(const Schedule& schedule, Half half) {
   }
   check(schedule, routes_);
   if (programs_.size() >= kKept) programs_.erase(programs_.begin());
-  programs_.push_back(std::make_unique<Compiled>(
-      Compiled{schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule),
-               forwards_ascend(schedule), nullptr}));
+  const std::vector<bool> sums_ascend =
+      ascend(schedule, {ActionKind::kBackward, ActionKind::kWeightGradient});
+  programs_.push_back(std::make_unique<Compiled>(Compiled{
+      schedule, half, compile(half_of(schedule, half), routes_), follows_at_once(schedule),
+      ascend(schedule, {ActionKind::kForward}),
+      std::find(sums_ascend.begin(), sums_ascend.end(), false) == sums_ascend.end(), nullptr}));
   return *programs_.back();
 }
 

@@ -26,6 +26,8 @@ class ProgramCache {
     std::vector<std::vector<bool>> follows_at_once;
     // [stage] whether its forwards take the micro-batches in their order.
     std::vector<bool> forwards_ascend;
+    // Whether all stages add to the leaves' gradients in the order of the micro-batches.
+    bool sums_ascend;
     // What a run over several processes keeps for the next one.
     std::shared_ptr<Processes::Messages> messages;
   };

@@ -17,18 +17,27 @@ std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips) {
   return result;
 }
 
-Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips) {
+Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
+               const std::vector<size_t>& ties) {
   Ports ports;
   ports.inputs.push_back({std::nullopt, stage - 1});
   for (const RouteId id : routes.incoming(stage)) {
-    if (const auto number = routes.skip(id)) {
+    const auto number = routes.skip(id);
+    if (!number) continue;
+    if (*number < skips.size()) {
       ports.inputs.push_back({skips[*number].key, routes[id].source_stage});
+    } else {
+      ports.ties_in.push_back(ties.at(*number - skips.size()));
     }
   }
   ports.outputs.push_back({std::nullopt, stage + 1});
   std::vector<std::pair<int32_t, size_t>> uses;  // the layer that pops it, the port
   for (const RouteId id : routes.outgoing(stage)) {
-    if (const auto number = routes.skip(id)) {
+    const auto number = routes.skip(id);
+    if (!number) continue;
+    if (*number >= skips.size()) {
+      ports.ties_out.push_back(ties.at(*number - skips.size()));
+    } else {
       uses.emplace_back(skips[*number].target_layer, ports.outputs.size());
       ports.outputs.push_back({skips[*number].key, routes[id].target_stage});
     }

@@ -13,8 +13,8 @@
 namespace gpipe::internal {
 
 // A stage receives and sends one packet for each port, in this order: the activation (for the first
-// stage the model's input, for the last its output), then the skips in the order of their routes. A
-// value type.
+// stage the model's input, for the last its output), then the skips in the order of their routes,
+// then the ties. A value type.
 struct Ports {
   struct Port {
     std::optional<skip::Key> skip;  // none: the activation
@@ -23,6 +23,11 @@ struct Ports {
   };
   std::vector<Port> inputs;
   std::vector<Port> outputs;
+  // Behind these are the ties with other processes, by number, whose packets are empty on their way
+  // forward. On their way back they have the terms of a parameter's gradient: those of all stages
+  // behind.
+  std::vector<size_t> ties_in;
+  std::vector<size_t> ties_out;
   // The outputs' numbers in the order in which their gradients are added up. The plain model adds
   // up the gradients of a tensor with several uses in this order, from the last use to the first.
   std::vector<size_t> gradient_order;
@@ -32,8 +37,10 @@ struct Ports {
 // through every stage.
 std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
 
-// `skips` are those with which the routes were created, in the same order.
-Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips);
+// With `skips`, in this order, the routes were created, and behind them with an edge for each of
+// `ties`: [edge] the number of the tie.
+Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
+               const std::vector<size_t>& ties = {});
 
 }  // namespace gpipe::internal
 

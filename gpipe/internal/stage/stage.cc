@@ -2,15 +2,18 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/backward/in_place_of_grad.h"
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
@@ -84,12 +87,13 @@ bool any_defined(const std::vector<Packet>& gradients) {
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
-             bool over_processes)
+             bool over_processes, std::vector<at::Tensor> ties)
     : index_(index),
       device_(device),
       copies_(!device.is_cpu() || over_processes),
       layers_(std::move(layers)),
-      ports_(std::move(ports)) {}
+      ports_(std::move(ports)),
+      ties_(std::move(ties)) {}
 
 void Stage::begin_run() {
   handed_over_.clear();
@@ -160,7 +164,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
-    draws_.enter(plan.step_seed, micro_batch, layers_[position].index);
+    draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     value = run_layer(static_cast<int64_t>(position), std::move(value));
     if (keep_inputs) check_kept(inputs, "while it is checkpointed");
     read_only.check([this] { return current_layer(); });
@@ -351,7 +355,8 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& 
   }
   graph.begin_loss(layers_.size());
   // The loss may also draw random numbers: it counts as the layer after the last one.
-  draws_.enter(plan.step_seed, micro_batch, layers_.empty() ? 0 : layers_.back().index + 1);
+  draws_.enter(plan.step_seed, plan.number_of(micro_batch),
+               layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
   LossResult scalar = loss(micro_batch, outputs.tensors);
@@ -370,6 +375,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
+  inputs.resize(ports_.inputs.size());  // without ties
   for (Packet& packet : inputs) arrive(packet, device_);
   check_arrived(plan, inputs);
   cell = Cell();
@@ -384,7 +390,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
-        statistics, micro_batch, /*any_order=*/!run.forwards_ascend[index_]);
+        statistics, plan.number_of(micro_batch),
+        /*any_order=*/!run.forwards_ascend[index_] || plan.in_replicas);
     // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
@@ -404,6 +411,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   if (loss != nullptr) {
     run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
+  outputs.resize(outputs.size() + ports_.ties_out.size());
   return outputs;
 }
 
@@ -419,7 +427,8 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   InterceptionScope mode;
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr, micro_batch);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
+                                    run.plan.number_of(micro_batch));
   kept.given.next = 0;
   Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
                              /*keep_inputs=*/false, &kept.given);
@@ -494,11 +503,18 @@ struct Stage::Backward {
     result.part = task.part;
     result.keep = run.keep_graph;
     result.check_finite = run.check_finite;
-    result.draws = {&stage.draws_, run.plan.step_seed, micro_batch, stage.layers_.front().index,
-                    &run.plan.model};
+    result.draws = {&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
+                    stage.layers_.front().index, &run.plan.model};
     result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
       return sum_of(accumulator, leaf);
     };
+    if (task.group_sums != nullptr && task.part != BackwardPart::kInputs) {
+      result.in_place_of_grad = [this](const std::shared_ptr<Node>& accumulator,
+                                       const at::Tensor& leaf) -> at::Tensor* {
+        if (run.plan.model.find(leaf) != nullptr) return nullptr;  // see GroupScope
+        return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
+      };
+    }
     result.enter_foreign = [this](const Node& node, uint64_t thread) {
       enter_foreign(node, thread);
     };
@@ -576,10 +592,78 @@ struct Stage::Backward {
   }
 };
 
+void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
+  for (size_t k = 0; k < ports_.ties_out.size(); ++k) {
+    Packet& packet = gradients.at(ports_.outputs.size() + k);
+    if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
+    const at::Tensor& tie = ties_[ports_.ties_out[k]];
+    *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie)) =
+        std::move(packet.items.front().tensor);
+  }
+  gradients.resize(ports_.outputs.size());
+}
+
+void Stage::send_ties(std::vector<Packet>& gradients, LeafSums& sums) const {
+  for (const size_t number : ports_.ties_in) {
+    const at::Tensor& tie = ties_[number];
+    at::Tensor sum;
+    if (tie.requires_grad()) {
+      sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
+    }
+    Packet& packet = gradients.emplace_back();
+    if (!sum.defined()) continue;
+    packet.items.emplace_back();
+    packet.items.back().tensor = std::move(sum);
+  }
+}
+
+namespace {
+
+// While it lives, the sums of a micro-batch's group stand in for the .grad of the stage's own
+// parameters: for all of the cell's backward, because users' code may run a backward of its own.
+class GroupScope {
+ public:
+  GroupScope(const CellPlan& plan, int64_t stage, int64_t micro_batch, const BackwardTask& task) {
+    if (task.group_sums == nullptr) return;
+    const bool accumulates = task.part != BackwardPart::kInputs;
+    for (const ModelState::Parameter& parameter : plan.model.parameters()) {
+      const at::Tensor& leaf = parameter.tensor;
+      if (parameter.stages.front() != stage || !leaf.requires_grad()) continue;
+      at::Tensor& sum =
+          accumulates
+              ? *task.group_sums->sum_of(torch::autograd::impl::grad_accumulator(leaf), leaf,
+                                         plan.group_of(micro_batch))
+              : early_.emplace_back();
+      scopes_.emplace_back(leaf, sum);
+    }
+  }
+
+  // Called after a first half. Which group the next second half is of, nobody knows here.
+  void check() {
+    if (early_.empty()) return;
+    scopes_.clear();
+    for (const at::Tensor& gradient : early_) {
+      TORCH_CHECK(!gradient.defined(),
+                  "users' code (a hook, or a custom function) ran a backward of its own, towards a "
+                  "parameter, in the first half of a split backward, which GPipeOptions::groups "
+                  "cannot add up in order; give a schedule without split backwards (1F1B)");
+    }
+  }
+
+ private:
+  std::deque<at::Tensor> early_;
+  std::deque<InPlaceOfGradScope> scopes_;
+};
+
+}  // namespace
+
 std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
+  if (!ports_.ties_out.empty() && task.part != BackwardPart::kWeights) {
+    take_ties(run, gradients, *task.leaf_sums);
+  }
   RandomStreamsScope draws_scope(&draws_, nullptr);
   std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
   if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
@@ -587,6 +671,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   if (graphs_ != nullptr) {
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
   }
+  GroupScope groups(run.plan, index_, micro_batch, task);
   Backward backward{*this, run, micro_batch, task, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
@@ -602,7 +687,9 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
                                                    backward.graph_task(), running_layer_);
+  groups.check();
   backward.hand_over_requested();
+  if (task.part != BackwardPart::kWeights) send_ties(result, *task.leaf_sums);
   if (!run.keep_graph) {
     cell.recompute.reset();
     cell.loss.reset();

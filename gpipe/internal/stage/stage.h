@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/backward/group_sums.h"
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
 #include "gpipe/internal/boundary/layers_result.h"
@@ -46,6 +47,7 @@ struct BackwardTask {
   LeafSums* leaf_sums = nullptr;  // of the micro-batch
   // Gets the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
+  GroupSums* group_sums = nullptr;  // of the stage; null: the leaves' .grad gets what arrives
 };
 
 // Requirements: its methods are called under an InterceptionScope, with the stage's device and
@@ -54,9 +56,10 @@ struct BackwardTask {
 // Thread-safety: none; only one thread at a time works on a stage.
 class Stage {
  public:
-  // `over_processes`: whether some stages are in other processes.
+  // `over_processes`: whether some stages are in other processes. `ties`: the parameters that are
+  // there, too, by the numbers that the ports have.
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
-        bool over_processes = false);
+        bool over_processes = false, std::vector<at::Tensor> ties = {});
 
   // Takes a packet for each input port and returns one for each output port. `loss` may be null.
   std::vector<Packet> forward(const RunContext& run, int64_t micro_batch,
@@ -124,6 +127,9 @@ class Stage {
   at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
   void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
+  // The terms of ties that the stages behind have sent, and those that the stages before get.
+  void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
+  void send_ties(std::vector<Packet>& gradients, LeafSums& sums) const;
   // The stage that accumulates the leaf's gradient.
   int64_t owner_of(const RunContext& run, const at::Tensor& leaf) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
@@ -143,6 +149,7 @@ class Stage {
   bool copies_;
   std::vector<Layer> layers_;
   Ports ports_;
+  std::vector<at::Tensor> ties_;
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
   bool has_loss_ = false;                // a loss was computed here

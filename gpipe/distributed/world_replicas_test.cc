@@ -1,0 +1,570 @@
+// A pipeline over replicas computes what one process computes with the same groups, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sample_models.h"
+#include "gpipe/zero_optimizer.h"
+#include "meta/meta_scope.h"
+
+namespace gpipe::distributed {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using testing::bitwise_difference;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::sample_models;
+using testing::SampleModel;
+using Say = WorldRanks::Say;
+
+constexpr int64_t kChunks = 8;
+
+struct Layout {
+  int64_t replicas;
+  int64_t processes;
+  int64_t stages;
+  std::string schedule;
+};
+
+std::vector<int64_t> last_balance(int64_t layers, int64_t stages) {
+  return testing::all_balances(layers, stages).back();
+}
+
+// Placed over the processes of a replica: consecutive workers share one.
+Placement placement_of(const Layout& layout) {
+  Placement placement = placement_by_name(layout.schedule, layout.stages);
+  if (layout.processes == 1) return placement;
+  std::vector<int64_t> processes;
+  for (int64_t worker = 0; worker < placement.workers(); ++worker) {
+    processes.push_back(worker * layout.processes / placement.workers());
+  }
+  return placement.processes(processes);
+}
+
+Tensors rows_of(const Tensors& tensors, const RowRange& rows) {
+  Tensors result;
+  for (const torch::Tensor& tensor : tensors) {
+    result.push_back(tensor.narrow(0, rows.begin, rows.size()));
+  }
+  return result;
+}
+
+// Trains both and compares. The mini-batches' rows do not divide: the last replicas get fewer rows,
+// and of the smallest mini-batch some get none.
+std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
+                       int64_t groups) {
+  GPipeOptions options(last_balance(sample.layers, layout.stages));
+  options.chunks(kChunks).groups(groups).cpu_threads_per_stage(1).deferred_batch_norm(true);
+  GPipe expected(sample.make(), options);
+  GPipe pipe(sample.make(), GPipeOptions(options).placement(placement_of(layout)).world(world));
+  torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
+  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+  const bool first = pipe->is_here(0);
+  const bool last = pipe->is_here(-1);
+  const StepOptions step =
+      StepOptions().schedule(schedule_by_name(layout.schedule)).keep_outputs(true);
+  for (const int64_t rows : {16, 13, 3, 16}) {
+    const Tensors inputs = sample.inputs(rows);
+    const Tensors targets = sample.targets(rows);
+    const RowRange here = world.rows(rows, kChunks);
+    expected_optimizer.zero_grad();
+    optimizer.zero_grad();
+    torch::manual_seed(7 + rows);
+    const StepResult wanted =
+        expected->step(inputs, targets, sample.loss, StepOptions().keep_outputs(true));
+    torch::manual_seed(world.rank() == 0 ? 7 + rows : 1000 + world.rank());
+    const StepResult got = pipe->step(first ? rows_of(inputs, here) : Tensors(),
+                                      last ? rows_of(targets, here) : Tensors(), sample.loss, step);
+    if (got.loss != wanted.loss || got.losses != wanted.losses) {
+      return "the loss: " + std::to_string(got.loss) + " and not " + std::to_string(wanted.loss);
+    }
+    if (last && here.size() > 0) {
+      const std::string differs = bitwise_difference(rows_of(wanted.outputs, here), got.outputs);
+      if (!differs.empty()) return "an output: " + differs;
+    } else if (!got.outputs.empty()) {
+      return "outputs where they should not be";
+    }
+    if (pipe->clip_grad_norm_(0.1) != expected->clip_grad_norm_(0.1)) {
+      return "the norm of the gradients";
+    }
+    for (size_t k = 0; k < pipe->parameters().size(); ++k) {
+      const at::Tensor parameter = pipe->parameters()[k];
+      if (parameter.is_meta()) continue;
+      const std::string differs =
+          bitwise_difference(expected->parameters()[k].grad(), parameter.grad());
+      if (!differs.empty()) return "gradient " + std::to_string(k) + ": " + differs;
+    }
+    for (size_t k = 0; k < pipe->buffers().size(); ++k) {
+      const at::Tensor buffer = pipe->buffers()[k];
+      if (buffer.is_meta()) continue;
+      const std::string differs = bitwise_difference(expected->buffers()[k], buffer);
+      if (!differs.empty()) return "buffer " + std::to_string(k) + ": " + differs;
+    }
+    expected_optimizer.step();
+    optimizer.step();
+  }
+  const RowRange here = world.rows(16, kChunks);
+  const Tensors inputs = sample.inputs(16);
+  const Tensors targets = sample.targets(16);
+  torch::manual_seed(3);
+  const double wanted = expected->evaluate(inputs, targets, sample.loss).loss;
+  torch::manual_seed(3);
+  const double got = pipe->evaluate(first ? rows_of(inputs, here) : Tensors(),
+                                    last ? rows_of(targets, here) : Tensors(), sample.loss)
+                         .loss;
+  if (got != wanted) return "the evaluation";
+  if (pipe->parameter_hash() != expected->parameter_hash()) return "the hash";
+  return "";
+}
+
+// All processes run all cases over one connection.
+void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    for (const Layout& layout : layouts) {
+      for (const SampleModel& sample : sample_models()) {
+        if (sample.layers < layout.stages) {
+          say("left out");
+          continue;
+        }
+        const std::string differs =
+            difference(world.grid(layout.replicas, layout.processes), sample, layout, 4);
+        say(differs.empty() ? "same" : differs);
+      }
+    }
+  });
+  int64_t compared = 0;
+  for (const Layout& layout : layouts) {
+    for (const SampleModel& sample : sample_models()) {
+      for (int64_t rank = 0; rank < processes; ++rank) {
+        const std::string line = ranks->next(rank);
+        compared += line == "same";
+        if (line != "left out") {
+          EXPECT_EQ(line, "same") << sample.name << ", " << layout.replicas << " replicas of "
+                                  << layout.stages << " stages in " << layout.processes
+                                  << " processes, " << layout.schedule << ", rank " << rank;
+        }
+      }
+    }
+  }
+  EXPECT_GE(compared, processes * static_cast<int64_t>(layouts.size()) * 3);
+  ranks.expect_ends();
+}
+
+TEST(WorldReplicas, TwoProcesses) {
+  expect_same_bits(2, {{2, 1, 1, "1f1b"}, {2, 1, 3, "zb-h1"}, {2, 1, 2, "1f1b"}});
+}
+
+TEST(WorldReplicas, FourProcesses) {
+  expect_same_bits(4,
+                   {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
+}
+
+// ZeRO: each replica has states of its own parameters only, and all get the same values.
+TEST(WorldReplicas, AShardedOptimizerGivesThePlainOnesBits) {
+  WorldRanks ranks(4, [&](const World& world, const Say& say) {
+    const SampleModel& sample = sample_models().front();
+    for (const auto& [replicas, processes] : {std::pair(4, 1), {2, 2}}) {
+      const World grid = world.grid(replicas, processes);
+      GPipeOptions options(last_balance(sample.layers, 2));
+      options.chunks(kChunks).groups(4).cpu_threads_per_stage(1);
+      GPipe expected(sample.make(), options);
+      GPipe pipe(sample.make(), GPipeOptions(options).world(grid));
+      torch::optim::Adam expected_optimizer(expected->parameters(), 0.01);
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.01);
+      });
+      const RowRange here = grid.rows(16, kChunks);
+      for (int step = 0; step < 3; ++step) {
+        expected_optimizer.zero_grad();
+        optimizer.zero_grad(step == 1);
+        torch::manual_seed(step);
+        expected->step(sample.inputs(16), sample.targets(16), sample.loss);
+        torch::manual_seed(step);
+        pipe->step(rows_of(sample.inputs(16), here), rows_of(sample.targets(16), here),
+                   sample.loss);
+        expected_optimizer.step();
+        optimizer.step();
+      }
+      say(pipe->parameter_hash() == expected->parameter_hash() ? "same" : "other parameters");
+      say(std::to_string(optimizer.local().state().size()) + " of " +
+          std::to_string(pipe->local_parameters().size()));
+    }
+  });
+  const auto states = [](const std::vector<std::string>& lines) {
+    int64_t sum = 0;
+    for (const std::string& line : lines) sum += std::stoll(line);
+    return sum;
+  };
+  EXPECT_THAT(ranks.lines(), Each("same"));
+  const std::vector<std::string> of_four = ranks.lines();
+  EXPECT_THAT(ranks.lines(), Each("same"));
+  const std::vector<std::string> of_two = ranks.lines();
+  const auto count = static_cast<int64_t>(sample_models().front().make()->parameters().size());
+  EXPECT_EQ(states(of_four), count);
+  EXPECT_EQ(states(of_two), count);
+  ranks.expect_ends();
+}
+
+nn::Sequential linears() {
+  torch::manual_seed(1);
+  return nn::Sequential(nn::Linear(5, 6), nn::Dropout(0.3), nn::Linear(6, 3));
+}
+
+torch::Tensor loss_fn(torch::Tensor output, torch::Tensor target) {
+  return torch::mse_loss(output, target);
+}
+
+GPipeOptions options_of(const World& world) {
+  return GPipeOptions({3}).chunks(4).cpu_threads_per_stage(1).world(world);
+}
+
+// What a call of all processes gives in each: they all must say the same.
+std::vector<std::string> outcomes(int64_t processes,
+                                  const std::function<std::string(const World&)>& call) {
+  WorldRanks ranks(processes, [&](const World& world, const Say& say) {
+    say(outcome([&] { return call(world.grid(processes, 1)); }));
+    // They go on.
+    GPipe pipe(linears(), options_of(world.grid(processes, 1)));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    say(pipe->parameter_hash());
+  });
+  std::vector<std::string> lines = ranks.lines();
+  EXPECT_THAT(ranks.lines(), Each(::testing::SizeIs(16)));
+  ranks.expect_ends();
+  return lines;
+}
+
+TEST(WorldReplicas, RowsOfOthersAreRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const int64_t rows = world.rank() == 0 ? 3 : 5;  // of 8
+    pipe->step({torch::ones({rows, 5})}, {torch::ones({rows, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines,
+              Each(AllOf(HasSubstr("value error"), HasSubstr("replica 0 (rank 0)"),
+                         HasSubstr("3 rows"), HasSubstr("rows 0 to 4"), HasSubstr("World::rows"))));
+}
+
+TEST(WorldReplicas, OtherParametersAreRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    torch::manual_seed(world.rank());
+    const nn::Sequential module(nn::Linear(5, 6), nn::Linear(6, 3));
+    GPipe pipe(module, GPipeOptions({2}).chunks(4).world(world));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"),
+                                HasSubstr("rank 1"), HasSubstr("torch::manual_seed"))));
+}
+
+TEST(WorldReplicas, ReplicasThatCameApartAreFoundByTheHash) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    torch::optim::Adam optimizer(pipe->parameters(), world.rank() == 0 ? 0.1 : 0.2);
+    optimizer.step();
+    return pipe->parameter_hash();
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"),
+                                HasSubstr("different models"))));
+}
+
+TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
+  const auto running = outcomes(2, [](const World& world) {
+    const nn::Sequential module(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Linear(6, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.5);
+    torch::AutoGradMode grad(true);
+    GPipe pipe(module, options_of(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(running, ::testing::Contains(AllOf(HasSubstr("value error"), HasSubstr("layer 1"),
+                                                 HasSubstr("running statistics"))));
+  const auto of_the_loss = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::Tensor scale = torch::ones({}, torch::requires_grad());
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})},
+               [&](torch::Tensor output, torch::Tensor target) {
+                 return loss_fn(std::move(output), std::move(target)) * scale;
+               });
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(of_the_loss, ::testing::Contains(HasSubstr("no layer has registered")));
+  const auto wrong_groups = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world).chunks(12).groups(6));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(wrong_groups, Each(HasSubstr("groups(6) must be 1, 2, 4, 8")));
+}
+
+// Runs in two replicas and in one process with as many groups; the parameters' and buffers' sums.
+std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
+                                 const std::string& schedule = "1f1b") {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    const auto text = [&](const World& over) {
+      const nn::Sequential module = make();
+      GPipe pipe(module, GPipeOptions({static_cast<int64_t>(module->size())})
+                             .chunks(4)
+                             .groups(2)
+                             .deferred_batch_norm(true)
+                             .cpu_threads_per_stage(1)
+                             .world(over));
+      torch::manual_seed(3);
+      const RowRange here = over.rows(8, 4);
+      const torch::Tensor x = torch::linspace(-1, 1, 40).view({8, 5});
+      const torch::Tensor y = torch::linspace(0, 1, 24).view({8, 3});
+      pipe->step({x.slice(0, here.begin, here.end)}, {y.slice(0, here.begin, here.end)}, loss_fn,
+                 StepOptions().schedule(schedule_by_name(schedule)));
+      std::string text;
+      for (const torch::Tensor& parameter : pipe->parameters()) {
+        text += c10::str(parameter.grad().defined() ? parameter.grad().sum().item<double>() : 0, " ");
+      }
+      for (const torch::Tensor& buffer : pipe->buffers()) {
+        text += c10::str(buffer.sum().item<double>(), " ");
+      }
+      return text;
+    };
+    say(outcome([&] { return text(world.grid(2, 1)); }));
+    say(outcome([&] { return text(World()); }));
+  });
+  std::vector<std::string> lines = ranks.lines();
+  lines.push_back(ranks.lines()[0]);
+  ranks.expect_ends();
+  return lines;
+}
+
+// Users' code whose backward runs a backward of its own, as one's own checkpointing does.
+struct Reentrant : torch::autograd::Function<Reentrant> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               torch::Tensor weight) {
+    context->save_for_backward({x, weight});
+    const torch::NoGradGuard no_grad;
+    return x.matmul(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::AutoGradMode grad(true);
+    const torch::Tensor x = saved[0].detach().requires_grad_();
+    x.matmul(saved[1]).backward(gradients[0]);  // adds to the weight's .grad
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct ReentrantImpl : nn::Module {
+  ReentrantImpl() { weight = register_parameter("weight", torch::full({5, 5}, 0.25)); }
+  torch::Tensor forward(torch::Tensor x) { return Reentrant::apply(x, weight); }
+  torch::Tensor weight;
+};
+
+TEST(WorldReplicas, UsersCodeMayRunABackwardOfItsOwn) {
+  const auto make = [] {
+    nn::Sequential module;
+    module->push_back(nn::Linear(5, 5));
+    module->push_back(std::make_shared<ReentrantImpl>());
+    module->push_back(nn::Linear(5, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
+    return module;
+  };
+  const auto lines = sums_of(make);
+  EXPECT_THAT(lines, Each(lines[2]));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+}
+
+// Stochastic depth: a micro-batch calls one of two norms.
+struct OneOfTwoImpl : nn::Module {
+  OneOfTwoImpl() {
+    a = register_module("a", nn::BatchNorm1d(5));
+    b = register_module("b", nn::BatchNorm1d(5));
+    register_buffer("expanded", torch::ones({1}).expand({4}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return x[0][0].item<float>() < 0 ? a->forward(x) : b->forward(x);
+  }
+  nn::BatchNorm1d a = nullptr, b = nullptr;
+};
+
+TEST(WorldReplicas, NormsThatOnlySomeMicroBatchesCallHaveTheirOwnStatistics) {
+  const auto make = [] {
+    nn::Sequential module;
+    module->push_back(std::make_shared<OneOfTwoImpl>());
+    module->push_back(nn::Linear(5, 3));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
+    return module;
+  };
+  const auto lines = sums_of(make);
+  EXPECT_THAT(lines, Each(lines[2]));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+}
+
+TEST(WorldReplicas, AReplicaWithoutRowsGivesNoOutputs) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::NoGradGuard no_grad;
+    const RowRange here = world.rows(2, 4);
+    const torch::Tensor output = pipe->forward(torch::ones({2, 5}).slice(0, here.begin, here.end));
+    return output.defined() ? c10::str(output.sizes()) : std::string("none");
+  });
+  EXPECT_THAT(lines, ::testing::ElementsAre("[2, 3]", "none"));
+}
+
+TEST(WorldReplicas, OtherBuffersAndValuesOfMaterializeAreRefused) {
+  const auto buffers = outcomes(2, [](const World& world) {
+    nn::Sequential module = linears();
+    module->ptr(0)->register_buffer("features", torch::full({3}, static_cast<float>(world.rank())));
+    GPipe pipe(module, options_of(world));
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(buffers, Each(AllOf(HasSubstr("value error"), HasSubstr("buffer 0.features"))));
+  const auto values = outcomes(2, [](const World& world) {
+    nn::Sequential module = [] {
+      const MetaScope meta;
+      return linears();
+    }();
+    GPipe pipe(module, options_of(world));
+    torch::manual_seed(world.rank());
+    pipe->materialize([](const std::string&, torch::Tensor& tensor, torch::Generator) {
+      tensor.copy_(torch::randn(tensor.sizes()));  // not with its generator
+    });
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(values, Each(AllOf(HasSubstr("value error"), HasSubstr("'0.weight'"))));
+}
+
+TEST(WorldReplicas, WhatEachReplicaWouldHaveAloneIsRefused) {
+  const auto evaluated = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(nn::Sequential(nn::Linear(5, 6), nn::BatchNorm1d(6), nn::Linear(6, 3)),
+               options_of(world));
+    pipe->evaluate({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(evaluated, ::testing::Contains(HasSubstr("running statistics")));
+  const auto computed = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    const torch::Tensor scale = torch::ones({}, torch::requires_grad());
+    pipe->step({torch::ones({2, 5}) * scale}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(computed, ::testing::Contains(HasSubstr("input 0 was computed from")));
+}
+
+struct LazyImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    if (!weight.defined()) weight = register_parameter("weight", torch::ones({5, 5}));
+    return x.matmul(weight);
+  }
+  torch::Tensor weight;
+};
+
+TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    nn::Sequential module;
+    module->push_back(std::make_shared<LazyImpl>());
+    torch::manual_seed(1);
+    module->push_back(nn::Linear(5, 6));
+    GPipe pipe(module, GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
+    const RowRange here = world.rows(2, 4);  // none in the second
+    pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
+                                HasSubstr("first forward"))));
+}
+
+// Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
+TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
+  const auto sgd = [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  };
+  const auto swapped = outcomes(2, [&](const World& world) {
+    GPipe a(linears(), options_of(world)), b(linears(), options_of(world));
+    ZeroOptimizer of_a(a, sgd), of_b(b, sgd);
+    (world.rank() == 0 ? of_a : of_b).step();
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(swapped, Each(AllOf(HasSubstr("ZeroOptimizer::step of pipeline 0"),
+                                  HasSubstr("ZeroOptimizer::step of pipeline 1"))));
+  const auto skipped = outcomes(2, [&](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    ZeroOptimizer optimizer(pipe, sgd);
+    if (world.rank() == 0) {
+      optimizer.step();
+    } else {
+      pipe->evaluate({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    }
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(skipped, Each(HasSubstr("ZeroOptimizer::step")));
+}
+
+TEST(WorldReplicas, AShardedOptimizerKeepsItsSharesWhenTypesChange) {
+  const auto lines = outcomes(2, [](const World& world) {
+    const auto hash = [](const World& over) {
+      torch::manual_seed(1);
+      GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 6), nn::Linear(6, 3)),
+                 GPipeOptions({3}).chunks(4).groups(2).cpu_threads_per_stage(1).world(over));
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+      });
+      pipe->to(torch::kDouble);
+      (*pipe)[0]->to(torch::kFloat);
+      pipe->to(torch::kDouble);
+      (*pipe)[1]->to(torch::kDouble);
+      const RowRange here = over.rows(8, 4);
+      pipe->step({torch::ones({here.size(), 5}, torch::kDouble)},
+                 {torch::ones({here.size(), 3}, torch::kDouble)}, loss_fn);
+      optimizer.step();
+      return pipe->parameter_hash();
+    };
+    return hash(world) == hash(World()) ? "same" : "other values";
+  });
+  EXPECT_THAT(lines, Each("same"));
+}
+
+// A layer of one replica throws: the others learn where.
+TEST(WorldReplicas, AFailureIsEverybodys) {
+  const auto lines = outcomes(2, [](const World& world) {
+    nn::Sequential module = linears();
+    module->push_back(
+        testing::layer<torch::Tensor, torch::Tensor>([rank = world.rank()](torch::Tensor value) {
+          if (rank == 1) throw std::runtime_error("the weather");
+          return value;
+        }));
+    GPipe pipe(module, GPipeOptions({4}).chunks(4).world(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines[0],
+              AllOf(HasSubstr("failure: "), HasSubstr("rank 1"), HasSubstr("the weather")));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
+}
+
+}  // namespace
+}  // namespace gpipe::distributed

@@ -1,0 +1,77 @@
+// GroupSums: gradients of a step that are added up group by group of its micro-batches
+// (GPipeOptions::groups), in place of the leaves' .grad.
+#ifndef GPIPE_INTERNAL_BACKWARD_GROUP_SUMS_H_
+#define GPIPE_INTERNAL_BACKWARD_GROUP_SUMS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/backward/tree_sum.h"
+
+namespace gpipe::internal {
+
+// Those of one stage.
+//
+// Thread-safety: none; its stage's worker uses it in a run, and the caller afterwards.
+class GroupSums {
+ public:
+  struct Leaf {
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    at::Tensor leaf;
+    at::Tensor sum;  // over all groups
+  };
+
+  // The tensor in which a leaf's gradients of this group are added up. Groups ascend. It stays at
+  // its address until take().
+  at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator,
+                     const at::Tensor& leaf, int64_t group) {
+    auto& place = places_[accumulator.get()];
+    if (place == nullptr) {
+      entries_.push_back(std::make_unique<Entry>(Entry{accumulator, leaf, group, {}, {}}));
+      place = entries_.back().get();
+    }
+    if (place->group != group) {
+      place->groups.add(place->group, std::move(place->current));
+      place->current = at::Tensor();
+      place->group = group;
+    }
+    return &place->current;
+  }
+
+  // The leaves for which something has arrived, in the order in which they were reached first.
+  // Nothing is left.
+  std::vector<Leaf> take() {
+    std::vector<Leaf> leaves;
+    for (const auto& entry : entries_) {
+      entry->groups.add(entry->group, std::move(entry->current));
+      at::Tensor sum = entry->groups.take();
+      if (!sum.defined()) continue;
+      leaves.push_back({std::move(entry->accumulator), std::move(entry->leaf), std::move(sum)});
+    }
+    places_.clear();
+    entries_.clear();
+    return leaves;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    at::Tensor leaf;
+    int64_t group;
+    at::Tensor current;  // of this group
+    TreeSum groups;      // of those before it
+  };
+
+  absl::flat_hash_map<const torch::autograd::Node*, Entry*> places_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BACKWARD_GROUP_SUMS_H_

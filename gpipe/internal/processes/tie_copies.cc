@@ -1,0 +1,83 @@
+#include "gpipe/internal/processes/tie_copies.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/processes/processes.h"
+
+namespace gpipe::internal {
+namespace {
+
+using Parcel = Processes::Parcel;
+
+bool contains(const std::vector<int64_t>& values, int64_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, World world)
+    : ties_(std::move(ties)), world_(std::move(world)), shared_(ties_.size()) {
+  for (const Tie& tie : ties_) {
+    std::vector<int64_t>& processes = processes_.emplace_back();
+    for (const int64_t stage : tie.stages) {
+      const int64_t process = residence.process_of_stage(stage);
+      if (!contains(processes, process)) processes.push_back(process);
+    }
+  }
+}
+
+TieCopies::Shared TieCopies::now(const Tie& tie) const {
+  return {static_cast<int64_t>(tie.tensor._version()), tie.tensor.const_data_ptr()};
+}
+
+std::string TieCopies::changed() const {
+  std::string changed;
+  for (size_t k = 0; k < ties_.size(); ++k) {
+    const bool owned = processes_[k].front() == world_.process();
+    const Shared current = owned ? now(ties_[k]) : shared_[k];
+    const bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
+    changed += same ? '0' : '1';
+  }
+  return changed;
+}
+
+void TieCopies::share(const std::string& changed) {
+  const c10::NoGradGuard no_grad;
+  const int64_t first = world_.replica() * world_.processes_each();
+  std::vector<Parcel> sends;
+  std::vector<Parcel> receives;
+  std::vector<size_t> owned;
+  std::vector<std::pair<size_t, at::Tensor>> copies;
+  for (size_t k = 0; k < ties_.size(); ++k) {
+    const at::Tensor& tensor = ties_[k].tensor;
+    if (changed.at(k) == '0' || !contains(processes_[k], world_.process())) continue;
+    const int64_t owner = processes_[k].front();
+    if (owner != world_.process()) {
+      at::Tensor room = at::empty(tensor.sizes(), tensor.scalar_type());
+      receives.push_back({first + owner, room.view(-1).view(c10::kByte)});
+      copies.emplace_back(k, std::move(room));
+      continue;
+    }
+    owned.push_back(k);
+    const at::Tensor values = tensor.detach().contiguous().view(-1).view(c10::kByte);
+    for (const int64_t process : processes_[k]) {
+      if (process != owner) sends.push_back({first + process, values});
+    }
+  }
+  for (const size_t k : owned) shared_[k] = Shared();  // until it has arrived
+  if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
+  for (const size_t k : owned) shared_[k] = now(ties_[k]);
+  for (const auto& [k, values] : copies) {
+    // A model that was built on meta has only what layers here have registered.
+    if (ties_[k].tensor.is_meta()) give_memory(ties_[k].tensor, c10::kCPU);
+    at::Tensor copy = ties_[k].tensor.detach();
+    copy.copy_(values);
+  }
+}
+
+}  // namespace gpipe::internal

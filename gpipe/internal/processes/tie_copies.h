@@ -1,0 +1,46 @@
+// TieCopies: the copies of tied parameters, kept equal to what their owners have.
+#ifndef GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
+#define GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/ties.h"
+#include "gpipe/world.h"
+
+namespace gpipe::internal {
+
+// Thread-safety: none; the calls of a pipeline follow one another.
+class TieCopies {
+ public:
+  // `world` and `residence`: of this process.
+  TieCopies(std::vector<Tie> ties, const Residence& residence, World world);
+
+  const std::vector<Tie>& ties() const { return ties_; }
+
+  // [tie] '1' where this process owns it and has changed it since it was shared, or never shared
+  // it; '0' for the others. Changes that leave version counters as they are are not seen.
+  std::string changed() const;
+  // Gives the owners' values of these to the copies, in each replica. `changed`: [tie], the same in
+  // all processes. Called within in_call(), by all processes.
+  void share(const std::string& changed);
+
+ private:
+  struct Shared {
+    int64_t version = -1;
+    const void* memory = nullptr;
+  };
+  Shared now(const Tie& tie) const;
+
+  std::vector<Tie> ties_;
+  World world_;
+  // [tie] Of a replica, ascending; the owner is first.
+  std::vector<std::vector<int64_t>> processes_;
+  std::vector<Shared> shared_;  // [tie] what was shared last
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_

@@ -1,0 +1,76 @@
+#include "gpipe/internal/processes/ties.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+#include "tied/tied_layer.h"
+
+namespace gpipe::internal {
+
+std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer) {
+  std::vector<std::pair<std::string, at::Tensor>> used;
+  for (const auto& parameter : layer.named_parameters()) {
+    if (parameter.value().defined()) used.emplace_back(parameter.key(), parameter.value());
+  }
+  for (const std::shared_ptr<torch::nn::Module>& module : layer.modules()) {
+    const auto* const tied = dynamic_cast<const TiedLayer*>(module.get());
+    if (tied == nullptr) continue;
+    for (const at::Tensor& parameter : tied->tied_parameters()) {
+      if (parameter.defined()) used.emplace_back("", parameter);
+    }
+  }
+  return used;
+}
+
+std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
+                         const Residence& residence) {
+  std::vector<Tie> all;
+  std::unordered_map<const c10::TensorImpl*, size_t> numbers;
+  for (size_t stage = 0; stage < partitions.size(); ++stage) {
+    for (const Layer& layer : partitions[stage]) {
+      for (const auto& [name, tensor] : used_parameters(*layer.module.ptr())) {
+        const auto number = numbers.emplace(tensor.unsafeGetTensorImpl(), all.size()).first->second;
+        if (number == all.size()) {
+          all.push_back({name.empty() ? "" : layer.name + "." + name, tensor, {}});
+        }
+        std::vector<int64_t>& stages = all[number].stages;
+        if (stages.empty() || stages.back() != static_cast<int64_t>(stage)) {
+          stages.push_back(static_cast<int64_t>(stage));
+        }
+      }
+    }
+  }
+  const auto is_in_one_process = [&](const Tie& tie) {
+    const int64_t first = residence.process_of_stage(tie.stages.front());
+    return std::all_of(tie.stages.begin(), tie.stages.end(),
+                       [&](int64_t stage) { return residence.process_of_stage(stage) == first; });
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), is_in_one_process), all.end());
+  for (const Tie& tie : all) {
+    TORCH_CHECK_VALUE(!tie.name.empty(), "partition ", tie.stages.front(),
+                      " uses a parameter of shape ", tie.tensor.sizes(),
+                      " (TiedLayer::tied_parameters) that no layer before has registered, and "
+                      "another process uses it, too; register it in the first layer that uses it");
+  }
+  return all;
+}
+
+std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Residence& residence) {
+  std::vector<TieEdge> edges;
+  for (size_t number = 0; number < ties.size(); ++number) {
+    const std::vector<int64_t>& stages = ties[number].stages;
+    for (size_t k = 1; k < stages.size(); ++k) {
+      // Within a process the stages share LeafSums.
+      if (residence.process_of_stage(stages[k - 1]) == residence.process_of_stage(stages[k])) {
+        continue;
+      }
+      edges.push_back({number, stages[k - 1], stages[k]});
+    }
+  }
+  return edges;
+}
+
+}  // namespace gpipe::internal

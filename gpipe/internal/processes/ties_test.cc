@@ -1,0 +1,107 @@
+#include "gpipe/internal/processes/ties.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "tied/tied_layer.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+
+struct WeightImpl : torch::nn::Module {
+  explicit WeightImpl(const at::Tensor& weight) { register_parameter("weight", weight); }
+  at::Tensor forward(at::Tensor x) { return x; }
+};
+TORCH_MODULE(Weight);
+
+Layer layer(const std::string& name, const at::Tensor& weight) {
+  return {torch::nn::AnyModule(Weight(weight)), name, 0, skip::CallPlan(*Weight(weight))};
+}
+
+// [stage] the weights of its layers.
+std::vector<std::vector<Layer>> stages_of(const std::vector<std::vector<at::Tensor>>& weights) {
+  std::vector<std::vector<Layer>> stages;
+  int64_t index = 0;
+  for (const auto& of_stage : weights) {
+    std::vector<Layer>& layers = stages.emplace_back();
+    for (const at::Tensor& weight : of_stage)
+      layers.push_back(layer(std::to_string(index++), weight));
+  }
+  return stages;
+}
+
+Residence residence(int64_t stages, std::vector<int64_t> processes, int64_t size) {
+  return Residence(Placement::one_each(stages).processes(std::move(processes)), 0, size);
+}
+
+std::string text(const std::vector<TieEdge>& edges) {
+  std::string text;
+  for (const TieEdge& edge : edges) {
+    text += std::to_string(edge.tie) + ":" + std::to_string(edge.source_stage) + "-" +
+            std::to_string(edge.target_stage) + " ";
+  }
+  return text;
+}
+
+at::Tensor weight() { return torch::ones({2}); }
+
+TEST(Ties, AreWhatSeveralProcessesHave) {
+  const at::Tensor head = weight(), inner = weight();
+  // `inner` is in one process only.
+  const auto stages =
+      stages_of({{head, weight()}, {inner, inner}, {inner}, {weight(), head, head}});
+  const Residence over = residence(4, {0, 1, 1, 2}, 3);
+  const std::vector<Tie> ties = ties_of(stages, over);
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(ties[0].name, "0.weight");
+  EXPECT_TRUE(ties[0].tensor.is_same(head));
+  EXPECT_THAT(ties[0].stages, ElementsAre(0, 3));
+  EXPECT_EQ(text(edges_of(ties, over)), "0:0-3 ");
+  EXPECT_TRUE(ties_of(stages, residence(4, {0, 0, 0, 0}, 1)).empty());
+}
+
+struct BorrowerImpl : torch::nn::Module, TiedLayer {
+  explicit BorrowerImpl(at::Tensor weight) : weight(std::move(weight)) {}
+  at::Tensor forward(at::Tensor x) { return x; }
+  std::vector<at::Tensor> tied_parameters() const override { return {weight}; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Borrower);
+
+TEST(Ties, ALayerNamesWhatItUsesAndHasNotRegistered) {
+  const at::Tensor a = weight();
+  auto stages = stages_of({{a}, {weight()}});
+  const Borrower borrower(a);
+  stages[1].push_back({torch::nn::AnyModule(borrower), "2", 2, skip::CallPlan(*borrower)});
+  const Residence over = residence(2, {0, 1}, 2);
+  const std::vector<Tie> ties = ties_of(stages, over);
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(ties[0].name, "0.weight");
+  EXPECT_THAT(ties[0].stages, ElementsAre(0, 1));
+  std::swap(stages[0], stages[1]);
+  EXPECT_THROW((void)ties_of(stages, over), c10::ValueError);
+}
+
+TEST(Ties, TermsGoFromUseToUseBetweenProcesses) {
+  const at::Tensor a = weight(), b = weight();
+  const auto stages = stages_of({{a}, {a, b}, {a}, {b}, {a}});
+  const Residence over = residence(5, {0, 1, 1, 0, 0}, 2);
+  const std::vector<Tie> ties = ties_of(stages, over);
+  ASSERT_EQ(ties.size(), 2u);
+  EXPECT_THAT(ties[0].stages, ElementsAre(0, 1, 2, 4));
+  EXPECT_THAT(ties[1].stages, ElementsAre(1, 3));
+  EXPECT_EQ(text(edges_of(ties, over)), "0:0-1 0:2-4 1:1-3 ");
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,53 @@
+#include "gpipe/internal/replicas/packing.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+namespace gpipe::internal {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+Packing::Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket)
+    : parameters_(parameters), bucket_(bucket) {
+  bytes_ = aligned(static_cast<int64_t>(bucket.size()));
+  for (const size_t parameter : bucket) {
+    offsets_.push_back(bytes_);
+    bytes_ += aligned(static_cast<int64_t>(parameters[parameter].nbytes()));
+  }
+}
+
+at::Tensor Packing::value(const at::Tensor& message, size_t place) const {
+  const at::Tensor& like = parameters_[bucket_[place]];
+  return message.narrow(0, offsets_[place], static_cast<int64_t>(like.nbytes()))
+      .view(like.scalar_type())
+      .view(like.sizes());
+}
+
+at::Tensor Packing::pack(const std::vector<at::Tensor>& tensors) const {
+  const c10::NoGradGuard no_grad;
+  at::Tensor message = at::zeros({bytes_}, c10::TensorOptions(c10::kByte));
+  auto* const is_there = message.mutable_data_ptr<uint8_t>();
+  for (size_t place = 0; place < bucket_.size(); ++place) {
+    const at::Tensor& tensor = tensors[bucket_[place]];
+    if (!tensor.defined()) continue;
+    is_there[place] = 1;
+    value(message, place).copy_(tensor);
+  }
+  return message;
+}
+
+std::vector<at::Tensor> Packing::unpack(const at::Tensor& message) const {
+  const auto* const is_there = message.const_data_ptr<uint8_t>();
+  std::vector<at::Tensor> tensors(bucket_.size());
+  for (size_t place = 0; place < bucket_.size(); ++place) {
+    if (is_there[place] != 0) tensors[place] = value(message, place);
+  }
+  return tensors;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,39 @@
+// Packing: the tensors of a bucket as the bytes of one message.
+#ifndef GPIPE_INTERNAL_REPLICAS_PACKING_H_
+#define GPIPE_INTERNAL_REPLICAS_PACKING_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/internal/replicas/shards.h"
+
+namespace gpipe::internal {
+
+// Where the tensors of a bucket are in its message: first whether each is there, then their values,
+// in the order of the bucket, each aligned as LibTorch aligns memory. It is as long whatever is
+// there.
+class Packing {
+ public:
+  // `parameters`: of the model; a tensor has its parameter's shape and type.
+  Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket);
+
+  int64_t bytes() const { return bytes_; }
+  // The message of these tensors, [parameter of the model]. Undefined ones are not there.
+  at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
+  // Contiguous views of a message, [place in the bucket].
+  std::vector<at::Tensor> unpack(const at::Tensor& message) const;
+
+ private:
+  at::Tensor value(const at::Tensor& message, size_t place) const;
+
+  const std::vector<at::Tensor>& parameters_;
+  const Bucket& bucket_;
+  std::vector<int64_t> offsets_;  // [place in the bucket]
+  int64_t bytes_ = 0;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_REPLICAS_PACKING_H_

@@ -1,0 +1,227 @@
+#include "gpipe/internal/replicas/reduction.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "gpipe/internal/backward/tree_sum.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/replicas/forms.h"
+#include "gpipe/internal/replicas/packing.h"
+#include "gpipe/internal/replicas/shards.h"
+
+namespace gpipe::internal {
+namespace {
+
+using Parcel = Processes::Parcel;
+
+// Large enough that a message costs no more than its bytes, small enough that copies of it are
+// nothing beside the gradients.
+constexpr int64_t kBucketBytes = 16 << 20;
+
+std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<int64_t> bytes;
+  for (const at::Tensor& parameter : parameters) {
+    bytes.push_back(static_cast<int64_t>(parameter.nbytes()));
+  }
+  return bytes;
+}
+
+// The messages between the replicas: each owner has its parameters in buckets, of which number k of
+// all owners are moved in round k.
+class Exchange {
+ public:
+  Exchange(const World& world, const std::vector<at::Tensor>& parameters,
+           const std::vector<int64_t>& owners)
+      : world_(world), parameters_(parameters) {
+    const std::vector<int64_t> bytes = sizes_of(parameters);
+    for (int64_t owner = 0; owner < world.replicas(); ++owner) {
+      buckets_.push_back(buckets_of(owner, owners, bytes, kBucketBytes));
+      rounds_ = std::max(rounds_, buckets_.back().size());
+    }
+  }
+
+  size_t rounds() const { return rounds_; }
+  // Null: the owner has fewer.
+  const Bucket* bucket(int64_t owner, size_t round) const {
+    const std::vector<Bucket>& all = buckets_[static_cast<size_t>(owner)];
+    return round < all.size() ? &all[round] : nullptr;
+  }
+
+  // From each replica to the owners. `tensors`: [parameter]. Calls take(bucket, [replica] messages)
+  // for the bucket that this replica owns, if it has one in this round.
+  template <typename Take>
+  void add_scatter(size_t round, const std::vector<at::Tensor>& tensors, const Take& take) {
+    for_each_other([&](int64_t owner) {
+      const Bucket* const theirs = bucket(owner, round);
+      if (theirs == nullptr) return;
+      sends_.push_back({rank_of(owner), Packing(parameters_, *theirs).pack(tensors)});
+    });
+    const Bucket* const own = bucket(world_.replica(), round);
+    if (own == nullptr) return;
+    const Packing packing(parameters_, *own);
+    std::vector<at::Tensor> messages(static_cast<size_t>(world_.replicas()));
+    for_each_other([&](int64_t replica) {
+      at::Tensor room = at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte));
+      receives_.push_back({rank_of(replica), room});
+      messages[static_cast<size_t>(replica)] = std::move(room);
+    });
+    take(*own, std::move(messages));
+  }
+
+  // From the owners to each replica. Calls take(bucket, message) for each bucket of others.
+  template <typename Take>
+  void add_gather(size_t round, const std::vector<at::Tensor>& tensors, const Take& take) {
+    const Bucket* const own = bucket(world_.replica(), round);
+    at::Tensor message;
+    if (own != nullptr) message = Packing(parameters_, *own).pack(tensors);
+    for_each_other([&](int64_t replica) {
+      if (own != nullptr) sends_.push_back({rank_of(replica), message});
+      const Bucket* const theirs = bucket(replica, round);
+      if (theirs == nullptr) return;
+      at::Tensor room =
+          at::empty({Packing(parameters_, *theirs).bytes()}, c10::TensorOptions(c10::kByte));
+      receives_.push_back({rank_of(replica), room});
+      take(*theirs, std::move(room));
+    });
+  }
+
+  void move() { world_.processes()->move(std::exchange(sends_, {}), std::exchange(receives_, {})); }
+
+  std::vector<at::Tensor> unpack(const Bucket& bucket, const at::Tensor& message) const {
+    return Packing(parameters_, bucket).unpack(message);
+  }
+
+ private:
+  template <typename Visit>
+  void for_each_other(const Visit& visit) const {
+    for (int64_t replica = 0; replica < world_.replicas(); ++replica) {
+      if (replica != world_.replica()) visit(replica);
+    }
+  }
+  int64_t rank_of(int64_t replica) const {
+    return replica * world_.processes_each() + world_.process();
+  }
+
+  const World& world_;
+  const std::vector<at::Tensor>& parameters_;
+  std::vector<std::vector<Bucket>> buckets_;  // [owner][round]
+  size_t rounds_ = 0;
+  std::vector<Parcel> sends_;
+  std::vector<Parcel> receives_;
+};
+
+// Its own memory, laid out as the parameter.
+at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
+  at::Tensor copy = at::empty_like(parameter);
+  return copy.copy_(value);
+}
+
+struct OwnBucket {
+  const Bucket* bucket = nullptr;
+  std::vector<at::Tensor> messages;  // [replica]; none from itself
+};
+
+void check(const at::Tensor& parameter, const at::Tensor& sum) {
+  if (!sum.defined()) return;
+  TORCH_CHECK_VALUE(sum.layout() == c10::kStrided && sum.scalar_type() == parameter.scalar_type() &&
+                        sum.sizes() == parameter.sizes(),
+                    "a gradient of layout ", sum.layout(), ", type ", sum.dtype(), " and shape ",
+                    sum.sizes(), " cannot be added up over replicas: its parameter is of type ",
+                    parameter.dtype(), " and shape ", parameter.sizes(),
+                    ", and only dense gradients of that kind are (an embedding "
+                    "without sparse(true), say)");
+}
+
+}  // namespace
+
+std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters) {
+  return owners_of(sizes_of(parameters), world.replicas());
+}
+
+void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+                       int64_t groups_each, std::vector<at::Tensor>& sums) {
+  const c10::NoGradGuard no_grad;
+  for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
+  // A layer may have registered one in its first forward, which not all replicas run.
+  agree_on_forms(world, "the parameters", parameters);
+  Exchange exchange(world, parameters, owners_of(world, parameters));
+  OwnBucket own;
+  std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
+  // In each step, what is to be added up in one round, and what has been in the round before.
+  for (size_t step = 0; step <= exchange.rounds(); ++step) {
+    own = OwnBucket();
+    of_others.clear();
+    if (step < exchange.rounds()) {
+      exchange.add_scatter(step, sums, [&](const Bucket& bucket, std::vector<at::Tensor> messages) {
+        own = {&bucket, std::move(messages)};
+      });
+    }
+    if (step > 0) {
+      exchange.add_gather(step - 1, sums, [&](const Bucket& bucket, at::Tensor message) {
+        of_others.emplace_back(&bucket, std::move(message));
+      });
+    }
+    exchange.move();
+    for (const auto& [bucket, message] : of_others) {
+      std::vector<at::Tensor> values = exchange.unpack(*bucket, message);
+      for (size_t place = 0; place < bucket->size(); ++place) {
+        at::Tensor& sum = sums[(*bucket)[place]];
+        sum = values[place].defined() ? copy_like(parameters[(*bucket)[place]], values[place])
+                                      : at::Tensor();
+      }
+    }
+    if (own.bucket == nullptr) continue;
+    std::vector<TreeSum> trees(own.bucket->size());
+    for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+      const bool here = replica == world.replica();
+      std::vector<at::Tensor> values;
+      if (!here) {
+        values = exchange.unpack(*own.bucket, own.messages[static_cast<size_t>(replica)]);
+      }
+      for (size_t place = 0; place < trees.size(); ++place) {
+        at::Tensor& sum = sums[(*own.bucket)[place]];
+        trees[place].add(replica * groups_each,
+                         here ? std::exchange(sum, at::Tensor()) : std::move(values[place]));
+      }
+    }
+    for (size_t place = 0; place < trees.size(); ++place) {
+      const size_t parameter = (*own.bucket)[place];
+      at::Tensor sum = trees[place].take();
+      // It may be a part of a message, where only one replica had any.
+      if (sum.defined() && sum.storage().use_count() > 1)
+        sum = copy_like(parameters[parameter], sum);
+      sums[parameter] = std::move(sum);
+    }
+  }
+}
+
+void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+                         const std::vector<int64_t>& owners) {
+  const c10::NoGradGuard no_grad;
+  agree_on_forms(world, "the parameters", parameters);
+  Exchange exchange(world, parameters, owners);
+  std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
+  for (size_t round = 0; round < exchange.rounds(); ++round) {
+    of_others.clear();
+    exchange.add_gather(round, parameters, [&](const Bucket& bucket, at::Tensor message) {
+      of_others.emplace_back(&bucket, std::move(message));
+    });
+    exchange.move();
+    for (const auto& [bucket, message] : of_others) {
+      const std::vector<at::Tensor> values = exchange.unpack(*bucket, message);
+      for (size_t place = 0; place < bucket->size(); ++place) {
+        at::Tensor parameter = parameters[(*bucket)[place]];
+        parameter.copy_(values[place]);
+      }
+    }
+  }
+}
+
+}  // namespace gpipe::internal

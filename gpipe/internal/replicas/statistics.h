@@ -1,0 +1,24 @@
+// Statistics: what norms keep of a mini-batch whose rows are in several replicas.
+#ifndef GPIPE_INTERNAL_REPLICAS_STATISTICS_H_
+#define GPIPE_INTERNAL_REPLICAS_STATISTICS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/world.h"
+
+namespace gpipe::internal {
+
+// Makes the deferred updates of all replicas, in the order of the micro-batches: the first replica
+// gets them and makes them, and gives the buffers that they change to the others. Nothing is left in the logs.
+//
+// `stages`: [stage] of this replica. `buffers`: those of this process's layers, in the same order
+// in all replicas. Called within in_call(), by all processes.
+void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages,
+                          const std::vector<at::Tensor>& buffers);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_REPLICAS_STATISTICS_H_

@@ -1,0 +1,48 @@
+#include "gpipe/world.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+World World::grid(int64_t replicas, int64_t processes) const {
+  const auto fits = [&] {
+    return replicas >= 1 && processes >= 1 && size_ % replicas == 0 &&
+           size_ / replicas == processes;
+  };
+  if (!fits()) {
+    throw std::invalid_argument(
+        "grid(" + std::to_string(replicas) + ", " + std::to_string(processes) +
+        ") is for that many replicas of that many processes each, and there are " +
+        std::to_string(size_) + (size_ == 1 ? " process" : " processes") +
+        " in all; start as many as the product, or give other numbers");
+  }
+  World world = *this;
+  world.replicas_ = replicas;
+  return world;
+}
+
+RowRange World::rows(int64_t global_rows, int64_t chunks) const {
+  if (global_rows < 0 || chunks < 1) {
+    throw std::invalid_argument("rows(" + std::to_string(global_rows) + ", " +
+                                std::to_string(chunks) +
+                                "): a mini-batch has 0 rows or more, and at least 1 chunk");
+  }
+  if (chunks % replicas_ != 0) {
+    throw std::invalid_argument(std::to_string(chunks) + " chunks cannot be shared by " +
+                                std::to_string(replicas_) +
+                                " replicas; give a multiple of them, which is that of the whole "
+                                "mini-batch and not of a replica");
+  }
+  const int64_t used = std::min(chunks, std::max<int64_t>(global_rows, 1));
+  const int64_t rows = global_rows / used + (global_rows % used == 0 ? 0 : 1);
+  const int64_t each = chunks / replicas_;  // micro-batches
+  const auto begin_of = [&](int64_t replica) {
+    const int64_t first = replica * each;
+    return rows == 0 || first > (global_rows - 1) / rows ? global_rows : first * rows;
+  };
+  return {begin_of(replica()), begin_of(replica() + 1)};
+}
+
+}  // namespace gpipe
