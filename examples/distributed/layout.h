@@ -17,7 +17,7 @@ namespace distributed {
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
 
 // Where the schedule of this name (gpipe/schedule/named_schedule.h) has its stages. Of several
-// processes each has as many workers, neighbors by number.
+// processes (of each replica) each has as many workers, neighbors by number.
 gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
                                 int64_t stages);
 
