@@ -53,7 +53,7 @@ note_gpu_tests
 # What a newcomer need not have: launchers of others. Without them their tests were skipped above.
 check "torchrun" tools/torchrun/torchrun.sh
 check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
-tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:mpirun_test //examples/distributed:two_machines_test
+tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:mpirun_test
 
 # Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
 rm "${settings}"

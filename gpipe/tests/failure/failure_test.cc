@@ -473,7 +473,7 @@ TEST(FailuresTest, AnInputThatCannotBeCutBlamesNoLayer) {
       [&] {
         pipe->forward(torch::rand({4, 6}).to_sparse());
       },
-      ::testing::ThrowsMessage<c10::Error>(HasSubstr("stage 0, micro-batch 0, stage 0)")));
+      ::testing::ThrowsMessage<c10::Error>(HasSubstr("in the forward of stage 0, micro-batch 0)")));
   EXPECT_EQ(pipe->last_failure()->layer, "stage 0");
 }
 
