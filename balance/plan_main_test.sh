@@ -69,7 +69,7 @@ END
 # Too little memory: exit code 1, and the memory that is named is enough.
 "$program" "${quick[@]}" --devices=2 --memory=1MiB >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
-needed=$(tr '\n' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*\) *bytes).*/\1/p')
+needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*\) *bytes).*/\1/p')
 [ -n "$needed" ] || fail "the nearest is not named: $(cat "$work/none.log")"
 "$program" "${quick[@]}" --devices=2 --memory="$needed" >"$work/near.log" 2>&1 ||
   fail "$needed bytes do not work: $(cat "$work/near.log")"
