@@ -6,6 +6,8 @@
 #include "balance/flops.h"
 #include "balance/memory_plan.h"
 #include "balance/memory_plan_text.h"
+#include "balance/plan.h"
+#include "balance/plan_options.h"
 #include "balance/profile_file.h"
 #include "diagnose/diagnose.h"
 #include "gpipe/clip_grad.h"
@@ -38,6 +40,7 @@
 #include "gpipe/timeline/timeline.h"
 #include "gpipe/timeline/timeline_svg.h"
 #include "gpipe/world.h"
+#include "gpipe/zero_optimizer.h"
 #include "meta/meta_kernels.h"
 #include "meta/meta_scope.h"
 #include "meta/meta_target.h"
@@ -49,6 +52,7 @@
 #include "models/unet.h"
 #include "safetensors/safetensors.h"
 #include "skip/skippable.h"
+#include "tied/tied_layer.h"
 
 // A value of each, so that no header is empty here.
 [[maybe_unused]] std::string describe(const gpipe::balance::MemoryPlan& plan) {
