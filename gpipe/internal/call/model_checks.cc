@@ -112,8 +112,8 @@ void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Mo
     layers[k]->apply(
         [k](const std::string& name, torch::nn::Module& module) {
           if (!module.is_training()) return;
-          const at::Tensor* const mean =
-              module.named_buffers(/*recurse=*/false).find("running_mean");
+          const auto buffers = module.named_buffers(/*recurse=*/false);
+          const at::Tensor* const mean = buffers.find("running_mean");
           TORCH_CHECK_VALUE(
               mean == nullptr || !mean->defined(), "layer ", k,
               name.empty() ? "" : " ('" + name + "')",
