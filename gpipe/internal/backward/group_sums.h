@@ -8,10 +8,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/backward/tree_sum.h"
 
 namespace gpipe::internal {
@@ -68,7 +68,7 @@ class GroupSums {
     TreeSum groups;      // of those before it
   };
 
-  absl::flat_hash_map<const torch::autograd::Node*, Entry*> places_;
+  std::unordered_map<const torch::autograd::Node*, Entry*> places_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };
 
