@@ -122,20 +122,6 @@ std::vector<int64_t> read_devices(const std::string& text) {
   return devices;
 }
 
-std::vector<int64_t> read_chunks(const std::string& text, int64_t batch) {
-  std::vector<int64_t> chunks;
-  if (text.empty()) return chunks;
-  for (const absl::string_view item : absl::StrSplit(text, ',')) {
-    int64_t count = 0;
-    if (!absl::SimpleAtoi(item, &count) || count < 1 || count > batch) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--chunks=%s: '%s' is no number from 1 to the %d rows of --batch", text, item, batch));
-    }
-    chunks.push_back(count);
-  }
-  return chunks;
-}
-
 std::string member_name(const Settings& settings, int64_t member) {
   return absl::StrReplaceAll(settings.name, {{"*", absl::StrCat(settings.step * member)}});
 }
@@ -193,7 +179,8 @@ Settings read_settings() {
     if (bytes > settings.options.margin()) continue;
     throw std::invalid_argument("--margin_gib leaves nothing of a device of --devices_gib");
   }
-  settings.options.chunks(read_chunks(absl::GetFlag(FLAGS_chunks), settings.batch));
+  settings.options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch,
+                                       absl::StrFormat("the %d rows of --batch", settings.batch)));
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   if (checkpoint != "any") settings.options.checkpoints({parse_checkpoint(checkpoint)});
   settings.schedule = absl::GetFlag(FLAGS_schedule);

@@ -127,20 +127,6 @@ int64_t parse_bytes(const std::string& text) {
   return std::llround(bytes);
 }
 
-std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most) {
-  std::vector<int64_t> counts;
-  if (text.empty()) return counts;
-  for (const absl::string_view item : absl::StrSplit(text, ',')) {
-    int64_t count = 0;
-    if (!absl::SimpleAtoi(item, &count) || count < 1 || count > most) {
-      throw std::invalid_argument(
-          absl::StrFormat("--%s=%s: '%s' is no number from 1 to %d", flag, text, item, most));
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
-
 double above_0(const char* flag, double value) {
   if (std::isfinite(value) && value > 0) return value;
   throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number above 0", flag, value));

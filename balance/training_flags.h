@@ -1,8 +1,10 @@
-// training_flags: what the values of the commands' flags --checkpoint and --schedule mean.
+// training_flags: what the values of the commands' flags --checkpoint, --schedule and --chunks mean.
 #ifndef BALANCE_TRAINING_FLAGS_H_
 #define BALANCE_TRAINING_FLAGS_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
@@ -16,6 +18,12 @@ Checkpoint parse_checkpoint(const std::string& text);
 // A name of schedule_by_name(). The generator throws where the stages are no multiple of those that
 // the schedule has on a worker.
 ScheduleGenerator parse_schedule(const std::string& text);
+
+// "8,16": numbers from 1 to `most`, separated by commas; none for an empty text. Throws
+// std::invalid_argument that names the flag and what is no such number. `most_text`: `most` in the
+// message, such as "the 8 rows of --batch". Default: the number.
+std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most,
+                                  std::string most_text = "");
 
 // For --help: lists the names.
 std::string schedule_help();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <string>
 
 #include "gpipe/schedule/sequential.h"
 
@@ -11,6 +12,7 @@ namespace gpipe::balance {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
 using ::testing::ThrowsMessage;
@@ -33,6 +35,17 @@ TEST(TrainingFlags, OtherNamesAreRefused) {
       ThrowsMessage<std::invalid_argument>(AllOf(
           HasSubstr("--schedule=1f1bb: "), HasSubstr("did you mean 1f1b?"), HasSubstr("zb-v"))));
   EXPECT_THROW(parse_schedule(""), std::invalid_argument);
+}
+
+TEST(TrainingFlags, CountsAreNumbersUpToTheMost) {
+  EXPECT_THAT(parse_counts("chunks", "8,1,16", 16), ElementsAre(8, 1, 16));
+  EXPECT_THAT(parse_counts("chunks", "", 16), ElementsAre());
+  for (const char* wrong : {"17", "0", "-1", "x", ""}) {
+    EXPECT_THAT([&] { parse_counts("chunks", std::string("2,") + wrong, 16, "the 16 rows"); },
+                ThrowsMessage<std::invalid_argument>(
+                    StrEq(std::string("--chunks=2,") + wrong + ": '" + wrong +
+                          "' is no number from 1 to the 16 rows")));
+  }
 }
 
 }  // namespace
