@@ -6,17 +6,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/backward/foreign_nodes.h"
-#include "gpipe/internal/backward/in_place_of_grad.h"
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/stage/group_scope.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -511,7 +510,7 @@ struct Stage::Backward {
     if (task.group_sums != nullptr && task.part != BackwardPart::kInputs) {
       result.in_place_of_grad = [this](const std::shared_ptr<Node>& accumulator,
                                        const at::Tensor& leaf) -> at::Tensor* {
-        if (run.plan.model.find(leaf) != nullptr) return nullptr;  // see GroupScope
+        if (GroupScope::is_owned(run.plan.model.find(leaf), stage.index_)) return nullptr;
         return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
       };
     }
@@ -617,45 +616,6 @@ void Stage::send_ties(std::vector<Packet>& gradients, LeafSums& sums) const {
   }
 }
 
-namespace {
-
-// While it lives, the sums of a micro-batch's group stand in for the .grad of the stage's own
-// parameters: for all of the cell's backward, because users' code may run a backward of its own.
-class GroupScope {
- public:
-  GroupScope(const CellPlan& plan, int64_t stage, int64_t micro_batch, const BackwardTask& task) {
-    if (task.group_sums == nullptr) return;
-    const bool accumulates = task.part != BackwardPart::kInputs;
-    for (const ModelState::Parameter& parameter : plan.model.parameters()) {
-      const at::Tensor& leaf = parameter.tensor;
-      if (parameter.stages.front() != stage || !leaf.requires_grad()) continue;
-      at::Tensor& sum =
-          accumulates ? *task.group_sums->sum_of(torch::autograd::impl::grad_accumulator(leaf),
-                                                 leaf, plan.group_of(micro_batch))
-                      : early_.emplace_back();
-      scopes_.emplace_back(leaf, sum);
-    }
-  }
-
-  // Called after a first half. Which group the next second half is of, nobody knows here.
-  void check() {
-    if (early_.empty()) return;
-    scopes_.clear();
-    for (const at::Tensor& gradient : early_) {
-      TORCH_CHECK(!gradient.defined(),
-                  "users' code (a hook, or a custom function) ran a backward of its own, towards a "
-                  "parameter, in the first half of a split backward, which GPipeOptions::groups "
-                  "cannot add up in order; give a schedule without split backwards (1F1B)");
-    }
-  }
-
- private:
-  std::deque<at::Tensor> early_;
-  std::deque<InPlaceOfGradScope> scopes_;
-};
-
-}  // namespace
-
 std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
@@ -670,7 +630,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   if (graphs_ != nullptr) {
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
   }
-  GroupScope groups(run.plan, index_, micro_batch, task);
+  GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
   Backward backward{*this, run, micro_batch, task, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
@@ -686,7 +646,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
                                                    backward.graph_task(), running_layer_);
-  groups.check();
+  groups.check_first_half();
   backward.hand_over_requested();
   if (task.part != BackwardPart::kWeights) send_ties(result, *task.leaf_sums);
   if (!run.keep_graph) {
