@@ -358,6 +358,19 @@ std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
   return lines;
 }
 
+// All parameters are 1/4.
+nn::Sequential filled(nn::Sequential module) {
+  torch::NoGradGuard no_grad;
+  for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
+  return module;
+}
+
+void expect_same_sums(const std::function<nn::Sequential()>& make) {
+  const auto lines = sums_of(make);
+  EXPECT_THAT(lines, Each(lines[2]));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+}
+
 // Users' code whose backward runs a backward of its own, as one's own checkpointing does.
 struct Reentrant : torch::autograd::Function<Reentrant> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
@@ -383,18 +396,13 @@ struct ReentrantImpl : nn::Module {
 };
 
 TEST(WorldReplicas, UsersCodeMayRunABackwardOfItsOwn) {
-  const auto make = [] {
+  expect_same_sums([] {
     nn::Sequential module;
     module->push_back(nn::Linear(5, 5));
     module->push_back(std::make_shared<ReentrantImpl>());
     module->push_back(nn::Linear(5, 3));
-    torch::NoGradGuard no_grad;
-    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
-    return module;
-  };
-  const auto lines = sums_of(make);
-  EXPECT_THAT(lines, Each(lines[2]));
-  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+    return filled(std::move(module));
+  });
 }
 
 // Stochastic depth: a micro-batch calls one of two norms.
@@ -411,17 +419,12 @@ struct OneOfTwoImpl : nn::Module {
 };
 
 TEST(WorldReplicas, NormsThatOnlySomeMicroBatchesCallHaveTheirOwnStatistics) {
-  const auto make = [] {
+  expect_same_sums([] {
     nn::Sequential module;
     module->push_back(std::make_shared<OneOfTwoImpl>());
     module->push_back(nn::Linear(5, 3));
-    torch::NoGradGuard no_grad;
-    for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
-    return module;
-  };
-  const auto lines = sums_of(make);
-  EXPECT_THAT(lines, Each(lines[2]));
-  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
+    return filled(std::move(module));
+  });
 }
 
 TEST(WorldReplicas, AReplicaWithoutRowsGivesNoOutputs) {

@@ -288,15 +288,12 @@ struct Saving {
   // What is in this process; of what is tied, what it owns.
   Named here(const Named& state) const {
     if (processes == nullptr) return state;
-    const internal::ParameterNames parameters = names_of(pipe);
-    std::unordered_set<std::string> owned;
+    internal::ParameterNames names = names_of(pipe);
     for (const at::Tensor& parameter : pipe->local_parameters()) {
-      owned.insert(parameters.at(parameter.unsafeGetTensorImpl()));
+      names.erase(parameter.unsafeGetTensorImpl());
     }
     std::unordered_set<std::string> of_others;
-    for (const auto& [parameter, name] : parameters) {
-      if (owned.count(name) == 0) of_others.insert(name);
-    }
+    for (const auto& [parameter, name] : names) of_others.insert(name);
     Named result;
     for (const auto& [name, tensor] : state) {
       if (!tensor.is_meta() && of_others.count(name) == 0) result.emplace_back(name, tensor);
