@@ -32,8 +32,8 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     int64_t count = 0;
     if (!absl::SimpleAtoi(item, &count) || count < 1 || count > most) {
-      throw std::invalid_argument(absl::StrCat("--", flag, "=", text, ": '", item,
-                                               "' is no number from 1 to ", most_text));
+      throw std::invalid_argument(
+          absl::StrCat("--", flag, "=", text, ": '", item, "' is no number from 1 to ", most_text));
     }
     counts.push_back(count);
   }

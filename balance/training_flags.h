@@ -1,4 +1,5 @@
-// training_flags: what the values of the commands' flags --checkpoint, --schedule and --chunks mean.
+// training_flags: what the values of the commands' flags --checkpoint, --schedule and --chunks
+// mean.
 #ifndef BALANCE_TRAINING_FLAGS_H_
 #define BALANCE_TRAINING_FLAGS_H_
 

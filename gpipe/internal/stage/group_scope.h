@@ -1,4 +1,5 @@
-// GroupScope: the sums of a group in the place of the parameters' .grad, for one backward of a cell.
+// GroupScope: the sums of a group in the place of the parameters' .grad, for one backward of a
+// cell.
 #ifndef GPIPE_INTERNAL_STAGE_GROUP_SCOPE_H_
 #define GPIPE_INTERNAL_STAGE_GROUP_SCOPE_H_
 
@@ -18,7 +19,8 @@
 namespace gpipe::internal {
 
 // While it lives, the sums of a micro-batch's group stand in for the .grad of the parameters that
-// the stage owns: for all of the cell's backward, because users' code may run a backward of its own.
+// the stage owns: for all of the cell's backward, because users' code may run a backward of its
+// own.
 //
 // Thread-safety: none.
 class GroupScope {
