@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/no_sigpipe.h"
+
 namespace gpipe::distributed {
 namespace {
 
@@ -100,12 +102,14 @@ class GlooGroup final : public Group {
   explicit GlooGroup(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
 
   std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) override {
+    const NoSigpipe scope;
     std::vector<at::Tensor> tensors{bytes};
     // It counts its calls, without a lock.
     std::lock_guard<std::mutex> lock(mutex_);
     return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) override {
+    const NoSigpipe scope;  // it writes, too: that it is ready
     std::vector<at::Tensor> tensors{bytes};
     std::lock_guard<std::mutex> lock(mutex_);
     return std::make_unique<C10dTransfer>(backend_->recv(tensors, static_cast<int>(from), tag));
@@ -149,6 +153,7 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit,
                                      std::function<bool()> is_given_up) {
+  const NoSigpipe scope;  // for Gloo's threads as well, which start here
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
   // A message takes the device, and its connections and its thread, number `tag` modulo two.
   for (int i = 0; i < 2; ++i) {

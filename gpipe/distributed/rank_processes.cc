@@ -95,16 +95,17 @@ void RankProcesses::send(int64_t rank, int signal) const {
   if (pid > 0) kill(pid, signal);
 }
 
-bool RankProcesses::ends(int64_t rank) {
+std::string RankProcesses::how_it_ends(int64_t rank) {
   Process& process = processes_.at(static_cast<std::size_t>(rank));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   int status = 0;
   while (waitpid(process.pid, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (std::chrono::steady_clock::now() > deadline) return "never";
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   process.pid = -1;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (WIFSIGNALED(status)) return "by signal " + std::to_string(WTERMSIG(status));
+  return WEXITSTATUS(status) == 0 ? "" : "with status " + std::to_string(WEXITSTATUS(status));
 }
 
 int64_t microseconds_now() {

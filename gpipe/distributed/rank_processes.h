@@ -35,7 +35,9 @@ class RankProcesses {
   std::string next(int64_t rank);
   void send(int64_t rank, int signal) const;
   // Whether it ends by itself, and well, within 30 s.
-  bool ends(int64_t rank);
+  bool ends(int64_t rank) { return how_it_ends(rank).empty(); }
+  // Nothing if it ends so, else how it ends: "by signal 11", "with status 1", "never".
+  std::string how_it_ends(int64_t rank);
 
  private:
   struct Process {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -106,6 +108,35 @@ TEST(Session, ProcessesFindEachOther) {
     EXPECT_EQ(ranks.next(rank), std::to_string((rank + 1) % 4));
     EXPECT_EQ(ranks.next(rank), rank == 0 ? "0100007F 0100007F 0100007F " : "0100007F 0100007F ");
     EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+// SIGPIPE, which ends a process without a word, is what a write to nobody brings by default.
+TEST(Session, MessagesToWhoHasDiedThrow) {
+  for (const bool sends : {true, false}) {
+    const MasterPort port;
+    RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+      std::signal(SIGPIPE, SIG_DFL);
+      auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
+      auto group = session->connect_group("tensors");
+      session->control().agree("connected", "");
+      if (rank == 1) kill(getpid(), SIGKILL);
+      const at::Tensor bytes = at::zeros({9}, at::kByte);
+      std::vector<std::unique_ptr<Transfer>> transfers;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      try {
+        // Without a pause, so that some write comes before Gloo's thread knows.
+        while (std::chrono::steady_clock::now() < end) {
+          transfers.push_back(sends ? group->send(bytes, 1, 0) : group->receive(bytes, 1, 0));
+        }
+        say("went on");
+      } catch (const std::exception&) {
+        say("threw");
+      }
+      _exit(0);  // the session would wait for the other one
+    });
+    EXPECT_EQ(ranks.next(0), "threw") << (sends ? "send" : "receive");
+    EXPECT_EQ(ranks.how_it_ends(0), "");
   }
 }
 

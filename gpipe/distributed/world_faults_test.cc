@@ -521,7 +521,7 @@ struct Line {
 struct Said {
   std::vector<Line> lines;
   bool is_done = false;  // else it hangs
-  bool is_well = false;  // it returned from main
+  std::string badly;     // how it ended without returning from main
   int64_t done = 0;
 
   std::vector<Line> of(const std::string& whats) const {
@@ -552,7 +552,7 @@ Said listen(RankProcesses& ranks, int64_t rank) {
   }
   said.is_done = true;
   said.done = microseconds_now();
-  said.is_well = ranks.ends(rank);
+  said.badly = ranks.how_it_ends(rank);
   return said;
 }
 
@@ -633,7 +633,7 @@ class Judge {
       if (line.what == '?' && line.text.rfind("late ", 0) != 0) wrong(rank) << line.text;
     }
     if (loss == nullptr || loss->kind == Kind::kStop || loss->kind == Kind::kLeave) {
-      if (!said.is_well) wrong(rank) << "did not end well";
+      if (!said.badly.empty()) wrong(rank) << "ended " << said.badly;
     }
     if (loss != nullptr && loss->kind != Kind::kStop) return;  // it has said what it could
     if (loss != nullptr) return judge_woken(rank);
