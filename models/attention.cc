@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 namespace gpipe::models::internal {
 namespace {
@@ -17,32 +19,26 @@ at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, c10::Device
   return later.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
 }
 
+// With a mask of the pairs that are hidden; undefined: each token sees those up to it.
 at::Tensor fused_attention(const at::Tensor& queries, const at::Tensor& keys,
-                           const at::Tensor& values, const at::Tensor& documents,
+                           const at::Tensor& values, const at::Tensor& hidden,
                            const AttentionOptions& options) {
   const bool grouped = queries.size(1) != keys.size(1);
-  if (!documents.defined()) {
-    return at::scaled_dot_product_attention(queries, keys, values, {}, options.dropout,
-                                            /*is_causal=*/true, std::nullopt, grouped);
-  }
-  const at::Tensor seen = hidden_pairs(queries.size(2), documents, queries.device()).logical_not();
+  const std::optional<at::Tensor> seen =
+      hidden.defined() ? std::optional<at::Tensor>(hidden.logical_not()) : std::nullopt;
   return at::scaled_dot_product_attention(queries, keys, values, seen, options.dropout,
-                                          /*is_causal=*/false, std::nullopt, grouped);
+                                          /*is_causal=*/!seen, std::nullopt, grouped);
 }
 
-}  // namespace
-
-at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
-                            const at::Tensor& values, const at::Tensor& documents,
-                            const AttentionOptions& options) {
-  if (options.fused) return fused_attention(queries, keys, values, documents, options);
+at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& keys,
+                                 const at::Tensor& values, at::Tensor hidden,
+                                 const AttentionOptions& options) {
   const int64_t rows = queries.size(0), heads = queries.size(1), tokens = queries.size(2),
                 size = queries.size(3), kv_heads = keys.size(1), group = heads / kv_heads;
   // The queries of heads that share keys are further rows of one product, so that no key is
   // repeated in memory.
   at::Tensor weights =
       at::matmul(queries.reshape({rows, kv_heads, group * tokens, size}), keys.transpose(2, 3));
-  at::Tensor hidden = hidden_pairs(tokens, documents, queries.device());
   if (group > 1) hidden = at::cat(std::vector<at::Tensor>(group, hidden), -2);
   // In place, for this is the largest tensor of a layer; not on a view of it, which would copy it.
   weights.mul_(1 / std::sqrt(static_cast<double>(size)));
@@ -51,6 +47,28 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                                     : weights.softmax(-1);
   if (options.dropout > 0) weights = at::dropout(weights, options.dropout, /*train=*/true);
   return at::matmul(weights, values).view({rows, heads, tokens, size});
+}
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
+                            const at::Tensor& values, const at::Tensor& documents,
+                            const AttentionOptions& options) {
+  if (options.fused && !documents.defined()) {
+    return fused_attention(queries, keys, values, {}, options);
+  }
+  const at::Tensor hidden = hidden_pairs(queries.size(2), documents, queries.device());
+  return options.fused ? fused_attention(queries, keys, values, hidden, options)
+                       : written_out_attention(queries, keys, values, hidden, options);
+}
+
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
+                           const at::Tensor& keys, const at::Tensor& values,
+                           const AttentionOptions& options) {
+  const at::Tensor hidden =
+      at::arange(keys.size(2), places.options()).gt(places.unsqueeze(2)).unsqueeze(1);
+  return options.fused ? fused_attention(queries, keys, values, hidden, options)
+                       : written_out_attention(queries, keys, values, hidden, options);
 }
 
 at::Tensor positions_in(const at::Tensor& documents) {

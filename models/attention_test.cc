@@ -64,6 +64,27 @@ TEST(CausalAttention, IsTheWeightedMeanOfTheValuesSoFar) {
   }
 }
 
+TEST(AttentionUpTo, IsThatOfTheLastTokens) {
+  for (const int64_t kv_heads : {6, 3, 1}) {
+    const at::Tensor queries = numbers({2, 6, 5, 4}), keys = numbers({2, kv_heads, 5, 4}),
+                     values = numbers({2, kv_heads, 5, 4});
+    const at::Tensor want = by_hand(queries, keys, values, {});
+    for (const bool by_libtorch : {false, true}) {
+      // Two tokens of each row, from another place on.
+      const int64_t begins[] = {1, 3};
+      std::vector<at::Tensor> some, places, of_those;
+      for (const int64_t row : {0, 1}) {
+        some.push_back(queries[row].narrow(1, begins[row], 2));
+        places.push_back(at::arange(begins[row], begins[row] + 2));
+        of_those.push_back(want[row].narrow(1, begins[row], 2));
+      }
+      const at::Tensor have =
+          attention_up_to(at::stack(places), at::stack(some), keys, values, fused(by_libtorch));
+      EXPECT_LT((have - at::stack(of_those)).abs().max().item<double>(), 1e-13);
+    }
+  }
+}
+
 TEST(CausalAttention, TheSoftmaxIsInFloat32IfAsked) {
   const at::Tensor queries = numbers({1, 2, 6, 4}), keys = numbers({1, 2, 6, 4}),
                    values = numbers({1, 2, 6, 4});

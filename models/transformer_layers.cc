@@ -65,6 +65,7 @@ at::Tensor TokenNormImpl::forward(const at::Tensor& input) {
 }
 
 void TokenEmbeddingImpl::reset() {
+  cache_plan_ = nullptr;
   tokens = register_module("tokens", embedding(options_, options_.vocab_size()));
   if (is_gpt2(options_)) {
     positions = register_module("positions", embedding(options_, options_.max_positions()));
@@ -82,18 +83,24 @@ at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& do
                                !documents.is_complex()),
       "the tokens' documents must be whole numbers of the token ids' shape ", ids.sizes(), ", got ",
       documents.scalar_type(), " of shape ", documents.sizes());
+  if (cache_plan_ != nullptr) cache_plan_->check(documents, is_training());
   at::Tensor vectors = tokens->forward(ids);
   if (!positions.is_empty()) {
     TORCH_CHECK_VALUE(ids.size(1) <= options_.max_positions(), "the model has ",
                       options_.max_positions(), " positions, got sequences of ", ids.size(1),
                       " tokens");
-    vectors = vectors + (documents.defined() ? positions->forward(positions_in(documents))
-                                             : positions->weight.slice(0, 0, ids.size(1)));
+    if (documents.defined()) {
+      vectors = vectors + positions->forward(cache_plan_ != nullptr ? cache_plan_->places(documents)
+                                                                    : positions_in(documents));
+    } else {
+      vectors = vectors + positions->weight.slice(0, 0, ids.size(1));
+    }
   }
   return drop(vectors, options_.embedding_dropout(), is_training());
 }
 
 void AttentionLayerImpl::reset() {
+  cache_ = nullptr;
   const int64_t queries = options_.num_heads() * options_.size_of_head(),
                 keys = options_.kv_heads() * options_.size_of_head();
   norm = register_module("norm", TokenNorm(options_));
@@ -103,7 +110,29 @@ void AttentionLayerImpl::reset() {
 
 void AttentionLayerImpl::pretty_print(std::ostream& stream) const { stream << "AttentionLayer"; }
 
+at::Tensor AttentionLayerImpl::places_of(const at::Tensor& input,
+                                         const at::Tensor& documents) const {
+  if (cache_ != nullptr) return cache_->plan().places(documents);
+  if (documents.defined()) return positions_in(documents);
+  return at::arange(input.size(1), input.options().dtype(at::kLong));
+}
+
+at::Tensor AttentionLayerImpl::attend(const at::Tensor& queries, const at::Tensor& keys,
+                                      const at::Tensor& values, const at::Tensor& documents) const {
+  AttentionOptions options;
+  options.dropout = is_training() ? options_.attention_dropout() : 0;
+  options.float32_softmax = !is_gpt2(options_);
+  options.fused = options_.fused_attention();
+  if (cache_ == nullptr) return causal_attention(queries, keys, values, documents, options);
+  cache_->put(keys, values, documents);
+  // Without what was just put and would be copied; and the bits of a model without a cache.
+  if (cache_->plan().nothing_before) return causal_attention(queries, keys, values, {}, options);
+  const auto [all_keys, all_values] = cache_->get(documents);
+  return attention_up_to(cache_->plan().places(documents), queries, all_keys, all_values, options);
+}
+
 at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& documents) {
+  if (cache_ != nullptr) cache_->plan().check(documents, is_training());
   const int64_t heads = options_.num_heads(), kv_heads = options_.kv_heads(),
                 size = options_.size_of_head();
   // (N, heads, T, size)
@@ -113,19 +142,12 @@ at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& 
                                             .split_with_sizes({heads, kv_heads, kv_heads}, 1);
   at::Tensor queries = parts[0], keys = parts[1];
   if (!is_gpt2(options_)) {
-    const at::Tensor places = documents.defined()
-                                  ? positions_in(documents)
-                                  : at::arange(input.size(1), input.options().dtype(at::kLong));
-    const Rotation angles = rotation(places, size, options_.rope_theta(), input.scalar_type());
+    const Rotation angles =
+        rotation(places_of(input, documents), size, options_.rope_theta(), input.scalar_type());
     queries = rotate(queries, angles);
     keys = rotate(keys, angles);
   }
-  AttentionOptions attention;
-  attention.dropout = is_training() ? options_.attention_dropout() : 0;
-  attention.float32_softmax = !is_gpt2(options_);
-  attention.fused = options_.fused_attention();
-  const at::Tensor seen =
-      causal_attention(queries, keys, parts[2], documents, attention).transpose(1, 2).flatten(2);
+  const at::Tensor seen = attend(queries, keys, parts[2], documents).transpose(1, 2).flatten(2);
   return input + drop(output->forward(seen), options_.residual_dropout(), is_training());
 }
 

@@ -15,8 +15,10 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <utility>
 #include <vector>
 
+#include "models/layer_cache.h"
 #include "models/transformer_options.h"
 #include "tied/tied_layer.h"
 
@@ -48,12 +50,19 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
 
   at::Tensor forward(const at::Tensor& ids) { return apply(ids, {}); }
   // With the numbers of the tokens' documents, (N, T): places are counted from each one's start.
+  // With a cache's plan, and slots instead (models/layer_cache.h): the slots' places.
   at::Tensor apply(const at::Tensor& ids, const at::Tensor& documents);
+
+  const TransformerOptions& options() const { return options_; }
+  // Set by a KvCache, for its life; null otherwise, and in a clone.
+  void use_cache_plan(std::shared_ptr<const CachePlan> plan) { cache_plan_ = std::move(plan); }
+  const std::shared_ptr<const CachePlan>& cache_plan() const { return cache_plan_; }
 
   torch::nn::Embedding tokens{nullptr}, positions{nullptr};
 
  private:
   TransformerOptions options_;
+  std::shared_ptr<const CachePlan> cache_plan_;
 };
 TORCH_MODULE(TokenEmbedding);
 
@@ -65,14 +74,24 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor forward(const at::Tensor& input) { return apply(input, {}); }
-  // With the numbers of the tokens' documents, (N, T): tokens look at those of their own.
+  // With the numbers of the tokens' documents, (N, T): tokens look at those of their own. With a
+  // cache, and slots instead: they look at those that it has of their rows, and are kept.
   at::Tensor apply(const at::Tensor& input, const at::Tensor& documents);
+
+  // Set by a KvCache, for its life; null otherwise, and in a clone.
+  void use_cache(std::shared_ptr<LayerCache> cache) { cache_ = std::move(cache); }
 
   TokenNorm norm{nullptr};
   torch::nn::Linear qkv{nullptr}, output{nullptr};
 
  private:
+  // Of the input's tokens, in their documents.
+  at::Tensor places_of(const at::Tensor& input, const at::Tensor& documents) const;
+  at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                    const at::Tensor& documents) const;
+
   TransformerOptions options_;
+  std::shared_ptr<LayerCache> cache_;
 };
 TORCH_MODULE(AttentionLayer);
 

@@ -47,6 +47,7 @@
 #include "models/amoebanetd.h"
 #include "models/head_loss.h"
 #include "models/hugging_face.h"
+#include "models/kv_cache.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
 #include "models/unet.h"

@@ -21,6 +21,7 @@
 #include "meta/meta_scope.h"
 #include "models/head_loss.h"
 #include "models/hugging_face.h"
+#include "models/kv_cache.h"
 
 namespace {
 
@@ -139,6 +140,29 @@ const guide::Chapter kTransformer("25", [] {
     documents.slice(1, 10).fill_(1);                     // a second one begins at place 10
     pipe->step({words, documents}, {next_words}, next_token_loss);
     // [/packed]
+  }
+  {
+    // [cache]
+    // #include "models/kv_cache.h"
+    gpipe::GPipe writer(gpipe::models::transformer(small_gpt2().packed(true)),
+                        gpipe::GPipeOptions({3, 4}).chunks(2));
+    torch::NoGradGuard no_grad;
+    auto trained = pipe->named_parameters();
+    for (auto& own : writer->named_parameters()) own.value().copy_(trained[own.key()]);
+    writer->eval();
+    gpipe::models::KvCache cache(*writer, /*rows=*/2, /*length=*/16);
+    torch::Tensor texts = torch::stack({text.narrow(0, 0, 8), text.narrow(0, 8, 8)});  // (2, 8)
+    torch::Tensor next = texts;
+    while (texts.size(1) < 16) {
+      torch::Tensor logits = writer->forward(cache.inputs(next))[0];  // of those tokens alone
+      next = logits.select(1, -1).argmax(-1, /*keepdim=*/true);       // (2, 1)
+      texts = torch::cat({texts, next}, 1);
+    }
+    // [/cache]
+    guide::expect(texts[0].equal(ids[0]), "it writes what it writes without a cache");
+    guide::expect(
+        cache.bytes() == gpipe::models::kv_cache_bytes(small_gpt2(), /*rows=*/2, /*length=*/16),
+        "the cache is as large as is said");
   }
 });
 

@@ -31,6 +31,7 @@
 #include "examples/distributed/layout.h"
 #include "examples/language_model/documents.h"
 #include "examples/language_model/network.h"
+#include "examples/language_model/sample.h"
 #include "examples/language_model/settings.h"
 #include "examples/language_model/training.h"
 #include "gpipe/gpipe.h"
@@ -199,29 +200,20 @@ double validate(const Settings& settings, Network& network, const PackedRows& ro
   return sum / tokens;
 }
 
-// What the network writes after the prompt, with documents' ends as they come. Each byte takes a
-// whole forward: see README.md.
-std::string write_sample(const Settings& settings, Network& network) {
-  std::vector<int64_t> tokens = {kEnd};
-  for (const char letter : settings.prompt) tokens.push_back(static_cast<unsigned char>(letter));
-  std::string text = settings.prompt;
-  const at::Generator generator = at::detail::createCPUGenerator(settings.seed);
+std::vector<std::string> write(const Settings& settings, Network& network) {
+  SampleOptions options;
+  options.samples = settings.samples;
+  options.bytes = settings.sample;
+  options.prompt = settings.prompt;
+  options.temperature = settings.temperature;
+  options.seed = settings.seed;
+  options.length = settings.length;
+  options.cache = settings.cache;
   const KeepsGenerator keeps;
   network.train(false);
-  for (int64_t k = 0; k < settings.sample; ++k) {
-    const auto seen = std::min(static_cast<int64_t>(tokens.size()), settings.length);
-    const at::Tensor ids =
-        at::tensor(at::ArrayRef<int64_t>(tokens.data() + tokens.size() - seen, seen), at::kLong);
-    const int64_t next = network.draw(ids.unsqueeze(0), settings.temperature, generator);
-    if (next == kEnd) {
-      tokens = {kEnd};
-    } else {
-      tokens.push_back(next);
-      text.push_back(static_cast<char>(next));
-    }
-  }
+  std::vector<std::string> texts = write_samples(network, options);
   network.train(true);
-  return text;
+  return texts;
 }
 
 class Run {
@@ -401,9 +393,15 @@ class Run {
       json_["perplexity"] = std::exp(*validation_);
     }
     if (settings_.sample > 0 && !interrupted()) {
-      const std::string sample = write_sample(settings_, *network_);
-      out_.line("\n" + printable(sample));
-      json_["sample"] = sample;
+      const auto begin = Clock::now();
+      const std::vector<std::string> samples = write(settings_, *network_);
+      const double seconds = seconds_since(begin);
+      for (const std::string& sample : samples) out_.line("\n" + printable(sample));
+      out_.line(absl::StrFormat(
+          "\n%d bytes in %.2f s, %.0f bytes/s", settings_.sample * settings_.samples, seconds,
+          static_cast<double>(settings_.sample * settings_.samples) / seconds));
+      json_["samples"] = samples;
+      json_["sample_seconds"] = seconds;
     }
     if (out_.on()) {
       const auto replace = nlohmann::ordered_json::error_handler_t::replace;

@@ -24,6 +24,7 @@ expect_mistake "--balance has 2 partitions" "${tiny[@]}" --balance=3,4 --stages=
 expect_mistake "the network has 7 layers" "${tiny[@]}" --stages=8
 expect_mistake "did you mean 1f1b?" "${tiny[@]}" --schedule=1f2b
 expect_mistake "take 2 or 4 stages" "${tiny[@]}" --schedule=zb-v --stages=3
+expect_mistake "give at most --chunks=3" "${tiny[@]}" --samples=4
 expect_mistake "cannot be cut into more micro-batches" "${tiny[@]}" --chunks=7
 expect_mistake "give always, except_last or never" "${tiny[@]}" --checkpoint=often
 expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
@@ -78,6 +79,10 @@ hash_of bfloat16 "$program" "${tiny[@]}" --dropout=0 --bfloat16 --json="$work/bf
 hash_of apart "$program" "${tiny[@]}" --resume="$work/end" --nopacked --json="$work/apart.json" \
   --validation_rows=1000 >/dev/null
 hash_of packed "$program" "${tiny[@]}" --resume="$work/end" --validation_rows=1000 --json="$work/packed.json" >/dev/null
+samples=("${tiny[@]}" --resume="$work/end" --samples=3 --sample=40 --prompt="And " --temperature=1)
+hash_of three "$program" "${samples[@]}" --balance=3,4 --json="$work/three.json" >/dev/null
+hash_of recomputed "$program" "${samples[@]}" --nocache --json="$work/recomputed.json" >/dev/null
+hash_of three_in_two "$launch" --processes=2 -- "$program" "${samples[@]}" --json="$work/three_in_two.json" >/dev/null
 python3 - "$work" <<'END' || fail "the JSON"
 import json, math, sys
 read = lambda name: json.load(open(f"{sys.argv[1]}/{name}.json"))
@@ -95,7 +100,11 @@ for a, b, c in zip(plain["history"], pipeline["history"], half["history"]):
     assert abs(a["loss"] - b["loss"]) < 1e-3 * a["loss"], (a, b)
     assert abs(a["loss"] - c["loss"]) < 0.05 * a["loss"], (a, c)
     assert a["loss"] != c["loss"]
-assert 1 <= len(through["sample"]) <= 20, through["sample"]
+assert len(through["samples"]) == 1 and 1 <= len(through["samples"][0]) <= 20, through["samples"]
+# A cache of keys and values changes nothing of what is written, and several are written at the same time.
+three, again, both = read("three"), read("recomputed"), read("three_in_two")
+assert len(three["samples"]) == 3 and len(set(three["samples"])) == 3, three["samples"]
+assert three["samples"] == again["samples"] == both["samples"], (three["samples"], again["samples"], both["samples"])
 # Documents in a row are what each is alone.
 apart, packed = read("apart"), read("packed")
 assert packed["text"]["packed"] and not apart["text"]["packed"]

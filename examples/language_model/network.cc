@@ -2,8 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/utils.h>
+
+#include <cstdint>
+#include <limits>
 
 #include "examples/language_model/training.h"
 
@@ -35,12 +39,19 @@ class Plain : public Network {
     return loss_of(batch).item<double>();
   }
   void clip(double norm) override { torch::nn::utils::clip_grad_norm_(model_->parameters(), norm); }
-  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
+  std::vector<int64_t> draw(const Tensors& inputs, double temperature,
+                            const at::Generator& generator) override {
     const torch::NoGradGuard no_grad;
     const Autocast autocast(at::kCPU, bfloat16_);
-    return drawn(model_->forward(Tensors{ids, at::zeros_like(ids)}), temperature, generator)
-        .item<int64_t>();
+    const at::Tensor logits = model_->forward(inputs);
+    std::vector<int64_t> tokens;
+    for (int64_t row = 0; row < logits.size(0); ++row) {
+      tokens.push_back(drawn(logits.narrow(0, row, 1), temperature, generator).item<int64_t>());
+    }
+    return tokens;
   }
+  int64_t most_draws() const override { return std::numeric_limits<int64_t>::max(); }
+  torch::nn::Module& module() override { return *model_; }
   std::vector<at::Tensor> parameters() override { return model_->parameters(); }
   void train(bool on) override { model_->train(on); }
 
@@ -67,16 +78,26 @@ class Pipeline : public Network {
     return pipe_->evaluate(inputs(batch), {batch.targets.to(last())}, mean_loss, options_).loss;
   }
   void clip(double norm) override { pipe_->clip_grad_norm_(norm); }
-  // What the loss function gives is known in all processes, and the logits are in the last one.
-  int64_t draw(const at::Tensor& ids, double temperature, const at::Generator& generator) override {
+  // What the loss function gives is known in all processes, and the logits are in the last one. A
+  // micro-batch is a row, so that each row has its own.
+  std::vector<int64_t> draw(const Tensors& inputs, double temperature,
+                            const at::Generator& generator) override {
+    TORCH_CHECK_VALUE(inputs.at(0).size(0) <= most_draws(), "there are ", inputs.at(0).size(0),
+                      " rows, and ", most_draws(), " micro-batches to draw a token in");
     const Autocast autocast(first().type(), bfloat16_);
     const gpipe::LossFn draw_as_loss = [&](const Tensors& outputs, const Tensors& /*targets*/) {
       return drawn(outputs.at(0), temperature, generator).to(at::kDouble).squeeze();
     };
-    const at::Tensor input = ids.to(first());
-    return static_cast<int64_t>(
-        pipe_->evaluate({input, at::zeros_like(input)}, {}, draw_as_loss).loss);
+    Tensors there;
+    for (const at::Tensor& input : inputs) there.push_back(input.to(first()));
+    std::vector<int64_t> tokens;
+    for (const double token : pipe_->evaluate(there, {}, draw_as_loss).losses) {
+      tokens.push_back(static_cast<int64_t>(token));
+    }
+    return tokens;
   }
+  int64_t most_draws() const override { return pipe_->chunks(); }
+  torch::nn::Module& module() override { return *pipe_; }
   std::vector<at::Tensor> parameters() override { return pipe_->local_parameters(); }
   void train(bool on) override { pipe_->train(on); }
 

@@ -25,10 +25,14 @@ class Network {
   virtual double evaluate(const Batch& batch) = 0;
   // Scales all gradients so that their norm is at most `norm`.
   virtual void clip(double norm) = 0;
-  // The token behind these, [1, tokens], drawn with the probabilities that the network gives, each
-  // to the power of 1 / temperature; with temperature 0 the most probable one.
-  virtual int64_t draw(const at::Tensor& ids, double temperature,
-                       const at::Generator& generator) = 0;
+  // The token behind each row's, drawn with the probabilities that the network gives, each to the
+  // power of 1 / temperature; with temperature 0 the most probable one. `inputs`: token ids and
+  // documents, or what a KvCache gives for them, on the CPU; at most most_draws() rows.
+  virtual std::vector<int64_t> draw(const gpipe::Tensors& inputs, double temperature,
+                                    const at::Generator& generator) = 0;
+  virtual int64_t most_draws() const = 0;
+  // For a KvCache.
+  virtual torch::nn::Module& module() = 0;
   // Those of this process.
   virtual std::vector<at::Tensor> parameters() = 0;
   // Training or evaluation.

@@ -81,7 +81,12 @@ TEST(Network, DrawsTheSameTokensWithAPipelineAndWithout) {
   const auto draws = [&](Network& network, double temperature) {
     const at::Generator generator = at::detail::createCPUGenerator(3);
     std::vector<int64_t> tokens;
-    for (int k = 0; k < 8; ++k) tokens.push_back(network.draw(ids, temperature, generator));
+    for (int k = 0; k < 8; ++k) {
+      // Two rows at once, of which the second is drawn behind the first.
+      const std::vector<int64_t> two =
+          network.draw({ids.repeat({2, 1}), at::zeros({2, 3}, at::kLong)}, temperature, generator);
+      tokens.insert(tokens.end(), two.begin(), two.end());
+    }
     return tokens;
   };
   const std::vector<int64_t> warm = draws(*plain, 1);

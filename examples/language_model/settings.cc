@@ -81,6 +81,11 @@ ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt, "Stop after this step, 
 ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
 
 ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
+ABSL_FLAG(int64_t, samples, 1,
+          "How many samples, written at the same time; with a pipeline at most --chunks.");
+ABSL_FLAG(bool, cache, true,
+          "Samples keep keys and values of earlier bytes. Without, each byte takes a forward over "
+          "all that is before it.");
 ABSL_FLAG(std::string, prompt, "", "What the sample begins with.");
 ABSL_FLAG(double, temperature, 0.8,
           "How even the probabilities of the sample's bytes are: 1 as learned, 0 the most probable "
@@ -188,6 +193,8 @@ void read_training(Settings& settings) {
   settings.validate_every = in_range("validate_every", absl::GetFlag(FLAGS_validate_every), 1);
   settings.validation_rows = in_range("validation_rows", absl::GetFlag(FLAGS_validation_rows), 1);
   settings.sample = in_range("sample", absl::GetFlag(FLAGS_sample), 0, kMost);
+  settings.samples = in_range("samples", absl::GetFlag(FLAGS_samples), 1, kMost);
+  settings.cache = absl::GetFlag(FLAGS_cache);
   settings.prompt = absl::GetFlag(FLAGS_prompt);
   settings.temperature = at_least("temperature", absl::GetFlag(FLAGS_temperature), 0);
 }
@@ -280,6 +287,11 @@ void read_files(Settings& settings) {
 }
 
 void check_plain(const Settings& settings) {
+  if (!settings.plain && settings.samples > settings.chunks) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--samples=%d: each is a micro-batch of its own; give at most --chunks=%d, or more chunks",
+        settings.samples, settings.chunks));
+  }
   if (!settings.plain) return;
   if (!settings.save.empty() || !settings.resume.empty() || settings.explain) {
     throw std::invalid_argument(

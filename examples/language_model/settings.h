@@ -50,8 +50,10 @@ struct Settings {
   std::string save, resume, json;
   int64_t save_every = 0;
 
-  // The sample.
-  int64_t sample = 0;
+  // The samples.
+  int64_t sample = 0;  // bytes of each
+  int64_t samples = 1;
+  bool cache = true;
   std::string prompt;
   double temperature = 0;
 

@@ -1,0 +1,35 @@
+// write_samples: lets a language model write.
+#ifndef LANGUAGE_MODEL_SAMPLE_H_
+#define LANGUAGE_MODEL_SAMPLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "examples/language_model/network.h"
+
+namespace language_model {
+
+struct SampleOptions {
+  int64_t samples = 1;  // written at the same time, each a row; at most Network::most_draws()
+  int64_t bytes = 300;  // of each
+  std::string prompt;
+  double temperature = 1;
+  uint64_t seed = 0;
+  // The most tokens that the network looks back at.
+  int64_t length = 256;
+  // Keys and values of earlier tokens are kept (models/kv_cache.h). Without, each byte is a forward
+  // over all that is before it.
+  bool cache = true;
+};
+
+// The texts, each behind its prompt, with documents' ends as they come: a new document sees nothing
+// of the one before. What is longer than `length` goes on from its last half; without a cache, from
+// its last `length` tokens. In evaluation mode: see Network::train().
+//
+// Over processes all of them call it, and have the same texts.
+std::vector<std::string> write_samples(Network& network, const SampleOptions& options);
+
+}  // namespace language_model
+
+#endif  // LANGUAGE_MODEL_SAMPLE_H_

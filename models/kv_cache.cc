@@ -1,0 +1,132 @@
+#include "models/kv_cache.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "models/layer_cache.h"
+#include "models/packed_layers.h"
+#include "models/transformer_layers.h"
+
+namespace gpipe::models {
+
+using internal::AttentionLayerImpl;
+using internal::LayerCache;
+using internal::PackedImpl;
+using internal::TokenEmbeddingImpl;
+
+KvCache::KvCache(torch::nn::Module& model, int64_t rows, int64_t length)
+    : plan_(std::make_shared<internal::CachePlan>()) {
+  TORCH_CHECK_VALUE(rows > 0 && length > 0, "a KvCache needs rows and places, got ", rows,
+                    " rows of ", length);
+  bool packed = true;
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto attention = std::dynamic_pointer_cast<AttentionLayerImpl>(module)) {
+      packed &= dynamic_cast<PackedImpl<AttentionLayerImpl>*>(module.get()) != nullptr;
+      layers_.push_back(std::move(attention));
+    } else if (auto embedding = std::dynamic_pointer_cast<TokenEmbeddingImpl>(module)) {
+      packed &= dynamic_cast<PackedImpl<TokenEmbeddingImpl>*>(module.get()) != nullptr;
+      embeddings_.push_back(std::move(embedding));
+    }
+  }
+  TORCH_CHECK_VALUE(embeddings_.size() == 1, "a KvCache is for a model of models/transformer.h, ",
+                    "with one embedding; this one has ", embeddings_.size());
+  TORCH_CHECK_VALUE(packed,
+                    "a KvCache needs a model that takes two tensors: make it with packed(true), "
+                    "under which all parameters have the same names, and load the weights");
+  const TransformerOptions& options = embeddings_[0]->options();
+  TORCH_CHECK_VALUE(options.kind() != TransformerKind::kGPT2 || length <= options.max_positions(),
+                    "the model has ", options.max_positions(), " positions, got a KvCache of ",
+                    length);
+  TORCH_CHECK_VALUE(embeddings_[0]->cache_plan() == nullptr,
+                    "the model has a KvCache already; several texts are rows of one");
+  plan_->rows = rows;
+  plan_->length = length;
+  plan_->begins.assign(rows, -1);
+  tokens_.assign(rows, 0);
+  for (const auto& layer : layers_) {
+    caches_.push_back(std::make_shared<LayerCache>(plan_));
+    layer->use_cache(caches_.back());
+  }
+  embeddings_[0]->use_cache_plan(plan_);
+}
+
+KvCache::~KvCache() {
+  for (const auto& layer : layers_) layer->use_cache(nullptr);
+  for (const auto& embedding : embeddings_) embedding->use_cache_plan(nullptr);
+}
+
+std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids) {
+  std::vector<int64_t> rows(tokens_.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  return inputs(ids, rows);
+}
+
+std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector<int64_t>& rows) {
+  TORCH_CHECK_VALUE(ids.defined() && ids.dim() == 2 && ids.size(1) > 0,
+                    "a KvCache takes token ids of shape [rows, tokens], of a token or more, got ",
+                    ids.defined() ? ids.sizes() : at::IntArrayRef());
+  TORCH_CHECK_VALUE(ids.size(0) == static_cast<int64_t>(rows.size()), "there are token ids of ",
+                    ids.size(0), " rows for ", rows.size(),
+                    " rows of the KvCache; name those that they are for");
+  const int64_t tokens = ids.size(1);
+  std::vector<int64_t> begins(tokens_.size(), -1);
+  int64_t seen = 0;
+  for (const int64_t row : rows) {
+    check_row(row);
+    TORCH_CHECK_VALUE(begins[row] < 0, "row ", row, " of the KvCache is named twice");
+    TORCH_CHECK_VALUE(tokens_[row] + tokens <= plan_->length, "row ", row,
+                      " of the KvCache is full: it has ", tokens_[row], " of ", plan_->length,
+                      " tokens, and gets ", tokens, " more; truncate() it, or make a longer one");
+    begins[row] = tokens_[row];
+    seen = std::max(seen, tokens_[row] + tokens);
+  }
+  std::vector<int64_t> firsts;
+  for (const int64_t row : rows) {
+    firsts.push_back(row * plan_->length + tokens_[row]);
+    tokens_[row] += tokens;
+  }
+  plan_->nothing_before = seen == tokens;
+  plan_->tokens = tokens;
+  plan_->seen = seen;
+  plan_->begins = std::move(begins);
+  const at::Tensor slots = at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens);
+  return {ids, slots.to(ids.device())};
+}
+
+int64_t KvCache::tokens(int64_t row) const {
+  check_row(row);
+  return tokens_[row];
+}
+
+void KvCache::truncate(int64_t row, int64_t tokens) {
+  check_row(row);
+  TORCH_CHECK_VALUE(tokens >= 0 && tokens <= tokens_[row], "row ", row, " of the KvCache has ",
+                    tokens_[row], " tokens, and cannot be cut to ", tokens);
+  for (const auto& cache : caches_) cache->clear(row, tokens);
+  tokens_[row] = tokens;
+}
+
+int64_t KvCache::rows() const { return plan_->rows; }
+int64_t KvCache::length() const { return plan_->length; }
+
+int64_t KvCache::bytes() const {
+  int64_t sum = 0;
+  for (const auto& cache : caches_) sum += cache->bytes();
+  return sum;
+}
+
+void KvCache::check_row(int64_t row) const {
+  TORCH_CHECK_VALUE(row >= 0 && row < plan_->rows, "there is no row ", row, " in a KvCache of ",
+                    plan_->rows, " rows");
+}
+
+int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
+                       at::ScalarType type) {
+  return 2 * options.num_layers() * rows * length * options.kv_heads() * options.size_of_head() *
+         static_cast<int64_t>(c10::elementSize(type));
+}
+
+}  // namespace gpipe::models

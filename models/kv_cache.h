@@ -1,0 +1,93 @@
+// KvCache: keys and values of the tokens that a language model has seen, so that each further token
+// is computed alone.
+#ifndef MODELS_KV_CACHE_H_
+#define MODELS_KV_CACHE_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "models/transformer_options.h"
+
+namespace gpipe::models {
+
+namespace internal {
+class AttentionLayerImpl;
+class LayerCache;
+class TokenEmbeddingImpl;
+struct CachePlan;
+}  // namespace internal
+
+// The cache of a model of models/transformer.h, as a whole or as a pipeline. While it lives, the
+// model is given inputs(ids) instead of token ids and documents, and gives the logits of these
+// tokens alone: first those of a prompt, then one token after the other. A row is a text of its
+// own. Logits are those of a whole forward up to rounding, as products of few rows are summed in
+// another order; those of a prompt into empty rows have the same bits.
+//
+// Each attention layer keeps what it computes, on its own device: a pipeline sends no more than in
+// training, and micro-batches are told apart by the rows that inputs() names.
+//
+// Requirements: the model is made with packed(true), is in evaluation mode and called without
+// gradients. One cache of a model at a time; several texts are rows of one. Over processes each has
+// a KvCache and calls inputs() alike; it keeps what its own layers compute.
+//
+// Guarantees: when it ends, nothing of it is left in the model. Nothing of it is saved.
+//
+// Thread-safety: none; not while the model runs.
+//
+// Throws c10::ValueError for a model that is not of this kind, or has a cache; the model throws it
+// when it is called in training mode, with gradients, or with anything but the last inputs().
+// (Other values are noticed on the CPU only, where looking at them costs nothing.)
+//
+// Example:
+//   gpipe::models::KvCache cache(*pipe, /*rows=*/4, /*length=*/256);
+//   torch::Tensor logits = pipe->forward(cache.inputs(prompts))[0];  // (4, tokens, vocab_size)
+//   logits = pipe->forward(cache.inputs(next))[0];                   // next: (4, 1)
+class KvCache {
+ public:
+  // For `rows` texts of at most `length` tokens: no more than max_positions for learned positions.
+  KvCache(torch::nn::Module& model, int64_t rows, int64_t length);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  // What the model is given for further tokens of all rows, ids (rows, tokens), or of some, which
+  // may have any order and different lengths. These tokens then belong to the rows. Throws
+  // c10::ValueError if there are other rows than ids has, one is named twice, or one has no room.
+  std::vector<at::Tensor> inputs(const at::Tensor& ids);
+  std::vector<at::Tensor> inputs(const at::Tensor& ids, const std::vector<int64_t>& rows);
+
+  // How many tokens a row has. Throws c10::ValueError for a row that does not exist.
+  int64_t tokens(int64_t row) const;
+  // Forgets all but a row's first tokens: to begin anew (0), to write on from an earlier place, and
+  // after a call that failed, whose tokens are not there. Throws c10::ValueError for more than it
+  // has.
+  void truncate(int64_t row, int64_t tokens);
+
+  int64_t rows() const;
+  int64_t length() const;
+  // What the layers here hold: 0 before the first call.
+  int64_t bytes() const;
+
+ private:
+  void check_row(int64_t row) const;
+
+  std::shared_ptr<internal::CachePlan> plan_;
+  std::vector<int64_t> tokens_;  // [row]
+  // The model's, which it must not outlive without letting them go.
+  std::vector<std::shared_ptr<internal::AttentionLayerImpl>> layers_;
+  std::vector<std::shared_ptr<internal::TokenEmbeddingImpl>> embeddings_;
+  std::vector<std::shared_ptr<internal::LayerCache>> caches_;  // [attention layer]
+};
+
+// The bytes of a cache of all layers: 2 * num_layers * rows * length * kv_heads * size_of_head
+// numbers. A stage has its layers' part.
+int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
+                       at::ScalarType type = at::kFloat);
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_KV_CACHE_H_

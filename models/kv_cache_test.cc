@@ -1,0 +1,340 @@
+#include "models/kv_cache.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/live_memory.h"
+#include "models/transformer.h"
+
+namespace gpipe::models {
+namespace {
+
+using gpipe::testing::EqualsBitwise;
+using ::testing::HasSubstr;
+
+constexpr TransformerKind kKinds[] = {TransformerKind::kGPT2, TransformerKind::kLlama};
+
+TransformerOptions small(TransformerKind kind) {
+  TransformerOptions options(kind);
+  options.vocab_size(23).max_positions(12).num_layers(2).hidden_size(16).num_heads(4);
+  options.packed(true).initializer_range(0.3);
+  if (kind == TransformerKind::kLlama) options.num_kv_heads(2).intermediate_size(20);
+  return options;
+}
+
+torch::nn::Sequential make(const TransformerOptions& options) {
+  torch::manual_seed(2);
+  auto model = transformer(options);
+  model->eval();
+  return model;
+}
+
+at::Tensor random_ids(int64_t rows, int64_t tokens) {
+  return at::randint(23, {rows, tokens}, at::kLong);
+}
+
+at::Tensor whole(torch::nn::Sequential& model, const at::Tensor& ids) {
+  return model->forward(Tensors{ids, at::zeros_like(ids)});
+}
+
+double apart(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+// Logits of order ten. Llama's norms, softmax and angles are computed in float32.
+double tolerance(const TransformerOptions& options, at::ScalarType type) {
+  return type == at::kDouble && options.kind() == TransformerKind::kGPT2 ? 1e-12 : 5e-5;
+}
+
+std::vector<TransformerOptions> all_options() {
+  std::vector<TransformerOptions> all;
+  for (const TransformerKind kind : kKinds) {
+    for (const bool fused : {false, true}) all.push_back(small(kind).fused_attention(fused));
+  }
+  all.push_back(small(TransformerKind::kLlama).num_kv_heads(1).tied(true));
+  return all;
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+TEST(KvCache, GivesTheLogitsOfAWholeForward) {
+  const at::NoGradGuard no_grad;
+  for (const TransformerOptions& options : all_options()) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      SCOPED_TRACE(::testing::Message() << to_text(options.kind()) << ", fused "
+                                        << options.fused_attention() << ", " << type);
+      auto model = make(options);
+      model->to(type);
+      const at::Tensor ids = random_ids(3, 12);
+      const at::Tensor want = whole(model, ids);
+      ASSERT_GT(want.abs().max().item<double>(), 1);
+      const double bound = tolerance(options, type);
+      // Prompts of several tokens, further ones together, then one by one.
+      for (const std::vector<int64_t>& pieces :
+           {std::vector<int64_t>{5, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 4, 1, 5}, {12}}) {
+        KvCache cache(*model, 3, 12);
+        int64_t begin = 0;
+        for (const int64_t tokens : pieces) {
+          const at::Tensor logits = model->forward(cache.inputs(ids.narrow(1, begin, tokens)));
+          EXPECT_LE(apart(logits, want.narrow(1, begin, tokens)), bound) << "from " << begin;
+          begin += tokens;
+        }
+      }
+    }
+  }
+}
+
+TEST(KvCache, ThePromptsLogitsHaveTheBitsOfAWholeForward) {
+  const at::NoGradGuard no_grad;
+  for (const TransformerOptions& options : all_options()) {
+    // Without documents, as those have a mask of their own.
+    auto plain = make(TransformerOptions(options).packed(false)), model = make(options);
+    const at::Tensor ids = random_ids(3, 7);
+    KvCache cache(*model, 3, 12);
+    const at::Tensor want = plain->forward(ids);
+    EXPECT_THAT(model->forward<at::Tensor>(cache.inputs(ids)), EqualsBitwise(want));
+  }
+}
+
+// The same micro-batches, one behind another.
+at::Tensor by_micro_batches(torch::nn::Sequential& model, const Tensors& inputs, int64_t chunks) {
+  std::vector<at::Tensor> logits;
+  const int64_t rows = inputs[0].size(0), each = (rows + chunks - 1) / chunks;
+  for (int64_t row = 0; row < rows; row += each) {
+    const int64_t count = std::min(each, rows - row);
+    logits.push_back(
+        model->forward(Tensors{inputs[0].narrow(0, row, count), inputs[1].narrow(0, row, count)}));
+  }
+  return at::cat(logits);
+}
+
+TEST(KvCache, IsThePlainModelBitForBitInPipelines) {
+  const std::vector<std::vector<int64_t>> balances = {
+      {7}, {1, 6}, {2, 5}, {4, 3}, {1, 1, 1, 1, 1, 1, 1}, {3, 2, 2}};
+  for (const TransformerOptions& options : all_options()) {
+    for (const std::vector<int64_t>& balance : balances) {
+      for (const int64_t chunks : {1, 2, 5}) {
+        SCOPED_TRACE(::testing::Message() << to_text(options.kind()) << ", " << balance.size()
+                                          << " stages, " << chunks << " chunks");
+        auto plain = make(options);
+        // As many threads for each operator as the plain model has.
+        GPipe pipe(make(options), GPipeOptions(balance).chunks(chunks).cpu_threads_per_stage(
+                                      at::get_num_threads()));
+        KvCache cache(*pipe, 5, 12), expected(*plain, 5, 12);
+        for (const int64_t tokens : {4, 1, 2, 1, 1}) {
+          const at::NoGradGuard no_grad;
+          const at::Tensor ids = random_ids(5, tokens);
+          const at::Tensor want = by_micro_batches(plain, expected.inputs(ids), chunks);
+          const Tensors inputs = cache.inputs(ids);
+          EXPECT_THAT(pipe->forward(inputs)[0], EqualsBitwise(want));
+          // Once more the same, as an evaluation.
+          const auto result = pipe->evaluate(
+              inputs, {}, [](const Tensors& out, const Tensors&) { return out.at(0).sum(); },
+              StepOptions().keep_outputs(true));
+          EXPECT_THAT(result.outputs.at(0), EqualsBitwise(want));
+        }
+      }
+    }
+  }
+}
+
+TEST(KvCache, RowsAreTextsOfTheirOwn) {
+  const at::NoGradGuard no_grad;
+  for (const TransformerOptions& options : all_options()) {
+    auto model = make(options);
+    const at::Tensor texts[] = {random_ids(1, 9), random_ids(1, 9), random_ids(1, 9)};
+    std::vector<at::Tensor> wants;
+    for (const at::Tensor& ids : texts) wants.push_back(whole(model, ids)[0]);
+    GPipe pipe(model, GPipeOptions({2, 3, 2}).chunks(2));
+    KvCache cache(*pipe, 3, 9);
+    const auto part = [&](int64_t row, int64_t begin, int64_t tokens) {
+      return texts[row].narrow(1, begin, tokens);
+    };
+    const auto expect = [&](const std::vector<int64_t>& rows, int64_t tokens) {
+      std::vector<at::Tensor> ids, want;
+      for (const int64_t row : rows) {
+        ids.push_back(part(row, cache.tokens(row), tokens));
+        want.push_back(wants[row].narrow(0, cache.tokens(row), tokens));
+      }
+      const at::Tensor logits = pipe->forward(cache.inputs(at::cat(ids), rows))[0];
+      EXPECT_LE(apart(logits, at::stack(want)), 5e-5);
+    };
+    expect({1}, 5);
+    expect({2}, 2);
+    expect({2, 1}, 1);
+    expect({0, 2}, 1);
+    expect({1, 0, 2}, 2);
+    EXPECT_EQ(cache.tokens(1), 8);
+    // Again from its fourth token on, beside others.
+    cache.truncate(1, 3);
+    expect({0, 1, 2}, 1);
+    cache.truncate(0, 0);
+    expect({0}, 4);
+    expect({2, 0, 1}, 2);
+    EXPECT_EQ(cache.tokens(2), 9);
+  }
+}
+
+TEST(KvCache, ANanOfATextThatWasForgottenIsGone) {
+  const at::NoGradGuard no_grad;
+  auto model = make(small(TransformerKind::kLlama));
+  const at::Tensor ids = random_ids(1, 6);
+  const at::Tensor want = whole(model, ids);
+  KvCache cache(*model, 2, 8);
+  at::Tensor weight = model->named_parameters()["embedding.tokens.weight"];
+  const at::Tensor before = weight.clone();
+  weight.fill_(std::numeric_limits<double>::quiet_NaN());
+  model->forward(cache.inputs(random_ids(2, 8)));
+  weight.copy_(before);
+  for (const int64_t row : {0, 1}) cache.truncate(row, 0);
+  model->forward(cache.inputs(random_ids(1, 5), {0}));
+  model->forward(cache.inputs(ids.narrow(1, 0, 2), {1}));
+  // The first row has six places, of which the second one has three.
+  const at::Tensor logits = model->forward(cache.inputs(ids.narrow(1, 2, 1).expand({2, 1})));
+  EXPECT_LE(apart(logits[1], want[0].narrow(0, 2, 1)), 5e-5);
+}
+
+TEST(KvCache, LeavesNothingInTheModel) {
+  const at::NoGradGuard no_grad;
+  for (const TransformerOptions& options : all_options()) {
+    auto model = make(options);
+    const at::Tensor ids = random_ids(2, 6);
+    const at::Tensor want = whole(model, ids);
+    {
+      KvCache cache(*model, 2, 12);
+      model->forward(cache.inputs(ids));
+      EXPECT_EQ(model->named_buffers().size(), 0);
+      if (!options.tied()) {
+        torch::nn::Sequential clone(
+            std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+        EXPECT_THAT(whole(clone, ids), EqualsBitwise(want)) << "a clone has no cache";
+      }
+    }
+    EXPECT_THAT(whole(model, ids), EqualsBitwise(want));
+    KvCache another(*model, 1, 3);
+    model->forward(another.inputs(random_ids(1, 3)));
+  }
+}
+
+TEST(KvCache, HoldsWhatIsSaidBeforehand) {
+  gpipe::testing::count_live_memory();
+  const at::NoGradGuard no_grad;
+  for (const TransformerKind kind : kKinds) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      auto model = make(small(kind));
+      model->to(type);
+      const int64_t before = gpipe::testing::live_bytes();
+      {
+        KvCache cache(*model, 3, 11);
+        EXPECT_EQ(cache.bytes(), 0);
+        model->forward(cache.inputs(random_ids(2, 4), {2, 0}));
+        const int64_t want = kv_cache_bytes(small(kind), 3, 11, type);
+        EXPECT_EQ(cache.bytes(), want);
+        EXPECT_EQ(want, 2 * 2 * 3 * 11 * (kind == TransformerKind::kGPT2 ? 16 : 8) *
+                            static_cast<int64_t>(c10::elementSize(type)));
+        EXPECT_GE(gpipe::testing::live_bytes() - before, want);
+      }
+      EXPECT_EQ(gpipe::testing::live_bytes(), before);
+    }
+  }
+}
+
+TEST(KvCache, TheModelRefusesWhatItCannotDo) {
+  for (const std::vector<int64_t>& balance : {std::vector<int64_t>{7}, {1, 6}, {3, 4}}) {
+    GPipe pipe(make(small(TransformerKind::kGPT2)), GPipeOptions(balance).chunks(2));
+    const auto loss = [](const Tensors& out, const Tensors&) { return out.at(0).sum(); };
+    const at::Tensor ids = random_ids(2, 3);
+    KvCache cache(*pipe, 2, 12);
+    Tensors inputs = cache.inputs(ids);
+    EXPECT_THAT(message_of([&] { pipe->forward(inputs); }), HasSubstr("with gradients enabled"));
+    EXPECT_THAT(message_of([&] { pipe->step(inputs, {}, loss); }),
+                HasSubstr("with gradients enabled"));
+    pipe->train();
+    EXPECT_THAT(message_of([&] { pipe->evaluate(inputs, {}, loss); }),
+                HasSubstr("in training mode; call eval()"));
+    pipe->eval();
+    const at::NoGradGuard no_grad;
+    const auto refuses = [&](const Tensors& other) {
+      EXPECT_THAT(message_of([&] { pipe->forward(other); }),
+                  HasSubstr("must be given what KvCache::inputs() gave last"));
+    };
+    refuses({ids, at::zeros_like(ids)});
+    refuses({ids, inputs[1].flip(1)});
+    refuses({ids, inputs[1] + 12});
+    refuses({ids, inputs[1] - 12});
+    refuses({ids.slice(1, 1), inputs[1].slice(1, 1)});
+    const at::Tensor logits = pipe->forward(inputs)[0];
+    const Tensors next = cache.inputs(ids.slice(1, 0, 1));
+    refuses(inputs);  // which were, and are no longer
+    EXPECT_EQ(pipe->forward(next)[0].sizes(), (at::IntArrayRef{2, 1, 23}));
+    // What failed can be done again.
+    for (const int64_t row : {0, 1}) cache.truncate(row, 0);
+    EXPECT_THAT(pipe->forward(cache.inputs(ids))[0], EqualsBitwise(logits));
+  }
+}
+
+TEST(KvCache, MistakesAreNamed) {
+  auto model = make(small(TransformerKind::kGPT2));
+  KvCache cache(*model, 2, 12);
+  const auto says = [](const std::string& part, const std::function<void()>& call) {
+    EXPECT_THAT(message_of(call), HasSubstr(part));
+  };
+  (void)cache.inputs(random_ids(2, 10));
+  says("row 0 of the KvCache is full: it has 10 of 12 tokens, and gets 3 more",
+       [&] { (void)cache.inputs(random_ids(2, 3)); });
+  EXPECT_EQ(cache.tokens(0), 10) << "nothing was taken";
+  says("token ids of 3 rows for 2 rows", [&] { (void)cache.inputs(random_ids(3, 1)); });
+  says("token ids of 2 rows for 1 rows", [&] { (void)cache.inputs(random_ids(2, 1), {1}); });
+  says("there is no row 2 in a KvCache of 2 rows",
+       [&] { (void)cache.inputs(random_ids(1, 1), {2}); });
+  says("row 1 of the KvCache is named twice", [&] {
+    (void)cache.inputs(random_ids(2, 1), {1, 1});
+  });
+  says("of a token or more, got [2, 0]", [&] { (void)cache.inputs(random_ids(2, 0)); });
+  says("has 10 tokens, and cannot be cut to 11", [&] { cache.truncate(0, 11); });
+  says("there is no row -1", [&] { (void)cache.tokens(-1); });
+  says("has a KvCache already", [&] { KvCache(*model, 1, 1); });
+  auto other = make(small(TransformerKind::kGPT2));
+  says("the model has 12 positions, got a KvCache of 13", [&] { KvCache(*other, 1, 13); });
+  says("needs rows and places, got 0 rows of 3", [&] { KvCache(*other, 0, 3); });
+  auto plain = make(small(TransformerKind::kGPT2).packed(false));
+  says("make it with packed(true)", [&] { KvCache(*plain, 1, 1); });
+  torch::nn::Sequential empty;
+  says("this one has 0", [&] { KvCache(*empty, 1, 1); });
+  // Rotary places have no end.
+  auto llama = make(small(TransformerKind::kLlama));
+  const at::NoGradGuard no_grad;
+  {
+    KvCache longer(*llama, 1, 20);
+    llama->forward(longer.inputs(random_ids(1, 20)));
+  }
+  KvCache typed(*llama, 1, 20);
+  llama->forward(typed.inputs(random_ids(1, 2)));
+  llama->to(at::kDouble);
+  says("has keys of Float, and now gets some of Double",
+       [&] { llama->forward(typed.inputs(random_ids(1, 1))); });
+}
+
+}  // namespace
+}  // namespace gpipe::models

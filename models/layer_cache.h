@@ -1,0 +1,58 @@
+// LayerCache: the keys and values that an attention layer has computed, by row and place.
+//
+// Beside a model's vectors go slots, (N, T), one for each token: row * length + place, a row being
+// one of the cache's and a place counted from the row's first token. So a layer knows whose tokens
+// it is given, however rows are cut into micro-batches.
+#ifndef MODELS_LAYER_CACHE_H_
+#define MODELS_LAYER_CACHE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace gpipe::models::internal {
+
+// What a call is about. All layers of a model have one; the caller's thread changes it between
+// calls, so that no layer has to wait for its device to learn a size.
+struct CachePlan {
+  int64_t rows = 0;
+  int64_t length = 0;           // places of a row
+  int64_t tokens = 0;           // that each row gets
+  int64_t seen = 0;             // the places up to the last one of any row
+  bool nothing_before = false;  // all rows of the call were empty
+  std::vector<int64_t> begins;  // [row] the place of its first token; -1: it is not in the call
+
+  // Throws c10::ValueError for slots of another call (on the CPU, where looking costs nothing), in
+  // training mode, and where gradients are enabled.
+  void check(const at::Tensor& slots, bool training) const;
+  at::Tensor places(const at::Tensor& slots) const;
+};
+
+// Thread-safety: one call at a time, as an attention layer.
+class LayerCache {
+ public:
+  explicit LayerCache(std::shared_ptr<const CachePlan> plan) : plan_(std::move(plan)) {}
+
+  const CachePlan& plan() const { return *plan_; }
+
+  // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots. The first call takes
+  // memory, on their device and of their type. Throws c10::ValueError for another type later.
+  void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
+  // What these rows have in the plan's places: (N, kv_heads, seen, D) both. Zero where nothing is.
+  std::pair<at::Tensor, at::Tensor> get(const at::Tensor& slots) const;
+  // Empties the row from this place on: a weight of 0 does not hide a NaN that was left there.
+  void clear(int64_t row, int64_t place);
+
+  int64_t bytes() const;
+
+ private:
+  std::shared_ptr<const CachePlan> plan_;
+  at::Tensor keys_, values_;  // (rows, kv_heads, length, D)
+};
+
+}  // namespace gpipe::models::internal
+
+#endif  // MODELS_LAYER_CACHE_H_
