@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -208,6 +209,9 @@ struct Failure {
   // Of a c10::OutOfMemoryError, where the allocator tells (CUDA's does); otherwise none.
   std::optional<OutOfMemory> out_of_memory = std::nullopt;
   std::string layer_type = {};  // "torch::nn::ReLUImpl"; empty where it is no layer
+
+  // "forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl"
+  friend std::ostream& operator<<(std::ostream& out, const Failure& failure);
 };
 
 }  // namespace gpipe

@@ -58,6 +58,11 @@ class DistributedFailure : public std::runtime_error {
   const std::vector<Fault>& faults() const { return faults_; }
   const Fault& first() const { return faults_.front(); }
 
+  // As what().
+  friend std::ostream& operator<<(std::ostream& out, const DistributedFailure& failure) {
+    return out << failure.what();
+  }
+
  private:
   std::vector<Fault> faults_;
 };

@@ -25,6 +25,9 @@ TEST(DistributedFailure, SaysWhereAndWhy) {
   std::ostringstream text;
   text << left;
   EXPECT_EQ(text.str(), "rank 0 left: early");
+  std::ostringstream all;
+  all << failure;
+  EXPECT_EQ(all.str(), failure.what());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <ostream>
 
 #include "gpipe/schedule/action.h"
 
@@ -26,6 +27,9 @@ struct Event {
   // Which run it belongs to: every step of this process has a number of its own, and a later one
   // has a larger one.
   int64_t run = 0;
+
+  // "run 7, worker 1: F1.3 ends, failed". Without times, which count from no known moment.
+  friend std::ostream& operator<<(std::ostream& out, const Event& event);
 };
 
 // Requirements: it is called on the worker that runs the action, by several workers at once, so it
