@@ -72,6 +72,10 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   TORCH_CHECK_VALUE(pipe->size() > 0, "diagnose needs a model with at least one layer");
   TORCH_CHECK_VALUE(loss_fn != nullptr, "diagnose was given an empty loss function");
   TORCH_CHECK_VALUE(!inputs.empty(), "diagnose was given no input tensor");
+  TORCH_CHECK_VALUE(pipe->shared_inputs().empty(),
+                    "the pipeline has GPipeOptions::shared_inputs, and the pipelines that a "
+                    "diagnosis measures cut all inputs; expand() the shared ones to the rows of "
+                    "the others and diagnose a pipeline without that option");
   TORCH_CHECK_VALUE(internal::batch_size(inputs, "input") > 0,
                     "the mini-batch has 0 rows, so there is nothing to diagnose");
   for (const c10::Device& device : pipe->devices()) {

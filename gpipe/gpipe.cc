@@ -122,6 +122,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       partition_checkpoints_(options.partition_checkpoints()),
       groups_(options.groups() == 0 && options.world().replicas() > 1 ? options.world().replicas()
                                                                       : options.groups()),
+      shared_inputs_(options.shared_inputs()),
       deferred_batch_norm_(options.deferred_batch_norm()),
       cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
   const internal::WorkScope work;
@@ -319,6 +320,25 @@ void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::T
       "would get its own part; compute it in the model's layers, or detach() it");
 }
 
+Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const {
+  Tensors cut = inputs;
+  for (const int64_t number : shared_inputs_) {
+    if (inputs.empty()) continue;  // this process need not have any
+    TORCH_CHECK_VALUE(number < static_cast<int64_t>(inputs.size()), what, " was given ",
+                      inputs.size(), " input tensors, and GPipeOptions::shared_inputs names input ",
+                      number, "; they are counted from 0");
+    const at::Tensor& input = inputs[number];
+    TORCH_CHECK_VALUE(
+        world_.replicas() == 1 || !needs_record || !input.defined() || !input.requires_grad(),
+        "input ", number,
+        " is the same for all micro-batches (GPipeOptions::shared_inputs) and "
+        "requires a gradient, of which each replica would get its own part; make it "
+        "a parameter of the model");
+    cut[number] = at::Tensor();
+  }
+  return cut;
+}
+
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
                                          const StepOptions* options) const {
   pipeline_->check_callable();
@@ -343,9 +363,10 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
     check_no_way_behind("input", k, inputs[k], needs_record);
   }
-  const bool some = std::any_of(inputs.begin(), inputs.end(),
-                                [](const at::Tensor& input) { return input.defined(); });
-  int64_t rows = first || some ? internal::batch_size(inputs, "input") : -1;
+  const Tensors cut = cut_inputs(what, inputs, needs_record);
+  const bool some =
+      std::any_of(cut.begin(), cut.end(), [](const at::Tensor& input) { return input.defined(); });
+  int64_t rows = first || some ? internal::batch_size(cut, "input") : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;
@@ -396,7 +417,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     item.needs_grad = needs_record && input.defined() && input.requires_grad();
     whole.items.push_back(std::move(item));
   }
-  pass->inputs = internal::CallerInputs(std::move(whole), pass->mini_batch, needs_record);
+  pass->inputs =
+      internal::CallerInputs(std::move(whole), pass->mini_batch, needs_record, shared_inputs_);
   return pass;
 }
 
@@ -555,17 +577,17 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
-  auto send_on = [&](const Tensors& tensors, const std::vector<Packet>& pieces) {
+  auto send_on = [&](const Tensors& tensors, const auto& joined) {
     for (size_t k = 0; k < tensors.size(); ++k) {
       if (!tensors[k].defined() || !tensors[k].requires_grad()) continue;
-      at::Tensor gradient = mini_batch.join_gradients(pieces, k);
+      at::Tensor gradient = joined(k);
       if (!gradient.defined()) continue;
       roots.push_back(torch::autograd::impl::gradient_edge(tensors[k]));
       gradients.push_back(std::move(gradient));
     }
   };
-  send_on(targets, pass->target_gradients);
-  send_on(inputs, pass->input_gradients);
+  send_on(targets, [&](size_t k) { return mini_batch.join_gradients(pass->target_gradients, k); });
+  send_on(inputs, [&](size_t k) { return pass->inputs.join_gradients(pass->input_gradients, k); });
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
                                                           /*create_graph=*/false,

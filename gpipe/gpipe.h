@@ -137,6 +137,8 @@ class GPipeImpl : public torch::nn::Module {
   Placement placement() const;
   // GPipeOptions::groups; over replicas at least as many as these.
   int64_t groups() const { return groups_; }
+  // GPipeOptions::shared_inputs.
+  const std::vector<int64_t>& shared_inputs() const { return shared_inputs_; }
   // The processes that it runs over.
   const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.
@@ -201,6 +203,8 @@ class GPipeImpl : public torch::nn::Module {
   internal::Processes* processes() const { return world_.processes().get(); }
   // Where a call has no other end that all come to.
   void end_together(const char* what) const;
+  // Those that are cut; the others undefined. Throws c10::ValueError for a number that is none.
+  Tensors cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const;
   // "step of pipeline 0": for the others.
   std::string call_name(const char* what) const;
 
@@ -230,6 +234,7 @@ class GPipeImpl : public torch::nn::Module {
   Checkpoint checkpoint_;
   std::vector<Checkpoint> partition_checkpoints_;
   int64_t groups_;  // 0: gradients are not grouped
+  std::vector<int64_t> shared_inputs_;
   bool deferred_batch_norm_;
   std::optional<Placement> placement_;
   int64_t cpu_threads_per_stage_;

@@ -45,6 +45,15 @@ struct GPipeOptions {
   // Default: 1.
   TORCH_ARG(int64_t, chunks) = 1;
 
+  // Which inputs, by their numbers, are the same for all micro-batches and not cut: a mask of one
+  // row, say, or a table of positions. They need not have the mini-batch's rows, nor any dimension;
+  // other inputs tell how many rows it has. A gradient into one is the sum over the micro-batches,
+  // in ascending order. Layers must not change them in place, nor the model give them as outputs.
+  // Default: none.
+  //   // step({x, mask}, ...), mask of shape {T, T}
+  //   GPipeOptions({2, 2}).chunks(8).shared_inputs({1})
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
+
   // Which micro-batches recompute their activations in backward (in training mode only).
   // Default: kExceptLast.
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;

@@ -10,6 +10,7 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/several_arguments.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/sample_models.h"
 #include "meta/meta_scope.h"
@@ -305,6 +307,51 @@ TEST(WorldExactness, TiedWeights) {
 }
 
 // A parameter that no layer has registered: its gradient must arrive, and once.
+// linear(x) * mask, whose mask goes on.
+struct MaskedImpl : torch::nn::Module {
+  MaskedImpl() { linear = register_module("linear", torch::nn::Linear(5, 5)); }
+  at::Tensor forward(at::Tensor x, at::Tensor mask) { return linear->forward(x) * mask; }
+  torch::nn::Linear linear{nullptr};
+};
+
+TEST(WorldExactness, SharedInputs) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    const auto make = [] {
+      torch::manual_seed(1);
+      return torch::nn::Sequential(SeveralArguments<MaskedImpl>(), SeveralArguments<MaskedImpl>(),
+                                   First());
+    };
+    const LossFn loss = [](const Tensors& outputs, const Tensors& targets) {
+      return at::mse_loss(outputs.at(0), targets.at(0));
+    };
+    const auto options = GPipeOptions({1, 2}).chunks(3).cpu_threads_per_stage(1).shared_inputs({1});
+    GPipe expected(make(), options), pipe(make(), GPipeOptions(options).world(world));
+    const bool first = pipe->is_here(0);
+    torch::manual_seed(2);
+    const at::Tensor x = torch::randn({7, 5}), target = torch::randn({7, 5});
+    at::Tensor wanted = torch::rand({5}).requires_grad_();
+    at::Tensor mask = wanted.detach().clone().requires_grad_(first);
+    const double loss_wanted = expected->step({x, wanted}, {target}, loss).loss;
+    const double got =
+        pipe->step(first ? Tensors{x, mask} : Tensors(), first ? Tensors() : Tensors{target}, loss)
+            .loss;
+    std::string differs = got == loss_wanted ? "" : "the loss ";
+    if (first) differs += bitwise_difference(wanted.grad(), mask.grad());
+    differs += state_difference(pipe, expected);
+    // Processes that would cut otherwise.
+    try {
+      const GPipe other(make(), GPipeOptions(options).world(world).shared_inputs(
+                                    first ? std::vector<int64_t>{1} : std::vector<int64_t>{}));
+      differs += "other shared inputs were taken";
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      if (text.find("shared_inputs of pipeline") == std::string::npos) differs += text;
+    }
+    say(differs.empty() ? "same" : differs);
+  });
+  EXPECT_THAT(ranks.lines(), ::testing::ElementsAre("same", "same"));
+}
+
 TEST(WorldExactness, TheLosssOwnParameterGetsItsGradient) {
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
     const SampleModel& sample = sample_models().front();

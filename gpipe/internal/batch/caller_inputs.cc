@@ -1,13 +1,20 @@
 #include "gpipe/internal/batch/caller_inputs.h"
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 #include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
 
-CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record)
-    : whole_(std::move(whole)), mini_batch_(std::move(mini_batch)), record_(record) {
+CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
+                           const std::vector<int64_t>& shared)
+    : whole_(std::move(whole)),
+      mini_batch_(std::move(mini_batch)),
+      record_(record),
+      shared_(whole_.items.size()) {
+  for (const int64_t input : shared) shared_[input] = true;
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const at::Tensor& tensor = whole_.items[k].tensor;
     memory_of_.push_back(-1);
@@ -38,13 +45,14 @@ Packet CallerInputs::micro_batch(int64_t i) const {
       packet.items.push_back(packet.items[same]);
       continue;
     }
-    at::Tensor rows = mini_batch_.cut(item.tensor, i);
+    at::Tensor rows = shared_[k] ? detached_alias(item.tensor) : mini_batch_.cut(item.tensor, i);
     if (memory_of_[k] >= 0) {
       rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
     }
     Item piece;
     piece.tensor = std::move(rows);
     piece.needs_grad = item.needs_grad;
+    piece.read_only = shared_[k];
     piece.version = version_of(piece.tensor);
     packet.items.push_back(std::move(piece));
   }
@@ -67,7 +75,18 @@ void CallerInputs::finish_forward() {
     for (const auto& version : memory.of_micro_batches) changed |= version.current_version() > 0;
     if (changed) memory.of_caller.bump();
     memory.seen = memory.of_caller.current_version();
+    for (size_t k = 0; changed && k < shared_.size(); ++k) {
+      TORCH_CHECK_VALUE(!shared_[k] || memory_of_[k] < 0 || &memories_[memory_of_[k]] != &memory,
+                        "a layer changed input ", k,
+                        " in place, which is the same for all micro-batches "
+                        "(GPipeOptions::shared_inputs); make it not in-place, or clone() before");
+    }
   }
+}
+
+at::Tensor CallerInputs::join_gradients(const std::vector<Packet>& gradients, size_t input) const {
+  return shared_[input] ? sum_gradients(gradients, input)
+                        : mini_batch_.join_gradients(gradients, input);
 }
 
 std::optional<size_t> CallerInputs::changed_by_caller() {

@@ -15,6 +15,8 @@ namespace gpipe::internal {
 
 // Cuts micro-batches out of the caller's tensors, over the same memory.
 //
+// Inputs that are shared go whole to each micro-batch.
+//
 // Guarantees: each micro-batch has version counters of its own. A first layer that works in place
 // on one of them leaves the others as they were, as in a loop over the micro-batches. The caller's
 // own counters are kept up to date: a layer's change is counted there after the forward, and a
@@ -26,19 +28,25 @@ namespace gpipe::internal {
 class CallerInputs {
  public:
   CallerInputs() = default;
-  // `whole`: the inputs as given. `record`: whether gradients will be asked for.
-  CallerInputs(Packet whole, MiniBatch mini_batch, bool record);
+  // `whole`: the inputs as given. `record`: whether gradients will be asked for. `shared`: numbers
+  // of inputs, GPipeOptions::shared_inputs.
+  CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
+               const std::vector<int64_t>& shared = {});
 
   Packet micro_batch(int64_t i) const;
 
   // Called after the forward. Releases the tensors, and counts in the caller's counters what layers
-  // changed in place.
+  // changed in place. Throws c10::ValueError if that was a shared one: micro-batches had other
+  // values then, which depend on the order in which they came.
   void finish_forward();
 
   // Called before a backward. Returns the number of an input that the caller has changed in place
   // since finish_forward() or the call before. From then on autograd notices the change if a cell
   // has saved the input.
   std::optional<size_t> changed_by_caller();
+
+  // The gradient of an input from those of the micro-batches: joined, or, if it is shared, summed.
+  at::Tensor join_gradients(const std::vector<Packet>& gradients, size_t input) const;
 
  private:
   // Inputs over the same storage have one version counter.
@@ -53,6 +61,7 @@ class CallerInputs {
   Packet whole_;
   MiniBatch mini_batch_;
   bool record_ = false;
+  std::vector<bool> shared_;    // [input]
   std::vector<int> memory_of_;  // [input]; -1: no version counter
   std::vector<Memory> memories_;
 };

@@ -1,5 +1,6 @@
 #include "gpipe/internal/batch/mini_batch.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/narrow.h>
 #include <ATen/ops/zeros.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 
@@ -65,7 +67,10 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
     }
     TORCH_CHECK_VALUE(tensor.size(0) == rows, what, " ", k, " has ", tensor.size(0),
                       " rows in dimension 0, but ", what, " ", first, " has ", rows,
-                      "; all must have the same batch size to be cut into micro-batches");
+                      "; all must have the same batch size to be cut into micro-batches",
+                      std::string_view(what) == "input"
+                          ? " (GPipeOptions::shared_inputs names those that are not cut)"
+                          : "");
   }
   TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
                     " tensors of ", what, "; at least one is needed to tell the batch size");
@@ -196,6 +201,16 @@ at::Tensor MiniBatch::join_gradients(const std::vector<Packet>& gradients, size_
     pieces[i] = at::zeros(shape, defined.options());
   }
   return at::cat(pieces, 0);
+}
+
+at::Tensor sum_gradients(const std::vector<Packet>& gradients, size_t item) {
+  at::Tensor sum;
+  for (const Packet& packet : gradients) {
+    if (item >= packet.items.size() || !packet.items[item].tensor.defined()) continue;
+    const at::Tensor& gradient = packet.items[item].tensor;
+    sum = sum.defined() ? at::add(sum, gradient) : gradient;
+  }
+  return sum;
 }
 
 }  // namespace gpipe::internal

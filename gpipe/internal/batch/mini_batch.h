@@ -70,6 +70,10 @@ class MiniBatch {
   int64_t in_all_parts_ = 0;  // micro-batches
 };
 
+// The sum of the gradients of a tensor that all micro-batches had, item number `item` of their
+// packets, in ascending order. Undefined if all of them are.
+at::Tensor sum_gradients(const std::vector<Packet>& gradients, size_t item);
+
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_BATCH_MINI_BATCH_H_

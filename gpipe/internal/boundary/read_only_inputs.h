@@ -24,11 +24,13 @@ class ReadOnlyInputs {
   template <typename CurrentLayer>
   void check(const CurrentLayer& current_layer) const {
     for (const Watched& watched : watched_) {
-      TORCH_CHECK(watched.counter.current_version() == watched.version, current_layer(),
-                  " changed a tensor in place that also went another way: it left its stage as "
-                  "several values or skips over the same memory, or it is a parameter or buffer. "
-                  "The gradient that comes back the other way would miss the change. Hand on a "
-                  "clone(), make the layer not in-place, or move the cut");
+      TORCH_CHECK(
+          watched.counter.current_version() == watched.version, current_layer(),
+          " changed a tensor in place that also went another way: it left its stage as "
+          "several values or skips over the same memory, or it is a parameter, a buffer or an "
+          "input of all micro-batches (GPipeOptions::shared_inputs). "
+          "The gradient that comes back the other way would miss the change. Hand on a "
+          "clone(), make the layer not in-place, or move the cut");
     }
   }
 

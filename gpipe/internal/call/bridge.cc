@@ -109,7 +109,7 @@ class InputNode : public Node {
     variable_list result(num_outputs());
     for (size_t k = 0; k < own; ++k) {
       if (!task_should_compute_output(k)) continue;
-      result[k] = pass_->mini_batch.join_gradients(gradients, k);
+      result[k] = pass_->inputs.join_gradients(gradients, k);
     }
     for (size_t k = own; request.requested && k < result.size(); ++k) {
       result[k] = requested_gradient(*request.requested, k);

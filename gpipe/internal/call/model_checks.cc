@@ -1,7 +1,9 @@
 #include "gpipe/internal/call/model_checks.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -71,6 +73,14 @@ void check_options(const GPipeOptions& options) {
       options.cpu_threads_per_stage() >= 0 && options.cpu_threads_per_stage() <= kMostThreads,
       "cpu_threads_per_stage must be 0 (an equal share) or from 1 to ", kMostThreads, ", got ",
       options.cpu_threads_per_stage());
+  std::vector<int64_t> shared = options.shared_inputs();
+  std::sort(shared.begin(), shared.end());
+  TORCH_CHECK_VALUE(shared.empty() || shared.front() >= 0,
+                    "shared_inputs are numbers of inputs, counted from 0, got ",
+                    at::IntArrayRef(options.shared_inputs()));
+  TORCH_CHECK_VALUE(std::adjacent_find(shared.begin(), shared.end()) == shared.end(),
+                    "shared_inputs names an input twice, got ",
+                    at::IntArrayRef(options.shared_inputs()));
   check_mode(options.checkpoint(), "checkpoint");
   const std::vector<Checkpoint>& modes = options.partition_checkpoints();
   TORCH_CHECK_VALUE(modes.empty() || modes.size() == options.balance().size(),

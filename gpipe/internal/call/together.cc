@@ -72,6 +72,7 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
   agree(processes, "the balance" + of, absl::StrJoin(options.balance(), ", "));
   agree(processes, "chunks" + of, std::to_string(options.chunks()));
   agree(processes, "groups" + of, std::to_string(options.groups()));
+  agree(processes, "shared_inputs" + of, absl::StrJoin(options.shared_inputs(), ", "));
   agree(processes, "the layers" + of, text_of(module));
   agree(processes, "the placement" + of, placement.to_text());
   const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
