@@ -54,7 +54,7 @@ std::vector<double> of_last_stages(const World& world, const std::string& name,
       exchange_long(*world.processes(), name, own_bytes, is_patient);
   std::string bytes;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    bytes += of_ranks.at(static_cast<size_t>(replica * world.processes_each() + last));
+    bytes += of_ranks.at(static_cast<size_t>(world.rank_of(replica, last)));
   }
   std::vector<double> all(bytes.size() / sizeof(double));
   if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
