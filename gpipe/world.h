@@ -64,8 +64,8 @@ class World {
   static World from_environment(const WorldOptions& options = {});
 
   // The same processes, as replicas of one pipeline: each is a pipeline over so many processes and
-  // gets its own rows of each mini-batch, and the gradients are added up over all of them. The first
-  // `processes` ranks are replica 0, and so on. Throws std::invalid_argument if there are not
+  // gets its own rows of each mini-batch, and the gradients are added up over all of them. The
+  // first `processes` ranks are replica 0, and so on. Throws std::invalid_argument if there are not
   // exactly replicas * processes, or one of the two is below 1.
   //
   // Example, with eight processes: two replicas, each of a pipeline over four
