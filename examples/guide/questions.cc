@@ -93,10 +93,10 @@ const guide::Answer kOrders("17.2", [](std::ostream& out) {
     pipe->step({input}, {target}, nn::MSELoss(), gpipe::StepOptions().schedule(schedule));
     gradients.push_back(pipe->parameters()[0].grad());
   }
-  out << "1F1B and ascending fill-drain: "
+  out << "1F1B and fill-drain: "
       << (gradients[0].equal(gradients[1]) ? "the same bits" : "other bits")
-      << "; 1F1B and GPipe's fill-drain: "
-      << (gradients[0].equal(gradients[2]) ? "the same bits" : "other bits") << "\n";
+      << "; 1F1B and gpipe: " << (gradients[0].equal(gradients[2]) ? "the same bits" : "other bits")
+      << "\n";
 });
 
 // --- 18: does it fit?
