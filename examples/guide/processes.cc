@@ -65,6 +65,7 @@ const guide::Chapter kProcesses("24", [] {
   if (world.size() > 1) {
     model = make_model();
     // [several]
+    // #include "gpipe/schedule/named_schedule.h"
     const auto placement = gpipe::Placement::one_each(4).processes(
         world.size() == 2 ? std::vector<int64_t>{0, 0, 1, 1} : std::vector<int64_t>{0, 1, 2, 3});
     gpipe::GPipe pipe(
@@ -77,6 +78,7 @@ const guide::Chapter kProcesses("24", [] {
   if (world.size() > 1) {
     model = make_model();
     // [replicas]
+    // #include "gpipe/zero_optimizer.h"
     const auto grid = world.grid(2, world.size() / 2);  // two replicas
     const std::vector<int64_t> cut =
         grid.processes_each() == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 2};
@@ -98,6 +100,7 @@ const guide::Chapter kProcesses("24", [] {
   }
 
   // [large]
+  // #include "meta/meta_scope.h" (`nn` is `torch::nn`)
   nn::Sequential large = [] {
     const gpipe::MetaScope meta;  // shapes, and no memory
     return make_model();
@@ -119,6 +122,7 @@ const guide::Chapter kProcesses("24", [] {
   };
   std::string told;
   // [failure]
+  // #include "gpipe/distributed/failure.h"
   try {
     pipe->step({input}, {target}, sometimes_throws);
   } catch (const gpipe::distributed::DistributedFailure& failure) {
