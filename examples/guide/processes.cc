@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -11,8 +13,12 @@
 
 #include "examples/guide/guide.h"
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/timeline/chrome_trace.h"
+#include "gpipe/timeline/time_split.h"
+#include "gpipe/timeline/time_split_text.h"
 #include "gpipe/zero_optimizer.h"
 #include "meta/meta_scope.h"
 
@@ -114,6 +120,22 @@ const guide::Chapter kProcesses("24", [] {
     }
   });
   // [/large]
+
+  // [trace]
+  // #include "gpipe/distributed/gather_timelines.h"
+  // #include "gpipe/timeline/chrome_trace.h"
+  // #include "gpipe/timeline/time_split.h"
+  // #include "gpipe/timeline/time_split_text.h"
+  gpipe::Timeline timeline;
+  pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().on_event(timeline.observer()));
+  const auto replicas = gpipe::gather_timelines(world, timeline);  // [replica][step]
+  if (world.rank() == 0) {
+    std::cout << gpipe::to_text(gpipe::split_time(replicas[0], pipe->routes()));
+    std::ofstream("trace.json") << gpipe::to_chrome_trace(
+        {{"pipeline", replicas[0], pipe->routes()}});
+  }
+  // [/trace]
+  guide::expect(replicas[0].size() == 1 && replicas[0][0].whole(world.size()), "all workers");
 
   bool throws = true;
   const auto sometimes_throws = [&](torch::Tensor output, torch::Tensor target) -> torch::Tensor {
