@@ -129,11 +129,12 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   for (const Tie& tie : ties_.ties()) ties.push_back(tie.tensor);
   std::vector<size_t> tie_of_edge;
   for (const TieEdge& edge : ties_.edges()) tie_of_edge.push_back(edge.tie);
+  const bool copies = world_.processes_each() > 1 ||
+                      (world_.processes() != nullptr && world_.processes()->copies_within());
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips, tie_of_edge),
-                         world_.processes_each() > 1, ties);
+                         ports_of(j, programs_.routes(), skips, tie_of_edge), copies, ties);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {
