@@ -524,6 +524,19 @@ class Search {
       }
     }
     options.gradient_transfer = options.activation_transfer;
+    // Their bytes are among those that a partition receives.
+    const auto partition_of = [&](int64_t layer) {
+      int64_t j = 0;
+      while (of.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
+      return j;
+    };
+    for (const SkipProfile& skip : profile.skips) {
+      const int64_t from = partition_of(skip.from);
+      const int64_t to = partition_of(skip.to);
+      if (from == to) continue;
+      const double takes = transfer(static_cast<double>(skip.bytes));
+      options.skips.push_back({from, to, takes, takes});
+    }
     for (size_t d = 0; d < fixed.size() && !problem_.limits.empty(); ++d) {
       const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
       options.memory_limit.push_back(std::max(room, 0.0));
