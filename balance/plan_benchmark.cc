@@ -16,8 +16,8 @@
 //   uneven         the busier device has more than half of it
 //   waiting        filling, draining and transfers, as simulated
 //   beyond         what a step takes longer than predicted
-// Those from "recomputes" on are predicted, and scaled by how much longer the two threads take than the
-// profile says: contention counts as micro-batches.
+// Those from "recomputes" on are predicted, and scaled by how much longer the two threads take than
+// the profile says: contention counts as micro-batches.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -78,7 +78,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kUsage[] =
-    "Real steps of what the planner chooses, of 30 settings made by hand and of plain LibTorch, in\n"
+    "Real steps of what the planner chooses, of 30 settings made by hand and of plain LibTorch, "
+    "in\n"
     "turns, on two devices of one thread each.\n\n"
     "  bazel run -c opt //balance:plan_benchmark -- --networks=unet,resnet --json=plan.json";
 
@@ -188,8 +189,7 @@ void plain_step(torch::nn::Sequential& model, const at::Tensor& input, const at:
 }
 
 Run plain(const Network& network) {
-  return {"plain LibTorch",
-          [model = network.make(), network]() mutable {
+  return {"plain LibTorch", [model = network.make(), network]() mutable {
             plain_step(model, network.input, network.target);
           }};
 }
@@ -288,9 +288,9 @@ int64_t take_turns(std::vector<Run*> runs, const Run& choice, double seconds,
       if (run.out) continue;
       run.step();
       run.seconds.push_back(seconds_of(run.step));
-      progress.update(turns, absl::StrFormat("%.0f of %.0f s, %d of %d in this turn",
-                                             steady_seconds() - begin, seconds, k + 1,
-                                             runs.size()));
+      progress.update(
+          turns, absl::StrFormat("%.0f of %.0f s, %d of %d in this turn", steady_seconds() - begin,
+                                 seconds, k + 1, runs.size()));
     }
     if (++turns != kTurnsOfAll) continue;
     double least = 1;
@@ -472,9 +472,9 @@ Settings read_settings() {
   };
   settings.seconds = 60 * positive("minutes", absl::GetFlag(FLAGS_minutes));
   settings.profile_seconds = positive("profile_seconds", absl::GetFlag(FLAGS_profile_seconds));
-  settings.memory = command::in_range("memory_mib", absl::GetFlag(FLAGS_memory_mib), 0,
-                                      int64_t{1} << 40) *
-                    (int64_t{1} << 20);
+  settings.memory =
+      command::in_range("memory_mib", absl::GetFlag(FLAGS_memory_mib), 0, int64_t{1} << 40) *
+      (int64_t{1} << 20);
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   const int64_t cores = command::usable_cores();
   if (cores < kDevices) {

@@ -344,7 +344,13 @@ TEST(PlanSearch, MistakesAreNamed) {
         p.schedules = {"zb-v"};
         p.stages_per_device = {1};
       },
-      HasSubstr("add 1f1b and 1"));
+      HasSubstr("were given: zb-v can have 2; add one of these, or 1f1b and 1"));
+  message(
+      [](PlanProblem& p) {
+        p.schedules = {"interleaved"};
+        p.stages_per_device = {1, 64};
+      },
+      HasSubstr("interleaved can have 2; add"));
   message(
       [](PlanProblem& p) {
         p.machine.keep_together = {{2, 9}};

@@ -56,7 +56,7 @@ struct Size {
   int64_t image_size;
   int64_t batch;
   int64_t chunks;
-  int64_t steps;  // of a round
+  int64_t steps;   // of a round
   double seconds;  // of profiling
 
   std::string name() const {
@@ -114,9 +114,8 @@ class Subject {
     options.schedule = schedule_by_name(schedule);
     options.cores = kWorkers;
     options.contention = contention_;
-    return balance::explain(*profile_,
-                            balance::best_balance(*profile_, stages_of(schedule), options),
-                            options);
+    return balance::explain(
+        *profile_, balance::best_balance(*profile_, stages_of(schedule), options), options);
   }
   double contention() const { return contention_; }
 
@@ -127,11 +126,9 @@ class Subject {
       if (context.interrupted && context.interrupted()) throw command::Interrupted();
     };
     const int64_t rows = size_.batch / size_.chunks;
-    balance::Profile profile = balance::profile(make(), input(rows),
-                                                balance::ProfileOptions()
-                                                    .timeout(size_.seconds)
-                                                    .cpu_threads(1)
-                                                    .after_each_layer(check));
+    balance::Profile profile = balance::profile(
+        make(), input(rows),
+        balance::ProfileOptions().timeout(size_.seconds).cpu_threads(1).after_each_layer(check));
     const auto pass = [&]() -> std::function<void()> {
       return [model = make(), image = input(rows), target = target(rows)]() mutable {
         internal::set_threads_of_this_thread(1);
@@ -177,9 +174,10 @@ void simulate(Subject& subject, const std::string& schedule, Outcome& outcome,
               const RunContext& context) {
   const balance::Explanation of = subject.predicted(schedule, context);
   outcome.note = describe(subject, of) +
-                 absl::StrFormat("; layers measured here, one after another; two at once take %.2f "
-                                 "times as long",
-                                 subject.contention());
+                 absl::StrFormat(
+                     "; layers measured here, one after another; two at once take %.2f "
+                     "times as long",
+                     subject.contention());
   outcome.settings = settings_of(subject, schedule, of);
   outcome.figures["step"] = kMilliseconds * of.step;
   outcome.figures["idle"] = 100 * of.bubble;
@@ -213,10 +211,10 @@ void measure(Subject& subject, const CommonFlags& flags, const std::string& sche
   const at::Tensor target = subject.target(subject.size().batch);
   const StepOptions options = StepOptions().schedule(schedule_by_name(schedule));
   const auto step = [&] { (*measured.pipe)->step({input}, {target}, loss, options); };
-  command::Progress progress(*context.progress,
-                             absl::StrFormat("%s, round %d/%d", schedule, context.round,
-                                             context.rounds),
-                             subject.size().steps, context.progress_options);
+  command::Progress progress(
+      *context.progress,
+      absl::StrFormat("%s, round %d/%d", schedule, context.round, context.rounds),
+      subject.size().steps, context.progress_options);
   step();
   const OtherLoad load;
   for (int64_t k = 0; k < subject.size().steps; ++k) {
@@ -264,8 +262,9 @@ PublishedTable table() {
 Plan prepare() {
   CommonFlags flags = read_common_flags();
   if (flags.schedule_given) {
-    throw std::invalid_argument("--schedule: the rows are the schedules; choose some of them with "
-                                "--experiment");
+    throw std::invalid_argument(
+        "--schedule: the rows are the schedules; choose some of them with "
+        "--experiment");
   }
   if (flags.batch_size || flags.epochs) {
     throw std::invalid_argument(absl::StrCat(flags.batch_size ? "--batch_size" : "--epochs",
@@ -273,13 +272,14 @@ Plan prepare() {
   }
   for (const c10::Device device : flags.devices) {
     if (flags.devices_given && !device.is_cpu()) {
-      throw std::invalid_argument("--devices: this table is of two workers on the CPU; leave it "
-                                  "out");
+      throw std::invalid_argument(
+          "--devices: this table is of two workers on the CPU; leave it "
+          "out");
     }
   }
-  const auto subject = std::make_shared<Subject>(
-      size_of(flags.scale), flags.seed,
-      flags.checkpoint_given ? flags.checkpoint : Checkpoint::kNever);
+  const auto subject =
+      std::make_shared<Subject>(size_of(flags.scale), flags.seed,
+                                flags.checkpoint_given ? flags.checkpoint : Checkpoint::kNever);
   Plan made;
   made.name = "unet_schedules";
   made.table = table();
@@ -290,9 +290,8 @@ Plan prepare() {
       "size that is measured, with the cut that is found best for each schedule; without the "
       "optimizer's step, which is not measured either. Idle: the mean share of the step in which "
       "the workers are predicted to wait.",
-      "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) +
-          ", in " + std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) +
-          "."};
+      "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) + ", in " +
+          std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) + "."};
   if (command::usable_cores() < kWorkers) {
     made.remarks.emplace_back("This process may use one core, so two workers share it.");
   }

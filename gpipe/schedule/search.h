@@ -67,8 +67,8 @@ struct SearchOptions {
 };
 
 struct SearchResult {
-  Schedule schedule;               // ascending (ScheduleFacts)
-  std::string origin;              // the generator that made it, or "search"
+  Schedule schedule;   // ascending (ScheduleFacts)
+  std::string origin;  // the generator that made it, or "search"
   // As simulate(schedule, search_routes(options), simulate_options(options)) has it.
   double makespan = 0.0;
   double lower_bound = 0.0;        // no schedule of this placement within the limits is shorter

@@ -126,7 +126,8 @@ TEST(Search, KeepsTheLimitWhereWaitingTakesMore) {
   }
 }
 
-// All orders of F, I and W of one stage on a worker, in which each ascends; with `whole` of F and B.
+// All orders of F, I and W of one stage on a worker, in which each ascends; with `whole` of F and
+// B.
 void all_orders(int64_t stage, int64_t micro_batches, bool whole, std::vector<Action>& begun,
                 std::vector<std::vector<Action>>& result) {
   std::array<int32_t, 3> done = {0, 0, 0};
@@ -199,8 +200,7 @@ TEST(Search, CountsSkipsThatGoStraightToTheirStage) {
     int64_t micro_batches;
     bool split;
   };
-  for (const Case& c :
-       {Case{2, 3, true}, Case{3, 2, true}, Case{3, 4, false}, Case{4, 3, false}}) {
+  for (const Case& c : {Case{2, 3, true}, Case{3, 2, true}, Case{3, 4, false}, Case{4, 3, false}}) {
     SCOPED_TRACE(std::to_string(c.stages) + " x " + std::to_string(c.micro_batches));
     SearchOptions options = with_a_slow_skip(c.stages, c.micro_batches, c.split);
     // Where whole backwards differ, the enumeration would have to mix them with halves.

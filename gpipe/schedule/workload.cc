@@ -343,10 +343,9 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
       for (size_t k = 0; k < skips.size(); ++k) {
         const auto at = static_cast<size_t>(skips[k].stage);
         const bool slower = link_ >= 0 && links[k] == link_;
-        const double arrives =
-            (forward ? forward_end_[at * m + i] + skips[k].activation_takes
-                     : gradient_end_[at * m + i] + skips[k].gradient_takes) +
-            (slower ? extra_ : 0.0);
+        const double arrives = (forward ? forward_end_[at * m + i] + skips[k].activation_takes
+                                        : gradient_end_[at * m + i] + skips[k].gradient_takes) +
+                               (slower ? extra_ : 0.0);
         if (arrives >= start) other = at;
       }
     }
@@ -384,8 +383,8 @@ double lower_bound(const Workload& workload) {
     if (workload.skips_into.empty()) continue;
     for (const Workload::Skip& skip : workload.skips_into[s]) {
       const auto to = static_cast<size_t>(skip.stage);
-      tail[s] = std::max(tail[s], skip.gradient_takes +
-                                      std::max(both_parts(to), first_part(to) + tail[to]));
+      tail[s] = std::max(tail[s],
+                         skip.gradient_takes + std::max(both_parts(to), first_part(to) + tail[to]));
     }
   }
   // From the start of a stage's forward to the end of the last forward, and from there to the start

@@ -35,7 +35,7 @@ struct Workload {
   // A value straight to a later stage. The chain has every value between the same two stages wait
   // for its own micro-batch, so a skip makes nothing run in another order; it only arrives later.
   struct Skip {
-    int32_t stage = 0;             // the other end
+    int32_t stage = 0;              // the other end
     double activation_takes = 0.0;  // up, to the later of the two
     double gradient_takes = 0.0;    // and back
   };
