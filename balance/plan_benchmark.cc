@@ -464,7 +464,7 @@ Json compare(const Network& network, const Settings& settings,
 
 Settings read_settings() {
   Settings settings;
-  settings.networks = command::select_names("networks", absl::GetFlag(FLAGS_networks),
+  settings.networks = command::select_names("--networks", absl::GetFlag(FLAGS_networks),
                                             {"unet", "amoebanetd", "resnet", "transformer"});
   const auto positive = [](const char* flag, double value) {
     if (value > 0 && value < 1e6) return value;
