@@ -1,11 +1,13 @@
 #include "balance/explanation_text.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "command/wrap.h"
+#include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
@@ -22,7 +24,6 @@ std::string digits(double value) {
 }
 
 std::string ms(double seconds) { return digits(seconds * 1e3); }
-std::string mib(int64_t bytes) { return digits(static_cast<double>(bytes) / (1 << 20)); }
 std::string percent(double share) { return absl::StrFormat("%.0f%%", share * 100); }
 
 // "1 micro-batch", "8 micro-batches".
@@ -34,7 +35,16 @@ std::string counted(int64_t count, const std::string& one, const std::string& ma
 
 std::string to_text(const Explanation& explanation) {
   constexpr char kRow[] = "%-6s%10s%10s%10s%10s%10s%10s%9s%5s\n";
-  std::string text = absl::StrFormat("%-16s%30s%29s\n", "", "ms per micro-batch", "MiB");
+  int64_t most = 0;
+  for (const PartitionExplanation& partition : explanation.partitions) {
+    most = std::max({most, partition.parameters, partition.memory, partition.sent});
+  }
+  // Not in GiB, of which what small partitions send would be none.
+  const text::MemoryUnit unit = text::memory_unit(std::min<int64_t>(most, 1 << 20));
+  const auto size = [&unit](int64_t bytes) {
+    return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
+  };
+  std::string text = absl::StrFormat("%-16s%30s%29s\n", "", "ms per micro-batch", unit.name);
   text += absl::StrFormat(kRow, "part.", "layers", "forward", "backward", "recompute", "params",
                           "memory", "sent", "busy");
   for (size_t j = 0; j < explanation.partitions.size(); ++j) {
@@ -43,8 +53,8 @@ std::string to_text(const Explanation& explanation) {
     text += absl::StrFormat(kRow, absl::StrFormat("%d%s", j, binds ? " *" : ""),
                             absl::StrFormat("%d-%d", partition.layers.first, partition.layers.last),
                             ms(partition.forward), ms(partition.backward), ms(partition.recompute),
-                            mib(partition.parameters), mib(partition.memory), mib(partition.sent),
-                            percent(partition.busy));
+                            size(partition.parameters), size(partition.memory),
+                            size(partition.sent), percent(partition.busy));
   }
   text +=
       "\n" + command::wrap(absl::StrFormat("* partition %d is busy longest: it decides how long "

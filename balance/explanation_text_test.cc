@@ -59,6 +59,17 @@ TEST(ExplanationText, Golden) {
             "Profiled on: Some processor of 2 cores; all partitions compute at once.\n");
 }
 
+// In MiB all of it would be 0.
+TEST(ExplanationText, SmallPartitionsAreInKiB) {
+  Explanation of = sample();
+  of.partitions[0].parameters = 288;
+  of.partitions[0].memory = 456 << 10;
+  of.partitions[0].sent = 18 << 10;
+  of.partitions[1].memory = 12 << 10;
+  EXPECT_THAT(to_text(of), ::testing::HasSubstr("                          KiB\n"));
+  EXPECT_THAT(to_text(of), ::testing::HasSubstr("      10.8     0.281       456     18.0  63%\n"));
+}
+
 TEST(ExplanationText, FitsEightyColumns) {
   Explanation of = sample();
   of.device = std::string("A processor with a rather long name, ") +

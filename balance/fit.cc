@@ -22,6 +22,7 @@
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
+#include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
@@ -37,14 +38,6 @@ constexpr double kHopelessAfterPlan = 0.02;
 constexpr double kNotNear = 0.05;
 // To which share of a device it is found out how much it lacks.
 constexpr double kNeededShare = 1.0 / 256;
-
-constexpr double kGiB = 1 << 30;
-
-std::string gib(int64_t bytes) {
-  const double value = static_cast<double>(bytes) / kGiB;
-  if (bytes > 0 && value < 0.0005) return "<0.001";
-  return absl::StrFormat("%.*f", value < 0.095 ? 3 : 2, value);
-}
 
 int64_t sum(const std::vector<int64_t>& values) {
   int64_t result = 0;
@@ -480,10 +473,12 @@ class Search {
   std::string limit_of(const Fit& fit) const {
     std::string text;
     if (is_hopeless()) {
+      const auto state = static_cast<int64_t>(std::llround(state_));
+      const text::MemoryUnit unit = text::memory_unit(state);
       text = absl::StrFormat(
-          "parameters, gradients, optimizer state and buffers take %s GiB, all devices together "
+          "parameters, gradients, optimizer state and buffers take %s %s, all devices together "
           "have room for %s",
-          gib(std::llround(state_)), gib(sum(room_)));
+          text::in_unit(state, unit, 2), unit.name, text::in_unit(sum(room_), unit, 2));
       if (fit.plan.devices.empty()) return text;
       text += "; ";
     }
@@ -494,16 +489,18 @@ class Search {
     }
     const DeviceMemory& device = fit.plan.devices[worst];
     const auto at_peak = [&](MemoryUse use) { return device.peak.of(use); };
+    const text::MemoryUnit unit = text::memory_unit(fit.needed[worst]);
+    const auto shown = [&unit](int64_t bytes) { return text::in_unit(bytes, unit, 2); };
     text += absl::StrFormat(
-        "device %d needs %s GiB but has room for %s, %s too little: parameters %s, gradients %s, "
+        "device %d needs %s %s but has room for %s, %s too little: parameters %s, gradients %s, "
         "optimizer state %s, activations %s, workspace %s, other %s, gaps %s",
-        worst, gib(fit.needed[worst]), gib(fit.room[worst]),
-        gib(fit.needed[worst] - fit.room[worst]), gib(at_peak(MemoryUse::kParameters)),
-        gib(at_peak(MemoryUse::kGradients)), gib(at_peak(MemoryUse::kOptimizerState)),
-        gib(at_peak(MemoryUse::kActivations) + at_peak(MemoryUse::kReceived)),
-        gib(at_peak(MemoryUse::kWorkspace)),
-        gib(at_peak(MemoryUse::kBuffers) + at_peak(MemoryUse::kData)),
-        gib(std::max<int64_t>(fit.needed[worst] - device.peak.bytes, 0)));
+        worst, shown(fit.needed[worst]), unit.name, shown(fit.room[worst]),
+        shown(fit.needed[worst] - fit.room[worst]), shown(at_peak(MemoryUse::kParameters)),
+        shown(at_peak(MemoryUse::kGradients)), shown(at_peak(MemoryUse::kOptimizerState)),
+        shown(at_peak(MemoryUse::kActivations) + at_peak(MemoryUse::kReceived)),
+        shown(at_peak(MemoryUse::kWorkspace)),
+        shown(at_peak(MemoryUse::kBuffers) + at_peak(MemoryUse::kData)),
+        shown(std::max<int64_t>(fit.needed[worst] - device.peak.bytes, 0)));
     return text;
   }
 

@@ -14,6 +14,7 @@
 #include "balance/memory_plan_text.h"
 #include "balance/memory_trace.h"
 #include "gpipe/timeline/svg_parts.h"
+#include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
@@ -81,9 +82,8 @@ std::string to_svg(const MemoryPlan& plan, const std::string& title) {
       for (int k = 0; k < kMemoryUses; ++k) used[k] = used[k] || column.by_use[k] > 0;
     }
   }
-  const double gib = 1 << 30;
-  const bool small = static_cast<double>(most) < gib / 2;
-  const double unit = small ? 1 << 20 : gib;
+  const text::MemoryUnit shown = text::memory_unit(most);
+  const auto unit = static_cast<double>(shown.bytes);
   const double bytes_per_pixel = static_cast<double>(most) * 1.05 / kHeight;
   const double distance = internal::distance_of_marks(static_cast<double>(most) / unit, 4);
 
@@ -110,12 +110,12 @@ std::string to_svg(const MemoryPlan& plan, const std::string& title) {
                             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" font-size=\"10\">"
                             "%g %s</text>\n",
                             kLeft, kLeft + kWidth, y, y, kLeft - 6, y + 3.5, line * distance,
-                            small ? "MiB" : "GiB");
+                            shown.name);
     }
     absl::StrAppendFormat(&svg,
                           "<text x=\"%d\" y=\"%d\">device %d: at most %.4g %s, in %s</text>\n",
                           kLeft, top - 4, d, static_cast<double>(device.peak.bytes) / unit,
-                          small ? "MiB" : "GiB", name_of(trace.turns[device.peak.turn]));
+                          shown.name, name_of(trace.turns[device.peak.turn]));
   }
   absl::StrAppendFormat(
       &svg,

@@ -10,16 +10,18 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "command/wrap.h"
+#include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
 
-constexpr double kGiB = 1 << 30;
-
-std::string gib(int64_t bytes) {
-  const double value = static_cast<double>(bytes) / kGiB;
-  if (bytes > 0 && value < 0.0005) return "<0.001";
-  return absl::StrFormat("%.*f", value < 9.9995 ? 3 : value < 99.995 ? 2 : 1, value);
+// That of the fullest device.
+text::MemoryUnit unit_of(const MemoryPlan& plan) {
+  int64_t most = 0;
+  for (const DeviceMemory& device : plan.devices) {
+    most = std::max({most, device.peak.bytes, device.reserved});
+  }
+  return text::memory_unit(most);
 }
 
 // "0-7", "0-7, 16-23"
@@ -50,28 +52,30 @@ std::string with_separators(int64_t number) {
 
 std::string to_text(const MemoryPlan& plan) {
   constexpr char kRow[] = "%-5s%-11s%8s%8s%8s%8s%8s%8s%9s  %s\n";
+  const text::MemoryUnit unit = unit_of(plan);
+  const auto shown = [&unit](int64_t bytes) { return text::in_unit(bytes, unit); };
   std::string text = absl::StrFormat(kRow, "dev.", "layers", "params", "grads", "optim.", "kept",
                                      "work", "peak", "reserved", "at");
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const DeviceMemory& device = plan.devices[d];
     const MemoryPeak& peak = device.peak;
     text += absl::StrFormat(
-        kRow, absl::StrCat(d), layers_on(plan, d), gib(peak.of(MemoryUse::kParameters)),
-        gib(peak.of(MemoryUse::kGradients)), gib(peak.of(MemoryUse::kOptimizerState)),
-        gib(peak.of(MemoryUse::kActivations) + peak.of(MemoryUse::kReceived) +
-            peak.of(MemoryUse::kBuffers) + peak.of(MemoryUse::kData)),
-        gib(peak.of(MemoryUse::kWorkspace)), gib(peak.bytes),
-        device.reserved < 0 ? "no room" : gib(device.reserved),
+        kRow, absl::StrCat(d), layers_on(plan, d), shown(peak.of(MemoryUse::kParameters)),
+        shown(peak.of(MemoryUse::kGradients)), shown(peak.of(MemoryUse::kOptimizerState)),
+        shown(peak.of(MemoryUse::kActivations) + peak.of(MemoryUse::kReceived) +
+              peak.of(MemoryUse::kBuffers) + peak.of(MemoryUse::kData)),
+        shown(peak.of(MemoryUse::kWorkspace)), shown(peak.bytes),
+        device.reserved < 0 ? "no room" : shown(device.reserved),
         name_of(plan.trace.turns[peak.turn]));
   }
   const int64_t reserved = plan.total_reserved();
-  text += absl::StrFormat("%-56s%8s%9s\n", "all", gib(plan.total_bytes()),
-                          reserved < 0 ? "no room" : gib(reserved));
+  text += absl::StrFormat("%-56s%8s%9s\n", "all", shown(plan.total_bytes()),
+                          reserved < 0 ? "no room" : shown(reserved));
   text += "\n" + command::wrap(
-                     absl::StrCat(with_separators(plan.parameters),
-                                  " parameters. GiB on each device when it holds most, in the "
-                                  "action \"at\" (F0.3: the forward of stage 0 for micro-batch 3; "
-                                  "B: backward); kept: activations, received tensors, buffers and "
+                     absl::StrCat(with_separators(plan.parameters), " parameters. ", unit.name,
+                                  " on each device when it holds most, in the action \"at\" "
+                                  "(F0.3: the forward of stage 0 for micro-batch 3; B: backward); "
+                                  "kept: activations, received tensors, buffers and "
                                   "data; work: made and given back within the action; reserved: "
                                   "what LibTorch's allocator for CUDA would hold at most, without "
                                   "cuDNN's workspaces."),
@@ -86,10 +90,11 @@ std::string to_text(const MemoryPlan& plan) {
                           80, 0, 0);
   }
   if (reserved < 0) {
+    const text::MemoryUnit capacity = text::memory_unit(plan.capacity);
     text += command::wrap(
-        absl::StrFormat("No room: with %s GiB the allocator runs out of memory there, also after "
+        absl::StrFormat("No room: with %s %s the allocator runs out of memory there, also after "
                         "it has given back what it keeps.",
-                        gib(plan.capacity)),
+                        text::in_unit(plan.capacity, capacity), capacity.name),
         80, 0, 0);
   }
   return text;

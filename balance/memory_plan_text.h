@@ -8,8 +8,8 @@
 
 namespace gpipe::balance {
 
-// A table of 80 columns, in GiB, with a row for each device, what the columns are, which devices
-// it is for and which operators make it uncertain.
+// A table of 80 columns, in GiB, or in MiB or KiB for what is small, with a row for each device,
+// what the columns are, which devices it is for and which operators make it uncertain.
 std::string to_text(const MemoryPlan& plan);
 
 // Bytes, in an object: "parameters" (their number), "total_bytes", "total_reserved_bytes" (null if

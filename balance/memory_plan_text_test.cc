@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace gpipe::balance {
 namespace {
@@ -16,30 +17,30 @@ using ::testing::Not;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 // Three stages on two devices; device 0 is fullest in the second step, device 1 has no room.
-MemoryPlan sample() {
+MemoryPlan sample(int64_t unit = kGiB) {
   MemoryPlan plan;
   plan.balance = {2, 3, 1};
   plan.device_of_stage = {0, 1, 0};
   plan.parameters = 1234567;
-  plan.capacity = 2 * kGiB;
+  plan.capacity = 2 * unit;
   MemoryTrace& trace = plan.trace;
   trace.devices = 2;
   const Turn forward{Turn::Kind::kAction, {ActionKind::kForward, 0, 3}};
   const Turn backward{Turn::Kind::kAction, {ActionKind::kBackward, 1, 2}};
   const Turn optimizer{Turn::Kind::kOptimizer, {}};
   trace.turns = {{}, {}, forward, backward, optimizer, {}, forward, backward, optimizer};
-  trace.blocks = {{2 * kGiB, 0, MemoryUse::kParameters, -1},
-                  {kGiB / 4, 1, MemoryUse::kParameters, -1},
-                  {kGiB / 2, 0, MemoryUse::kActivations, -1},
-                  {kGiB, 0, MemoryUse::kWorkspace, -1},
-                  {kGiB / 8, 1, MemoryUse::kReceived, 0}};
+  trace.blocks = {{2 * unit, 0, MemoryUse::kParameters, -1},
+                  {unit / 4, 1, MemoryUse::kParameters, -1},
+                  {unit / 2, 0, MemoryUse::kActivations, -1},
+                  {unit, 0, MemoryUse::kWorkspace, -1},
+                  {unit / 8, 1, MemoryUse::kReceived, 0}};
   trace.events = {{0, 0, false}, {1, 0, false}, {2, 6, false}, {3, 7, false},
                   {4, 7, false}, {3, 7, true},  {2, 8, true}};
   plan.devices.resize(2);
   for (int d = 0; d < 2; ++d) plan.devices[d].peak = peaks(trace)[d];
   plan.devices[0].parameter_count = 1000000;
-  plan.devices[0].parameters = 2 * kGiB;
-  plan.devices[0].reserved = 4 * kGiB;
+  plan.devices[0].parameters = 2 * unit;
+  plan.devices[0].reserved = 4 * unit;
   plan.devices[1].reserved = -1;
   return plan;
 }
@@ -62,6 +63,21 @@ has given back what it keeps.
 )");
   std::istringstream lines(to_text(sample()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80) << line;
+}
+
+// In GiB all of it would be 0.
+TEST(MemoryPlanText, SmallModelsAreInSmallUnits) {
+  for (const auto& [name, bytes] :
+       {std::pair<std::string, int64_t>{"MiB", kGiB >> 10}, {"KiB", kGiB >> 20}}) {
+    const std::string text = to_text(sample(bytes));
+    EXPECT_THAT(text,
+                HasSubstr("0    0-1, 5-5      2.000   0.000   0.000   0.500   1.000   3.500"));
+    EXPECT_THAT(text, HasSubstr("1,234,567 parameters. " + name + " on each device"));
+    EXPECT_THAT(text, HasSubstr("No room: with 2.000 " + name + " "));
+    EXPECT_THAT(text, Not(HasSubstr("GiB")));
+    const std::string svg = to_svg(sample(bytes), "");
+    EXPECT_THAT(svg, HasSubstr("device 1: at most 0.375 " + name + ", in B1.2"));
+  }
 }
 
 TEST(MemoryPlanText, Json) {

@@ -172,7 +172,12 @@ void read_choices(Settings& settings) {
   if (!schedules.empty()) {
     std::vector<std::string> names = absl::StrSplit(schedules, ',');
     for (const std::string& each : names) {
-      if (each != "search") (void)parse_schedule(each);  // throws
+      if (each == "search") continue;
+      try {
+        (void)schedule_by_name(each);
+      } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument("--schedules=" + schedules + ": " + error.what());
+      }
     }
     if (names == std::vector<std::string>{"search"}) {
       throw std::invalid_argument(

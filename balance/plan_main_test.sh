@@ -21,7 +21,8 @@ for wrong in 0 -1 nan 22Gigs GiB; do
 done
 expect_mistake "'5' is no number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
 expect_mistake "give always, except_last or never" "${tiny[@]}" --devices=2 --checkpoint=often
-expect_mistake "there is no schedule" "${tiny[@]}" --devices=2 --schedules=1f1b,zero
+expect_mistake "--schedules=1f1b,zbv: there is no schedule 'zbv' (did you mean zb-v?)" "${tiny[@]}" --devices=2 \
+  --schedules=1f1b,zbv
 expect_mistake "give one beside it" "${tiny[@]}" --devices=2 --schedules=search
 expect_mistake "'0' is no number from 1 to 64" "${tiny[@]}" --devices=2 --stages_per_device=0
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices=2 --optimizer=sdg

@@ -231,7 +231,26 @@ class Search {
     if (!costly_.empty()) return;
     fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
          " devices with " + std::to_string(pieces_) +
-         " layers that may be separated and the stages_per_device that were given; add 1f1b and 1");
+         " layers that may be separated and the stages_per_device that were given" +
+         stages_wanted() + "; add one of these, or 1f1b and 1");
+  }
+
+  // How many stages on a device those that may be chosen could have.
+  std::string stages_wanted() const {
+    const int64_t most = pieces_ / problem_.devices;
+    std::string text;
+    for (const NamedSchedule& named : named_schedules()) {
+      if (!is_wanted(named.name)) continue;
+      std::string have;
+      if (named.shape == PlacementShape::kOneEach) have = "1";
+      if (named.shape == PlacementShape::kVShape && most >= 2) have = "2";
+      if (named.shape == PlacementShape::kLoop && most >= 2) {
+        have = most == 2 ? "2" : "2 to " + std::to_string(most);
+      }
+      text += (text.empty() ? ": " : ", ") + named.name + " can have " +
+              (have.empty() ? "none here" : have);
+    }
+    return text;
   }
 
   void add_costly(size_t cut) {
@@ -524,6 +543,19 @@ class Search {
       }
     }
     options.gradient_transfer = options.activation_transfer;
+    // Their bytes are among those that a partition receives.
+    const auto partition_of = [&](int64_t layer) {
+      int64_t j = 0;
+      while (of.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
+      return j;
+    };
+    for (const SkipProfile& skip : profile.skips) {
+      const int64_t from = partition_of(skip.from);
+      const int64_t to = partition_of(skip.to);
+      if (from == to) continue;
+      const double takes = transfer(static_cast<double>(skip.bytes));
+      options.skips.push_back({from, to, takes, takes});
+    }
     for (size_t d = 0; d < fixed.size() && !problem_.limits.empty(); ++d) {
       const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
       options.memory_limit.push_back(std::max(room, 0.0));

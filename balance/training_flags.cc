@@ -40,6 +40,10 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   return counts;
 }
 
-std::string schedule_help() { return "Schedule: one of " + schedule_names() + "."; }
+std::string schedule_help() {
+  return "Schedule: one of " + schedule_names() +
+         ". gpipe and fill-drain both run all forwards, then all backwards: gpipe from the last "
+         "micro-batch to the first, fill-drain from the first to the last.";
+}
 
 }  // namespace gpipe::balance

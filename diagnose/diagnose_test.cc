@@ -77,14 +77,14 @@ void expect_exact_sum(const Diagnosis& diagnosis) {
 }
 
 TEST(Diagnose, FindsTheSlowStage) {
-  const Diagnosis d = diagnose_sleepers(sleeper(1 * kMs), sleeper(4 * kMs), 8, Checkpoint::kNever);
+  const Diagnosis d = diagnose_sleepers(sleeper(3 * kMs), sleeper(12 * kMs), 8, Checkpoint::kNever);
   EXPECT_EQ(d.binding, 1);
   EXPECT_EQ(d.micro_batches, 8);
   EXPECT_EQ(d.workers, 2);
   EXPECT_TRUE(d.whole_batch);
-  // 64 ms of 80, where 40 would be its share.
-  EXPECT_GT(d.seconds(Cause::kImbalance), 12 * kMs);
-  EXPECT_LT(d.seconds(Cause::kImbalance), 72 * kMs);
+  // 192 ms of 240, where 120 would be its share.
+  EXPECT_GT(d.seconds(Cause::kImbalance), 36 * kMs);
+  EXPECT_LT(d.seconds(Cause::kImbalance), 216 * kMs);
   EXPECT_EQ(d.seconds(Cause::kRecompute), 0);
   EXPECT_EQ(d.seconds(Cause::kTransfers), 0);
   EXPECT_GT(d.seconds(Cause::kImbalance), d.seconds(Cause::kFillAndDrain));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "command/wrap.h"
+#include "text/memory_size.h"
 
 namespace gpipe {
 namespace {
@@ -24,7 +25,14 @@ std::string digits(double value) {
   return absl::StrFormat("%.*f", size < 1 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0, value);
 }
 std::string ms(double seconds) { return digits(seconds * 1e3); }
-std::string mib(int64_t bytes) { return digits(static_cast<double>(bytes) / (1 << 20)); }
+std::string number_in(int64_t bytes, const text::MemoryUnit& unit) {
+  return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
+}
+// "1.50 MiB"
+std::string size(int64_t bytes) {
+  const text::MemoryUnit unit = text::memory_unit(bytes);
+  return number_in(bytes, unit) + " " + unit.name;
+}
 
 std::string counted(int64_t count, const std::string& one, const std::string& many) {
   return absl::StrFormat("%d %s", count, count == 1 ? one : many);
@@ -144,14 +152,18 @@ std::string lost_text(const Diagnosis& d) {
 
 std::string partitions_text(const Diagnosis& d) {
   constexpr char kRow[] = "%-8s%12s%12s%12s%14s\n";
-  std::string text =
-      absl::StrFormat(kRow, "part.", "layers", "work, ms", "recompute", "memory, MiB");
+  int64_t most = 0;
+  for (const PartitionDiagnosis& partition : d.partitions) most = std::max(most, partition.memory);
+  const text::MemoryUnit unit = text::memory_unit(most);
+  std::string text = absl::StrFormat(kRow, "part.", "layers", "work, ms", "recompute",
+                                     std::string("memory, ") + unit.name);
   for (size_t j = 0; j < d.partitions.size(); ++j) {
     const PartitionDiagnosis& partition = d.partitions[j];
     const bool binds = static_cast<int64_t>(j) == d.binding;
     text += absl::StrFormat(kRow, absl::StrFormat("%d%s", j, binds ? " *" : ""),
                             absl::StrFormat("%d-%d", partition.layers.first, partition.layers.last),
-                            ms(partition.work), ms(partition.recompute), mib(partition.memory));
+                            ms(partition.work), ms(partition.recompute),
+                            number_in(partition.memory, unit));
   }
   return text + absl::StrFormat("* has the most to do. Memory is predicted.\n");
 }
@@ -161,18 +173,19 @@ std::string advice_text(const Diagnosis& d) {
   if (d.advice.empty()) {
     return wrapped(d.memory_limit > 0
                        ? absl::StrFormat("Nothing that was tried is predicted to be faster by 2 %% "
-                                         "or more within %s MiB for each partition.",
-                                         mib(d.memory_limit))
+                                         "or more within %s for each partition.",
+                                         size(d.memory_limit))
                        : std::string("Nothing that was tried is predicted to be faster by 2 % or "
                                      "more: chunks, balance, checkpoints, schedule."));
   }
   std::string text = "What to change, and what it is predicted to gain:\n";
   for (const Advice& advice : d.advice) {
-    const std::string line = absl::StrFormat(
-        "%5.2f times as fast, %s ms: %s; at most %s MiB in a partition", advice.speed_up,
-        ms(advice.step), changes(d.setup, advice.setup),
-        mib(advice.memory.empty() ? 0
-                                  : *std::max_element(advice.memory.begin(), advice.memory.end())));
+    const std::string line =
+        absl::StrFormat("%5.2f times as fast, %s ms: %s; at most %s in a partition",
+                        advice.speed_up, ms(advice.step), changes(d.setup, advice.setup),
+                        size(advice.memory.empty()
+                                 ? 0
+                                 : *std::max_element(advice.memory.begin(), advice.memory.end())));
     text += wrapped(line, 2, 8);
   }
   return text;

@@ -58,6 +58,16 @@ TEST(DiagnosisText, SaysWhatIsLostAndToWhat) {
   EXPECT_THAT(text, HasSubstr("6.00 MiB"));
 }
 
+TEST(DiagnosisText, SmallModelsAreInKiB) {
+  Diagnosis small = diagnosis();
+  for (PartitionDiagnosis& partition : small.partitions) partition.memory >>= 10;
+  for (int64_t& memory : small.advice[0].memory) memory >>= 10;
+  EXPECT_THAT(to_text(small), HasSubstr("memory, KiB\n"));
+  EXPECT_THAT(to_text(small),
+              HasSubstr("0 *              0-2         200         100          3.00\n"));
+  EXPECT_THAT(to_text(small), HasSubstr("6.00 KiB"));
+}
+
 TEST(DiagnosisText, LinesAreNarrow) {
   Diagnosis wide = diagnosis();
   wide.advice[0].setup.balance.assign(60, 12345);

@@ -83,6 +83,11 @@ class GPipeImpl : public torch::nn::Module {
   // (N, ...) -> (N, ...). Throws c10::ValueError if the model takes or gives several values, if an
   // output of several micro-batches does not have their rows, or for more than 2^24 cells (stages x
   // micro-batches); c10::Error for an in-place change that would spoil gradients.
+  //
+  // A backward from the output runs the backward half. If it was told to keep the graph
+  // (retain_graph), another one may follow: it adds its gradients, too, and recomputes again what
+  // is checkpointed. It throws c10::Error if the first one was not told so, or has failed, and for
+  // create_graph.
   torch::Tensor forward(torch::Tensor input);
   // The same for several inputs and outputs, all with the same N. Over several processes outputs
   // are in that of the last stage, and elsewhere undefined, or none.

@@ -64,9 +64,9 @@ class World {
   static World from_environment(const WorldOptions& options = {});
 
   // The same processes, as replicas of one pipeline: each is a pipeline over so many processes and
-  // gets its own rows of each mini-batch, and the gradients are added up over all of them. Rank
-  // replica * processes + process is that process of that replica. Throws std::invalid_argument if
-  // there are not exactly replicas * processes, or one of the two is below 1.
+  // gets its own rows of each mini-batch, and the gradients are added up over all of them. The
+  // first `processes` ranks are replica 0, and so on. Throws std::invalid_argument if there are not
+  // exactly replicas * processes, or one of the two is below 1.
   //
   // Example, with eight processes: two replicas, each of a pipeline over four
   //   auto world = gpipe::World::from_environment().grid(2, 4);
@@ -82,6 +82,9 @@ class World {
   int64_t processes_each() const { return size_ / replicas_; }
   int64_t replica() const { return rank_ / processes_each(); }
   int64_t process() const { return rank_ % processes_each(); }
+  int64_t rank_of(int64_t replica, int64_t process) const {
+    return replica * processes_each() + process;
+  }
 
   // Which rows of a mini-batch of `global_rows`, which is cut into `chunks` in all, this replica
   // must be given: those of its chunks, rows / chunks rounded up in each, so the last replicas may

@@ -30,6 +30,13 @@ for layout in "${layouts[@]}"; do
       "--schedule=${schedule}" "${options[@]}" | last_line)"
 done
 
+# A trace has the workers of all processes.
+trace="${TEST_TMPDIR:-/tmp}/trace.json"
+"${launch}" --processes=4 -- "${train}" --replicas=2 --steps=1 "--text=$3" "--trace=${trace}" >/dev/null
+for what in '"replica 0"' '"replica 1"' '"worker 0"' '"worker 1"' '"F0.0"' '"B1.1"'; do
+  grep -q "${what}" "${trace}" || { echo "the trace lacks ${what}"; failed=1; }
+done
+
 # A hash that never changes would show nothing.
 other="$("${train}" --stages=1 --steps=19 "--text=$3" | last_line)"
 [[ ${other} != "${alone}" ]] || { echo "19 steps give the hash of 20"; failed=1; }

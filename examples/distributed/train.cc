@@ -5,7 +5,7 @@
 //   bazel-bin/examples/distributed/train --stages=4
 //   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
 //   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
-//   --replicas=2
+//   --replicas=2 --trace=/tmp/trace.json
 //
 // With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
 #include <c10/util/Exception.h>
@@ -28,8 +28,12 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "examples/distributed/layout.h"
+#include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/timeline/chrome_trace.h"
+#include "gpipe/timeline/time_split.h"
+#include "gpipe/timeline/time_split_text.h"
 #include "models/transformer.h"
 
 ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
@@ -37,6 +41,9 @@ ABSL_FLAG(int64_t, stages, 0,
           "Partitions of the model. Default: 0, one for each process of a replica.");
 ABSL_FLAG(std::string, schedule, "1f1b", "Which action runs when: " + gpipe::schedule_names());
 ABSL_FLAG(int64_t, steps, 200, "Steps of training.");
+ABSL_FLAG(std::string, trace, "",
+          "A file for a trace of the last step in all processes, for https://ui.perfetto.dev, and "
+          "where its time went.");
 ABSL_FLAG(std::string, text, "LICENSE", "A file, which is learned byte by byte.");
 
 namespace {
@@ -84,6 +91,20 @@ torch::Tensor loss_fn(torch::Tensor logits, torch::Tensor next) {
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), next.flatten());
 }
 
+void write_trace(const std::string& path, const gpipe::World& world, const gpipe::GPipe& pipe,
+                 const gpipe::Timeline& timeline) {
+  const auto steps = gpipe::gather_timelines(world, timeline);
+  if (world.rank() != 0) return;
+  std::vector<gpipe::TraceProcess> replicas;
+  for (size_t replica = 0; replica < steps.size(); ++replica) {
+    replicas.push_back({"replica " + std::to_string(replica), steps[replica], pipe->routes()});
+  }
+  std::ofstream file(path);
+  file << gpipe::to_chrome_trace(replicas) << std::flush;
+  if (!file) throw std::runtime_error("--trace=" + path + ": cannot be written");
+  std::cout << gpipe::to_text(gpipe::split_time(steps[0], pipe->routes())) << std::endl;
+}
+
 void train() {
   const auto processes = gpipe::World::from_environment();
   const int64_t replicas = absl::GetFlag(FLAGS_replicas);
@@ -100,7 +121,9 @@ void train() {
                                .cpu_threads_per_stage(1)
                                .world(world));
   torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
-  const auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(schedule));
+  auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(schedule));
+  const std::string trace = absl::GetFlag(FLAGS_trace);
+  gpipe::Timeline timeline;
 
   const torch::Tensor text = read_bytes(absl::GetFlag(FLAGS_text));
   torch::manual_seed(2);  // of dropout; rank 0's counts
@@ -109,6 +132,9 @@ void train() {
     const gpipe::RowRange here = world.rows(tokens.size(0), kChunks);
     tokens = tokens.narrow(0, here.begin, here.size());
     optimizer.zero_grad();
+    if (!trace.empty() && step + 1 == absl::GetFlag(FLAGS_steps)) {
+      options.on_event(timeline.observer());
+    }
     const double loss =
         pipe->step({tokens.narrow(1, 0, kTokens)}, {tokens.narrow(1, 1, kTokens)}, loss_fn, options)
             .loss;
@@ -118,6 +144,7 @@ void train() {
       std::cout << "step " << step + 1 << ": loss " << loss << std::endl;
     }
   }
+  if (!trace.empty()) write_trace(trace, world, pipe, timeline);
   const std::string hash = pipe->parameter_hash();
   if (world.rank() == 0) std::cout << "parameters " << hash << std::endl;
 }

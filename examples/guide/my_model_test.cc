@@ -17,6 +17,7 @@ nn::Sequential make_model() {
 }
 
 // [my_model_test]
+// #include <gtest/gtest.h>, "gpipe/testing/device.h"
 using MyModel = gpipe::testing::DeviceTest;
 
 TEST_F(MyModel, TrainsAsOnTheCpu) {

@@ -88,6 +88,7 @@ const guide::Chapter kPipelining("27", [] {
   const auto loss_fn = nn::MSELoss();
   auto model = make_model();
   // [as_pipelining]
+  // #include "gpipe/schedule/named_schedule.h"
   gpipe::GPipe pipe(model, gpipe::GPipeOptions({2, 2}).chunks(8));
   auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name("1f1b")).keep_outputs(true);
   gpipe::StepResult result = pipe->step({input}, {target}, loss_fn, options);

@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -11,8 +13,12 @@
 
 #include "examples/guide/guide.h"
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/timeline/chrome_trace.h"
+#include "gpipe/timeline/time_split.h"
+#include "gpipe/timeline/time_split_text.h"
 #include "gpipe/zero_optimizer.h"
 #include "meta/meta_scope.h"
 
@@ -65,6 +71,7 @@ const guide::Chapter kProcesses("24", [] {
   if (world.size() > 1) {
     model = make_model();
     // [several]
+    // #include "gpipe/schedule/named_schedule.h"
     const auto placement = gpipe::Placement::one_each(4).processes(
         world.size() == 2 ? std::vector<int64_t>{0, 0, 1, 1} : std::vector<int64_t>{0, 1, 2, 3});
     gpipe::GPipe pipe(
@@ -77,6 +84,7 @@ const guide::Chapter kProcesses("24", [] {
   if (world.size() > 1) {
     model = make_model();
     // [replicas]
+    // #include "gpipe/zero_optimizer.h"
     const auto grid = world.grid(2, world.size() / 2);  // two replicas
     const std::vector<int64_t> cut =
         grid.processes_each() == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 2};
@@ -98,6 +106,7 @@ const guide::Chapter kProcesses("24", [] {
   }
 
   // [large]
+  // #include "meta/meta_scope.h" (`nn` is `torch::nn`)
   nn::Sequential large = [] {
     const gpipe::MetaScope meta;  // shapes, and no memory
     return make_model();
@@ -112,6 +121,22 @@ const guide::Chapter kProcesses("24", [] {
   });
   // [/large]
 
+  // [trace]
+  // #include "gpipe/distributed/gather_timelines.h"
+  // #include "gpipe/timeline/chrome_trace.h"
+  // #include "gpipe/timeline/time_split.h"
+  // #include "gpipe/timeline/time_split_text.h"
+  gpipe::Timeline timeline;
+  pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().on_event(timeline.observer()));
+  const auto replicas = gpipe::gather_timelines(world, timeline);  // [replica][step]
+  if (world.rank() == 0) {
+    std::cout << gpipe::to_text(gpipe::split_time(replicas[0], pipe->routes()));
+    std::ofstream("trace.json") << gpipe::to_chrome_trace(
+        {{"pipeline", replicas[0], pipe->routes()}});
+  }
+  // [/trace]
+  guide::expect(replicas[0].size() == 1 && replicas[0][0].whole(world.size()), "all workers");
+
   bool throws = true;
   const auto sometimes_throws = [&](torch::Tensor output, torch::Tensor target) -> torch::Tensor {
     if (std::exchange(throws, false)) throw std::runtime_error("no such class");
@@ -119,6 +144,7 @@ const guide::Chapter kProcesses("24", [] {
   };
   std::string told;
   // [failure]
+  // #include "gpipe/distributed/failure.h"
   try {
     pipe->step({input}, {target}, sometimes_throws);
   } catch (const gpipe::distributed::DistributedFailure& failure) {

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -93,10 +92,10 @@ const guide::Answer kOrders("17.2", [](std::ostream& out) {
     pipe->step({input}, {target}, nn::MSELoss(), gpipe::StepOptions().schedule(schedule));
     gradients.push_back(pipe->parameters()[0].grad());
   }
-  out << "1F1B and ascending fill-drain: "
+  out << "1F1B and fill-drain: "
       << (gradients[0].equal(gradients[1]) ? "the same bits" : "other bits")
-      << "; 1F1B and GPipe's fill-drain: "
-      << (gradients[0].equal(gradients[2]) ? "the same bits" : "other bits") << "\n";
+      << "; 1F1B and gpipe: " << (gradients[0].equal(gradients[2]) ? "the same bits" : "other bits")
+      << "\n";
 });
 
 // --- 18: does it fit?
@@ -185,8 +184,7 @@ const guide::Answer kSmallest("18.2", [](std::ostream& out) {
   const int64_t mib = 1 << 20;
   for (const int64_t each : {96, 64, 48, 40}) {
     const gpipe::balance::Fit fit = gpipe::balance::fit(training, {each * mib, each * mib});
-    out << "two devices of " << each << " MiB (" << std::fixed << std::setprecision(3)
-        << static_cast<double>(each) / 1024 << " GiB): ";
+    out << "two devices of " << each << " MiB: ";
     if (fit.fits) {
       out << "it fits with " << fit.chunks << " chunks, " << to_text(fit.checkpoint) << "\n";
     } else {

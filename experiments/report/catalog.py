@@ -55,6 +55,7 @@ EXPERIMENTS = (
     Experiment("resnet101_speed", "ResNet-101 speed", ("partitions",), 2, first=10),
     Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True,
                first=30),
+    Experiment("unet_schedules", "U-Net schedules on two cores, measured beside predicted", ("bars",), 2, first=15),
     Experiment("amoebanetd_memory", "AmoebaNet-D memory, June 2019", ("memory",), 3, edition=OLD, first=40),
     Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD, first=10),
 )

@@ -21,8 +21,8 @@ ORIGINS = (
     ("measured", "really run, on this machine and at this scale"),
     ("planned", "computed at the published size on the meta device, without running it; settings that were not "
      "published are assumed, as the row's note says"),
-    ("simulated", "the published schedule at the published size, played with profiled or calibrated costs; what was "
-     "not published is assumed, too"),
+    ("simulated", "the schedule at the published size (where nothing is published, at the size that is measured), "
+     "played with profiled or calibrated costs; what was not published is assumed, too"),
     ("published", "the row holds published figures only: ours are of another size, or there is nothing to run for it"),
     ("interrupted", "measured until it was stopped: what was reached"),
     ("failed", "tried here, and it did not work: the note says how"),

@@ -15,6 +15,17 @@ const char* const kSameCalls = ": all ranks must make the same calls in the same
 
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
+// The line with place `at`, and where it begins.
+struct Line {
+  std::size_t begin;
+  std::string text;
+};
+Line line_at(const std::string& text, std::size_t at) {
+  const std::size_t before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  return {begin, text.substr(begin, text.find('\n', begin) - begin)};
+}
+
 // Of long texts the part where they begin to differ.
 std::string shown(const std::string& value, std::size_t difference) {
   constexpr std::size_t kLongest = 80;  // what quoted() shows
@@ -55,8 +66,17 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
       const auto difference = static_cast<std::size_t>(
           std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
           a.begin());
-      return low.second.name + " must be the same on all ranks: " + name_of(low.first) + " has " +
-             shown(a, difference) + ", " + name_of(high.first) + " has " + shown(b, difference);
+      const std::string same = low.second.name + " must be the same on all ranks: ";
+      // Of a table its first line that differs.
+      const Line of_a = line_at(a, difference);
+      const Line of_b = line_at(b, difference);
+      const std::size_t place = difference - of_a.begin;
+      const auto number = std::count(a.begin(), a.begin() + of_a.begin, '\n') + 1;
+      const bool one_line = a.find('\n') == std::string::npos && b.find('\n') == std::string::npos;
+      const std::string where =
+          one_line ? "" : "line " + std::to_string(number) + " is the first that differs: ";
+      return same + where + name_of(low.first) + " has " + shown(of_a.text, place) + ", " +
+             name_of(high.first) + " has " + shown(of_b.text, place);
     }
   }
   if (!complete()) return std::nullopt;

@@ -92,6 +92,25 @@ TEST(Agreement, ShowsWhereLongTextsDiffer) {
                              HasSubstr("(502 bytes, from byte 460)"), Not(HasSubstr(same)))));
 }
 
+TEST(Agreement, ShowsTheFirstLineThatDiffers) {
+  const std::string same(100, 's');
+  const auto verdict = [](const std::string& low, const std::string& high) {
+    Agreement agreement(2);
+    agreement.add(0, {"layers", low});
+    return agreement.add(1, {"layers", high}).value_or("none");
+  };
+  EXPECT_EQ(verdict(same + "\n1: Linear\n2: ReLU\n", same + "\n1: Tanh\n2: ReLU\n"),
+            "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
+            "'1: Linear', rank 1 has '1: Tanh'");
+  EXPECT_EQ(verdict("0: Linear\n", "0: Linear\n1: ReLU\n"),
+            "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
+            "'', rank 1 has '1: ReLU'");
+  // Where one line is the begin of the other.
+  EXPECT_EQ(verdict("0: Linear\n1: ReLU\n", "0: Linear 4\n1: ReLU\n"),
+            "layers must be the same on all ranks: line 1 is the first that differs: rank 0 has "
+            "'0: Linear', rank 1 has '0: Linear 4'");
+}
+
 TEST(Agreement, GivesUp) {
   Agreement agreement(4);
   EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);  // nobody waits

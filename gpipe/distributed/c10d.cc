@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/batch_threads.h"
 #include "gpipe/distributed/no_sigpipe.h"
 
 namespace gpipe::distributed {
@@ -153,7 +154,9 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit,
                                      std::function<bool()> is_given_up) {
-  const NoSigpipe scope;  // for Gloo's threads as well, which start here
+  // For Gloo's threads, which start here.
+  const NoSigpipe no_sigpipe;
+  const BatchThreads batch_threads;
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
   // A message takes the device, and its connections and its thread, number `tag` modulo two.
   for (int i = 0; i < 2; ++i) {

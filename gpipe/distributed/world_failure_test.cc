@@ -404,7 +404,9 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
        "1"},
       {"StepOptions::reduction", "kMean on rank 0", "kSum on rank 1"},
       {"whether StepOptions have a schedule", "no on rank 0", "yes on rank 1"},
-      {"the schedule must be the same on all ranks"},
+      {"the schedule must be the same on all ranks: action 3 of worker 0",
+       "is B0.0, the backward of stage 0 for micro-batch 0, on rank 0, and F0.3, the forward of "
+       "stage 0 for micro-batch 3, on rank 1"},
       {"8 rows on rank 0, which has the first stage, and 6 on rank 1"},
       {"the begin of step of pipeline 2", "the begin of evaluate of pipeline 2"}};
   for (const std::vector<std::string>& parts : expected) {

@@ -1,18 +1,22 @@
-// Random programs (gpipe/testing/programs) over real processes: what is in each of them is compared
-// with the plain model, bit by bit.
+// Random programs (gpipe/testing/programs) over real processes, and, many more, over messages
+// within one: what is in each of them is compared with the plain model, bit by bit.
 //
-//   GPIPE_TEST_SEED  from which seed on programs are drawn
-//   GPIPE_PROGRAMS   how many, for each number of processes
+//   GPIPE_TEST_SEED          from which seed on programs are drawn
+//   GPIPE_PROGRAMS           how many, for each number of processes
+//   GPIPE_LOOPBACK_PROGRAMS  how many over messages within a process
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/loopback_processes.h"
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/compare.h"
@@ -44,9 +48,8 @@ std::string name_of(Outcome::Kind kind) {
   return "threw";
 }
 
-// The first `count` that can run over so many processes.
-std::vector<Program> programs_for(int64_t processes, uint64_t count) {
-  const World world(/*processes=*/nullptr, /*rank=*/0, processes);  // it is asked for its size only
+// The first `count` that can run there.
+std::vector<Program> programs_for(const World& world, uint64_t count) {
   std::vector<Program> programs;
   for (uint64_t seed = number_from("GPIPE_TEST_SEED", 20261125); programs.size() < count; ++seed) {
     // What changes its gradient in place changes it for the other routes of a tensor, too, as long
@@ -59,7 +62,8 @@ std::vector<Program> programs_for(int64_t processes, uint64_t count) {
 }
 
 void run_programs(int64_t processes, uint64_t count) {
-  const std::vector<Program> programs = programs_for(processes, count);
+  const World asked(/*processes=*/nullptr, /*rank=*/0, processes);  // for its size only
+  const std::vector<Program> programs = programs_for(asked, count);
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     for (const Program& program : programs) {
       const Outcome outcome = testing::programs::run(program, world);
@@ -92,6 +96,25 @@ void run_programs(int64_t processes, uint64_t count) {
 
 TEST(WorldPrograms, TwoProcesses) { run_programs(2, number_from("GPIPE_PROGRAMS", 200)); }
 TEST(WorldPrograms, ThreeProcesses) { run_programs(3, number_from("GPIPE_PROGRAMS", 200)); }
+
+TEST(WorldPrograms, MessagesWithinAProcess) {
+  at::set_num_threads(1);  // as in each of the processes: sums depend on it
+  const auto loopback = std::make_shared<LoopbackProcesses>();
+  const World world(loopback, /*rank=*/0, /*size=*/1);
+  const uint64_t count = number_from("GPIPE_LOOPBACK_PROGRAMS", 500);
+  std::map<std::string, uint64_t> counts;
+  for (const Program& program : programs_for(world, count)) {
+    const Outcome outcome = testing::programs::run(program, world);
+    ++counts[name_of(outcome.kind)];
+    ASSERT_FALSE(outcome.failed()) << "seed " << program.seed << ": " << outcome.what << "\n"
+                                   << testing::programs::to_text(program);
+  }
+  std::cout << count << " programs, " << loopback->moved() << " messages:";
+  for (const auto& [word, times] : counts) std::cout << " " << times << " " << word;
+  std::cout << "\n";
+  EXPECT_GE(counts["equal"], count / 2);
+  EXPECT_GT(loopback->moved(), static_cast<int64_t>(count));
+}
 
 }  // namespace
 }  // namespace gpipe::distributed

@@ -101,6 +101,9 @@ void run(gpipe::internal::ComparisonOptions options) {
   }
   write("--svg", absl::GetFlag(FLAGS_svg), gpipe::internal::to_svg(rows, options.transfer));
   write("--json", absl::GetFlag(FLAGS_json), gpipe::internal::to_json(rows));
+  const std::string none = gpipe::internal::nothing_fits(rows);
+  if (!none.empty() && interrupted == 0)
+    throw std::invalid_argument(gpipe::internal::given(FLAGS_memory) + ": " + none);
 }
 
 }  // namespace
@@ -110,7 +113,7 @@ int main(int argc, char** argv) {
     gpipe::internal::parse_flags(
         argc, argv,
         "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
-        "does not fit into the memory is marked.\n"
+        "does not fit into the memory is marked, and it is an error if nothing does.\n"
         "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
         "--transfer=0.1 --memory=16 --svg=schedules.svg");
     run(read_flags());

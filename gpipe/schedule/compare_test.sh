@@ -38,6 +38,7 @@ for flag in forward input weight backward transfer memory tolerance; do
   refuse "--$flag=-1: give a finite number of at least 0" "--$flag=-1" --workers=2 --nosearch
   refuse "--$flag=nan: give a finite number of at least 0" "--$flag=nan" --workers=2
 done
+refuse '--memory=0.5: none of these schedules fits; give 1' --workers=2 --memory=0.5 --nosearch
 refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=4000000 \
   --micro_batches=4000000
 refuse "'workers=8' is no flag: write --name=value" workers=8

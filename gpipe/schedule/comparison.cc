@@ -122,6 +122,15 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
   return rows;
 }
 
+std::string nothing_fits(const std::vector<ComparisonRow>& rows) {
+  if (std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.fits; })) return "";
+  const auto least = std::min_element(rows.begin(), rows.end(),
+                                      [](const auto& a, const auto& b) { return a.peak < b.peak; });
+  // One micro-batch of all of a worker's layers is what a search finds an order for.
+  return "none of these schedules fits; give 1, with which a search finds one, or " +
+         fixed(least->peak, 2) + " for " + least->name;
+}
+
 std::string to_text(const std::vector<ComparisonRow>& rows) {
   size_t width = 8;
   for (const ComparisonRow& row : rows) width = std::max(width, row.name.size());

@@ -47,6 +47,9 @@ struct ComparisonRow {
 // std::invalid_argument for options that make no sense.
 std::vector<ComparisonRow> compare(const ComparisonOptions& options);
 
+// Empty if one of them fits. Otherwise that none does, and the nearest that would: for an error.
+std::string nothing_fits(const std::vector<ComparisonRow>& rows);
+
 // Tables for people, and for programs.
 std::string to_text(const std::vector<ComparisonRow>& rows);
 std::string to_json(const std::vector<ComparisonRow>& rows);

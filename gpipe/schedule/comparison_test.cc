@@ -83,6 +83,23 @@ TEST(Comparison, WithRoomForLessThanOneMicroBatchNothingIsSearched) {
   }
 }
 
+TEST(Comparison, WhereNothingFitsTheNearestThatDoesIsTold) {
+  ComparisonOptions options;
+  options.search = false;
+  options.memory = 1.5;
+  const std::vector<ComparisonRow> rows = compare(options);
+  EXPECT_EQ(
+      nothing_fits(rows),
+      "none of these schedules fits; give 1, with which a search finds one, or 2.00 for v-min");
+  // And so they do.
+  options.memory = 2;
+  EXPECT_EQ(nothing_fits(compare(options)), "");
+  options.memory = 1;
+  options.search = true;
+  options.budget = 1000;
+  EXPECT_EQ(nothing_fits(compare(options)), "");
+}
+
 TEST(Comparison, WhatASearchRefusesIsTold) {
   ComparisonOptions options;
   options.budget = -1;

@@ -24,7 +24,8 @@ namespace gpipe {
 // "Holds" is the most stage x micro-batch pairs that a worker has between their forward and the end
 // of their backward.
 
-// Fill-drain as Schedule::gpipe, with the backwards in the order 0 .. m-1. Holds m.
+// Fill-drain, all forwards and then all backwards: as Schedule::gpipe, but with the backwards in
+// the order 0 .. m-1 instead of m-1 .. 0. Holds m.
 Schedule fill_drain(int64_t stages, int64_t micro_batches);
 
 // One forward, one backward over stages in a loop, stage s on worker s mod p (Narayanan et al.,

@@ -100,6 +100,13 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
       if (stage + 1 < stages) {
         start = std::max(start, gradient_end_[(s + 1) * m + static_cast<size_t>(firsts_[s])] +
                                     workload_.gradient_takes[s]);
+        if (!workload_.skips_from.empty()) {
+          for (const Workload::Skip& skip : workload_.skips_from[s]) {
+            const size_t cell =
+                static_cast<size_t>(skip.stage) * m + static_cast<size_t>(firsts_[s]);
+            start = std::max(start, gradient_end_[cell] + skip.gradient_takes);
+          }
+        }
       }
       // What waits for W may need more memory than what the forward has left.
       const bool room = memory_[worker] + workload_.waiting[s] - workload_.held[s] <=
@@ -122,6 +129,13 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
       if (stage > 0) {
         start = std::max(start, forward_end_[(s - 1) * m + static_cast<size_t>(forwards_[s])] +
                                     workload_.activation_takes[s]);
+        if (!workload_.skips_into.empty()) {
+          for (const Workload::Skip& skip : workload_.skips_into[s]) {
+            const size_t cell =
+                static_cast<size_t>(skip.stage) * m + static_cast<size_t>(forwards_[s]);
+            start = std::max(start, forward_end_[cell] + skip.activation_takes);
+          }
+        }
       }
       consider(start, start - depth, stage + 1 + stages, stage, ActionKind::kForward);
     }

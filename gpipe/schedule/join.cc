@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "gpipe/schedule/dependencies.h"
-#include "gpipe/schedule/routes.h"
 
 namespace gpipe {
 namespace {
@@ -54,8 +53,11 @@ Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
 }  // namespace
 
 Schedule joined(const Schedule& schedule, const SimulateOptions& costs) {
-  const double makespan = simulate(schedule, costs).makespan;
-  const Routes routes = Routes::create(schedule.stages());
+  return joined(schedule, Routes::create(schedule.stages()), costs);
+}
+
+Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs) {
+  const double makespan = simulate(schedule, routes, costs).makespan;
   const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
                                             schedule.table(), routes);
   const std::vector<internal::Position> order = dependencies.order();

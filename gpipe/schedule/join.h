@@ -2,6 +2,7 @@
 #ifndef GPIPE_SCHEDULE_JOIN_H_
 #define GPIPE_SCHEDULE_JOIN_H_
 
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -17,6 +18,7 @@ namespace gpipe {
 //
 // Throws as simulate() does.
 Schedule joined(const Schedule& schedule, const SimulateOptions& costs);
+Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs);
 
 // How many of its cells have a split backward.
 int64_t splits(const Schedule& schedule);

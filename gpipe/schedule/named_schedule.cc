@@ -41,7 +41,8 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> kEntries = {
       {{"gpipe", "all forwards, then all backwards, the last micro-batch first", kOneEach, false},
        plain(Schedule::gpipe)},
-      {{"fill-drain", "all forwards, then all backwards in the same order", kOneEach, false},
+      {{"fill-drain", "as gpipe, but backwards from the first micro-batch, as 1F1B", kOneEach,
+        false},
        plain(fill_drain)},
       {{"1f1b", "one forward, one backward: the least memory of the plain ones", kOneEach, false},
        plain(Schedule::one_f_one_b)},

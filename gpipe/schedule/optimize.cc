@@ -171,6 +171,9 @@ void check_finite_total(const Workload& workload) {
   }
   for (const double takes : workload.activation_takes) total += takes;
   for (const double takes : workload.gradient_takes) total += takes;
+  for (const auto& skips : workload.skips_into) {
+    for (const Workload::Skip& skip : skips) total += skip.activation_takes + skip.gradient_takes;
+  }
   if (std::isfinite(total)) return;
   throw std::invalid_argument(
       "the costs of all actions add up to more than a double holds; give them in a larger unit");
@@ -322,6 +325,8 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
   even.activation_takes.assign(even.cost.size(), 0.0);
   even.gradient_takes.assign(even.cost.size(), 0.0);
+  even.skips_into.clear();
+  even.skips_from.clear();
   Timing even_timing(even);
   RuleSearch even_rules(even, optimizing, &even_timing);
   const auto rules_spent = [&] {

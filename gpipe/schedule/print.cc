@@ -15,9 +15,12 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 
-ABSL_FLAG(std::string, schedule, "1f1b",
-          "Which schedule to make: gpipe, fill-drain, 1f1b, sequential, interleaved, looped-bfs, "
-          "zb-h1, zb-h2, zb-interleaved, zb-v, v-half, v-min or dualpipe-v.");
+ABSL_FLAG(
+    std::string, schedule, "1f1b",
+    "Which schedule to make: gpipe, fill-drain, 1f1b, sequential, interleaved, looped-bfs, "
+    "zb-h1, zb-h2, zb-interleaved, zb-v, v-half, v-min or dualpipe-v. gpipe and fill-drain both "
+    "run all forwards, then all backwards: gpipe from the last micro-batch to the first, "
+    "fill-drain from the first to the last.");
 ABSL_FLAG(int64_t, stages_per_worker, 0, "Of interleaved and the like. Default, 0: 2.");
 ABSL_FLAG(std::string, file, "", "Read the schedule's text from this file instead.");
 ABSL_FLAG(int64_t, stages, 4, "Number of stages.");

@@ -46,9 +46,10 @@ class Schedule {
   static Schedule create(int64_t stages, int64_t micro_batches,
                          std::vector<std::vector<Action>> workers);
 
-  // Fill-drain (Huang et al., "GPipe", 2019): worker j runs stage j, all forwards 0 .. m-1, then
-  // all backwards m-1 .. 0. Every stage holds all m micro-batches in between. Throws as create()
-  // does.
+  // Fill-drain, all forwards and then all backwards, as Huang et al., "GPipe", 2019, have it:
+  // worker j runs stage j, forwards 0 .. m-1, then backwards m-1 .. 0. Every stage holds all m
+  // micro-batches in between. fill_drain() (generators.h) has the backwards in the order 0 .. m-1.
+  // Throws as create() does.
   static Schedule gpipe(int64_t stages, int64_t micro_batches);
 
   // One forward, one backward (Narayanan et al., "PipeDream", 2019, in its flushing form, Fan et

@@ -75,6 +75,20 @@ Workload workload_of(const SearchOptions& options) {
     workload.activation_takes[s + 1] = up[s];
     workload.gradient_takes[s] = down[s];
   }
+  for (const SearchSkip& skip : options.skips) {
+    if (skip.from_stage < 0 || skip.to_stage <= skip.from_stage || skip.to_stage >= stages) {
+      fail("a skip goes from stage " + std::to_string(skip.from_stage) + " to stage " +
+           std::to_string(skip.to_stage) + "; it goes to a later one of the stages 0 to " +
+           std::to_string(stages - 1));
+    }
+    check(skip.activation_transfer, "a skip's activation_transfer");
+    check(skip.gradient_transfer, "a skip's gradient_transfer");
+    const auto from = static_cast<int32_t>(skip.from_stage);
+    const auto to = static_cast<int32_t>(skip.to_stage);
+    // On one worker it is there as soon as what the worker computed it with.
+    if (options.placement.worker_of(from) == options.placement.worker_of(to)) continue;
+    workload.add_skip(from, to, skip.activation_transfer, skip.gradient_transfer);
+  }
   workload.held = each(options.activation_bytes, stages, "activation_bytes", "stages");
   workload.waiting = each(options.waiting_bytes, stages, "waiting_bytes", "stages");
   for (const double bytes : workload.held) check(bytes, "activation_bytes");
@@ -351,7 +365,8 @@ SearchResult search(const SearchOptions& options) {
   // time of an action of Timing::run() that is this much work for each of them.
   constexpr int64_t kJoining = 100;
   if (kJoining * count_of(best) <= budget && !stopped()) {
-    const Schedule fewer_splits = joined(result.schedule, simulate_options(options));
+    const Schedule fewer_splits =
+        joined(result.schedule, search_routes(options), simulate_options(options));
     Order joined_order = internal::to_order(fewer_splits);
     result.actions += kJoining * count_of(best);
     if (!slack || slack_of(&timing, joined_order, deadline, options.stop) >=
@@ -374,15 +389,30 @@ SimulateOptions simulate_options(const SearchOptions& options) {
   result.action = [cost = workload.cost](const Action& action) {
     return cost[static_cast<size_t>(action.stage)][static_cast<size_t>(action.kind)];
   };
-  result.transfer = [workload](const Transfer& transfer) {
-    // A skip is not costed here; a search knows the chain only.
+  result.transfer = [workload, routes = search_routes(options),
+                     skips = options.skips](const Transfer& transfer) {
     const auto from = static_cast<size_t>(transfer.producer.stage);
     const auto to = static_cast<size_t>(transfer.consumer.stage);
+    // Routes of one's own may have skips that are not among the options'; these take no time.
+    const bool known = static_cast<int64_t>(transfer.route) < routes.size();
+    if (const std::optional<size_t> skip = known ? routes.skip(transfer.route) : std::nullopt) {
+      return to > from ? skips[*skip].activation_transfer : skips[*skip].gradient_transfer;
+    }
     if (to == from + 1) return workload.activation_takes[to];
     if (from == to + 1) return workload.gradient_takes[to];
     return 0.0;
   };
   return result;
+}
+
+Routes search_routes(const SearchOptions& options) {
+  (void)workload_of(options);  // throws
+  std::vector<Route> skips;
+  for (const SearchSkip& skip : options.skips) {
+    skips.push_back(
+        {static_cast<int32_t>(skip.from_stage), static_cast<int32_t>(skip.to_stage), ""});
+  }
+  return Routes::create(options.placement.stages(), std::move(skips));
 }
 
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options) {

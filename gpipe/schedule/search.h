@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpipe/placement.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -20,6 +21,15 @@ enum class Objective : uint8_t {
   // Of the schedules that end within SearchOptions::tolerance of the shortest makespan found, one
   // that still does when transfers over any one link take as much longer as possible.
   kSlack,
+};
+
+// A value that goes straight from a stage to a later one, such as a U-Net's, and its gradient back.
+struct SearchSkip {
+  int64_t from_stage = 0;
+  int64_t to_stage = 1;
+  // What the transfers take, if the stages are on two workers.
+  double activation_transfer = 0.0;
+  double gradient_transfer = 0.0;
 };
 
 // What is given once for all stages, boundaries or workers may also be given for each. Times are in
@@ -33,6 +43,9 @@ struct SearchOptions {
   // for each of the stages - 1 boundaries, or one for all. Empty: they take no time.
   std::vector<double> activation_transfer;
   std::vector<double> gradient_transfer;
+  // Each on a link of its own beside the activations. What a skip holds belongs to activation_bytes
+  // of the stage that takes it.
+  std::vector<SearchSkip> skips;
   // Per stage: what a micro-batch holds from its forward to its backward, or to its input gradient;
   // and from there to its weight gradient.
   std::vector<double> activation_bytes = {1.0};
@@ -54,9 +67,10 @@ struct SearchOptions {
 };
 
 struct SearchResult {
-  Schedule schedule;               // ascending (ScheduleFacts)
-  std::string origin;              // the generator that made it, or "search"
-  double makespan = 0.0;           // as simulate(schedule, simulate_options(options)) has it
+  Schedule schedule;   // ascending (ScheduleFacts)
+  std::string origin;  // the generator that made it, or "search"
+  // As simulate(schedule, search_routes(options), simulate_options(options)) has it.
+  double makespan = 0.0;
   double lower_bound = 0.0;        // no schedule of this placement within the limits is shorter
   double slack = 0.0;              // link_slack() for the tolerance; 0 if it was stopped
   std::vector<double> peak_bytes;  // per worker
@@ -83,8 +97,9 @@ struct SearchResult {
 //   search(options).schedule;
 SearchResult search(const SearchOptions& options);
 
-// The costs in the form of simulate().
+// The costs and the skips in the form of simulate(). Without skips it needs no routes.
 SimulateOptions simulate_options(const SearchOptions& options);
+Routes search_routes(const SearchOptions& options);
 // The most that each worker holds. The schedule must match the placement.
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
 // How much longer each transfer between any one pair of workers may take, in both directions, for

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -14,11 +15,13 @@
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/routes.h"
 
 namespace gpipe {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 SearchOptions options_of(const Placement& placement, int64_t micro_batches, bool uneven,
                          double limit) {
@@ -121,6 +124,151 @@ TEST(Search, KeepsTheLimitWhereWaitingTakesMore) {
       }
     }
   }
+}
+
+// All orders of F, I and W of one stage on a worker, in which each ascends; with `whole` of F and
+// B.
+void all_orders(int64_t stage, int64_t micro_batches, bool whole, std::vector<Action>& begun,
+                std::vector<std::vector<Action>>& result) {
+  std::array<int32_t, 3> done = {0, 0, 0};
+  for (const Action& action : begun) {
+    if (action.kind == ActionKind::kForward) ++done[0];
+    if (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward) {
+      ++done[1];
+    }
+    if (action.kind == ActionKind::kWeightGradient || action.kind == ActionKind::kBackward) {
+      ++done[2];
+    }
+  }
+  if (done[2] == micro_batches) {
+    result.push_back(begun);
+    return;
+  }
+  const auto next = [&](ActionKind kind, int32_t number) {
+    begun.push_back({kind, static_cast<int32_t>(stage), number});
+    all_orders(stage, micro_batches, whole, begun, result);
+    begun.pop_back();
+  };
+  if (done[0] < micro_batches) next(ActionKind::kForward, done[0]);
+  if (done[1] < done[0]) {
+    next(whole ? ActionKind::kBackward : ActionKind::kInputGradient, done[1]);
+  }
+  if (!whole && done[2] < done[1]) next(ActionKind::kWeightGradient, done[2]);
+}
+
+// The least makespan of all tables with a stage on each worker, as simulated.
+double least_of_all(const SearchOptions& options) {
+  const int64_t stages = options.placement.stages();
+  std::vector<std::vector<std::vector<Action>>> choices(static_cast<size_t>(stages));
+  for (int64_t s = 0; s < stages; ++s) {
+    std::vector<Action> begun;
+    all_orders(s, options.micro_batches, !options.split, begun, choices[static_cast<size_t>(s)]);
+  }
+  const Routes routes = search_routes(options);
+  const SimulateOptions costs = simulate_options(options);
+  double least = std::numeric_limits<double>::infinity();
+  std::vector<size_t> at(choices.size(), 0);
+  for (bool more = true; more;) {
+    std::vector<std::vector<Action>> table;
+    for (size_t s = 0; s < at.size(); ++s) table.push_back(choices[s][at[s]]);
+    const Schedule schedule = Schedule::create(stages, options.micro_batches, std::move(table));
+    try {
+      least = std::min(least, simulate(schedule, routes, costs).makespan);
+    } catch (const std::invalid_argument&) {  // the workers wait for each other
+    }
+    more = false;
+    for (size_t s = 0; s < at.size() && !more; ++s) {
+      more = ++at[s] < choices[s].size();
+      if (!more) at[s] = 0;
+    }
+  }
+  return least;
+}
+
+// A skip from the first stage to the last that takes longer than the chain between them.
+SearchOptions with_a_slow_skip(int64_t stages, int64_t micro_batches, bool split) {
+  SearchOptions options = options_of(Placement::one_each(stages), micro_batches, true, 0);
+  options.split = split;
+  options.skips = {{0, stages - 1, 5.0, 6.5}, {0, 1, 0.2, 0.3}};
+  options.budget = 3'000'000;
+  return options;
+}
+
+TEST(Search, CountsSkipsThatGoStraightToTheirStage) {
+  struct Case {
+    int64_t stages;
+    int64_t micro_batches;
+    bool split;
+  };
+  for (const Case& c : {Case{2, 3, true}, Case{3, 2, true}, Case{3, 4, false}, Case{4, 3, false}}) {
+    SCOPED_TRACE(std::to_string(c.stages) + " x " + std::to_string(c.micro_batches));
+    SearchOptions options = with_a_slow_skip(c.stages, c.micro_batches, c.split);
+    // Where whole backwards differ, the enumeration would have to mix them with halves.
+    if (c.split) options.costs = {{1.0, 2.0, 1.1, 0.7}};
+    const SearchResult result = search(options);
+    const double found =
+        simulate(result.schedule, search_routes(options), simulate_options(options)).makespan;
+    EXPECT_EQ(found, result.makespan);
+    EXPECT_NEAR(result.makespan, least_of_all(options), 1e-9);
+    EXPECT_LE(result.lower_bound, result.makespan + 1e-9);
+    // There and back over the skip, twice: a search that did not see it would be far off.
+    EXPECT_GE(result.lower_bound, 5.0 + 6.5);
+    SearchOptions chain = options;
+    chain.skips.clear();
+    EXPECT_GT(result.makespan, search(chain).makespan + 1.0);
+  }
+}
+
+// Bounds and slack, with limits, several stages on a worker and uneven costs.
+TEST(Search, WithSkipsAgreesWithTheSimulation) {
+  for (const Placement& placement :
+       {Placement::one_each(4), Placement::loop(2, 3), Placement::v_shape(3)}) {
+    for (const double limit : {0.0, 6.0}) {
+      SearchOptions options = options_of(placement, 6, true, limit);
+      const int64_t last = placement.stages() - 1;
+      options.skips = {{0, last, 3.0, 2.0}, {1, last - 1, 0.5, 4.0}, {0, 2, 0.1, 0.1}};
+      options.budget = 300'000;
+      const SearchResult result = search(options);
+      SCOPED_TRACE(result.schedule.to_text());
+      EXPECT_EQ(
+          simulate(result.schedule, search_routes(options), simulate_options(options)).makespan,
+          result.makespan);
+      EXPECT_GE(result.makespan, result.lower_bound - 1e-9);
+      const double deadline = 1.05 * result.makespan;
+      EXPECT_NEAR(link_slack(result.schedule, options, deadline), result.slack,
+                  1e-6 * result.makespan);
+      // With that much more on every link alone it is in time; with more, on one of them not.
+      const SimulateOptions costs = simulate_options(options);
+      double latest = 0;
+      for (int64_t a = 0; a < placement.workers(); ++a) {
+        for (int64_t b = a + 1; b < placement.workers(); ++b) {
+          const auto slowed = [&](double extra) {
+            SimulateOptions slower = costs;
+            slower.transfer = [&](const Transfer& transfer) {
+              const bool on = std::min(transfer.from_worker, transfer.to_worker) == a &&
+                              std::max(transfer.from_worker, transfer.to_worker) == b;
+              return costs.transfer(transfer) + (on ? extra : 0.0);
+            };
+            return simulate(result.schedule, search_routes(options), slower).makespan;
+          };
+          EXPECT_LE(slowed(result.slack), deadline + 1e-6);
+          latest = std::max(latest, slowed(result.slack + 0.01));
+        }
+      }
+      EXPECT_GT(latest, deadline);
+    }
+  }
+}
+
+TEST(Search, NamesASkipThatGoesNowhere) {
+  SearchOptions options = options_of(Placement::one_each(3), 2, false, 0);
+  options.skips = {{2, 2, 0, 0}};
+  EXPECT_THAT([&] { search(options); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("a skip goes from stage 2 to stage 2; it goes to a later one")));
+  options.skips = {{0, 2, -1, 0}};
+  EXPECT_THAT([&] { search(options); }, ThrowsMessage<std::invalid_argument>(HasSubstr(
+                                            "a skip's activation_transfer must be finite")));
 }
 
 TEST(Search, OddNumbersEndWithAMessage) {

@@ -43,6 +43,13 @@ Workload Workload::uniform(const Placement& placement, int64_t micro_batches, co
   return workload;
 }
 
+void Workload::add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes) {
+  skips_into.resize(static_cast<size_t>(stages));
+  skips_from.resize(static_cast<size_t>(stages));
+  skips_into[static_cast<size_t>(to)].push_back({from, activation_takes, gradient_takes});
+  skips_from[static_cast<size_t>(from)].push_back({to, activation_takes, gradient_takes});
+}
+
 double Workload::mean_cost() const {
   double sum = 0.0;
   for (const auto& each : cost) sum += each[kF] + each[kI] + each[kW];
@@ -149,13 +156,24 @@ double peak_memory(const Workload& workload, const WorkerOrder& order) {
 Timing::Timing(const Workload& workload)
     : workload_(workload), link_before_(static_cast<size_t>(workload.stages), -1) {
   std::map<std::array<int32_t, 2>, int32_t> numbers;
-  for (size_t s = 1; s < workload.worker_of.size(); ++s) {
-    std::array<int32_t, 2> link = {workload.worker_of[s - 1], workload.worker_of[s]};
-    if (link[0] == link[1]) continue;
+  const auto link_of = [&](size_t a, size_t b) {
+    std::array<int32_t, 2> link = {workload.worker_of[a], workload.worker_of[b]};
+    if (link[0] == link[1]) return -1;
     std::sort(link.begin(), link.end());
     const auto [found, is_new] = numbers.try_emplace(link, static_cast<int32_t>(links_.size()));
     if (is_new) links_.push_back(link);
-    link_before_[s] = found->second;
+    return found->second;
+  };
+  for (size_t s = 1; s < workload.worker_of.size(); ++s) link_before_[s] = link_of(s - 1, s);
+  links_into_.resize(workload.skips_into.size());
+  links_from_.resize(workload.skips_from.size());
+  for (size_t s = 0; s < workload.skips_into.size(); ++s) {
+    for (const Workload::Skip& skip : workload.skips_into[s]) {
+      links_into_[s].push_back(link_of(static_cast<size_t>(skip.stage), s));
+    }
+    for (const Workload::Skip& skip : workload.skips_from[s]) {
+      links_from_[s].push_back(link_of(static_cast<size_t>(skip.stage), s));
+    }
   }
   const auto cells =
       static_cast<size_t>(workload.stages) * static_cast<size_t>(workload.micro_batches);
@@ -174,7 +192,34 @@ Timing::Timing(const Workload& workload)
   gradients_.resize(static_cast<size_t>(workload.stages));
 }
 
+// `now`, or when the last skip of the micro-batch arrives. What sends them has run: the chain waits
+// for it.
+double Timing::forward_skips(size_t stage, size_t i, double now) const {
+  const auto m = static_cast<size_t>(workload_.micro_batches);
+  for (size_t k = 0; k < links_into_[stage].size(); ++k) {
+    const Workload::Skip& skip = workload_.skips_into[stage][k];
+    const bool slower = link_ >= 0 && links_into_[stage][k] == link_;
+    now = std::max(now, forward_end_[static_cast<size_t>(skip.stage) * m + i] +
+                            skip.activation_takes + (slower ? extra_ : 0.0));
+  }
+  return now;
+}
+
+double Timing::gradient_skips(size_t stage, size_t i, double now) const {
+  const auto m = static_cast<size_t>(workload_.micro_batches);
+  for (size_t k = 0; k < links_from_[stage].size(); ++k) {
+    const Workload::Skip& skip = workload_.skips_from[stage][k];
+    const bool slower = link_ >= 0 && links_from_[stage][k] == link_;
+    now = std::max(now, gradient_end_[static_cast<size_t>(skip.stage) * m + i] +
+                            skip.gradient_takes + (slower ? extra_ : 0.0));
+  }
+  return now;
+}
+
 bool Timing::run(const Order& order, int32_t link, double extra) {
+  link_ = link;
+  extra_ = extra;
+  const bool skips = !links_into_.empty();
   const auto stages = static_cast<size_t>(workload_.stages);
   const auto m = static_cast<size_t>(workload_.micro_batches);
   std::fill(forwards_.begin(), forwards_.end(), 0);
@@ -210,6 +255,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
           double arrives = forward_end_[(stage - 1) * m + i] + workload_.activation_takes[stage];
           if (link >= 0 && link_before_[stage] == link) arrives += extra;
           now = std::max(now, arrives);
+          if (skips) now = forward_skips(stage, i, now);
         }
         start_[worker][index] = now;
         micro_batch_[worker][index] = static_cast<int32_t>(i);
@@ -229,6 +275,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
           double arrives = gradient_end_[(stage + 1) * m + i] + workload_.gradient_takes[stage];
           if (link >= 0 && link_before_[stage + 1] == link) arrives += extra;
           now = std::max(now, arrives);
+          if (skips) now = gradient_skips(stage, i, now);
         }
         start_[worker][index] = now;
         micro_batch_[worker][index] = static_cast<int32_t>(i);
@@ -287,8 +334,21 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     }
     const bool forward = kind_of(each) == ActionKind::kForward;
     if (forward ? stage == 0 : stage + 1 == static_cast<size_t>(workload_.stages)) return;
-    const size_t other = forward ? stage - 1 : stage + 1;
     const auto i = static_cast<size_t>(micro_batch_[worker][index]);
+    size_t other = forward ? stage - 1 : stage + 1;
+    if (!links_into_.empty()) {
+      // The skip that arrives last, if that is when it begins.
+      const auto& skips = forward ? workload_.skips_into[stage] : workload_.skips_from[stage];
+      const auto& links = forward ? links_into_[stage] : links_from_[stage];
+      for (size_t k = 0; k < skips.size(); ++k) {
+        const auto at = static_cast<size_t>(skips[k].stage);
+        const bool slower = link_ >= 0 && links[k] == link_;
+        const double arrives = (forward ? forward_end_[at * m + i] + skips[k].activation_takes
+                                        : gradient_end_[at * m + i] + skips[k].gradient_takes) +
+                               (slower ? extra_ : 0.0);
+        if (arrives >= start) other = at;
+      }
+    }
     index = static_cast<size_t>((forward ? forward_index_ : gradient_index_)[other * m + i]);
     worker = static_cast<size_t>(workload_.worker_of[other]);
   }
@@ -310,11 +370,38 @@ double lower_bound(const Workload& workload) {
   std::vector<double> head(stages, 0.0);
   for (size_t s = 1; s < stages; ++s) {
     head[s] = head[s - 1] + workload.cost[s - 1][kF] + workload.activation_takes[s];
+    if (workload.skips_into.empty()) continue;
+    for (const Workload::Skip& skip : workload.skips_into[s]) {
+      const auto from = static_cast<size_t>(skip.stage);
+      head[s] = std::max(head[s], head[from] + workload.cost[from][kF] + skip.activation_takes);
+    }
   }
   std::vector<double> tail(stages, 0.0);
   for (size_t s = 1; s < stages; ++s) {
     tail[s] = workload.gradient_takes[s - 1] +
               std::max(both_parts(s - 1), first_part(s - 1) + tail[s - 1]);
+    if (workload.skips_into.empty()) continue;
+    for (const Workload::Skip& skip : workload.skips_into[s]) {
+      const auto to = static_cast<size_t>(skip.stage);
+      tail[s] = std::max(tail[s],
+                         skip.gradient_takes + std::max(both_parts(to), first_part(to) + tail[to]));
+    }
+  }
+  // From the start of a stage's forward to the end of the last forward, and from there to the start
+  // of the stage's backward.
+  std::vector<double> up(stages, workload.cost[stages - 1][kF]);
+  std::vector<double> down(stages, 0.0);
+  for (size_t s = stages - 1; s-- > 0;) {
+    up[s] = workload.activation_takes[s + 1] + up[s + 1];
+    down[s] = down[s + 1] + first_part(s + 1) + workload.gradient_takes[s];
+    if (!workload.skips_from.empty()) {
+      for (const Workload::Skip& skip : workload.skips_from[s]) {
+        const auto to = static_cast<size_t>(skip.stage);
+        up[s] = std::max(up[s], skip.activation_takes + up[to]);
+        down[s] = std::max(down[s], down[to] + first_part(to) + skip.gradient_takes);
+      }
+    }
+    up[s] += workload.cost[s][kF];
   }
   // A micro-batch's way, up and down.
   double bound = head[stages - 1] + workload.cost[stages - 1][kF] +
@@ -327,13 +414,7 @@ double lower_bound(const Workload& workload) {
       const auto s = static_cast<size_t>(stage);
       first = std::min(first, head[s]);
       work += m * (workload.cost[s][kF] + both_parts(s));
-      // From the start of its forward to the start of its backward.
-      double way = workload.cost[s][kF];
-      for (size_t k = s + 1; k < stages; ++k) {
-        way += workload.activation_takes[k] + workload.cost[k][kF] + first_part(k) +
-               workload.gradient_takes[k - 1];
-      }
-      held += m * way * workload.held[s];
+      held += m * (up[s] + down[s]) * workload.held[s];
     }
     bound = std::max(bound, first + work);
     // What is held for some time takes its part of the limit (Little's law).

@@ -32,12 +32,22 @@ struct Workload {
   std::vector<std::array<double, kActionKinds>> cost;  // per stage, by kind
   std::vector<double> activation_takes;                // per stage: from the one before to it
   std::vector<double> gradient_takes;                  // per stage: from the one behind to it
+  // A value straight to a later stage. The chain has every value between the same two stages wait
+  // for its own micro-batch, so a skip makes nothing run in another order; it only arrives later.
+  struct Skip {
+    int32_t stage = 0;              // the other end
+    double activation_takes = 0.0;  // up, to the later of the two
+    double gradient_takes = 0.0;    // and back
+  };
+  std::vector<std::vector<Skip>> skips_into;  // per stage, from earlier ones; empty: there are none
+  std::vector<std::vector<Skip>> skips_from;  // per stage, to later ones; the same ones
   std::vector<double> held;     // per stage: memory of a micro-batch after its forward
   std::vector<double> waiting;  // per stage: after its input gradient, until its weight gradient
   std::vector<double> limit;    // per worker; infinite if there is none
 
   // As much time as an action takes on average: what is large and what is small.
   double mean_cost() const;
+  void add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes);
   // Whether a whole backward takes another time than its halves.
   bool whole_differs() const;
 };
@@ -100,6 +110,9 @@ class Timing {
   const Workload& workload_;
   std::vector<std::array<int32_t, 2>> links_;
   std::vector<int32_t> link_before_;  // per stage: the link from the stage before it, or -1
+  // Per stage: the links of the workload's skips_into and skips_from.
+  std::vector<std::vector<int32_t>> links_into_;
+  std::vector<std::vector<int32_t>> links_from_;
   // Per stage and micro-batch.
   std::vector<double> forward_end_;
   std::vector<double> gradient_end_;
@@ -116,6 +129,12 @@ class Timing {
   std::vector<char> queued_;
   double makespan_ = 0.0;
   int64_t actions_ = 0;
+  // Of the last run.
+  int32_t link_ = -1;
+  double extra_ = 0.0;
+
+  double forward_skips(size_t stage, size_t i, double now) const;
+  double gradient_skips(size_t stage, size_t i, double now) const;
 };
 
 // A lower bound of the makespan of any order: of the work of each worker with the ways to and from

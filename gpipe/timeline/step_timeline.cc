@@ -81,6 +81,17 @@ bool StepTimeline::whole(int64_t stages) const {
   });
 }
 
+void move_clock(StepTimeline& step, int64_t by) {
+  for (std::vector<TimelineAction>& actions : step.workers) {
+    for (TimelineAction& action : actions) {
+      action.begin += by;
+      action.end += by;
+      action.recompute_begin += by;
+      action.recompute_end += by;
+    }
+  }
+}
+
 StepTimeline to_timeline(const Simulation& simulation, double seconds,
                          const ActionCost& recompute) {
   if (!std::isfinite(seconds) || seconds <= 0) {

@@ -45,6 +45,9 @@ struct StepTimeline {
   bool whole(int64_t stages = 1) const;
 };
 
+// Adds so many nanoseconds to all of its times.
+void move_clock(StepTimeline& step, int64_t by);
+
 // The timeline of a simulated run.
 //
 // `seconds`: what one unit of the simulation's time stands for. `recompute`: how much of an

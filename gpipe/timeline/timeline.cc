@@ -47,10 +47,9 @@ class Timeline::Log {
                                     [&](const auto& entry) { return entry.first == event.run; });
     if (begun == buffer.begun.end()) return;  // it began before clear()
     TimelineAction action{event.action, nanoseconds(begun->second), nanoseconds(event.time)};
-    if (event.recompute_begin < event.recompute_end) {
-      action.recompute_begin = nanoseconds(event.recompute_begin);
-      action.recompute_end = nanoseconds(event.recompute_end);
-    }
+    const bool recomputed = event.recompute_begin < event.recompute_end;
+    action.recompute_begin = recomputed ? nanoseconds(event.recompute_begin) : action.begin;
+    action.recompute_end = recomputed ? nanoseconds(event.recompute_end) : action.begin;
     action.failed = event.failed;
     buffer.begun.erase(begun);
     buffer.records.push_back({event.run, action});
@@ -80,7 +79,6 @@ class Timeline::Log {
     std::stable_sort(steps.begin(), steps.end(), [](const StepTimeline& a, const StepTimeline& b) {
       return a.begin() < b.begin();
     });
-    if (!steps.empty()) move_clock(steps, steps.front().begin());
     return steps;
   }
 
@@ -94,20 +92,6 @@ class Timeline::Log {
   }
 
  private:
-  static void move_clock(std::vector<StepTimeline>& steps, int64_t zero) {
-    for (StepTimeline& step : steps) {
-      for (std::vector<TimelineAction>& actions : step.workers) {
-        for (TimelineAction& action : actions) {
-          action.begin -= zero;
-          action.end -= zero;
-          const bool recomputed = action.recompute() > 0;
-          action.recompute_begin = recomputed ? action.recompute_begin - zero : action.begin;
-          action.recompute_end = recomputed ? action.recompute_end - zero : action.begin;
-        }
-      }
-    }
-  }
-
   Buffer& buffer(size_t worker) {
     {
       const std::shared_lock<std::shared_mutex> all(mutex_);
@@ -131,7 +115,14 @@ Observer Timeline::observer() {
   return [log = log_](const Event& event) { log->add(event); };
 }
 
-std::vector<StepTimeline> Timeline::steps() const { return log_->steps(); }
+std::vector<StepTimeline> Timeline::steps() const {
+  std::vector<StepTimeline> steps = log_->steps();
+  const int64_t first = steps.empty() ? 0 : steps.front().begin();
+  for (StepTimeline& step : steps) move_clock(step, -first);
+  return steps;
+}
+
+std::vector<StepTimeline> Timeline::steps_of_steady_clock() const { return log_->steps(); }
 
 void Timeline::clear() { log_->clear(); }
 

@@ -41,6 +41,9 @@ class Timeline {
   // the first one. A step of which no action has ended is not there.
   std::vector<StepTimeline> steps() const;
 
+  // As steps(), with the times of std::chrono::steady_clock since its epoch.
+  std::vector<StepTimeline> steps_of_steady_clock() const;
+
   // Forgets what was recorded.
   void clear();
 

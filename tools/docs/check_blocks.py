@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every C++ block of docs/guide stands in a program of examples/guide, word for word.
+"""Checks that every C++ block of docs/guide stands in a program of examples/guide, word for word, and that its chapter
+names the headers that it needs.
 
 A program marks what a chapter shows with two lines, and may indent all of it:
 
@@ -10,7 +11,10 @@ A program marks what a chapter shows with two lines, and may indent all of it:
 A block that is no such region, and a region that no chapter shows, are errors. Markers of other
 regions within one are left out. Part of tools/lint; the programs are tests.
 
-check_blocks.py [CHAPTERS PROGRAMS]: the two folders.
+A reader who copies a block has <torch/torch.h> and "gpipe/gpipe.h"; chapter 2 says so. A name of gpipe:: from another
+header is an error unless the chapter names a header that has it, and so is what ALSO lists.
+
+check_blocks.py [CHAPTERS PROGRAMS]: the two folders. Headers are those of the folder that it runs in.
 """
 import difflib
 import pathlib
@@ -18,6 +22,14 @@ import re
 import sys
 import textwrap
 
+# What a block uses, and what its chapter must say then.
+ALSO = {
+    r"\bat::autocast\b": "ATen/autocast_mode.h",
+    r"\bTEST(_F)?\(": "gtest/gtest.h",
+    r"\bF::": "`F` is `torch::nn::functional`",
+    r"(?<!torch::)\bnn::": "`nn` is `torch::nn`",
+}
+NAMESPACES = {"balance", "distributed", "models", "safetensors", "skip", "testing"}
 MARKER = re.compile(r"\s*// \[(/?)([a-z0-9_]+)\]\s*$")
 
 
@@ -67,9 +79,58 @@ def difference(block, known):
     return "\n".join(lines)
 
 
-def check(chapters, programs):
-    """The problems, as texts, and how many blocks there are."""
+class Headers:
+    """The headers of a folder: what each includes, and what it declares."""
+
+    def __init__(self, root):
+        self.root, self.texts = root, {}
+        for path in root.glob("*/**/*.h"):
+            name = path.relative_to(root).as_posix()
+            if not re.search(r"(^|/)(internal|bazel-[^/]*|third_party)/", name):
+                self.texts[name] = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+
+    def with_included(self, names):
+        """The headers of these names and all that they include."""
+        found, waiting = set(), [name for name in names if name in self.texts]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [each for each in re.findall(r'#include "(.*?)"', self.texts[name]) if each in self.texts]
+        return found
+
+    def declaring(self, namespace, name):
+        """The headers that declare it."""
+        pattern = re.compile(rf"\b(class|struct|enum class|using|TORCH_MODULE\() ?{name}\b(?!;)|"
+                             rf"^(?! *return)[\w:<>,&* ]+[ &*>]{name}\(", re.MULTILINE)
+        return {header for header, text in self.texts.items()
+                if re.search(rf"namespace {namespace} {{", text) and pattern.search(text)}
+
+
+def unnamed_headers(chapter, block, headers):
+    """What the block uses and neither the usual headers nor those that its chapter names have, as texts."""
+    problems = [f"it uses {match[0]} and the chapter does not say {needed}"
+                for pattern, needed in ALSO.items()
+                if (match := re.search(pattern, block)) and needed not in " ".join(chapter.split())]
+    at_hand = headers.with_included(["gpipe/gpipe.h", *re.findall(r"[\w/]+\.h\b", chapter)])
+    for chain in sorted(set(re.findall(r"\bgpipe((?:::\w+)+)", block))):
+        names = chain.split("::")[1:]
+        namespace = "gpipe"
+        while names and names[0] in NAMESPACES:
+            namespace += "::" + names.pop(0)
+        if not names:
+            continue
+        having = headers.declaring(namespace, names[0])
+        if not having & at_hand:
+            problems.append(f"it uses {namespace}::{names[0]}, and the chapter names no header that has it"
+                            f" ({', '.join(sorted(having)) or 'nor is there one'})")
+    return problems
+
+
+def check(chapters, programs, root=None):
+    """The problems, as texts, and how many blocks there are. `root`: of the headers; without it they are not looked at."""
     problems, known = [], []
+    headers = Headers(root) if root else None
     for program in sorted(programs.glob("*.cc")):
         try:
             for name, code in regions(program.read_text(encoding="utf-8")).items():
@@ -78,8 +139,11 @@ def check(chapters, programs):
             problems.append(f"{program}: {error}")
     shown, count = set(), 0
     for chapter in sorted(chapters.glob("*.md")):
-        for line, block in blocks(chapter.read_text(encoding="utf-8")):
+        text = chapter.read_text(encoding="utf-8")
+        for line, block in blocks(text):
             count += 1
+            if headers:
+                problems += [f"{chapter}:{line}: {what}" for what in unnamed_headers(text, block, headers)]
             same = [(program, name) for program, name, code in known if code == block]
             shown.update(same)
             if not same:
@@ -92,7 +156,7 @@ def check(chapters, programs):
 
 def main():
     folders = sys.argv[1:] or ["docs/guide", "examples/guide"]
-    problems, count = check(*[pathlib.Path(folder) for folder in folders])
+    problems, count = check(*[pathlib.Path(folder) for folder in folders], pathlib.Path("."))
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"{count} blocks of C++, {len(problems)} problems")

@@ -64,5 +64,44 @@ class CheckBlocks(unittest.TestCase):
         self.assertTrue(self.problems("no code\n", "int a;\n"))
 
 
+HEADERS = {
+    "gpipe/gpipe.h": '#include "gpipe/options.h"\nnamespace gpipe {\nclass GPipeImpl {};\nTORCH_MODULE(GPipe);\n}',
+    "gpipe/options.h": "namespace gpipe {\nstruct Options {\n};\n// struct Remark {};\n}",
+    "gpipe/all.h": '#include "balance/cut.h"\n',
+    "balance/cut.h": "namespace gpipe::balance {\nstd::vector<int64_t> cut(int64_t parts);\nclass Later;\n}",
+    "gpipe/internal/inner.h": "namespace gpipe {\nstruct Inner {\n};\n}",
+}
+
+
+class UnnamedHeaders(unittest.TestCase):
+    def problems(self, block, chapter=""):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in HEADERS.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            return check_blocks.unnamed_headers(f"{chapter}\n{block}", block, check_blocks.Headers(pathlib.Path(folder)))
+
+    def test_what_the_usual_headers_have_needs_no_name(self):
+        self.assertEqual(self.problems("gpipe::GPipe pipe(gpipe::Options());"), [])
+
+    def test_other_headers_must_be_named(self):
+        [problem] = self.problems("auto balance = gpipe::balance::cut(2);")
+        self.assertIn("gpipe::balance::cut", problem)
+        self.assertIn("balance/cut.h", problem)
+        self.assertEqual(self.problems("gpipe::balance::cut(2);", 'In "balance/cut.h".'), [])
+        self.assertEqual(self.problems('// #include "gpipe/all.h"\ngpipe::balance::cut(2);'), [])
+
+    def test_a_name_that_no_public_header_declares(self):
+        for name in ["gpipe::Remark", "gpipe::Inner", "gpipe::balance::Later", "gpipe::cut"]:
+            [problem] = self.problems(f"{name} x;")
+            self.assertIn("nor is there one", problem)
+
+    def test_aliases_and_headers_of_libtorch(self):
+        self.assertEqual(len(self.problems("at::autocast::clear_cache(); nn::ReLU(); F::relu(x);")), 3)
+        self.assertEqual(self.problems("torch::nn::ReLU();"), [])
+        self.assertEqual(self.problems("F::relu(x);", "`F` is\n`torch::nn::functional`."), [])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -12,6 +12,7 @@
 #include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/schedule/first_difference.h"
 
 namespace gpipe::internal {
 namespace {
@@ -54,7 +55,7 @@ std::vector<double> of_last_stages(const World& world, const std::string& name,
       exchange_long(*world.processes(), name, own_bytes, is_patient);
   std::string bytes;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    bytes += of_ranks.at(static_cast<size_t>(replica * world.processes_each() + last));
+    bytes += of_ranks.at(static_cast<size_t>(world.rank_of(replica, last)));
   }
   std::vector<double> all(bytes.size() / sizeof(double));
   if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
@@ -127,16 +128,23 @@ uint64_t shared_seed(Processes* processes, const std::string& name) {
 }
 
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule) {
-  if (world.replicas() == 1) return agree(*world.processes(), "the schedule", schedule.to_text());
-  const std::vector<std::string> hashes =
-      exchange_long(*world.processes(), "the schedule of " + name, hash_of(schedule.to_text()));
+  Processes& processes = *world.processes();
+  const std::string of = "the schedule of " + name;
+  const std::vector<std::string> hashes = exchange_long(processes, of, hash_of(schedule.to_text()));
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank - rank % world.processes_each();
     if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
-    found_by_all(name +
-                 ": the schedule must be the same on all ranks of a replica, and is another "
-                 "one on rank " +
-                 std::to_string(rank) + " than on rank " + std::to_string(first));
+    // The tables may be long: only of the two that differ, and only now.
+    const bool is_asked = processes.rank() == rank || processes.rank() == first;
+    const std::vector<std::string> texts =
+        exchange_long(processes, of + ", in full", is_asked ? schedule.to_text() : "");
+    const auto schedule_of = [&](int64_t of_rank) {
+      return Schedule::from_text(texts[static_cast<size_t>(of_rank)]);
+    };
+    found_by_all(name + ": the schedule must be the same on all ranks" +
+                 (world.replicas() == 1 ? ": " : " of a replica: ") +
+                 first_difference(schedule_of(first), "on rank " + std::to_string(first),
+                                  schedule_of(rank), "on rank " + std::to_string(rank)));
   }
 }
 

@@ -110,7 +110,7 @@ int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t
   const int64_t each = world.processes_each();
   std::vector<int64_t> rows;  // [replica]
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    const auto begin = static_cast<size_t>(replica * each);
+    const auto begin = static_cast<size_t>(world.rank_of(replica, 0));
     rows.push_back(rows_of_replica(terms, begin, begin + static_cast<size_t>(each),
                                    begin + static_cast<size_t>(first)));
   }

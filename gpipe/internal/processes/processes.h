@@ -68,6 +68,8 @@ class Processes {
     // After a run without a failure: waits until all that was sent has arrived.
     virtual void finish() = 0;
   };
+  // Whether workers of one process, too, get copies of each other's packets. For tests.
+  virtual bool copies_within() const { return false; }
   // What is learnt in the runs of one program. Whoever keeps the program keeps it.
   class Messages {
    public:

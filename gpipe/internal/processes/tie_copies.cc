@@ -21,7 +21,10 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
 }  // namespace
 
 TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, World world)
-    : ties_(std::move(ties)), world_(std::move(world)), shared_(ties_.size()) {
+    : ties_(std::move(ties)),
+      edges_(edges_of(ties_, residence)),
+      world_(std::move(world)),
+      shared_(ties_.size()) {
   for (const Tie& tie : ties_) {
     std::vector<int64_t>& processes = processes_.emplace_back();
     for (const int64_t stage : tie.stages) {
@@ -48,7 +51,7 @@ std::string TieCopies::changed() const {
 
 void TieCopies::share(const std::string& changed) {
   const c10::NoGradGuard no_grad;
-  const int64_t first = world_.replica() * world_.processes_each();
+  const int64_t first = world_.rank_of(world_.replica(), 0);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   std::vector<size_t> owned;

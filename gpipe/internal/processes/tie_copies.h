@@ -19,6 +19,7 @@ class TieCopies {
   TieCopies(std::vector<Tie> ties, const Residence& residence, World world);
 
   const std::vector<Tie>& ties() const { return ties_; }
+  const std::vector<TieEdge>& edges() const { return edges_; }
 
   // [tie] '1' where this process owns it and has changed it since it was shared, or never shared
   // it; '0' for the others. Changes that leave version counters as they are are not seen.
@@ -35,6 +36,7 @@ class TieCopies {
   Shared now(const Tie& tie) const;
 
   std::vector<Tie> ties_;
+  std::vector<TieEdge> edges_;
   World world_;
   // [tie] Of a replica, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;

@@ -105,9 +105,7 @@ class Exchange {
       if (replica != world_.replica()) visit(replica);
     }
   }
-  int64_t rank_of(int64_t replica) const {
-    return replica * world_.processes_each() + world_.process();
-  }
+  int64_t rank_of(int64_t replica) const { return world_.rank_of(replica, world_.process()); }
 
   const World& world_;
   const std::vector<at::Tensor>& parameters_;

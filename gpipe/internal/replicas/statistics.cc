@@ -51,7 +51,7 @@ void gather(const World& world, std::vector<StatisticsLog>& stages,
   std::vector<Parcel> receives;
   if (own.numel() > 0) sends.push_back({world.process(), own});
   for (int64_t replica = 1; first && replica < world.replicas(); ++replica) {
-    const int64_t rank = replica * world.processes_each() + world.process();
+    const int64_t rank = world.rank_of(replica, world.process());
     const int64_t bytes = sizes.at(static_cast<size_t>(rank));
     if (bytes > 0) receives.push_back({rank, room_of(bytes)});
   }
@@ -78,7 +78,7 @@ void share(const World& world, const std::vector<at::Tensor>& buffers,
     }
     const at::Tensor message = packing.pack(news);
     for (int64_t replica = 1; replica < world.replicas(); ++replica) {
-      sends.push_back({replica * world.processes_each() + world.process(), message});
+      sends.push_back({world.rank_of(replica, world.process()), message});
     }
   }
   world.processes()->move(sends, receives);

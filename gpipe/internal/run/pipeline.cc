@@ -122,18 +122,19 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
-                          ties_.ties(), edges_of(ties_.ties(), residence_))) {
+                          ties_.ties(), ties_.edges())) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
   const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
   std::vector<at::Tensor> ties;
   for (const Tie& tie : ties_.ties()) ties.push_back(tie.tensor);
   std::vector<size_t> tie_of_edge;
-  for (const TieEdge& edge : edges_of(ties_.ties(), residence_)) tie_of_edge.push_back(edge.tie);
+  for (const TieEdge& edge : ties_.edges()) tie_of_edge.push_back(edge.tie);
+  const bool copies = world_.processes_each() > 1 ||
+                      (world_.processes() != nullptr && world_.processes()->copies_within());
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips, tie_of_edge),
-                         world_.processes_each() > 1, ties);
+                         ports_of(j, programs_.routes(), skips, tie_of_edge), copies, ties);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {
@@ -450,7 +451,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
     std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
-    for (int64_t& rank : rank_of_worker) rank += world_.replica() * world_.processes_each();
+    for (int64_t& rank : rank_of_worker) rank = world_.rank_of(world_.replica(), rank);
     beyond = world_.processes()->begin_run(
         compiled.program, rank_of_worker, compiled.messages,
         [this](int64_t stage) { return stages_[stage].current_layer(); });

@@ -258,6 +258,7 @@ std::optional<Placement> placement_of(const Program& program, const World& world
     placement = table.placement();
   }
   if (placement.workers() < world.size()) return std::nullopt;
+  if (world.size() == 1) return placement;
   std::vector<int64_t> processes;
   for (int64_t worker = 0; worker < placement.workers(); ++worker) {
     processes.push_back((worker + static_cast<int64_t>(program.seed)) % world.size());
@@ -433,7 +434,7 @@ void end_call(const Program& program, int64_t call, Side& side) {
 }  // namespace
 
 bool can_run(const Program& program, const World& world) {
-  if (world.size() == 1) return true;
+  if (world.size() == 1 && world.processes() == nullptr) return true;
   if (program.entry == Entry::kForward) return false;
   return placement_of(program, world).has_value();
 }
@@ -464,15 +465,15 @@ Outcome run(const Program& program, const World& world) {
     try {
       if (call == 0) {
         pipe = make_side(program);
-        pipeline =
-            GPipe(pipe.model,
-                  GPipeOptions(program.balance)
-                      .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
-                      .chunks(program.chunks)
-                      .partition_checkpoints(program.checkpoints)
-                      .deferred_batch_norm(program.deferred_batch_norm)
-                      .placement(world.size() == 1 ? std::nullopt : placement_of(program, world))
-                      .world(world));
+        pipeline = GPipe(pipe.model,
+                         GPipeOptions(program.balance)
+                             .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
+                             .chunks(program.chunks)
+                             .partition_checkpoints(program.checkpoints)
+                             .deferred_batch_norm(program.deferred_batch_norm)
+                             .placement(world.processes() == nullptr ? std::nullopt
+                                                                     : placement_of(program, world))
+                             .world(world));
         make_optimizer(program, pipeline->local_parameters(), pipe);
       }
       torch::manual_seed(call_seed(program, call));

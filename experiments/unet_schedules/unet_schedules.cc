@@ -1,0 +1,325 @@
+// U-Net schedules: steps of a U-Net under several schedules in two workers, predicted and measured.
+// See README.md in this folder.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/contention.h"
+#include "balance/explain.h"
+#include "balance/profiler.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/usable_cores.h"
+#include "experiments/common/flags.h"
+#include "experiments/common/other_load.h"
+#include "experiments/common/program.h"
+#include "experiments/common/variants.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/timing.h"
+#include "models/unet.h"
+#include "skip/tracker.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains a small U-Net in two workers of one thread each under 1F1B, ZB-H1, interleaved (two\n"
+    "stages on a worker) and ZB-V, and prints the measured step beside the predicted one.\n\n"
+    "  tools/bazel run -c opt //experiments/unet_schedules\n"
+    "  tools/bazel run -c opt //experiments/unet_schedules -- --ways=simulated --scale=small\n\n"
+    "Experiments: 1f1b, zb-h1, interleaved, zb-v.\n"
+    "Ctrl-C stops after the current step with what was reached (exit code 130).";
+
+constexpr int64_t kWorkers = 2;
+constexpr int64_t kRounds = 3;
+constexpr double kMilliseconds = 1e3;
+
+struct Size {
+  int64_t depth;
+  int64_t channels;
+  int64_t image_size;
+  int64_t batch;
+  int64_t chunks;
+  int64_t steps;   // of a round
+  double seconds;  // of profiling
+
+  std::string name() const {
+    return absl::StrFormat("U-Net (2, %d) of depth %d, %d x 3 x %d x %d", channels, depth, batch,
+                           image_size, image_size);
+  }
+};
+
+Size size_of(Scale scale) {
+  if (scale == Scale::kSmoke) return {4, 16, 96, 16, 8, 5, 1.5};
+  if (scale == Scale::kSmall) return {4, 16, 96, 16, 8, 20, 5};
+  return {5, 32, 192, 32, 8, 10, 10};
+}
+
+at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
+  return at::binary_cross_entropy_with_logits(outputs[0], targets[0]);
+}
+
+// What rows share: all are predicted from one profile.
+class Subject {
+ public:
+  Subject(Size size, uint64_t seed, Checkpoint checkpoint)
+      : size_(size), seed_(seed), checkpoint_(checkpoint) {}
+
+  const Size& size() const { return size_; }
+  Checkpoint checkpoint() const { return checkpoint_; }
+
+  torch::nn::Sequential make() const {
+    at::manual_seed(seed_);
+    return models::unet(
+        models::UNetOptions().depth(size_.depth).num_convs(2).base_channels(size_.channels));
+  }
+  at::Tensor input(int64_t rows) const {
+    return at::rand({rows, 3, size_.image_size, size_.image_size});
+  }
+  at::Tensor target(int64_t rows) const {
+    return at::ones({rows, 1, size_.image_size, size_.image_size});
+  }
+
+  int64_t stages_of(const std::string& schedule) const {
+    for (const NamedSchedule& named : named_schedules()) {
+      if (named.name != schedule) continue;
+      return named.shape == PlacementShape::kOneEach ? kWorkers : 2 * kWorkers;
+    }
+    throw std::invalid_argument("there is no schedule " + schedule);
+  }
+
+  // How a step under the schedule is predicted, with the cut that is found best for it. The first
+  // call measures.
+  balance::Explanation predicted(const std::string& schedule, const RunContext& context) {
+    measure(context);
+    balance::ExplainOptions options;
+    options.chunks = size_.chunks;
+    options.checkpoint = checkpoint_;
+    options.schedule = schedule_by_name(schedule);
+    options.cores = kWorkers;
+    options.contention = contention_;
+    return balance::explain(
+        *profile_, balance::best_balance(*profile_, stages_of(schedule), options), options);
+  }
+  double contention() const { return contention_; }
+
+ private:
+  void measure(const RunContext& context) {
+    if (profile_) return;
+    const auto check = [&] {
+      if (context.interrupted && context.interrupted()) throw command::Interrupted();
+    };
+    const int64_t rows = size_.batch / size_.chunks;
+    balance::Profile profile = balance::profile(
+        make(), input(rows),
+        balance::ProfileOptions().timeout(size_.seconds).cpu_threads(1).after_each_layer(check));
+    const auto pass = [&]() -> std::function<void()> {
+      return [model = make(), image = input(rows), target = target(rows)]() mutable {
+        internal::set_threads_of_this_thread(1);
+        const skip::Scope skips;
+        loss({model->forward(image)}, {target}).backward();
+      };
+    };
+    balance::ContentionOptions options;
+    options.seconds = size_.seconds / 2;
+    const internal::DefaultThreadsScope threads;
+    contention_ = balance::measure_contention(pass(), {pass()}, options);
+    check();
+    profile_ = std::move(profile);
+  }
+
+  Size size_;
+  uint64_t seed_;
+  Checkpoint checkpoint_;
+  std::optional<balance::Profile> profile_;
+  double contention_ = 1;
+};
+
+Json settings_of(const Subject& subject, const std::string& schedule,
+                 const balance::Explanation& of) {
+  return {{"network", subject.size().name()},
+          {"batch_size", subject.size().batch},
+          {"image_size", subject.size().image_size},
+          {"chunks", subject.size().chunks},
+          {"schedule", schedule},
+          {"checkpoint", to_text(subject.checkpoint())},
+          {"balance", of.balance()},
+          {"workers", kWorkers},
+          {"contention", subject.contention()}};
+}
+
+std::string describe(const Subject& subject, const balance::Explanation& of) {
+  return absl::StrFormat("%s, %d micro-batches, balance [%s], checkpoint %s, 2 workers of a thread",
+                         subject.size().name(), subject.size().chunks,
+                         absl::StrJoin(of.balance(), ", "), to_text(subject.checkpoint()));
+}
+
+void simulate(Subject& subject, const std::string& schedule, Outcome& outcome,
+              const RunContext& context) {
+  const balance::Explanation of = subject.predicted(schedule, context);
+  outcome.note = describe(subject, of) +
+                 absl::StrFormat(
+                     "; layers measured here, one after another; two at once take %.2f "
+                     "times as long",
+                     subject.contention());
+  outcome.settings = settings_of(subject, schedule, of);
+  outcome.figures["step"] = kMilliseconds * of.step;
+  outcome.figures["idle"] = 100 * of.bubble;
+  outcome.origin = Origin::kSimulated;
+}
+
+// A row's pipeline, from round to round.
+struct Measured {
+  std::optional<GPipe> pipe;
+  std::vector<double> seconds;
+  std::string disturbed;  // what is to be said of a round beside which other work ran
+};
+
+void measure(Subject& subject, const CommonFlags& flags, const std::string& schedule,
+             Measured& measured, Outcome& outcome, const RunContext& context) {
+  const balance::Explanation of = subject.predicted(schedule, context);
+  const int64_t stages = subject.stages_of(schedule);
+  const std::vector<c10::Device> devices(static_cast<size_t>(stages), c10::kCPU);
+  if (!measured.pipe) {
+    measured.pipe = GPipe(subject.make(), GPipeOptions(of.balance())
+                                              .devices(devices)
+                                              .chunks(subject.size().chunks)
+                                              .checkpoint(subject.checkpoint())
+                                              .placement(placement_by_name(schedule, stages))
+                                              .cpu_threads_per_stage(1));
+  }
+  outcome.note = describe(subject, of);
+  outcome.settings = settings_of(subject, schedule, of);
+  add_common(flags, std::vector<c10::Device>(kWorkers, c10::kCPU), outcome.settings);
+  const at::Tensor input = subject.input(subject.size().batch);
+  const at::Tensor target = subject.target(subject.size().batch);
+  const StepOptions options = StepOptions().schedule(schedule_by_name(schedule));
+  const auto step = [&] { (*measured.pipe)->step({input}, {target}, loss, options); };
+  command::Progress progress(
+      *context.progress,
+      absl::StrFormat("%s, round %d/%d", schedule, context.round, context.rounds),
+      subject.size().steps, context.progress_options);
+  step();
+  const OtherLoad load;
+  for (int64_t k = 0; k < subject.size().steps; ++k) {
+    if (context.interrupted && context.interrupted()) {
+      if (measured.seconds.empty()) throw command::Interrupted();
+      outcome.origin = Origin::kInterrupted;
+      return;
+    }
+    measured.seconds.push_back(seconds_of(step));
+    outcome.figures["step"] = kMilliseconds * median(measured.seconds);
+    outcome.figures["of_predicted"] = median(measured.seconds) / of.step;
+    outcome.origin = Origin::kMeasured;
+    progress.update(k + 1);
+  }
+  progress.finish();
+  const size_t said = outcome.note.size();
+  load.note(outcome);
+  if (outcome.settings.value("disturbed", false)) {
+    measured.disturbed = outcome.note.substr(said);
+  } else if (!measured.disturbed.empty()) {
+    outcome.note += measured.disturbed;
+    outcome.settings["disturbed"] = true;
+  }
+  outcome.settings["steps"] = measured.seconds.size();
+  *context.out << absl::StrFormat("%s, round %d/%d: a step takes %.1f ms\n", schedule,
+                                  context.round, context.rounds, outcome.figures["step"]);
+}
+
+PublishedTable table() {
+  PublishedTable table;
+  table.title = "Schedules of a U-Net on two cores: measured beside predicted";
+  table.columns = {{"step", "step (ms)", {}},
+                   {"relative", "step / 1F1B's", {}},
+                   {"of_predicted", "measured / predicted", {}},
+                   {"idle", "idle (%)", {}}};
+  table.ratio = "relative";
+  table.of = "step";
+  table.reference = "1f1b";
+  for (const char* name : {"1f1b", "zb-h1", "interleaved", "zb-v"}) {
+    table.rows.push_back({name, {}, ""});
+  }
+  return table;
+}
+
+Plan prepare() {
+  CommonFlags flags = read_common_flags();
+  if (flags.schedule_given) {
+    throw std::invalid_argument(
+        "--schedule: the rows are the schedules; choose some of them with "
+        "--experiment");
+  }
+  if (flags.batch_size || flags.epochs) {
+    throw std::invalid_argument(absl::StrCat(flags.batch_size ? "--batch_size" : "--epochs",
+                                             ": the sizes are those of --scale"));
+  }
+  for (const c10::Device device : flags.devices) {
+    if (flags.devices_given && !device.is_cpu()) {
+      throw std::invalid_argument(
+          "--devices: this table is of two workers on the CPU; leave it "
+          "out");
+    }
+  }
+  const auto subject =
+      std::make_shared<Subject>(size_of(flags.scale), flags.seed,
+                                flags.checkpoint_given ? flags.checkpoint : Checkpoint::kNever);
+  Plan made;
+  made.name = "unet_schedules";
+  made.table = table();
+  made.json = flags.json;
+  made.remarks = {
+      "Nothing of this is published. Predicted (the rows that are simulated) is what explain() "
+      "makes of one profile of the layers on this machine, of the same network and at the same "
+      "size that is measured, with the cut that is found best for each schedule; without the "
+      "optimizer's step, which is not measured either. Idle: the mean share of the step in which "
+      "the workers are predicted to wait.",
+      "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) + ", in " +
+          std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) + "."};
+  if (command::usable_cores() < kWorkers) {
+    made.remarks.emplace_back("This process may use one core, so two workers share it.");
+  }
+  std::vector<VariantName> names;
+  for (const PublishedRow& row : made.table.rows) names.push_back({row.experiment, false});
+  made.variants = make_variants(
+      flags, "all", names, {Origin::kMeasured, Origin::kSimulated},
+      [subject](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
+        if (way == Origin::kSimulated) {
+          return [subject, name](Outcome& outcome, const RunContext& context) {
+            simulate(*subject, name, outcome, context);
+          };
+        }
+        return [subject, given, name, measured = std::make_shared<Measured>()](
+                   Outcome& outcome, const RunContext& context) {
+          measure(*subject, given, name, *measured, outcome, context);
+        };
+      });
+  for (Variant& variant : made.variants) {
+    if (variant.way == Origin::kMeasured) variant.rounds = kRounds;
+  }
+  return made;
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}

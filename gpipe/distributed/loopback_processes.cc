@@ -1,0 +1,104 @@
+#include "gpipe/distributed/loopback_processes.h"
+
+#include <cstddef>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/distributed/memory_group.h"
+#include "gpipe/distributed/message_plan.h"
+#include "gpipe/distributed/remote_transport.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::Packet;
+using internal::Processes;
+
+class NothingToDo final : public Processes::Call {
+ public:
+  void done() override {}
+  void failed() noexcept override {}
+};
+
+// Each rank has its own plan, as in a process of its own.
+struct Plans final : Processes::Messages {
+  explicit Plans(const Program& program) {
+    std::vector<int64_t> ranks(program.workers.size());
+    std::iota(ranks.begin(), ranks.end(), int64_t{0});
+    for (size_t rank = 0; rank < ranks.size(); ++rank) plans.emplace_back(program, ranks);
+  }
+
+  std::vector<MessagePlan> plans;  // [worker]
+};
+
+}  // namespace
+
+class LoopbackProcesses::LoopbackRun final : public Run {
+ public:
+  LoopbackRun(LoopbackProcesses& processes, const Program& program, Plans& plans)
+      : processes_(processes), plans_(plans) {
+    for (size_t worker = 0; worker < plans.plans.size(); ++worker) {
+      const auto rank = static_cast<int64_t>(worker);
+      groups_.push_back(network_.group(rank));
+      transports_.push_back(std::make_unique<RemoteTransport>(
+          program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr));
+    }
+  }
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
+    for (size_t k = 0; k < sends.size(); ++k) {
+      const int32_t to = sends[k].worker;
+      const Message& message = plans_.plans[static_cast<size_t>(to)].message(to, sends[k].slot);
+      const int64_t from = message.from < 0 ? to : message.from;
+      std::vector<Packet> packet;
+      packet.push_back(std::move(packets[k]));
+      transports_[static_cast<size_t>(from)]->send({sends[k]}, packet);
+    }
+  }
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<Packet>& packets) override {
+    return transports_[static_cast<size_t>(worker)]->receive(worker, slots, packets);
+  }
+  void cancel() noexcept override {
+    for (const auto& transport : transports_) transport->cancel();
+  }
+  void finish() override {
+    for (const auto& transport : transports_) transport->finish();
+    processes_.moved_ += network_.moved();
+  }
+
+ private:
+  LoopbackProcesses& processes_;
+  Plans& plans_;
+  MemoryNetwork network_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<RemoteTransport>> transports_;
+};
+
+std::unique_ptr<Processes::Call> LoopbackProcesses::begin_call() {
+  return std::make_unique<NothingToDo>();
+}
+
+std::vector<std::string> LoopbackProcesses::exchange(const std::string& /*name*/,
+                                                     const std::string& value,
+                                                     bool /*is_patient*/) {
+  return {value};
+}
+
+void LoopbackProcesses::agree(const std::string& /*name*/, const std::string& /*value*/) {}
+
+void LoopbackProcesses::move(const std::vector<Parcel>& sends,
+                             const std::vector<Parcel>& receives) {
+  if (sends.empty() && receives.empty()) return;
+  throw std::logic_error("there is no other process");
+}
+
+std::unique_ptr<Processes::Run> LoopbackProcesses::begin_run(
+    const Program& program, const std::vector<int64_t>& /*process_of_worker*/,
+    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> /*current_layer*/) {
+  if (messages == nullptr) messages = std::make_shared<Plans>(program);
+  return std::make_unique<LoopbackRun>(*this, program, static_cast<Plans&>(*messages));
+}
+
+}  // namespace gpipe::distributed

@@ -1,0 +1,48 @@
+// LoopbackProcesses: for tests, one process whose workers talk as those of several do.
+#ifndef GPIPE_DISTRIBUTED_LOOPBACK_PROCESSES_H_
+#define GPIPE_DISTRIBUTED_LOOPBACK_PROCESSES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/processes/processes.h"
+
+namespace gpipe::distributed {
+
+// The only one of its kind, and each of its workers is a rank of its own: packets between them
+// become bytes, and move over a MemoryNetwork, when their receiver has asked for them.
+//
+// Example:
+//   const World world(std::make_shared<LoopbackProcesses>(), /*rank=*/0, /*size=*/1);
+class LoopbackProcesses final : public internal::Processes {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  int64_t next_number() override { return number_++; }
+  std::unique_ptr<Call> begin_call() override;
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool is_patient) override;
+  void agree(const std::string& name, const std::string& value) override;
+  bool copies_within() const override { return true; }
+  void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override;
+  std::unique_ptr<Run> begin_run(const Program& program,
+                                 const std::vector<int64_t>& process_of_worker,
+                                 std::shared_ptr<Messages>& messages,
+                                 std::function<std::string(int64_t stage)> current_layer) override;
+
+  // Messages between workers.
+  int64_t moved() const { return moved_; }
+
+ private:
+  class LoopbackRun;
+
+  int64_t number_ = 0;
+  int64_t moved_ = 0;
+};
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_LOOPBACK_PROCESSES_H_
