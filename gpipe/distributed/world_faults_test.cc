@@ -235,6 +235,8 @@ class Striker {
       strike(fault);
     }
   }
+  // LibTorch takes its operators down meanwhile, so any line of this process may throw.
+  bool is_exiting() const { return is_exiting_; }
   void say_now(const char* what) const {
     say_(std::string(what) + " " + std::to_string(microseconds_now()));
   }
@@ -260,7 +262,10 @@ class Striker {
       case Kind::kStop:
         return later([] { kill(getpid(), SIGSTOP); });
       case Kind::kExit:  // while its main goes on, which may crash then: that is an end, too
-        return later([] { std::exit(3); });
+        return later([this] {
+          is_exiting_ = true;
+          std::exit(3);
+        });
       case Kind::kLeave:
         say_now("F");
         throw Leaves();
@@ -274,6 +279,7 @@ class Striker {
   Say say_;
   std::vector<Planned> faults_;
   std::map<std::pair<int, int64_t>, int64_t> calls_;
+  std::atomic<bool> is_exiting_{false};
 };
 
 // Calls the striker where it computes.
@@ -401,6 +407,7 @@ class Training {
     for (size_t tries = 0; tries <= plan_.faults.size() + 1; ++tries) {
       const End end = attempt("X", call);
       if (end != End::kException) return end == End::kWell;
+      if (striker_.is_exiting()) return false;
     }
     say_("gives up");
     return false;
