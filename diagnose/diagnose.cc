@@ -72,6 +72,12 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   TORCH_CHECK_VALUE(pipe->size() > 0, "diagnose needs a model with at least one layer");
   TORCH_CHECK_VALUE(loss_fn != nullptr, "diagnose was given an empty loss function");
   TORCH_CHECK_VALUE(!inputs.empty(), "diagnose was given no input tensor");
+  TORCH_CHECK_VALUE(pipe->world().size() == 1,
+                    "diagnose is for a pipeline in one process, and this one is over ",
+                    pipe->world().size(),
+                    "; diagnose the same model and balance in one (without GPipeOptions::world), "
+                    "or look where the time went with gpipe::gather_timelines "
+                    "(gpipe/distributed/gather_timelines.h) and split_time");
   TORCH_CHECK_VALUE(pipe->shared_inputs().empty(),
                     "the pipeline has GPipeOptions::shared_inputs, and the pipelines that a "
                     "diagnosis measures cut all inputs; expand() the shared ones to the rows of "

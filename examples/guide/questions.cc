@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -19,8 +20,10 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/stage_memory.h"
+#include "gpipe/timeline/simulate_again.h"
 #include "gpipe/timeline/time_split_text.h"
 #include "gpipe/timeline/timeline.h"
+#include "gpipe/timeline/timeline_svg.h"
 #include "meta/meta_scope.h"
 
 namespace {
@@ -238,6 +241,15 @@ const guide::Chapter kSlow("19", [] {
   pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().on_event(timeline.observer()));
   std::cout << gpipe::to_text(gpipe::split_time(timeline.steps(), pipe->routes()));
   // [/timeline]
+  // [picture]
+  // #include "gpipe/timeline/simulate_again.h", "gpipe/timeline/timeline_svg.h"
+  const gpipe::StepTimeline real = timeline.steps().back();
+  std::vector<gpipe::TimelinePanel> panels = {{"measured", real}};
+  if (const auto again = gpipe::simulate_again(real, pipe->routes())) {
+    panels.push_back({"simulated", *again});
+  }
+  std::ofstream("step.svg") << gpipe::to_svg(panels, "1F1B");
+  // [/picture]
   guide::expect(timeline.steps().size() == 1, "one step is recorded");
 });
 

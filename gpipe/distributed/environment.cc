@@ -405,6 +405,16 @@ std::string to_text(const Environment& environment) {
   return text;
 }
 
+std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
+                             bool is_chosen) {
+  const int64_t processes = environment.local_size;
+  if (is_chosen || threads * processes <= cores || threads == 1) return "";
+  const std::string share = std::to_string(std::max<int64_t>(cores / processes, 1));
+  return "each of the " + std::to_string(processes) + " processes on this machine has " +
+         std::to_string(threads) + " threads per operator, and there are " + std::to_string(cores) +
+         " cores: set OMP_NUM_THREADS=" + share + " (the bits depend on it, too)";
+}
+
 Environment read_environment(const Variable& variable) {
   Environment environment;
   if (variable("RANK")) {

@@ -63,6 +63,11 @@ struct Environment {
 // One line: what was recognised, and each value with the variable that it is from.
 std::string to_text(const Environment& environment);
 
+// A warning, if the processes on this machine have more threads together than it has cores, and
+// nobody chose that; else empty. `threads`: of an operator in each process.
+std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
+                             bool is_chosen);
+
 // The value of an environment variable; no value if it is not set.
 using Variable = std::function<std::optional<std::string>(const std::string& name)>;
 

@@ -247,6 +247,16 @@ TEST(Environment, ItsTextHasEveryValueAndItsVariable) {
               HasSubstr("interface 127.0.0.1 (all ranks are on one machine)"));
 }
 
+TEST(Environment, MoreThreadsThanCoresAreTold) {
+  const Environment environment = read_environment(kTorchrun);  // 4 processes on this machine
+  EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/false),
+            "each of the 4 processes on this machine has 8 threads per operator, and there are 8 "
+            "cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
+  EXPECT_EQ(too_many_threads(environment, 2, 8, false), "");  // bound to their cores, say
+  EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/true), "");
+  EXPECT_EQ(too_many_threads(environment, 1, 2, false), "");
+}
+
 TEST(Environment, ItsTextIsOneLine) {
   EXPECT_THAT(
       to_text(read_environment(with(kTorchrun, {{"TORCHELASTIC_ERROR_FILE", "/tmp/a\nb"}}))),

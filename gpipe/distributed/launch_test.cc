@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/distributed/core_shares.h"
 #include "gpipe/distributed/environment.h"
 
 namespace gpipe::distributed {
@@ -159,6 +160,8 @@ TEST(Launch, EachRankHasItsEnvironment) {
       variables[line.substr(prefix.size(), equals - prefix.size())] = line.substr(equals + 1);
     }
     EXPECT_EQ(variables["MINE"], "kept");
+    const auto cores = static_cast<int64_t>(usable_core_numbers().size());
+    EXPECT_EQ(variables["OMP_NUM_THREADS"], std::to_string(std::max<int64_t>(cores / 2, 1)));
     const Environment environment = read_environment(variables);
     EXPECT_EQ(environment.launcher, Launcher::kGPipe);
     EXPECT_EQ(environment.rank, rank);
@@ -170,6 +173,12 @@ TEST(Launch, EachRankHasItsEnvironment) {
     ports.insert(environment.master_port);
   }
   EXPECT_THAT(ports, SizeIs(1));
+}
+
+TEST(Launch, AChosenNumberOfThreadsStays) {
+  Launched launched(script({"--processes=2"}, "echo $OMP_NUM_THREADS"), {{"OMP_NUM_THREADS", "7"}});
+  ASSERT_EQ(launched.wait(), 0);
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] 7", "[1] 7"));
 }
 
 TEST(Launch, TheOthersOfAFailedRankMayEndByThemselves) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <iostream>
@@ -113,6 +114,10 @@ void Session::meet() {
   if (rank() == 0 && options_.announce) {
     std::clog << "gpipe: " + to_text(environment_) + "; listening on " + addresses_.own + "\n"
               << std::flush;
+    const std::string crowd =
+        too_many_threads(environment_, at::get_num_threads(), sysconf(_SC_NPROCESSORS_ONLN),
+                         std::getenv("OMP_NUM_THREADS") != nullptr);
+    if (!crowd.empty()) std::clog << "gpipe: " + crowd + "\n" << std::flush;
   }
   // A launcher's store has what the sessions before wrote.
   static std::atomic<int64_t> sessions{0};

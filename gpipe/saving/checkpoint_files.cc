@@ -152,7 +152,10 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
   for (int left = kTries; left > 0; --left) {
     // While it is open, no other folder has its number.
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
-    if (!folder) throw_damaged(path, std::strerror(errno));
+    if (!folder) {
+      const char* const reason = std::strerror(errno);
+      throw_damaged(path, "there is no checkpoint: " + std::string(reason));
+    }
     const auto is_there = [&] {
       struct stat opened {
       }, there{};

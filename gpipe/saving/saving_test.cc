@@ -194,7 +194,7 @@ TEST(Checkpoint, OfAnotherOptimizerIsRefused) {
 }
 
 TEST(Checkpoint, ThatIsNotThereIsRefused) {
-  Refusal().expect<std::runtime_error>(new_path(), "No such file");
+  Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
 }
 
 int64_t size_of(const std::string& path) {

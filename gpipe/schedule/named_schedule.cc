@@ -209,6 +209,11 @@ Schedule schedule_by_name(std::string_view name, int64_t stages, int64_t micro_b
 
 Placement placement_by_name(std::string_view name, int64_t stages,
                             const NamedScheduleOptions& options) {
+  if (name == "loop" || name == "v_shape" || name == "one_each") {
+    throw std::invalid_argument("placement_by_name takes the name of a schedule, got " +
+                                internal::quoted(name) +
+                                "; that placement is Placement::" + std::string(name) + "(...)");
+  }
   const NamedSchedule& named = find(name).named;
   const int64_t v = stages_per_worker(named, options);
   const int64_t workers = workers_of(named, stages, v);

@@ -63,6 +63,9 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name("zero bubble"); }), HasSubstr("did you mean zb-h1?"));
   const std::string unknown = complaint([] { schedule_by_name("what"); });
   EXPECT_THAT(unknown, HasSubstr("there is no schedule 'what'; there are gpipe, fill-drain"));
+  EXPECT_THAT(complaint([] { placement_by_name("loop", 4); }),
+              HasSubstr("takes the name of a schedule, got 'loop'; that placement is "
+                        "Placement::loop(...)"));
   EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));
 }
 

@@ -24,7 +24,8 @@ std::string percent(double share) { return absl::StrFormat("%.1f %%", share * 10
 }  // namespace
 
 std::string to_text(const TimeSplit& split) {
-  if (split.steps == 0) return "no step has run to its end\n";
+  if (split.steps == 0)
+    return "no step has run to its end (over processes: in all of them, see gather_timelines)\n";
   const double milliseconds =
       static_cast<double>(split.time) / static_cast<double>(split.steps) / 1e6;
   std::string text =

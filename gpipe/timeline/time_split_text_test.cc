@@ -25,7 +25,8 @@ mean, ms           5          1          2          1          0          0     
 }
 
 TEST(TimeSplitText, SaysIfThereIsNothing) {
-  EXPECT_EQ(to_text(TimeSplit()), "no step has run to its end\n");
+  EXPECT_EQ(to_text(TimeSplit()),
+            "no step has run to its end (over processes: in all of them, see gather_timelines)\n");
 }
 
 }  // namespace

@@ -118,9 +118,9 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
     result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
   } catch (const std::out_of_range& error) {  // from .at(), on outputs or targets
     if (typeid(error) != typeid(std::out_of_range)) throw;
-    throw std::out_of_range(std::string(error.what()) + "; the loss function was given " +
-                            std::to_string(outputs.size()) + " outputs and " +
-                            std::to_string(targets.size()) + " targets");
+    throw std::out_of_range("the loss function was given " + std::to_string(outputs.size()) +
+                            " outputs and " + std::to_string(targets.size()) +
+                            " targets, and asked for one behind them: " + error.what());
   }
   TORCH_CHECK_VALUE(
       result.loss.defined() && result.loss.numel() == 1,

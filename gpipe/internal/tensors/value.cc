@@ -201,7 +201,8 @@ void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_
   TORCH_CHECK_TYPE(!arguments, name, ", a ", readable_type(layer.type_info()), ", takes ",
                    *arguments,
                    " arguments, but a layer of a pipeline is given exactly one: ", kTravels,
-                   " are possible. Put a small module around it whose forward takes a "
+                   " are possible. Put gpipe::SeveralArguments around it "
+                   "(gpipe/several_arguments.h), or a small module whose forward takes a "
                    "std::tuple or a std::vector<Tensor> and hands on its elements");
   const std::optional<std::string> wanted = wanted_type(refusal);
   TORCH_CHECK_TYPE(begins < 0 || !wanted || kind_of(*wanted), name, ", a ",

@@ -384,7 +384,7 @@ TEST(InPlaceBehindACut, OfAParameterIsRefused) {
       [&] {
         pipe->forward(torch::randn({4, kWidth}));
       },
-      ThrowsMessage<c10::Error>(HasSubstr("parameter or buffer")));
+      ThrowsMessage<c10::Error>(HasSubstr("a parameter, a buffer or an input")));
   EXPECT_THAT(give->weight, EqualsBitwise(torch::full({4, kWidth}, 2.0).set_requires_grad(false)))
       << "what the layer did to it";
 }

@@ -641,7 +641,7 @@ std::vector<Call> steps() {
       thrown<std::out_of_range>(
           "LossThatAsksForAnotherTarget",
           lose([](const Tensors& o, const Tensors& t) { return mse(o, {t.at(1)}); }),
-          {"was given 1 outputs and 1 targets", place}),
+          {"was given 1 outputs and 1 targets, and asked for one behind them", place}),
       thrown<c10::Error>(
           "LossThatDoesNotTakeTheOutputs",
           lose([](const Tensors& o, const Tensors& t) { return mse({o[0].narrow(1, 0, 2)}, t); }),
