@@ -21,6 +21,9 @@ KvCache::KvCache(torch::nn::Module& model, int64_t rows, int64_t length)
     : plan_(std::make_shared<internal::CachePlan>()) {
   TORCH_CHECK_VALUE(rows > 0 && length > 0, "a KvCache needs rows and places, got ", rows,
                     " rows of ", length);
+  constexpr int64_t kMostPlaces = int64_t{1} << 40;
+  TORCH_CHECK_VALUE(rows <= kMostPlaces / length, "a KvCache of ", rows, " rows of ", length,
+                    " tokens is larger than any memory");
   bool packed = true;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto attention = std::dynamic_pointer_cast<AttentionLayerImpl>(module)) {
@@ -68,6 +71,8 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
   TORCH_CHECK_VALUE(ids.defined() && ids.dim() == 2 && ids.size(1) > 0,
                     "a KvCache takes token ids of shape [rows, tokens], of a token or more, got ",
                     ids.defined() ? ids.sizes() : at::IntArrayRef());
+  TORCH_CHECK_VALUE(ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+                    "token ids are whole numbers of 64 or 32 bits, got ", ids.scalar_type());
   TORCH_CHECK_VALUE(ids.size(0) == static_cast<int64_t>(rows.size()), "there are token ids of ",
                     ids.size(0), " rows for ", rows.size(),
                     " rows of the KvCache; name those that they are for");

@@ -63,7 +63,8 @@ class KvCache {
   // How many tokens a row has. Throws c10::ValueError for a row that does not exist.
   int64_t tokens(int64_t row) const;
   // Forgets all but a row's first tokens: to begin anew (0), to write on from an earlier place, and
-  // after a call that failed, whose tokens are not there. Throws c10::ValueError for more than it
+  // after a call that failed or was not made, whose tokens are not there. (Who forgets that is told
+  // so at the next call, on the CPU.) Throws c10::ValueError for more than it
   // has.
   void truncate(int64_t row, int64_t tokens);
 

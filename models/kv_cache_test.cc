@@ -294,6 +294,25 @@ TEST(KvCache, TheModelRefusesWhatItCannotDo) {
   }
 }
 
+TEST(KvCache, TokensThatWereNeverComputedAreNoticed) {
+  for (const TransformerKind kind : kKinds) {
+    torch::nn::Sequential model = make(small(kind));
+    const torch::NoGradGuard no_grad;
+    const at::Tensor ids = random_ids(2, 4);
+    const at::Tensor expected = whole(model, ids);
+    KvCache cache(*model, 2, 8);
+    (void)cache.inputs(ids);  // and the model is not called
+    EXPECT_THAT(message_of([&] { model->forward(cache.inputs(random_ids(2, 1))); }),
+                HasSubstr("row 0 of the KvCache counts 4 tokens before these, of which the model "
+                          "has been given 0: a call failed or was left out; truncate(0, 0)"));
+    for (int64_t row = 0; row < 2; ++row) cache.truncate(row, 0);
+    const std::vector<at::Tensor> inputs = cache.inputs(ids);
+    model->forward(inputs);
+    const at::Tensor again = model->forward(inputs);  // the same once more is no mistake
+    EXPECT_LT(apart(again, expected), 5e-5);
+  }
+}
+
 TEST(KvCache, MistakesAreNamed) {
   auto model = make(small(TransformerKind::kGPT2));
   KvCache cache(*model, 2, 12);
@@ -306,6 +325,8 @@ TEST(KvCache, MistakesAreNamed) {
   EXPECT_EQ(cache.tokens(0), 10) << "nothing was taken";
   says("token ids of 3 rows for 2 rows", [&] { (void)cache.inputs(random_ids(3, 1)); });
   says("token ids of 2 rows for 1 rows", [&] { (void)cache.inputs(random_ids(2, 1), {1}); });
+  says("whole numbers of 64 or 32 bits, got Float", [&] { (void)cache.inputs(at::ones({2, 1})); });
+  says("is larger than any memory", [&] { KvCache(*model, int64_t{1} << 62, 4); });
   says("there is no row 2 in a KvCache of 2 rows",
        [&] { (void)cache.inputs(random_ids(1, 1), {2}); });
   says("row 1 of the KvCache is named twice", [&] {
@@ -332,7 +353,7 @@ TEST(KvCache, MistakesAreNamed) {
   KvCache typed(*llama, 1, 20);
   llama->forward(typed.inputs(random_ids(1, 2)));
   llama->to(at::kDouble);
-  says("has keys of Float, and now gets some of Double",
+  says("has keys and values of Float and Float, and now gets some of Double and Double",
        [&] { llama->forward(typed.inputs(random_ids(1, 1))); });
 }
 

@@ -6,6 +6,8 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace gpipe::models::internal {
 namespace {
 
@@ -47,21 +49,44 @@ void CachePlan::check(const at::Tensor& slots, bool training) const {
 
 at::Tensor CachePlan::places(const at::Tensor& slots) const { return slots.remainder(length); }
 
+void LayerCache::check_complete(const at::Tensor& slots) const {
+  if (!slots.is_cpu()) return;
+  const auto all = slots.accessor<int64_t, 2>();
+  for (int64_t n = 0; n < all.size(0); ++n) {
+    const int64_t row = all[n][0] / plan_->length;
+    const int64_t before = all[n][0] % plan_->length;
+    const int64_t filled = filled_.empty() ? 0 : filled_[row];
+    TORCH_CHECK_VALUE(before <= filled, "row ", row, " of the KvCache counts ", before,
+                      " tokens before these, of which the model has been given ", filled,
+                      ": a call failed or was left out; truncate(", row, ", ", filled,
+                      ") and give the others again");
+  }
+}
+
 void LayerCache::put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots) {
   if (!keys_.defined()) {
     const c10::InferenceMode normal(false);  // tensors that may be changed in any mode later
     const std::vector<int64_t> shape = {plan_->rows, keys.size(1), plan_->length, keys.size(3)};
     keys_ = at::zeros(shape, keys.options());
     values_ = at::zeros(shape, values.options());
+    filled_.assign(plan_->rows, 0);
   }
-  TORCH_CHECK_VALUE(keys.scalar_type() == keys_.scalar_type(), "a KvCache has keys of ",
-                    keys_.scalar_type(), ", and now gets some of ", keys.scalar_type(),
-                    "; make another one when the model's type or autocast has changed");
+  TORCH_CHECK_VALUE(
+      keys.scalar_type() == keys_.scalar_type() && values.scalar_type() == values_.scalar_type(),
+      "a KvCache has keys and values of ", keys_.scalar_type(), " and ", values_.scalar_type(),
+      ", and now gets some of ", keys.scalar_type(), " and ", values.scalar_type(),
+      "; make another one when the model's type or autocast has changed");
   const at::Tensor rows = slots.select(1, 0).floor_divide(plan_->length).view({-1, 1, 1});
   const at::Tensor heads = at::arange(keys.size(1), slots.options()).view({1, -1, 1});
   const at::Tensor places = plan_->places(slots).unsqueeze(1);
   keys_.index_put_({rows, heads, places}, keys);
   values_.index_put_({rows, heads, places}, values);
+  if (!slots.is_cpu()) return;
+  const auto all = slots.accessor<int64_t, 2>();
+  for (int64_t n = 0; n < all.size(0); ++n) {
+    int64_t& filled = filled_[all[n][0] / plan_->length];
+    filled = std::max(filled, all[n][0] % plan_->length + plan_->tokens);
+  }
 }
 
 std::pair<at::Tensor, at::Tensor> LayerCache::get(const at::Tensor& slots) const {
@@ -76,6 +101,7 @@ void LayerCache::clear(int64_t row, int64_t place) {
   for (const at::Tensor& tensor : {keys_, values_}) {
     tensor.select(0, row).slice(1, place).zero_();
   }
+  filled_[row] = std::min(filled_[row], place);
 }
 
 int64_t LayerCache::bytes() const {

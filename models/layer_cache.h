@@ -38,6 +38,10 @@ class LayerCache {
 
   const CachePlan& plan() const { return *plan_; }
 
+  // Throws c10::ValueError if this layer has not computed all that these rows have before the call:
+  // a call before it failed, or was not made. (On the CPU, as CachePlan::check().)
+  void check_complete(const at::Tensor& slots) const;
+
   // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots. The first call takes
   // memory, on their device and of their type. Throws c10::ValueError for another type later.
   void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
@@ -50,7 +54,8 @@ class LayerCache {
 
  private:
   std::shared_ptr<const CachePlan> plan_;
-  at::Tensor keys_, values_;  // (rows, kv_heads, length, D)
+  at::Tensor keys_, values_;     // (rows, kv_heads, length, D)
+  std::vector<int64_t> filled_;  // [row] how many places have been computed; empty: none of any row
 };
 
 }  // namespace gpipe::models::internal

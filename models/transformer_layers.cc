@@ -124,6 +124,7 @@ at::Tensor AttentionLayerImpl::attend(const at::Tensor& queries, const at::Tenso
   options.float32_softmax = !is_gpt2(options_);
   options.fused = options_.fused_attention();
   if (cache_ == nullptr) return causal_attention(queries, keys, values, documents, options);
+  cache_->check_complete(documents);
   cache_->put(keys, values, documents);
   // Without what was just put and would be copied; and the bits of a model without a cache.
   if (cache_->plan().nothing_before) return causal_attention(queries, keys, values, {}, options);

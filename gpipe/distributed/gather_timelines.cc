@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -43,6 +45,7 @@ std::string to_bytes(const Steps& steps) {
   ByteWriter writer;
   writer.number(static_cast<uint64_t>(steps.size()));
   for (const StepTimeline& step : steps) {
+    writer.number(step.run);
     writer.number(static_cast<uint8_t>(step.unfinished));
     writer.number(static_cast<uint64_t>(step.workers.size()));
     for (const std::vector<TimelineAction>& actions : step.workers) {
@@ -58,6 +61,7 @@ Steps from_bytes(const std::string& bytes) {
   Steps steps;
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
     StepTimeline& step = steps.emplace_back();
+    step.run = reader.number<int64_t>();
     step.unfinished = reader.number<uint8_t>() != 0;
     for (auto workers = reader.number<uint64_t>(); workers > 0; --workers) {
       std::vector<TimelineAction>& actions = step.workers.emplace_back();
@@ -86,23 +90,35 @@ void add(StepTimeline& step, StepTimeline other, int64_t rank) {
   }
 }
 
+// By number: a step that failed may have begun in some processes only.
 Steps steps_of_replica(const World& world, const std::vector<std::string>& of_ranks,
                        int64_t replica) {
-  Steps steps;
+  std::map<int64_t, StepTimeline> steps;
+  std::map<int64_t, std::set<int64_t>> ranks_of;
   for (int64_t process = 0; process < world.processes_each(); ++process) {
     const int64_t rank = world.rank_of(replica, process);
-    Steps others = from_bytes(of_ranks.at(static_cast<size_t>(rank)));
-    if (process == 0) steps.resize(others.size());
-    if (others.size() != steps.size()) {
-      internal::found_by_all(
-          "gather_timelines: rank " + std::to_string(rank) + " has recorded " +
-          std::to_string(others.size()) + " steps, and rank " +
-          std::to_string(world.rank_of(replica, 0)) + " " + std::to_string(steps.size()) +
-          "; make, or clear, the timelines of all processes between the same two steps");
+    for (StepTimeline& own : from_bytes(of_ranks.at(static_cast<size_t>(rank)))) {
+      const int64_t run = own.run;
+      add(steps[run], std::move(own), rank);
+      ranks_of[run].insert(rank);
     }
-    for (size_t k = 0; k < steps.size(); ++k) add(steps[k], std::move(others[k]), rank);
   }
-  return steps;
+  Steps result;
+  for (auto& [run, step] : steps) {
+    const std::set<int64_t>& ranks = ranks_of[run];
+    for (int64_t process = 0; process < world.processes_each(); ++process) {
+      const int64_t rank = world.rank_of(replica, process);
+      if (step.failed() || step.unfinished || ranks.count(rank) > 0) continue;
+      internal::found_by_all("gather_timelines: rank " + std::to_string(rank) +
+                             " has recorded nothing of a step (its number " + std::to_string(run) +
+                             ") of which rank " + std::to_string(*ranks.begin()) +
+                             " has; make, or clear, the timelines of all processes between the "
+                             "same two steps, and run the same pipelines in all of them");
+    }
+    step.run = run;
+    result.push_back(std::move(step));
+  }
+  return result;
 }
 
 void begin_with_zero(std::vector<Steps>& replicas) {

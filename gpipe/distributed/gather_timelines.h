@@ -12,13 +12,15 @@
 namespace gpipe {
 
 // [replica][step] Each process records its own workers. This puts the steps together, on the clock
-// of rank 0, which begins with the first of them; all processes get the whole. Clocks of several
-// machines are compared now, so call it soon after the steps.
+// of rank 0, which begins with the first of them; all processes get the whole. Of a step that
+// failed there is what had begun. A replica that had no rows in a step has no entry for it:
+// StepTimeline::run tells steps apart. Clocks of several machines are compared now, so call it soon
+// after the steps.
 //
 // All processes call it, with a timeline of the same pipeline that was made, or cleared, at the
-// same place. Throws c10::ValueError, in all of them, if the processes of a replica have recorded
-// another number of steps, or the same worker; gpipe::distributed::DistributedFailure if a process
-// fails.
+// same place. Throws c10::ValueError, in all of them, if a process of a replica has recorded
+// nothing of a step that went well in another one, or if two have recorded the same worker;
+// gpipe::distributed::DistributedFailure if a process fails.
 //
 // Example:
 //   gpipe::Timeline timeline;

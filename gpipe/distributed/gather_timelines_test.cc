@@ -3,12 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <cstdint>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -167,11 +169,42 @@ TEST(GatherTimelines, AnotherNumberOfStepsIsAnErrorOnAllAndTheNextCallWorks) {
     step(world, pipe, timeline);
     say(gather());
   });
-  EXPECT_THAT(ranks.lines(),
-              Each(AllOf(StartsWith("value error: gather_timelines: rank 1 has recorded 1 steps, "
-                                    "and rank 0 2;"),
-                         HasSubstr("between the same two steps"))));
+  EXPECT_THAT(
+      ranks.lines(),
+      Each(AllOf(StartsWith("value error: gather_timelines: rank 1 has recorded nothing of a "
+                            "step (its number "),
+                 HasSubstr("between the same two steps"))));
   EXPECT_THAT(ranks.lines(), Each("1 steps"));
+  ranks.expect_ends();
+}
+
+TEST(GatherTimelines, OfAStepThatFailedThereIsWhatHadBegun) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    bool throws = false;
+    torch::nn::Sequential model(torch::nn::Functional([&](torch::Tensor x) -> torch::Tensor {
+                                  if (throws) throw std::runtime_error("no more");
+                                  return x;
+                                }),
+                                torch::nn::Linear(4, 4));
+    GPipe pipe(model, GPipeOptions({1, 1}).chunks(kChunks).cpu_threads_per_stage(1).world(world));
+    Timeline timeline;
+    step(world, pipe, timeline);
+    throws = world.rank() == 0;
+    say(outcome([&] {
+      step(world, pipe, timeline);
+      return std::string("went well");
+    }));
+    throws = false;
+    step(world, pipe, timeline);
+    std::string text;
+    const std::vector<Steps> replicas = gpipe::gather_timelines(world, timeline);
+    for (const StepTimeline& step : replicas.at(0)) {
+      text += step.whole(2) ? "whole " : step.failed() ? "failed " : "neither ";
+    }
+    say(text);
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("no more")));
+  EXPECT_THAT(ranks.lines(), Each("whole failed whole "));
   ranks.expect_ends();
 }
 

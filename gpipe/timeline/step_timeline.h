@@ -30,6 +30,8 @@ struct TimelineAction {
 struct StepTimeline {
   std::vector<std::vector<TimelineAction>> workers;
   bool simulated = false;
+  // Event::run: the number of the step in its process.
+  int64_t run = 0;
   // Something had begun and had not ended when this was recorded: the step still ran, or an
   // observer threw.
   bool unfinished = false;

@@ -75,7 +75,10 @@ class Timeline::Log {
       }
     }
     std::vector<StepTimeline> steps;
-    for (auto& [run, step] : by_run) steps.push_back(std::move(step));
+    for (auto& [run, step] : by_run) {
+      step.run = run;
+      steps.push_back(std::move(step));
+    }
     std::stable_sort(steps.begin(), steps.end(), [](const StepTimeline& a, const StepTimeline& b) {
       return a.begin() < b.begin();
     });

@@ -21,7 +21,12 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
     if (!tensor.defined() || tensor.is_inference()) continue;
     const c10::StorageImpl* storage = storage_of(tensor);
     for (size_t n = 0; n < memories_.size() && storage != nullptr; ++n) {
-      if (memories_[n].storage == storage) memory_of_[k] = static_cast<int>(n);
+      const size_t other = memories_[n].input;
+      // A change of one that is cut is none of a shared one beside it, and must not look like one.
+      if (memories_[n].storage == storage &&
+          (shared_[k] == shared_[other] || may_overlap(tensor, whole_.items[other].tensor))) {
+        memory_of_[k] = static_cast<int>(n);
+      }
     }
     if (memory_of_[k] >= 0) continue;
     memory_of_[k] = static_cast<int>(memories_.size());
@@ -40,7 +45,10 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     const Item& item = whole_.items[k];
     // A tensor that is given twice stays a single tensor.
     size_t same = 0;
-    while (same < k && !whole_.items[same].tensor.is_same(item.tensor)) ++same;
+    while (same < k &&
+           !(whole_.items[same].tensor.is_same(item.tensor) && shared_[same] == shared_[k])) {
+      ++same;
+    }
     if (same < k && item.tensor.defined()) {
       packet.items.push_back(packet.items[same]);
       continue;
@@ -70,18 +78,21 @@ Packet CallerInputs::micro_batch(int64_t i) const {
 
 void CallerInputs::finish_forward() {
   whole_ = Packet();
+  std::optional<size_t> changed_shared;
   for (Memory& memory : memories_) {
     bool changed = false;
     for (const auto& version : memory.of_micro_batches) changed |= version.current_version() > 0;
     if (changed) memory.of_caller.bump();
-    memory.seen = memory.of_caller.current_version();
     for (size_t k = 0; changed && k < shared_.size(); ++k) {
-      TORCH_CHECK_VALUE(!shared_[k] || memory_of_[k] < 0 || &memories_[memory_of_[k]] != &memory,
-                        "a layer changed input ", k,
-                        " in place, which is the same for all micro-batches "
-                        "(GPipeOptions::shared_inputs); make it not in-place, or clone() before");
+      const bool is_this = memory_of_[k] >= 0 && &memories_[memory_of_[k]] == &memory;
+      if (shared_[k] && is_this && !changed_shared) changed_shared = k;
     }
   }
+  // Two of them may be over one storage, which has one counter.
+  for (Memory& memory : memories_) memory.seen = memory.of_caller.current_version();
+  TORCH_CHECK_VALUE(!changed_shared, "a layer changed input ", *changed_shared,
+                    " in place, which is the same for all micro-batches "
+                    "(GPipeOptions::shared_inputs); make it not in-place, or clone() before");
 }
 
 at::Tensor CallerInputs::join_gradients(const std::vector<Packet>& gradients, size_t input) const {

@@ -73,7 +73,10 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
                           : "");
   }
   TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
-                    " tensors of ", what, "; at least one is needed to tell the batch size");
+                    " tensors of ", what, "; at least one is needed to tell the batch size",
+                    std::string_view(what) == "input" ? " (those of GPipeOptions::shared_inputs do "
+                                                        "not tell it)"
+                                                      : "");
   return rows;
 }
 

@@ -460,14 +460,20 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, *transport, Run{*this, pass, request, context}, options);
   last_run_ = std::chrono::steady_clock::now() - begin;
-  if (half != Half::kBackward) pass.inputs.finish_forward();
   std::exception_ptr error;
   if (failure) error = describe(*failure);
+  if (half != Half::kBackward) {
+    try {
+      pass.inputs.finish_forward();
+    } catch (...) {  // a layer changed an input; an earlier error tells more
+      if (!error) error = std::current_exception();
+    }
+  }
   if (!failure && beyond != nullptr) {
     try {
       beyond->finish();
     } catch (...) {  // another process failed in what it still had to do
-      error = std::current_exception();
+      if (!error) error = std::current_exception();
     }
   }
   try {

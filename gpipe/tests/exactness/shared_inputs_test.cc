@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,6 +199,45 @@ TEST(SharedInputs, MistakesAreNamed) {
                     HasSubstr("GPipeOptions::shared_inputs names those that are not cut")));
 }
 
+TEST(SharedInputs, OneTensorMayBeCutAndShared) {
+  const Tensor x = at::arange(12, at::kFloat).view({4, 3});
+  nn::Sequential model(layer<Tensors, Tensor>(
+      [](const Tensors& v) { return v[0].matmul(v[1].t()).sum(1, /*keepdim=*/true); }));
+  GPipe pipe(model, cpu_options({1}).chunks(2).shared_inputs({1}));
+  const torch::NoGradGuard no_grad;
+  const Tensor expected = x.matmul(x.t()).sum(1, /*keepdim=*/true);
+  EXPECT_THAT(pipe->forward(Tensors{x, x})[0], EqualsBitwise(expected));
+}
+
+TEST(SharedInputs, AnInputBesideThemInTheSameMemoryMayBeChanged) {
+  Tensor base = at::arange(-8, 12, at::kFloat).view({5, 4});
+  nn::Sequential model(
+      layer<Tensors, Tensor>([](const Tensors& v) { return v[0].relu_() * v[1]; }));
+  GPipe pipe(model, cpu_options({1}).chunks(2).shared_inputs({1}));
+  const torch::NoGradGuard no_grad;
+  const Tensor expected = base.narrow(0, 0, 4).relu() * base[4];
+  EXPECT_THAT(pipe->forward(Tensors{base.narrow(0, 0, 4), base[4]})[0], EqualsBitwise(expected));
+}
+
+TEST(SharedInputs, AnErrorOfALayerIsNotLostBehindAChange) {
+  nn::Sequential model(layer<Tensors, Tensors>([](Tensors values) {
+                         values.at(1).add_(1);
+                         return values;
+                       }),
+                       layer<Tensors, Tensor>([](const Tensors&) -> Tensor {
+                         throw std::runtime_error("the disk is full");
+                       }));
+  GPipe pipe(model, cpu_options({1, 1}).chunks(2).shared_inputs({1}));
+  const torch::NoGradGuard no_grad;
+  std::string message;
+  try {
+    pipe->forward(Tensors{at::ones({4, 2}), at::ones({2})});
+  } catch (const std::runtime_error& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("the disk is full"), HasSubstr("stage 1")));
+}
+
 TEST(SharedInputs, AreNotChangedInPlace) {
   for (const bool records : {false, true}) {
     const torch::AutoGradMode mode(records);
@@ -211,7 +251,7 @@ TEST(SharedInputs, AreNotChangedInPlace) {
       EXPECT_THAT(message_of([&] {
                     pipe->forward({torch::ones({3, 1}), torch::ones({1})});
                   }),
-                  HasSubstr("GPipeOptions::shared_inputs"));
+                  HasSubstr(records ? "in place" : "GPipeOptions::shared_inputs"));
     }
   }
 }
