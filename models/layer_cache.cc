@@ -50,7 +50,7 @@ void CachePlan::check(const at::Tensor& slots, bool training) const {
 at::Tensor CachePlan::places(const at::Tensor& slots) const { return slots.remainder(length); }
 
 void LayerCache::check_complete(const at::Tensor& slots) const {
-  if (!slots.is_cpu()) return;
+  if (!slots.is_cpu() || slots.numel() == 0) return;
   const auto all = slots.accessor<int64_t, 2>();
   for (int64_t n = 0; n < all.size(0); ++n) {
     const int64_t row = all[n][0] / plan_->length;
