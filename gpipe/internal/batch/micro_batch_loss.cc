@@ -118,9 +118,13 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
     result.loss = loss_fn_(with_undefined_tensors_behind(outputs), targets);
   } catch (const std::out_of_range& error) {  // from .at(), on outputs or targets
     if (typeid(error) != typeid(std::out_of_range)) throw;
-    throw std::out_of_range("the loss function was given " + std::to_string(outputs.size()) +
-                            " outputs and " + std::to_string(targets.size()) +
-                            " targets, and asked for one behind them: " + error.what());
+    const std::string what = error.what();
+    const std::string given = "the loss function was given " + std::to_string(outputs.size()) +
+                              " outputs and " + std::to_string(targets.size()) + " targets";
+    // What libstdc++ says names nothing that the user knows.
+    const bool is_of_a_vector = what.rfind("vector::_M_range_check", 0) == 0;
+    throw std::out_of_range(is_of_a_vector ? given + ", and asked for one behind them: " + what
+                                           : what + "; " + given);
   }
   TORCH_CHECK_VALUE(
       result.loss.defined() && result.loss.numel() == 1,
