@@ -192,26 +192,22 @@ Timing::Timing(const Workload& workload)
   gradients_.resize(static_cast<size_t>(workload.stages));
 }
 
-// `now`, or when the last skip of the micro-batch arrives. What sends them has run: the chain waits
-// for it.
-double Timing::forward_skips(size_t stage, size_t i, double now) const {
-  const auto m = static_cast<size_t>(workload_.micro_batches);
-  for (size_t k = 0; k < links_into_[stage].size(); ++k) {
-    const Workload::Skip& skip = workload_.skips_into[stage][k];
-    const bool slower = link_ >= 0 && links_into_[stage][k] == link_;
-    now = std::max(now, forward_end_[static_cast<size_t>(skip.stage) * m + i] +
-                            skip.activation_takes + (slower ? extra_ : 0.0));
-  }
-  return now;
+// When what the skip carries, up or back, is at its other end.
+double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const {
+  const size_t cell =
+      static_cast<size_t>(skip.stage) * static_cast<size_t>(workload_.micro_batches) + i;
+  const double slower = link_ >= 0 && link == link_ ? extra_ : 0.0;
+  return forward ? forward_end_[cell] + skip.activation_takes + slower
+                 : gradient_end_[cell] + skip.gradient_takes + slower;
 }
 
-double Timing::gradient_skips(size_t stage, size_t i, double now) const {
-  const auto m = static_cast<size_t>(workload_.micro_batches);
-  for (size_t k = 0; k < links_from_[stage].size(); ++k) {
-    const Workload::Skip& skip = workload_.skips_from[stage][k];
-    const bool slower = link_ >= 0 && links_from_[stage][k] == link_;
-    now = std::max(now, gradient_end_[static_cast<size_t>(skip.stage) * m + i] +
-                            skip.gradient_takes + (slower ? extra_ : 0.0));
+// `now`, or when the last skip of the micro-batch arrives. What sends them has run: the chain waits
+// for it.
+double Timing::after_skips(size_t stage, size_t i, bool forward, double now) const {
+  const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
+  const auto& links = (forward ? links_into_ : links_from_)[stage];
+  for (size_t k = 0; k < skips.size(); ++k) {
+    now = std::max(now, arrival(skips[k], links[k], i, forward));
   }
   return now;
 }
@@ -255,7 +251,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
           double arrives = forward_end_[(stage - 1) * m + i] + workload_.activation_takes[stage];
           if (link >= 0 && link_before_[stage] == link) arrives += extra;
           now = std::max(now, arrives);
-          if (skips) now = forward_skips(stage, i, now);
+          if (skips) now = after_skips(stage, i, /*forward=*/true, now);
         }
         start_[worker][index] = now;
         micro_batch_[worker][index] = static_cast<int32_t>(i);
@@ -275,7 +271,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
           double arrives = gradient_end_[(stage + 1) * m + i] + workload_.gradient_takes[stage];
           if (link >= 0 && link_before_[stage + 1] == link) arrives += extra;
           now = std::max(now, arrives);
-          if (skips) now = gradient_skips(stage, i, now);
+          if (skips) now = after_skips(stage, i, /*forward=*/false, now);
         }
         start_[worker][index] = now;
         micro_batch_[worker][index] = static_cast<int32_t>(i);
@@ -338,15 +334,12 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     size_t other = forward ? stage - 1 : stage + 1;
     if (!links_into_.empty()) {
       // The skip that arrives last, if that is when it begins.
-      const auto& skips = forward ? workload_.skips_into[stage] : workload_.skips_from[stage];
-      const auto& links = forward ? links_into_[stage] : links_from_[stage];
+      const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
+      const auto& links = (forward ? links_into_ : links_from_)[stage];
       for (size_t k = 0; k < skips.size(); ++k) {
-        const auto at = static_cast<size_t>(skips[k].stage);
-        const bool slower = link_ >= 0 && links[k] == link_;
-        const double arrives = (forward ? forward_end_[at * m + i] + skips[k].activation_takes
-                                        : gradient_end_[at * m + i] + skips[k].gradient_takes) +
-                               (slower ? extra_ : 0.0);
-        if (arrives >= start) other = at;
+        if (arrival(skips[k], links[k], i, forward) >= start) {
+          other = static_cast<size_t>(skips[k].stage);
+        }
       }
     }
     index = static_cast<size_t>((forward ? forward_index_ : gradient_index_)[other * m + i]);

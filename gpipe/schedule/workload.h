@@ -133,8 +133,8 @@ class Timing {
   int32_t link_ = -1;
   double extra_ = 0.0;
 
-  double forward_skips(size_t stage, size_t i, double now) const;
-  double gradient_skips(size_t stage, size_t i, double now) const;
+  double arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const;
+  double after_skips(size_t stage, size_t i, bool forward, double now) const;
 };
 
 // A lower bound of the makespan of any order: of the work of each worker with the ways to and from
