@@ -197,12 +197,10 @@ class Run {
         {"MASTER_ADDR", "127.0.0.1"},
         {"MASTER_PORT", std::to_string(port_.number())},
         {"GPIPE_LAUNCHER", "1"}};
-    bool has_threads = false;
     std::vector<std::string> result;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view text = *variable;
       const std::string_view name = text.substr(0, text.find('='));
-      has_threads = has_threads || name == "OMP_NUM_THREADS";
       // Those of a torchrun that has started this launcher are not for its processes.
       const bool replaced = name.rfind("TORCHELASTIC_", 0) == 0 ||
                             std::any_of(std::begin(ours), std::end(ours),
@@ -210,7 +208,9 @@ class Run {
       if (!replaced) result.emplace_back(text);
     }
     for (const auto& [name, value] : ours) result.push_back(std::string(name) + "=" + value);
-    if (!has_threads) result.push_back("OMP_NUM_THREADS=" + std::to_string(threads_of_each()));
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      result.push_back("OMP_NUM_THREADS=" + std::to_string(threads_of_each()));
+    }
     return result;
   }
 
