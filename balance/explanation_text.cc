@@ -7,10 +7,13 @@
 
 #include "absl/strings/str_format.h"
 #include "command/wrap.h"
+#include "text/counted.h"
 #include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
+
+using text::counted;
 
 constexpr size_t kColumns = 80;
 
@@ -25,11 +28,6 @@ std::string digits(double value) {
 
 std::string ms(double seconds) { return digits(seconds * 1e3); }
 std::string percent(double share) { return absl::StrFormat("%.0f%%", share * 100); }
-
-// "1 micro-batch", "8 micro-batches".
-std::string counted(int64_t count, const std::string& one, const std::string& many) {
-  return absl::StrFormat("%d %s", count, count == 1 ? one : many);
-}
 
 }  // namespace
 
@@ -62,7 +60,7 @@ std::string to_text(const Explanation& explanation) {
                                            explanation.binding),
                            kColumns, 0, 2);
   const std::string batch = counted(explanation.chunks, "micro-batch", "micro-batches") + " of " +
-                            counted(explanation.batch_rows, "row", "rows");
+                            counted(explanation.batch_rows, "row");
   text += command::wrap(
       absl::StrFormat("Predicted for a step of %s: %s ms, %s idle, %.2f times as fast as one "
                       "device (%s ms, nothing recomputed).",

@@ -11,9 +11,12 @@
 
 #include "balance/cuts.h"
 #include "balance/grid.h"
+#include "text/counted.h"
 
 namespace gpipe::balance {
 namespace {
+
+using text::counted;
 
 using internal::CutProblem;
 using internal::Grid;
@@ -31,10 +34,6 @@ std::string text(double value) {
 }
 
 std::string text(int64_t value) { return std::to_string(value); }
-
-std::string counted(int64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
 
 std::string item(const char* name, size_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";

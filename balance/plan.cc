@@ -20,6 +20,7 @@
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
+#include "text/counted.h"
 
 namespace gpipe::balance {
 namespace {
@@ -235,13 +236,12 @@ class Planner {
   [[noreturn]] void nothing_fits(const PlanCandidate& candidate,
                                  const std::vector<int64_t>& needed) const {
     const auto worst = std::max_element(needed.begin(), needed.end()) - needed.begin();
-    TORCH_CHECK_VALUE(false, "nothing that may be chosen fits into ", options_.devices(),
-                      options_.devices() == 1 ? " device of " : " devices of ",
-                      bytes_text(options_.memory()), ": the nearest (", text_of(candidate),
-                      ") needs ", bytes_text(needed[static_cast<size_t>(worst)]), " on device ",
-                      worst, "; give devices of at least that (",
-                      needed[static_cast<size_t>(worst)],
-                      " bytes), more devices, fewer rows, or more to choose from");
+    TORCH_CHECK_VALUE(
+        false, "nothing that may be chosen fits into ", text::counted(options_.devices(), "device"),
+        " of ", bytes_text(options_.memory()), ": the nearest (", text_of(candidate), ") needs ",
+        bytes_text(needed[static_cast<size_t>(worst)]), " on device ", worst,
+        "; give devices of at least that (", needed[static_cast<size_t>(worst)],
+        " bytes), more devices, fewer rows, or more to choose from");
   }
 
   PlanReport report(PlanSearch search, const Memory& memory) {

@@ -12,6 +12,7 @@
 #include "balance/plan.h"
 #include "command/wrap.h"
 #include "gpipe/placement.h"
+#include "text/counted.h"
 
 namespace gpipe::balance {
 namespace {
@@ -43,7 +44,7 @@ std::string short_modes(const std::vector<Checkpoint>& modes) {
 }
 
 std::string shape_text(int64_t stages_per_device) {
-  return absl::StrFormat("%d stage%s", stages_per_device, stages_per_device == 1 ? "" : "s");
+  return text::counted(stages_per_device, "stage");
 }
 
 int64_t most(const std::vector<int64_t>& bytes) {
@@ -75,8 +76,8 @@ std::string choice_text(const PlanReport& report) {
   const auto devices = static_cast<int64_t>(plan.devices.size());
   const int64_t limit = plan.devices.front().limit;
   std::string text = paragraph(absl::StrFormat(
-      "%s%d rows on %d device%s%s:", plan.model.empty() ? "" : plan.model + ", ", plan.rows,
-      devices, devices == 1 ? "" : "s", limit > 0 ? " of " + bytes_text(limit) : ""));
+      "%s%d rows on %s%s:", plan.model.empty() ? "" : plan.model + ", ", plan.rows,
+      text::counted(devices, "device"), limit > 0 ? " of " + bytes_text(limit) : ""));
   const auto line = [&](const char* name, const std::string& value) { text += named(name, value); };
   line("chunks",
        absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks, report.rows_of_profile));
@@ -233,9 +234,9 @@ std::string to_text(const PlanReport& report) {
          alternatives_text(report) + "\nProof, computed again by other code:\n" +
          proof_text(report) + "\n" +
          paragraph(
-             absl::StrFormat("%d predictions%s, %d plan%s of memory.", report.examined,
+             absl::StrFormat("%d predictions%s, %s of memory.", report.examined,
                              report.exhaustive ? " (every cut and every mode of each setting)" : "",
-                             report.memory_plans, report.memory_plans == 1 ? "" : "s"));
+                             text::counted(report.memory_plans, "plan")));
 }
 
 std::string to_json(const PlanReport& report) {

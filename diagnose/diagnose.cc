@@ -25,6 +25,7 @@
 #include "diagnose/step_model.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "text/counted.h"
 
 namespace gpipe {
 namespace {
@@ -61,9 +62,8 @@ void check_keep_together(const GPipe& pipe, const DiagnoseOptions& options) {
   }
   const int64_t pieces = layers - static_cast<int64_t>(closed.size());
   const auto partitions = static_cast<int64_t>(pipe->balance().size());
-  TORCH_CHECK_VALUE(pieces >= partitions, "keep_together leaves ", pieces,
-                    pieces == 1 ? " piece" : " pieces", " of ", layers, " layers for ", partitions,
-                    " partitions; join fewer layers");
+  TORCH_CHECK_VALUE(pieces >= partitions, "keep_together leaves ", text::counted(pieces, "piece"),
+                    " of ", layers, " layers for ", partitions, " partitions; join fewer layers");
 }
 
 void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
@@ -377,8 +377,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   costs.loss_forward = loss.forward / static_cast<double>(sizes.rows);
   costs.loss_backward = loss.backward / static_cast<double>(sizes.rows);
   for (const auto& [each, seconds] : result.by_rows) {
-    tell("layers, " + std::to_string(each) + (each == 1 ? " row" : " rows"),
-         static_cast<int64_t>(costs.profiles.size()) + 1);
+    tell("layers, " + text::counted(each, "row"), static_cast<int64_t>(costs.profiles.size()) + 1);
     costs.profiles.push_back(of.layers(each));
     fit_profile(costs.profiles.back(), costs, rows, seconds);
   }

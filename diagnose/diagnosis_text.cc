@@ -10,10 +10,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "command/wrap.h"
+#include "text/counted.h"
 #include "text/memory_size.h"
 
 namespace gpipe {
 namespace {
+
+using text::counted;
 
 constexpr size_t kColumns = 80;
 constexpr double kBar = 30;  // columns of a part that is all of the loss
@@ -32,10 +35,6 @@ std::string number_in(int64_t bytes, const text::MemoryUnit& unit) {
 std::string size(int64_t bytes) {
   const text::MemoryUnit unit = text::memory_unit(bytes);
   return number_in(bytes, unit) + " " + unit.name;
-}
-
-std::string counted(int64_t count, const std::string& one, const std::string& many) {
-  return absl::StrFormat("%d %s", count, count == 1 ? one : many);
 }
 
 std::string wrapped(const std::string& text, size_t first = 0, size_t rest = 2) {
@@ -106,7 +105,7 @@ std::string explained(const Diagnosis& d, Cause cause) {
       return "copies between devices";
     case Cause::kSharedCores:
       return absl::StrFormat("room for %s; beside others %.2f times as slow",
-                             counted(d.cores, "partition", "partitions"), d.contention);
+                             counted(d.cores, "partition"), d.contention);
     case Cause::kOverhead:
       return "what the other parts do not explain";
   }
@@ -203,7 +202,7 @@ nlohmann::ordered_json json_of(const PipelineSetup& setup) {
 }  // namespace
 
 std::string to_text(const Diagnosis& d) {
-  const std::string batch = counted(d.rows, "row", "rows");
+  const std::string batch = counted(d.rows, "row");
   std::string text = wrapped("Setup: " + describe(d.setup) + ".");
   if (!d.warning.empty()) text += "\n" + wrapped("WARNING: " + d.warning) + "\n";
   text += wrapped(absl::StrFormat(
@@ -211,7 +210,7 @@ std::string to_text(const Diagnosis& d) {
       batch, counted(d.micro_batches, "micro-batch", "micro-batches"), ms(d.step),
       d.whole_batch ? "the plain model, with all rows at once,"
                     : "the same, one micro-batch after another,",
-      ms(d.plain), counted(d.workers, "worker", "workers"), ms(d.ideal), lost_text(d)));
+      ms(d.plain), counted(d.workers, "worker"), ms(d.ideal), lost_text(d)));
   text += "\n" + parts_text(d) + "\n" + largest_text(d);
   text += partitions_text(d) + "\n" + advice_text(d);
   return text + wrapped("Measured on: " + d.device + ".");

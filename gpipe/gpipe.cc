@@ -41,6 +41,7 @@
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/layout.h"
 #include "skip/skippable.h"
+#include "text/counted.h"
 
 namespace gpipe {
 namespace {
@@ -771,7 +772,7 @@ void GPipeImpl::pretty_print(std::ostream& stream) const {
     } else {
       stream << "layers " << first << " to " << end - 1;
     }
-    stream << ", " << parameters << (parameters == 1 ? " parameter" : " parameters");
+    stream << ", " << text::counted(parameters, "parameter");
     first = end;
   }
 }

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "text/counted.h"
+
 namespace gpipe {
 
 World World::grid(int64_t replicas, int64_t processes) const {
@@ -15,7 +17,7 @@ World World::grid(int64_t replicas, int64_t processes) const {
     throw std::invalid_argument(
         "grid(" + std::to_string(replicas) + ", " + std::to_string(processes) +
         ") is for that many replicas of that many processes each, and there are " +
-        std::to_string(size_) + (size_ == 1 ? " process" : " processes") +
+        text::counted(size_, "process", "processes") +
         " in all; start as many as the product, or give other numbers");
   }
   World world = *this;

@@ -21,6 +21,7 @@
 #include "models/transformer.h"
 #include "models/unet.h"
 #include "text/closest.h"
+#include "text/counted.h"
 
 namespace gpipe::models {
 namespace {
@@ -51,8 +52,9 @@ std::vector<int64_t> numbers_of(const std::string& name, const std::string& list
 }
 
 void check_pair(const std::string& name, const std::vector<int64_t>& numbers, const char* form) {
-  TORCH_CHECK_VALUE(numbers.size() == 2, "model '", name, "' has ", numbers.size(),
-                    numbers.size() == 1 ? " number" : " numbers", ", expected two: ", form);
+  TORCH_CHECK_VALUE(numbers.size() == 2, "model '", name, "' has ",
+                    text::counted(static_cast<int64_t>(numbers.size()), "number"),
+                    ", expected two: ", form);
 }
 
 std::vector<int64_t> groups_of(const std::string& name, const std::vector<int64_t>& numbers) {
@@ -74,8 +76,8 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
     if (size == "large") return gpt2_large();
     if (size == "xl") return gpt2_xl();
     const std::vector<int64_t> numbers = numbers_of(name, list);
-    TORCH_CHECK_VALUE(numbers.size() == 4, "model '", name, "' has ", numbers.size(),
-                      numbers.size() == 1 ? " number" : " numbers",
+    TORCH_CHECK_VALUE(numbers.size() == 4, "model '", name, "' has ",
+                      text::counted(static_cast<int64_t>(numbers.size()), "number"),
                       ", expected gpt2:small, medium, large or xl, or four: gpt2:L,E,H,T, blocks, "
                       "width, heads and tokens");
     return gpt2_small()
@@ -88,8 +90,8 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
   if (size == "13b") return llama_13b();
   if (size == "70b") return llama_70b();
   const std::vector<int64_t> numbers = numbers_of(name, list);
-  TORCH_CHECK_VALUE(numbers.size() == 5, "model '", name, "' has ", numbers.size(),
-                    numbers.size() == 1 ? " number" : " numbers",
+  TORCH_CHECK_VALUE(numbers.size() == 5, "model '", name, "' has ",
+                    text::counted(static_cast<int64_t>(numbers.size()), "number"),
                     ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
                     "heads, heads of keys and tokens");
   // What is out of range is refused when the network is made.

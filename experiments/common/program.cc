@@ -18,6 +18,7 @@
 #include "command/interrupt.h"
 #include "command/run.h"
 #include "command/usable_cores.h"
+#include "text/counted.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -57,8 +58,7 @@ bool run_variant(const Variant& variant, const RunContext& context, Outcome& out
 
 std::string describe_machine() {
   const int64_t cores = command::usable_cores();
-  return command::describe_build() + "; " + std::to_string(cores) +
-         (cores == 1 ? " core" : " cores");
+  return command::describe_build() + "; " + text::counted(cores, "core");
 }
 
 Report report_of(const Plan& plan, const std::vector<Result>& results) {

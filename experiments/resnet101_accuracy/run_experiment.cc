@@ -26,6 +26,7 @@
 #include "experiments/data/loader.h"
 #include "experiments/resnet101_accuracy/source.h"
 #include "models/resnet.h"
+#include "text/counted.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -105,8 +106,7 @@ std::string describe(const Ready& ready) {
   if (ready.way() == Way::kPipeline) {
     text += describe_pipeline(ready.flags.common, settings.chunks, settings.balance);
   }
-  return text +
-         absl::StrFormat(", %d %s, ", settings.epochs, settings.epochs == 1 ? "epoch" : "epochs") +
+  return text + ", " + text::counted(settings.epochs, "epoch") + ", " +
          count_devices(ready.devices);
 }
 
@@ -184,9 +184,9 @@ void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std
     seconds.push_back(epoch.seconds);
   }
   out << absl::StrFormat(
-             "%s, %d %s, %d batch, %d-%d epochs | valid accuracy: %.4f | "
+             "%s, %s, %d batch, %d-%d epochs | valid accuracy: %.4f | "
              "%.3f samples/sec, %.3f sec/epoch (average)\n",
-             ready.name(), ready.devices.size(), ready.devices.size() == 1 ? "device" : "devices",
+             ready.name(), text::counted(static_cast<int64_t>(ready.devices.size()), "device"),
              ready.settings.batch_size, skip < epochs.size() ? skip + 1 : 1, epochs.size(),
              epochs.back().accuracy, mean_after(throughputs, skip), mean_after(seconds, skip))
       << std::flush;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/schedule/dependencies.h"
+#include "text/counted.h"
 
 namespace gpipe {
 namespace {
@@ -65,8 +66,7 @@ class Problems {
 
   void throw_if_any() const {
     if (count_ == 0) return;
-    std::string text =
-        "Schedule::verify: " + std::to_string(count_) + (count_ == 1 ? " problem:" : " problems:");
+    std::string text = "Schedule::verify: " + text::counted(count_, "problem") + ":";
     for (const std::string& problem : problems_) text += "\n  - " + problem;
     if (count_ > kMostTold) {
       text += "\n  - and " + std::to_string(count_ - kMostTold) + " more";

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "text/counted.h"
 
 namespace gpipe {
 namespace {
@@ -29,8 +30,8 @@ std::string to_text(const TimeSplit& split) {
   const double milliseconds =
       static_cast<double>(split.time) / static_cast<double>(split.steps) / 1e6;
   std::string text =
-      absl::StrFormat("a step: %.4g ms on %d worker%s%s, busy %s\n", milliseconds,
-                      split.workers.size(), split.workers.size() == 1 ? "" : "s",
+      absl::StrFormat("a step: %.4g ms on %s%s, busy %s\n", milliseconds,
+                      text::counted(static_cast<int64_t>(split.workers.size()), "worker"),
                       split.steps == 1 ? "" : absl::StrFormat(" (mean of %d steps)", split.steps),
                       percent(split.utilization()));
   text += row("", name_of);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check.py finds what is planted, in the versions of Bazel that lack it and in no other. Run by tools/ci/lint.sh."""
+"""check.py finds what is planted, in the versions of Bazel that lack it and in no other. Run by tools/lint."""
 
 import io
 import shutil

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "text/counted.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -32,8 +34,8 @@ void check_devices(const std::vector<c10::Device>& devices) {
                           ? c10::impl::VirtualGuardImpl(device.type()).deviceCount()
                           : 0;
     TORCH_CHECK_VALUE(count > 0 && device.index() >= -1 && device.index() < count, "device ", j,
-                      " is ", device, ", but there ", count == 1 ? "is" : "are", " ", count,
-                      count == 1 ? " device" : " devices", " of type ",
+                      " is ", device, ", but there ", count == 1 ? "is" : "are", " ",
+                      text::counted(count, "device"), " of type ",
                       c10::DeviceTypeName(device.type(), /*lower_case=*/true),
                       " here; give devices that exist (torch::kCPU always does)");
   }
@@ -45,7 +47,7 @@ std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device>
   if (given.empty()) given = default_devices(partitions);
   TORCH_CHECK_INDEX(given.size() >= partitions, "the balance has ", partitions,
                     " partitions, but there ", given.size() == 1 ? "is" : "are", " only ",
-                    given.size(), given.size() == 1 ? " device" : " devices",
+                    text::counted(static_cast<int64_t>(given.size()), "device"),
                     "; give fewer partitions or name a device several times");
   given.erase(given.begin() + static_cast<int64_t>(partitions), given.end());
   check_devices(given);

@@ -90,14 +90,17 @@ void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statis
                               statistics.spread, /*momentum=*/1);
 }
 
-// A copy with the input's strides, because the order of sums depends on them.
+// A copy with the input's strides, because the order of sums depends on them: also of an expanded
+// tensor, whose strides are 0 where it repeats itself.
 at::Tensor copy_of(const at::Tensor& input) {
   c10::NoGradGuard no_grad;
-  std::vector<int64_t> strides = input.strides().vec();
-  const bool overlaps = std::find(strides.begin(), strides.end(), 0) != strides.end();
-  if (overlaps) return input.detach().clone();
-  return at::empty_strided(input.sizes(), strides, input.options().requires_grad(false))
-      .copy_(input);
+  at::Tensor once = input.detach();
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    if (input.stride(d) == 0) once = once.narrow(d, 0, 1);
+  }
+  return at::empty_strided(once.sizes(), once.strides(), once.options())
+      .copy_(once)
+      .expand(input.sizes());
 }
 
 // Replaces an operator that updates running statistics.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpipe/testing/bitwise.h"
@@ -242,6 +243,35 @@ TEST(RunningStatisticsScope, SharedStatisticsAreUpdatedAfterTheRunInTheLoopsOrde
     EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers_of(plain)));
     model.commit();
     EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers_of(plain))) << "the logs are empty now";
+  }
+}
+
+// The operator's order of sums, and so the last bit, depends on the strides of its input.
+TEST(RunningStatisticsScope, SharedStatisticsAreThoseOfInputsWithTheseStrides) {
+  const at::Tensor x = torch::randn({8, 3, 6});
+  const std::pair<const char*, at::Tensor> inputs[] = {
+      {"contiguous", x},
+      {"every second row", torch::randn({16, 3, 6}).slice(0, 0, 16, 2)},
+      {"transposed", torch::randn({6, 3, 8}).transpose(0, 2)},
+      {"channels last", torch::randn({8, 6, 3}).transpose(1, 2)},
+      {"one row expanded", torch::randn({1, 3, 6}).expand({8, 3, 6})},
+      {"one column expanded", torch::randn({8, 3, 1}).expand({8, 3, 6})},
+      {"transposed and expanded", torch::randn({3, 6, 1}).transpose(0, 1).expand({6, 3, 5})},
+      {"one value", torch::randn({1, 3, 1}).expand({8, 3, 6})},
+      {"windows", torch::randn({64}).as_strided({8, 3, 6}, {3, 12, 1})},
+  };
+  for (const auto& [name, input] : inputs) {
+    const auto make = [] { return nn::BatchNorm1d(nn::BatchNorm1dOptions(3).momentum(0.3)); };
+    nn::BatchNorm1d plain = make(), norm = make();
+    Model model(2);
+    model.tracked.add(0, *norm);
+    model.tracked.add(1, *norm);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const at::Tensor want = plain(input);
+      EXPECT_THAT(model.run(kUpdate, 0, repeat, 0, norm, input), EqualsBitwise(want)) << name;
+    }
+    model.commit();
+    EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers_of(plain))) << name;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -94,6 +95,7 @@ void make_optimizer(const Program& program, const std::vector<Tensor>& parameter
 struct Given {
   Tensor leaf;
   Tensor tensor;
+  int64_t version = 0;  // of the leaf, when it was made
 };
 
 Given make_input(const Program& program, const Input& input) {
@@ -101,7 +103,7 @@ Given make_input(const Program& program, const Input& input) {
   shape.insert(shape.begin(), program.rows);
   if (input.integer) {
     Tensor tensor = at::randint(0, 7, shape, at::kLong);
-    return {tensor, tensor};
+    return {tensor, tensor, 0};
   }
   switch (input.layout) {
     case Layout::kContiguous:
@@ -157,7 +159,10 @@ struct Batch {
 Batch make_batch(const Program& program, int64_t call) {
   torch::manual_seed(program.seed * 1000 + static_cast<uint64_t>(call));
   Batch batch;
-  for (const Input& input : program.inputs) batch.inputs.push_back(make_input(program, input));
+  for (const Input& input : program.inputs) {
+    batch.inputs.push_back(make_input(program, input));
+    batch.inputs.back().version = batch.inputs.back().leaf._version();
+  }
   if (program.loss == Loss::kCrossEntropy) {
     batch.target = at::randint(0, 6, {program.rows}, at::kLong);
   } else {
@@ -344,6 +349,20 @@ Tensor gradient_of(const Tensor& tensor) {
   return tensor.requires_grad() ? tensor.grad() : Tensor();
 }
 
+// As a tensor, to be compared. The stride of a dimension of one is of no use, and is anything.
+Tensor strides_of(const Tensor& tensor) {
+  if (!tensor.defined()) return Tensor();
+  std::vector<int64_t> strides = tensor.strides().vec();
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (tensor.size(static_cast<int64_t>(d)) == 1) strides[d] = 0;
+  }
+  return at::tensor(strides);
+}
+// Whether autograd would notice. How often differs: each counts its micro-batches in its own way.
+Tensor changed(const Given& given) {
+  return at::full({}, given.leaf._version() != given.version, at::kBool);
+}
+
 bool needs_gradient(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 
 std::string message_of(const std::exception& error) {
@@ -390,10 +409,19 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
     if (is_elsewhere(pipe_parameters[entry.key()])) continue;
     comparison.compare("gradient", entry.key(), gradient_of(entry.value()),
                        gradient_of(pipe_parameters[entry.key()]));
+    comparison.compare("strides of gradient", entry.key(), strides_of(gradient_of(entry.value())),
+                       strides_of(gradient_of(pipe_parameters[entry.key()])));
   }
   for (size_t k = 0; k < plain_batch.inputs.size() && pipeline->is_here(0); ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
                        gradient_of(pipe_batch.inputs[k].leaf));
+    // What layers change in place shows to the caller as without a pipeline; later stages change
+    // a copy (docs/guide/17-same-training.md).
+    if (program.balance.size() > 1) continue;
+    comparison.compare("input", std::to_string(k), plain_batch.inputs[k].leaf.detach(),
+                       pipe_batch.inputs[k].leaf.detach());
+    comparison.compare("change of input", std::to_string(k), changed(plain_batch.inputs[k]),
+                       changed(pipe_batch.inputs[k]));
   }
   if (pipeline->is_here(-1)) {
     comparison.compare("target gradient", "0", gradient_of(plain_batch.target),

@@ -39,6 +39,14 @@ bool gives_views_of_gradients(const Layer& layer) {
   return !allowed(layer.text, {"a.unsqueeze(0)", "b.unsqueeze(0)", ").unsqueeze(0)"});
 }
 
+// Whether users' code in it writes into a gradient that its input gets as well, and whether it
+// sends a tensor on a second way. Who shares that gradient's memory then depends on which of its
+// terms have been added already (docs/guide/17-same-training.md).
+bool writes_gradient_of_input(const Layer& layer) {
+  return !allowed(layer.text, {"x + with_gradient_scaled_in_place", "AddAndScaleInPlace"});
+}
+bool stashes(const Layer& layer) { return !allowed(layer.text, {"stash("}); }
+
 Tensors clones(const Tensors& tensors) {
   Tensors result;
   for (const Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.clone() : tensor);
@@ -92,6 +100,8 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
   for (const Layer& layer : program.layers) {
     if (writes_gradients(layer) && gives_views_of_gradients(draw->layer)) return false;
     if (writes_gradients(draw->layer) && gives_views_of_gradients(layer)) return false;
+    if (writes_gradient_of_input(layer) && stashes(draw->layer)) return false;
+    if (writes_gradient_of_input(draw->layer) && stashes(layer)) return false;
   }
   std::optional<Trial> trial = tried(draw->layer, state);
   if (!trial) return false;
