@@ -134,7 +134,7 @@ PublishedTable table() {
   PublishedTable table;
   table.title = "Llama 2 on eight devices: planned memory, even cut and exact one";
   table.columns = {{"parameters", "parameters", {}},
-                   {"model_memory", "weights, gradients, AdamW, all devices (GiB)", {}},
+                   {"model_memory", "model memory (GiB)", {}},
                    {"memory", "all devices (GiB)", {}},
                    {"fullest", "fullest device (GiB)", {}},
                    {"emptiest", "emptiest device (GiB)", {}},

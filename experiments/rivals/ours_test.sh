@@ -24,7 +24,7 @@ ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=plain || fail "plain U-
 ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=data_parallel || fail "data-parallel U-Net"
 ask 'check\n' --model=resnet:1,1 --image_size=32 --checkpoint=always --schedule=gpipe || fail "ResNet, own cut"
 ask 'check\n' --model=resnet:1,1 --image_size=32 --balance=10,19 || fail "ResNet"
-gpt2=(--model=gpt2:1,8,2,16,32)
+gpt2=("--model=gpt2:1,8,2,16,32")
 ask 'check\nsteps 1\n' "${gpt2[@]}" --balance=3,2 || fail "GPT-2"
 ask 'check\n' "${gpt2[@]}" --checkpoint=always --schedule=gpipe || fail "GPT-2, own cut"
 ask 'check\n' "${gpt2[@]}" --trainer=plain || fail "plain GPT-2"
