@@ -69,6 +69,13 @@ bool product_of(const char* name, c10::ArrayRef<const c10::IValue> in, Product& 
     }
     return true;
   }
+  if (is("aten::scaled_dot_product_attention")) {
+    // Queries with keys, [..., T, D] x [..., D, S], and the weights with values. Half of the pairs
+    // is left out where tokens see those before them alone.
+    product.flops = 2 * 2 * numel(in[0]) * size(in[1], -2) * (in[5].toBool() ? 0.5 : 1.0);
+    product.has_weight = false;
+    return true;
+  }
   size_t left = 0;
   if (is("aten::addmm") || is("aten::baddbmm") || is("aten::addmv")) {
     left = 1;

@@ -34,11 +34,13 @@ struct LayerWork {
 // - convolutions and matrix products (convolution, mm, addmm, bmm, baddbmm, mv, addmv, and whatever
 //   consists of them, as linear and matmul do): 2 for each multiplication and addition. Their
 //   backward, of which there are two such products, has twice the forward's work;
+// - scaled_dot_product_attention: both of its products, whatever kernel computes them; half of them
+//   if it is causal;
 // - all others: 1 for each number of their outputs, and the same for their backward;
 // - views and tensors that are only allocated: nothing.
 // A bias is not counted beside its product. Of a split backward one product of each convolution,
-// mm, addmm, mv and addmv is for weights, and all else for inputs; bmm and baddbmm multiply
-// activations.
+// mm, addmm, mv and addmv is for weights, and all else for inputs; bmm, baddbmm and attention
+// multiply activations.
 //
 // Layers that a pipeline cannot separate count at the first of them, as in balance/profiler.h. The
 // model may be on any device where its forward and backward run, and is afterwards as before.

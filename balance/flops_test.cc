@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -11,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <limits>
+#include <optional>
 
 #include "meta/meta_scope.h"
 #include "models/unet.h"
@@ -61,6 +63,27 @@ TEST(Flops, OfConvolutions) {
   EXPECT_EQ(work[0].forward.flops, 2.0 * (2 * 8 * 10 * 10) * 3 * 9);
   EXPECT_EQ(work[1].forward.flops, 2.0 * (2 * 16 * 5 * 5) * 2 * 9);
   EXPECT_EQ(work[2].forward.flops, 2.0 * (2 * 4 * 10 * 10) * 16);  // each output from one pixel
+}
+
+TEST(Flops, OfFusedAttention) {
+  // Two rows, four heads of queries, two of keys; 10 tokens, heads of 8.
+  const auto work_of = [](bool causal, bool meta) {
+    const auto attention = [causal](const at::Tensor& x) {
+      const at::Tensor keys = x.narrow(1, 0, 2);
+      return at::scaled_dot_product_attention(x, keys, keys, std::nullopt, 0, causal, std::nullopt,
+                                              /*enable_gqa=*/true);
+    };
+    const nn::Sequential model(nn::Functional{attention});
+    const at::Tensor sample = meta ? at::empty({2, 4, 10, 8}, on_meta()) : at::rand({2, 4, 10, 8});
+    return flops(model, {sample.requires_grad_()})[0];
+  };
+  constexpr double kProducts = 2 * (2.0 * 2 * 4 * 10 * 10 * 8);
+  for (const bool meta : {true, false}) {
+    EXPECT_EQ(work_of(false, meta).forward.flops, kProducts) << meta;
+    EXPECT_EQ(work_of(true, meta).forward.flops, kProducts / 2) << meta;
+    EXPECT_EQ(work_of(true, meta).backward.flops, kProducts) << meta;
+    EXPECT_EQ(work_of(true, meta).weights.flops, 0) << meta;
+  }
 }
 
 TEST(Flops, OthersCountTheirOutputsAndViewsNothing) {

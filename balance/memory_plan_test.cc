@@ -40,6 +40,7 @@
 #include "meta/meta_scope.h"
 #include "models/amoebanetd.h"
 #include "models/resnet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe::balance {
@@ -252,6 +253,7 @@ struct Case {
   std::function<nn::Sequential()> make;
   std::vector<int64_t> input;  // shape
   std::vector<int64_t> balance;
+  int64_t words = 0;  // above 0: the input are token ids below that
 };
 
 std::vector<Case> cases() {
@@ -369,7 +371,8 @@ MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options, bool
                         .cpu_threads_per_stage(1));
   const Schedule schedule = options.schedule()(stages, options.chunks());
   MemoryRecorder recorder(c10::kCPU, schedule, std::vector<int32_t>(stages, 0));
-  const at::Tensor input = at::randn(c.input);
+  const at::Tensor input =
+      c.words > 0 ? at::randint(c.words, c.input, at::kLong) : at::randn(c.input);
   for (const at::Tensor& p : model->parameters())
     recorder.add(static_cast<int64_t>(p.nbytes()), 0, MemoryUse::kParameters);
   for (const at::Tensor& b : model->buffers())
@@ -423,6 +426,43 @@ TEST(MemoryPlan, IsWithinOnePercentOfWhatARealRunTakes) {
             << planned / counted;
         RecordProperty(c.name + "_" + schedule_name + "_" + std::to_string(static_cast<int>(mode)),
                        std::to_string(planned / counted));
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
+  at::set_num_threads(1);  // the plan counts what each thread of an operator has for itself
+  static constexpr int64_t kWords = 300, kTokens = 200;
+  const auto language_model = [](models::TransformerKind kind, bool fused) {
+    auto options = models::TransformerOptions(kind)
+                       .vocab_size(kWords)
+                       .max_positions(kTokens)
+                       .num_layers(3)
+                       .hidden_size(64)
+                       .num_heads(4)
+                       .tied(false)
+                       .fused_attention(fused);
+    if (kind == models::TransformerKind::kLlama) options.num_kv_heads(2).intermediate_size(160);
+    return models::transformer(options);
+  };
+  for (const auto kind : {models::TransformerKind::kGPT2, models::TransformerKind::kLlama}) {
+    for (const bool fused : {false, true}) {
+      for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+        const Case c{"", [&] { return language_model(kind, fused); }, {8, kTokens}, {4, 5}, kWords};
+        const auto options = MemoryPlanOptions(c.balance)
+                                 .chunks(4)
+                                 .checkpoint(mode)
+                                 .schedule(&Schedule::one_f_one_b)
+                                 .device_of_stage({0, 0})
+                                 .device_type(c10::kCPU)
+                                 .optimizer(parse_optimizer("momentum"));
+        const MemoryPlan plan = memory_plan(
+            on_meta(c.make), {at::empty(c.input, on_meta(at::kLong))}, {}, &squares, options);
+        const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options, true))[0].bytes);
+        const auto planned = static_cast<double>(plan.devices[0].peak.bytes);
+        EXPECT_NEAR(planned / counted, 1, 0.01)
+            << to_text(kind) << (fused ? ", fused, " : ", ") << to_text(mode);
       }
     }
   }

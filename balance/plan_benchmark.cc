@@ -22,8 +22,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,7 +60,6 @@
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
-#include "models/transformer.h"
 #include "skip/tracker.h"
 
 ABSL_FLAG(std::string, networks, "all", "Some of unet, amoebanetd, resnet, transformer.");
@@ -120,29 +117,13 @@ Tensors targets_of(const Network& network) {
 
 Network image_network(const std::string& key, size_t which) {
   const testing::SmallNetwork small = testing::small_networks().at(which);
-  std::vector<int64_t> shape = small.shape;
-  shape[0] *= kMicroBatches;
-  return {key, small.name, small.make, at::rand(shape), {}};
-}
-
-constexpr int64_t kTokens = 128;
-constexpr int64_t kWords = 1024;
-
-torch::nn::Sequential make_transformer() {
-  return models::transformer(models::TransformerOptions(models::TransformerKind::kGPT2)
-                                 .vocab_size(kWords)
-                                 .max_positions(kTokens)
-                                 .num_layers(4)
-                                 .hidden_size(256)
-                                 .num_heads(4)
-                                 .tied(false));
+  return {key, small.name, small.make, testing::random_input(small, kMicroBatches), {}};
 }
 
 Network small_transformer() {
-  const std::vector<int64_t> shape = {2 * kMicroBatches, kTokens};
-  return {"transformer", "GPT-2, 4 blocks, 256 wide, 4 heads, 1024 words, 2 x 128",
-          make_transformer, at::randint(kWords, shape, at::kLong),
-          at::randint(kWords, shape, at::kLong)};
+  const testing::SmallNetwork small = testing::small_transformer();
+  return {"transformer", small.name, small.make, testing::random_input(small, kMicroBatches),
+          testing::random_input(small, kMicroBatches)};
 }
 
 Network network_of(const std::string& key) {

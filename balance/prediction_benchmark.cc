@@ -7,7 +7,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/rand.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -47,7 +46,7 @@ at::Tensor loss(const Tensors& outputs, const Tensors&) { return outputs[0].mean
 // A forward and a backward of a copy of the model, with one thread per operator.
 std::function<void()> plain_pass(const SmallNetwork& network) {
   torch::nn::Sequential model = network.make();
-  const at::Tensor input = at::rand(network.shape);
+  const at::Tensor input = testing::random_input(network);
   return [model, input]() mutable {
     internal::set_threads_of_this_thread(1);
     model->forward(input).mean().backward();
@@ -63,9 +62,7 @@ double measured_step(const SmallNetwork& network, const std::vector<int64_t>& ba
                                  .chunks(kChunks)
                                  .checkpoint(run.mode)
                                  .cpu_threads_per_stage(1));
-  std::vector<int64_t> shape = network.shape;
-  shape[0] *= kChunks;
-  const at::Tensor input = at::rand(shape);
+  const at::Tensor input = testing::random_input(network, kChunks);
   const auto step = [&] { pipe->step({input}, {}, loss, StepOptions().schedule(run.schedule)); };
   step();
   std::vector<double> times;
@@ -91,7 +88,7 @@ void compare(const SmallNetwork& network, int64_t partitions, bool contends,
   for (int64_t round = 0; round < rounds; ++round) {
     at::manual_seed(0);
     const torch::nn::Sequential model = network.make();
-    const Profile measured = profile(model, at::rand(network.shape),
+    const Profile measured = profile(model, testing::random_input(network),
                                      ProfileOptions().timeout(kProfileSeconds).cpu_threads(1));
     ContentionOptions seconds;
     seconds.seconds = kProfileSeconds / 2;
@@ -139,7 +136,9 @@ void compare_all(int64_t rounds, const std::string& part) {
   const auto asked = [&part](const SmallNetwork& network) {
     return network.name.find(part) != std::string::npos;
   };
-  for (const SmallNetwork& network : testing::small_networks()) {
+  std::vector<SmallNetwork> networks = testing::small_networks();
+  networks.push_back(testing::small_transformer());
+  for (const SmallNetwork& network : networks) {
     if (!asked(network)) continue;
     compare(network, 1, /*contends=*/false, runs, rounds);
     compare(network, 2, /*contends=*/true, runs, rounds);

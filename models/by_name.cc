@@ -76,34 +76,38 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
     if (size == "large") return gpt2_large();
     if (size == "xl") return gpt2_xl();
     const std::vector<int64_t> numbers = numbers_of(name, list);
-    TORCH_CHECK_VALUE(numbers.size() == 4, "model '", name, "' has ",
+    TORCH_CHECK_VALUE(numbers.size() == 4 || numbers.size() == 5, "model '", name, "' has ",
                       text::counted(static_cast<int64_t>(numbers.size()), "number"),
                       ", expected gpt2:small, medium, large or xl, or four: gpt2:L,E,H,T, blocks, "
-                      "width, heads and tokens");
-    return gpt2_small()
-        .num_layers(numbers[0])
-        .hidden_size(numbers[1])
-        .num_heads(numbers[2])
-        .max_positions(numbers[3]);
+                      "width, heads and tokens, and behind them, if it is another one, the size of "
+                      "the vocabulary");
+    TransformerOptions options = gpt2_small()
+                                     .num_layers(numbers[0])
+                                     .hidden_size(numbers[1])
+                                     .num_heads(numbers[2])
+                                     .max_positions(numbers[3]);
+    return numbers.size() == 4 ? options : options.vocab_size(numbers[4]);
   }
   if (size == "7b") return llama_7b();
   if (size == "13b") return llama_13b();
   if (size == "70b") return llama_70b();
   const std::vector<int64_t> numbers = numbers_of(name, list);
-  TORCH_CHECK_VALUE(numbers.size() == 5, "model '", name, "' has ",
+  TORCH_CHECK_VALUE(numbers.size() == 5 || numbers.size() == 6, "model '", name, "' has ",
                     text::counted(static_cast<int64_t>(numbers.size()), "number"),
                     ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
-                    "heads, heads of keys and tokens");
+                    "heads, heads of keys and tokens, and behind them, if it is another one, the "
+                    "size of the vocabulary");
   // What is out of range is refused when the network is made.
   constexpr int64_t kStep = 256, kWidest = int64_t{1} << 20;
   const int64_t width = std::clamp<int64_t>(numbers[1], 0, kWidest);
-  return llama_7b()
-      .num_layers(numbers[0])
-      .hidden_size(numbers[1])
-      .num_heads(numbers[2])
-      .num_kv_heads(numbers[3])
-      .max_positions(numbers[4])
-      .intermediate_size((width * 8 / 3 + kStep - 1) / kStep * kStep);
+  TransformerOptions options = llama_7b()
+                                   .num_layers(numbers[0])
+                                   .hidden_size(numbers[1])
+                                   .num_heads(numbers[2])
+                                   .num_kv_heads(numbers[3])
+                                   .max_positions(numbers[4])
+                                   .intermediate_size((width * 8 / 3 + kStep - 1) / kStep * kStep);
+  return numbers.size() == 5 ? options : options.vocab_size(numbers[5]);
 }
 
 // Adds the name to what the network says about its options.
@@ -125,7 +129,8 @@ const char* model_names() {
          "resnet:50, resnet:101, resnet:152, resnet:3,4,23,3 (the blocks of each group), and those "
          "of June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101; language "
          "models gpt2:small, gpt2:medium, gpt2:large, gpt2:xl, gpt2:L,E,H,T (blocks, width, heads, "
-         "tokens), llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys)";
+         "tokens), llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys), either "
+         "with ,V behind for a vocabulary of V";
 }
 
 NamedModel model_by_name(const std::string& name, int64_t image_size) {
@@ -148,9 +153,10 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
     const TransformerOptions options = language_model(name, family, list);
     absl::StrReplaceAll({{" ", ""}}, &list);
     model.name = family + ":" + absl::AsciiStrToLower(list);
-    model.make = named(model.name, [options = TransformerOptions(options).tied(false)] {
-      return transformer(options);
-    });
+    model.make = named(model.name,
+                       [options = TransformerOptions(options).tied(false).fused_attention(true)] {
+                         return transformer(options);
+                       });
     model.row = {options.max_positions()};
     model.classes = options.vocab_size();
     model.takes_tokens = true;

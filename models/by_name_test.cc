@@ -83,6 +83,14 @@ TEST(ModelByName, MakesLanguageModels) {
   EXPECT_EQ(random_input(model_by_name("llama:7B"), 1, c10::kMeta).size(1), 4096);
   EXPECT_EQ(model_by_name("gpt2:0,4,1,2").make()->parameters().back().sizes(),
             (at::IntArrayRef{50257, 4}));
+  // With a vocabulary of their own.
+  for (const std::string name : {"gpt2:0,4,1,2,7", "llama:0,4,1,1,2,7"}) {
+    const NamedModel small = model_by_name(name);
+    EXPECT_EQ(small.name, name);
+    EXPECT_EQ(small.classes, 7);
+    EXPECT_EQ(small.make()->parameters().back().sizes(), (at::IntArrayRef{7, 4})) << name;
+    EXPECT_LT(random_input(small, 100, c10::kCPU).max().item<int64_t>(), 7) << name;
+  }
   // As Llama's own: 11008 for 4096, 13824 for 5120.
   MetaScope scope;
   for (const auto& [name, same] : std::vector<std::pair<std::string, std::string>>{
@@ -131,6 +139,8 @@ TEST(ModelByName, MistakesListTheForms) {
            {"resnet:", "is no whole number"},
            {"gpt2:tiny", "'tiny' is no whole number"},
            {"gpt2:12,768,12", "has 3 numbers, expected gpt2:small"},
+           {"gpt2:1,8,2,16,32,64", "has 6 numbers, expected gpt2:small"},
+           {"llama:1,8,2,1,6,32,64", "has 7 numbers, expected llama:7b"},
            {"llama:7", "has 1 number, expected llama:7b"},
            {"gpt-2:small", "did you mean gpt2?"},
            {"lama:7b", "did you mean llama?"},
@@ -149,7 +159,7 @@ TEST(ModelByName, MistakesListTheForms) {
 TEST(ModelByName, NumbersThatMakeNoNetworkAreRefusedWithTheName) {
   for (const std::string name :
        {"unet:5,1", "unet:0,64", "amoebanetd:4,256", "resnet:3,0", "old_amoebanetd:6,4",
-        "old_resnet:3,0", "gpt2:1,7,2,8", "llama:1,9223372036854775807,1,1,8"}) {
+        "old_resnet:3,0", "gpt2:1,7,2,8", "gpt2:1,8,2,8,0", "llama:1,9223372036854775807,1,1,8"}) {
     const NamedModel model = model_by_name(name);
     try {
       model.make();

@@ -1,6 +1,8 @@
 #include "balance/testing/small_networks.h"
 
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
@@ -10,6 +12,7 @@
 
 #include "models/amoebanetd.h"
 #include "models/resnet.h"
+#include "models/transformer.h"
 #include "models/unet.h"
 
 namespace gpipe::testing {
@@ -38,6 +41,12 @@ TORCH_MODULE(Sleep);
 
 }  // namespace
 
+at::Tensor random_input(const SmallNetwork& network, int64_t micro_batches) {
+  std::vector<int64_t> shape = network.shape;
+  shape[0] *= micro_batches;
+  return network.words > 0 ? at::randint(network.words, shape, at::kLong) : at::rand(shape);
+}
+
 SmallNetwork sleeping_network(int64_t layers) {
   return {std::to_string(layers) + " sleeping layers",
           [layers] {
@@ -65,6 +74,22 @@ std::vector<SmallNetwork> small_networks() {
        },
        {4, 3, 64, 64}},
   };
+}
+
+SmallNetwork small_transformer() {
+  static constexpr int64_t kTokens = 128, kWords = 1024;
+  return {"GPT-2, 4 blocks, 256 wide, 4 heads, 1024 words, 2 x 128",
+          [] {
+            return models::transformer(models::TransformerOptions(models::TransformerKind::kGPT2)
+                                           .vocab_size(kWords)
+                                           .max_positions(kTokens)
+                                           .num_layers(4)
+                                           .hidden_size(256)
+                                           .num_heads(4)
+                                           .tied(false));
+          },
+          {2, kTokens},
+          kWords};
 }
 
 }  // namespace gpipe::testing

@@ -2,6 +2,7 @@
 #ifndef BALANCE_TESTING_SMALL_NETWORKS_H_
 #define BALANCE_TESTING_SMALL_NETWORKS_H_
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
@@ -15,10 +16,17 @@ struct SmallNetwork {
   std::string name;
   std::function<torch::nn::Sequential()> make;
   std::vector<int64_t> shape;  // of a micro-batch
+  int64_t words = 0;           // above 0: it takes token ids below that
 };
+
+// So many micro-batches, one behind the other: numbers from 0 to 1, or token ids.
+at::Tensor random_input(const SmallNetwork& network, int64_t micro_batches = 1);
 
 // A U-Net, an AmoebaNet-D and a ResNet.
 std::vector<SmallNetwork> small_networks();
+
+// A language model of GPT-2's kind.
+SmallNetwork small_transformer();
 
 // Layers that take about 5 ms forward and 10 ms backward and no processor: any number of them can
 // run at once on any machine.

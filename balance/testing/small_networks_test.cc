@@ -14,8 +14,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 TEST(SmallNetworks, TakeTheirShape) {
   for (const SmallNetwork& network : small_networks()) {
-    EXPECT_TRUE(network.make()->forward(at::ones(network.shape)).defined()) << network.name;
+    EXPECT_EQ(random_input(network).sizes(), network.shape) << network.name;
+    EXPECT_TRUE(network.make()->forward(random_input(network)).defined()) << network.name;
   }
+}
+
+TEST(SmallTransformer, TakesTokensOfItsVocabulary) {
+  const SmallNetwork network = small_transformer();
+  const at::Tensor ids = random_input(network, 3);
+  EXPECT_EQ(ids.sizes(), (at::IntArrayRef{6, 128}));
+  EXPECT_EQ(ids.scalar_type(), at::kLong);
+  EXPECT_LT(ids.max().item<int64_t>(), network.words);
+  EXPECT_EQ(network.make()->forward(random_input(network)).sizes(),
+            (at::IntArrayRef{2, 128, network.words}));
 }
 
 TEST(SleepingNetwork, SleepsInBothDirectionsAndPassesGradients) {

@@ -56,6 +56,8 @@ EXPERIMENTS = (
     Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True,
                first=30),
     Experiment("unet_schedules", "U-Net schedules on two cores, measured beside predicted", ("bars",), 2, first=15),
+    Experiment("llama_memory", "Llama 2 on eight devices: planned memory, even cut and exact one", ("devices",), 3,
+               first=60),
     Experiment("amoebanetd_memory", "AmoebaNet-D memory, June 2019", ("memory",), 3, edition=OLD, first=40),
     Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD, first=10),
 )
@@ -65,7 +67,7 @@ RIVALS = Experiment("rivals", "Rivals", (), 6)
 
 
 def rivals_flags(scale, python=""):
-    """At smoke only some cells: all take half an hour. Without a Python that has them the rivals are left out."""
+    """At smoke only some cells: all take more than half an hour. Without a Python that has them the rivals are left out."""
     few = ["--stages=2", "--modes=never,except_last", "--rounds=2", "--steps=2"] if scale == "smoke" else []
     return (["--rivals=" + python] if python else []) + few
 

@@ -20,7 +20,7 @@ _DASHES = {"measured": "solid", "interrupted": "solid", "failed": "solid", "plan
 
 def of_table(kinds, table, name):
     """All plots of a table that have a point."""
-    makers = {"bars": bars, "epochs": epochs, "memory": memory, "partitions": by_partitions}
+    makers = {"bars": bars, "devices": devices, "epochs": epochs, "memory": memory, "partitions": by_partitions}
     found = [plot for kind in kinds for plot in makers[kind](table)]
     for index, plot in enumerate(found):
         plot["id"] = "plot-{}-{}".format(name, index + 1)
@@ -136,6 +136,24 @@ def bars(table):
             found.append(_plot("bars", _capital(column["heading"]) + what, "", [name for name, _ in by_experiment],
                                column["heading"], _lines(column, part, published)))
     return [plot for plot in found if plot]
+
+
+def devices(table):
+    """What each device holds, by device. Rows whose names differ in the last word only, as "7b-even" and "7b-exact", are
+    in one plot."""
+    found = {}
+    for row in table["rows"]:
+        peaks = (row.get("settings") or {}).get("peak_bytes") or []
+        name, _, last = row["experiment"].rpartition("-")
+        if peaks:
+            found.setdefault((name or last, row["origin"], len(peaks)), []).append((last, peaks))
+    plots = []
+    for (name, origin, count), rows in found.items():
+        lines = [{"name": last, "color": color, "dash": "solid", "y": [peak / 2 ** 30 for peak in peaks]}
+                 for (last, peaks), color in zip(rows, _CURVES)]
+        plots.append(_plot("bars", "{}, {}".format(name, origin), "device", [str(k) for k in range(count)],
+                           "on each device (GiB)", lines))
+    return [plot for plot in plots if plot]
 
 
 _EPOCH_FIGURES = (

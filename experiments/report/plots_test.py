@@ -57,6 +57,17 @@ class Plots(unittest.TestCase):
         self.assertEqual(lines(found[1]), {"ours, planned": [None, 1.02, 3.31, 11.02],
                                            "torchgpipe, published": [None, 0.91, 3.39, 10.83]})
 
+    def test_what_each_device_holds(self):
+        def row(experiment, peaks):
+            return {"experiment": experiment, "origin": "planned", "figures": {},
+                    "settings": {"peak_bytes": [gib << 30 for gib in peaks]}}
+        table = {"columns": [], "rows": [row("7b-even", [3, 2]), row("7b-exact", [2, 2]), row("13b-even", [5, 4]),
+                                         {"experiment": "70b-even", "origin": "not run", "figures": {}}]}
+        found = plots.of_table(("devices",), table, "x")
+        self.assertEqual([(plot["title"], plot["x"], lines(plot)) for plot in found], [
+            ("7b, planned", {"title": "device", "labels": ["0", "1"]}, {"even": [3, 2], "exact": [2, 2]}),
+            ("13b, planned", {"title": "device", "labels": ["0", "1"]}, {"even": [5, 4]})])
+
     def test_where_memory_ran_out_is_marked(self):
         model, activations = plots.of_table(("memory",), read("made_memory"), "x")
         self.assertEqual({line["name"]: line.get("marks") for line in activations["series"]}, {

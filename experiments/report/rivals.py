@@ -65,7 +65,7 @@ def commands(table, command):
         text += "" if " -- " in text + " " else " --"
         return text + ("" if " --rivals" in text else " " + WITH_PYTHON)
 
-    found = [("all cells, which take half an hour on two cores", without(*cells, "rounds", "steps"))]
+    found = [("all cells, which take more than half an hour on two cores", without(*cells, "rounds", "steps"))]
     for network, stages, mode in cases(table):
         found.append(("{}, {}, {}".format(network, stages, mode), "{} --networks={} --stages={} --modes={}".format(
             without(*cells), _flag_of(network), stages, mode)))
@@ -73,8 +73,8 @@ def commands(table, command):
 
 
 def _flag_of(network):
-    """What --networks calls it: the letters of the first word, as of "U-Net (2, 16)"."""
-    return re.sub("[^a-z]", "", network.split()[0].lower())
+    """What --networks calls it: letters and digits of the first word, as of "U-Net (2, 16)" and "GPT-2 (4, 256)"."""
+    return re.sub("[^a-z0-9]", "", network.split()[0].lower())
 
 
 def factor(rows, who, key):

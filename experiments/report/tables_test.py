@@ -244,9 +244,10 @@ class Rivals(unittest.TestCase):
 
     def test_networks_as_the_flag_has_them(self):
         table = {"rows": [{"network": name, "stages": 1, "mode": "never", "who": "ours"}
-                          for name in ("U-Net (2, 16)", "AmoebaNet-D (3, 32)", "ResNet [1, 1, 1, 1]")]}
+                          for name in ("U-Net (2, 16)", "AmoebaNet-D (3, 32)", "ResNet [1, 1, 1, 1]",
+                                       "GPT-2 (4, 256)")]}
         self.assertEqual([command.partition("--networks=")[2].split()[0]
-                          for _, command in rivals.commands(table, "")[1:]], ["unet", "amoebanetd", "resnet"])
+                          for _, command in rivals.commands(table, "")[1:]], ["unet", "amoebanetd", "resnet", "gpt2"])
 
     def test_a_table_of_some_cells_says_so(self):
         command = "tools/bazel run //experiments/rivals -- --rivals=python3 --stages=2 --modes=never --rounds=2"

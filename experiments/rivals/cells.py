@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 class Network:
     name: str
     model: str  # as //balance takes it
-    image_size: int
+    image_size: int  # 0: it takes tokens
     rows: int
     chunks: int
     cuts: dict  # stages -> balance
@@ -22,12 +22,14 @@ NETWORKS = {
         Network("U-Net (2, 16)", "unet:2,16", 96, 16, 8, {1: [109], 2: [51, 58], 4: [25, 32, 30, 22]}),
         Network("AmoebaNet-D (3, 32)", "amoebanetd:3,32", 224, 16, 8, {1: [9], 2: [4, 5], 4: [2, 2, 2, 3]}),
         Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 32, 8, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
+        Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8, {1: [11], 2: [5, 6], 4: [3, 2, 2, 4]}),
     ],
     # For tests.
     "tiny": [
         Network("U-Net (1, 2)", "unet:1,2", 64, 4, 2, {1: [65], 2: [33, 32], 4: [16, 17, 16, 16]}),
         Network("AmoebaNet-D (0, 8)", "amoebanetd:0,8", 224, 2, 2, {1: [6], 2: [3, 3], 4: [2, 1, 1, 2]}),
         Network("ResNet [1, 1]", "resnet:1,1", 32, 4, 2, {1: [29], 2: [10, 19], 4: [5, 5, 10, 9]}),
+        Network("GPT-2 (1, 8)", "gpt2:1,8,2,16,32", 0, 4, 2, {1: [5], 2: [2, 3], 4: [1, 1, 1, 2]}),
     ],
 }
 
@@ -55,8 +57,10 @@ class Cell:
 
     def flags(self, threads, balance, **more):
         of = self.network
-        flags = dict(model=of.model, image_size=of.image_size, rows=of.rows, stages=self.stages, chunks=of.chunks,
-                     checkpoint=self.mode, threads=threads, **more)
+        flags = dict(model=of.model, rows=of.rows, stages=self.stages, chunks=of.chunks, checkpoint=self.mode,
+                     threads=threads, **more)
+        if of.image_size:
+            flags["image_size"] = of.image_size
         if balance:
             flags["balance"] = ",".join(map(str, balance))
         return [f"--{name}={value}" for name, value in flags.items()]

@@ -11,9 +11,9 @@
 
 namespace gpipe::experiments {
 
-// Images [rows, ...] from 0 to 1.
+// Images [rows, ...] from 0 to 1, or token ids [rows, tokens].
 at::Tensor filled_input(const models::NamedModel& model, int64_t rows);
-// Class numbers [rows], or pixels from 0 to 1: what the model's loss takes.
+// Class numbers [rows] or [rows, tokens], or pixels from 0 to 1: what the model's loss takes.
 at::Tensor filled_target(const models::NamedModel& model, int64_t rows);
 
 }  // namespace gpipe::experiments

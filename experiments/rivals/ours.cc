@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -32,8 +33,10 @@
 
 ABSL_FLAG(std::string, trainer, "pipeline", "pipeline, plain or data_parallel.");
 ABSL_FLAG(std::string, model, "resnet:1,1,1,1", "The network, as //balance takes it.");
-ABSL_FLAG(int64_t, image_size, 64, "The side of the images.");
-ABSL_FLAG(int64_t, rows, 16, "Images of a mini-batch.");
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
+          "The side of the images. Default: that of the published network; language models take "
+          "none.");
+ABSL_FLAG(int64_t, rows, 16, "Images, or sequences of tokens, of a mini-batch.");
 ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data parallelism.");
 ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
@@ -52,7 +55,7 @@ constexpr char kUsage[] =
     "  check      loss and gradients of one step without dropout, from fixed values\n"
     "  steps N    the seconds of N steps, and the peak of memory so far\n"
     "It ends when its input ends.\n\n"
-    "  echo 'steps 3' | tools/bazel run -c opt //experiments/rivals:ours";
+    "  echo 'steps 3' | tools/bazel run -c opt //experiments/rivals:ours -- --image_size=64";
 
 constexpr int64_t kMost = 1024;
 
@@ -77,8 +80,9 @@ Settings read_settings() {
     throw std::invalid_argument("--trainer must be pipeline, plain or data_parallel, got '" +
                                 settings.trainer + "'");
   }
-  settings.model = models::model_by_name(
-      absl::GetFlag(FLAGS_model), in_range("image_size", absl::GetFlag(FLAGS_image_size), 1));
+  settings.model =
+      models::model_by_name(absl::GetFlag(FLAGS_model),
+                            in_range("image_size", absl::GetFlag(FLAGS_image_size), 1).value_or(0));
   settings.rows = in_range("rows", absl::GetFlag(FLAGS_rows), 1);
   settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
   settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));

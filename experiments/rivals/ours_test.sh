@@ -11,6 +11,7 @@ expect_mistake "there is no model" --model=vgg:16
 expect_mistake "--balance has 3 partitions, but --stages is 2" --balance=10,10,9
 expect_mistake "sometimes" --checkpoint=sometimes
 expect_mistake "chunks" --rows=4 --chunks=5
+expect_mistake "takes tokens, no images" --model=gpt2:1,8,2,16 --image_size=64
 
 tiny=(--rows=4 --chunks=2 --stages=2)
 ask() { # COMMANDS FLAG...
@@ -23,10 +24,16 @@ ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=plain || fail "plain U-
 ask 'check\n' --model=unet:1,2 --image_size=64 --trainer=data_parallel || fail "data-parallel U-Net"
 ask 'check\n' --model=resnet:1,1 --image_size=32 --checkpoint=always --schedule=gpipe || fail "ResNet, own cut"
 ask 'check\n' --model=resnet:1,1 --image_size=32 --balance=10,19 || fail "ResNet"
+gpt2=("--model=gpt2:1,8,2,16,32")
+ask 'check\nsteps 1\n' "${gpt2[@]}" --balance=3,2 || fail "GPT-2"
+ask 'check\n' "${gpt2[@]}" --checkpoint=always --schedule=gpipe || fail "GPT-2, own cut"
+ask 'check\n' "${gpt2[@]}" --trainer=plain || fail "plain GPT-2"
+ask 'check\n' "${gpt2[@]}" --trainer=data_parallel || fail "data-parallel GPT-2"
 python3 - "$work/answers.log" <<'END' || fail "the answers"
 import json, sys
 answers = [json.loads(line) for line in open(sys.argv[1])]
-unet, check, steps, plain, plain_check, parallel, parallel_check, resnet, recomputed, resnet2, kept = answers
+unet, check, steps, plain, plain_check, parallel, parallel_check, resnet, recomputed, resnet2, kept = answers[:11]
+gpt2, tokens, token_steps, gpt2_recomputed, recomputed_tokens, _, plain_tokens, _, parallel_tokens = answers[11:]
 assert unet["balance"] == [33, 32] and unet["version"].startswith("LibTorch 2."), unet
 assert unet["parameters"] == plain["parameters"] == parallel["parameters"] == 27667, unet
 assert len(steps["seconds"]) == 3 and min(steps["seconds"]) > 0 and steps["peak_bytes"] > 0, steps
@@ -39,6 +46,11 @@ assert abs(parallel_check["loss"] / check["loss"] - 1) < 0.02, parallel_check
 # Another cut, schedule and checkpoint mode, the same result.
 assert sum(resnet["balance"]) == 29 and len(resnet["balance"]) == 2, resnet
 assert close(recomputed["loss"], kept["loss"]) and close(recomputed["gradient"], kept["gradient"]), (recomputed, kept)
+# Embeddings, head, a block's four matrices with biases and two norms, the last norm.
+assert gpt2["parameters"] == (2 * 32 + 16) * 8 + 12 * 8 * 8 + 13 * 8 + 2 * 8, gpt2
+assert sum(gpt2_recomputed["balance"]) == 5 and len(token_steps["seconds"]) == 1, gpt2_recomputed
+for other in (recomputed_tokens, plain_tokens, parallel_tokens):
+    assert close(other["loss"], tokens["loss"]) and close(other["gradient"], tokens["gradient"]), (other, tokens)
 END
 
 ask 'steps none\n' --model=unet:1,2 --image_size=64 --balance=33,32 && fail "a wrong command"

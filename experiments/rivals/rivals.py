@@ -51,7 +51,7 @@ def read_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      allow_abbrev=False)
     parser.add_argument("--rivals", metavar="PYTHON", default="", help="a Python with torch and torchgpipe")
-    parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet")
+    parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet,gpt2")
     parser.add_argument("--stages", default="all", help="1,2,4")
     parser.add_argument("--modes", default="all", help="never,except_last,always")
     parser.add_argument("--own_cuts", action="store_true",

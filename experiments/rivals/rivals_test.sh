@@ -6,7 +6,7 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-expect_mistake "there is no 'vgg'; there are unet, amoebanetd, resnet" --networks=resnet,vgg
+expect_mistake "there is no 'vgg'; there are unet, amoebanetd, resnet, gpt2" --networks=resnet,vgg
 expect_mistake "there is no '3'; there are 1, 2, 4" --stages=3
 expect_mistake "there is no 'sometimes'" --modes=sometimes
 expect_mistake "--rounds must be positive" --rounds=0
@@ -33,7 +33,8 @@ keys = {"network", "stages", "mode", "who", "version", "step_seconds", "round_se
 assert all(set(row) == keys for row in rows), rows
 cells = collections.Counter((row["network"], row["stages"], row["mode"]) for row in rows)
 assert list(cells) == [("U-Net (1, 2)", 2, "never"), ("AmoebaNet-D (0, 8)", 2, "never"),
-                       ("ResNet [1, 1]", 2, "never"), ("ResNet [1, 1]", 2, "always")], cells
+                       ("ResNet [1, 1]", 2, "never"), ("ResNet [1, 1]", 2, "always"),
+                       ("GPT-2 (1, 8)", 2, "never")], cells
 for row in rows:
     if row["who"].startswith(("ours", "LibTorch")):
         assert row["step_seconds"] > 0 and row["peak_bytes"] > 0 and row["version"].startswith("LibTorch "), row
@@ -51,7 +52,7 @@ import json, sys
 document = json.load(open(sys.argv[1]))
 rounds = {(row["network"], row["mode"]): row["environment"]["rounds"] for row in document["rows"]}
 assert rounds == {("U-Net (1, 2)", "never"): 1, ("AmoebaNet-D (0, 8)", "never"): 1, ("ResNet [1, 1]", "never"): 1,
-                  ("ResNet [1, 1]", "always"): 2}, rounds
+                  ("ResNet [1, 1]", "always"): 2, ("GPT-2 (1, 8)", "never"): 1}, rounds
 assert document["environment"]["rounds"] == [1, 2], document["environment"]
 END
 grep -q "2 rounds of 1 step: ResNet" "$work/again.log" || fail "no line on the other environment"

@@ -48,11 +48,19 @@ def unit_values(k, *shape):
     return (0.5 + 0.5 * fill_values(k, math.prod(shape))).float().view(shape)
 
 
+def token_ids(k, words, *shape):
+    return ((0.5 + 0.5 * fill_values(k, math.prod(shape))) * words).long().view(shape)
+
+
 def filled_input(network, rows):
+    if network.tokens:
+        return token_ids(INPUT, network.words, rows, network.tokens)
     return unit_values(INPUT, rows, 3, network.side, network.side)
 
 
 def filled_target(network, rows):
+    if network.tokens:
+        return token_ids(TARGET, network.words, rows, network.tokens)
     if network.family == "unet":
         return unit_values(TARGET, rows, 1, network.side, network.side)
     return 7 * torch.arange(rows) % 1000
@@ -100,7 +108,7 @@ class PeakMemory:
 def read_flags(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--image_size", type=int, required=True)
+    parser.add_argument("--image_size", type=int, default=0, help="of networks that take images")
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--stages", type=int, required=True)
     parser.add_argument("--balance", default="", help="empty: the cut of the rival's own tool")

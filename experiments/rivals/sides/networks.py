@@ -1,4 +1,4 @@
-"""The three networks of //models for torch, as flat lists of layers.
+"""Four networks of //models for torch, as flat lists of layers.
 
 A layer here says what it takes from afar and what it leaves for later: `stash` and `pop` name a skip or are
 None. What carries the skips is the pipeline's own business: torchgpipe has a decorator for it,
@@ -17,19 +17,25 @@ class Network:
     family: str
     side: int
     make: object  # () -> list of (name, layer)
+    tokens: int = 0  # of a sequence, for a network that takes token ids below `words`
+    words: int = 0
 
     def loss(self, output, target):
         if self.family == "unet":
             return functional.binary_cross_entropy_with_logits(output, target)
+        if self.tokens:
+            return functional.cross_entropy(output.flatten(0, 1), target.flatten())
         return functional.cross_entropy(output, target)
 
 
 def network(name, image_size):
-    """`name` as //balance takes it: unet:B,C, amoebanetd:L,D, or resnet: with the blocks of each group."""
+    """`name` as //balance takes it: unet:B,C, amoebanetd:L,D, resnet: with the blocks of each group, or
+    gpt2:L,E,H,T,V."""
     family, _, numbers = name.partition(":")
     numbers = [int(number) for number in numbers.split(",")]
-    make = {"unet": unet, "amoebanetd": amoebanetd, "resnet": resnet}[family]
-    return Network(family, image_size, lambda: make(*numbers))
+    make = {"unet": unet, "amoebanetd": amoebanetd, "resnet": resnet, "gpt2": gpt2}[family]
+    tokens, words = numbers[3:] if family == "gpt2" else (0, 0)
+    return Network(family, image_size, lambda: make(*numbers), tokens, words)
 
 
 class Layer(nn.Module):
@@ -253,3 +259,48 @@ def amoebanetd(cells, filters):
             add(f"cell{group + 1}_reduction", True)
     layers.append(("classify", Classify(previous)))
     return layers
+
+
+# GPT-2, with a head of its own. The parameters of each layer are in the order of //models.
+
+
+class TokenEmbedding(nn.Module):
+    def __init__(self, words, tokens, width):
+        super().__init__()
+        self.tokens = nn.Embedding(words, width)
+        self.positions = nn.Embedding(tokens, width)
+
+    def forward(self, ids):
+        return self.tokens(ids) + self.positions.weight[:ids.shape[1]]
+
+
+class AttentionLayer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2).chunk(3, 1)
+        seen = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        return x + self.output(seen.transpose(1, 2).flatten(2))
+
+
+class MlpLayer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(functional.gelu(self.up(self.norm(x)), approximate="tanh"))
+
+
+def gpt2(blocks, width, heads, tokens, words):
+    layers = [("embedding", TokenEmbedding(words, tokens, width))]
+    for i in range(blocks):
+        layers += [(f"block{i}_attention", AttentionLayer(width, heads)), (f"block{i}_mlp", MlpLayer(width))]
+    return layers + [("norm", nn.LayerNorm(width)), ("head", nn.Linear(width, words, bias=False))]

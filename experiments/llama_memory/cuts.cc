@@ -1,0 +1,150 @@
+#include "experiments/llama_memory/cuts.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "balance/explain.h"
+#include "balance/fitting_cut.h"
+#include "balance/flops.h"
+#include "balance/optimizer_flag.h"
+#include "balance/profile.h"
+#include "meta/meta_scope.h"
+#include "models/transformer.h"
+
+namespace gpipe::experiments {
+namespace {
+
+// How often a cut is corrected after a plan.
+constexpr int kMostPlans = 6;
+// A parameter, its gradient, and AdamW's two moments.
+constexpr double kCopiesOfParameters = 4;
+
+// About what an H100 reaches; what counts is how they relate.
+balance::NominalDevice nominal_device() {
+  balance::NominalDevice device;
+  device.flops_per_second = 400e12;
+  device.bytes_per_second = 2.5e12;
+  return device;
+}
+
+torch::nn::Sequential make(const LlamaCase& of) {
+  const MetaScope scope;
+  torch::nn::Sequential model = models::transformer(of.model);
+  model->to(of.type);
+  return model;
+}
+
+at::Tensor ids(int64_t rows, int64_t tokens) {
+  return at::empty({rows, tokens}, at::TensorOptions(at::kLong).device(at::kMeta));
+}
+
+at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
+  return at::cross_entropy_loss(outputs.at(0).flatten(0, 1).to(at::kFloat),
+                                targets.at(0).flatten());
+}
+
+balance::ExplainOptions explain_options(const LlamaCase& of) {
+  balance::ExplainOptions options;
+  options.chunks = of.rows;
+  options.checkpoint = of.checkpoint;
+  options.param_scale = kCopiesOfParameters;
+  return options;
+}
+
+// A model and its profile, for several cuts.
+class Planner {
+ public:
+  Planner(LlamaCase of, std::function<void()> check)
+      : of_(std::move(of)),
+        check_(std::move(check)),
+        model_(make(of_)),
+        profile_(balance::profile_on_meta(model_, {ids(1, of_.tokens)}, nominal_device())) {}
+
+  const balance::Profile& profile() const { return profile_; }
+
+  balance::Explanation predict(const std::vector<int64_t>& balance) const {
+    return balance::explain(profile_, balance, explain_options(of_));
+  }
+
+  PlannedCut plan(const std::vector<int64_t>& balance) const {
+    const at::Tensor tokens = ids(of_.rows, of_.tokens);
+    return {balance,
+            balance::memory_plan(model_, {tokens}, {tokens}, &loss,
+                                 balance::MemoryPlanOptions(balance)
+                                     .chunks(of_.rows)
+                                     .checkpoint(of_.checkpoint)
+                                     .optimizer(balance::parse_optimizer("adamw"))
+                                     .progress([&](int64_t, int64_t) {
+                                       if (check_) check_();
+                                     })),
+            predict(balance).step};
+  }
+
+ private:
+  LlamaCase of_;
+  std::function<void()> check_;
+  torch::nn::Sequential model_;
+  balance::Profile profile_;
+};
+
+}  // namespace
+
+int64_t PlannedCut::fullest() const {
+  int64_t most = 0;
+  for (const balance::DeviceMemory& device : plan.devices) {
+    most = std::max(most, device.peak.bytes);
+  }
+  return most;
+}
+
+std::vector<int64_t> even_balance(int64_t blocks, int64_t devices) {
+  TORCH_CHECK_VALUE(devices >= 1 && blocks >= devices && blocks % devices == 0, blocks,
+                    " blocks cannot be cut evenly over ", devices,
+                    " devices; give a number of devices that divides them");
+  std::vector<int64_t> balance(static_cast<size_t>(devices), 2 * blocks / devices);
+  balance.front() += 1;
+  balance.back() += 2;
+  return balance;
+}
+
+PlannedCut plan_cut(const LlamaCase& of, const std::vector<int64_t>& balance,
+                    const std::function<void()>& check) {
+  return Planner(of, check).plan(balance);
+}
+
+double predicted_step(const LlamaCase& of, const std::vector<int64_t>& balance) {
+  return Planner(of, nullptr).predict(balance).step;
+}
+
+PlannedCut exact_cut(const LlamaCase& of, const std::function<void()>& check) {
+  const int64_t layers = 2 * of.model.num_layers() + 3;
+  TORCH_CHECK_VALUE(of.devices >= 1 && of.devices <= layers, "a model of ", layers,
+                    " layers cannot be cut over ", of.devices, " devices");
+  const Planner planner(of, check);
+  balance::FittingCutOptions options;
+  options.limits.assign(static_cast<size_t>(of.devices), 0);
+  options.explain = explain_options(of);
+  std::optional<PlannedCut> best;
+  std::vector<std::vector<int64_t>> tried;
+  for (int k = 0; k < kMostPlans; ++k) {
+    const std::vector<int64_t> balance = balance::smallest_cut(planner.profile(), options);
+    if (std::find(tried.begin(), tried.end(), balance) != tried.end()) break;
+    tried.push_back(balance);
+    PlannedCut planned = planner.plan(balance);
+    const balance::Explanation predicted = planner.predict(balance);
+    for (size_t d = 0; d < options.limits.size(); ++d) {
+      options.limits[d] = predicted.partitions[d].memory - planned.plan.devices[d].peak.bytes;
+    }
+    if (!best || planned.fullest() < best->fullest()) best = std::move(planned);
+  }
+  return *std::move(best);
+}
+
+}  // namespace gpipe::experiments

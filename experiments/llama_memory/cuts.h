@@ -1,0 +1,59 @@
+// even_balance, exact_cut: two cuts of a language model over devices, and what each device then
+// holds.
+#ifndef GPIPE_EXPERIMENTS_LLAMA_MEMORY_CUTS_H_
+#define GPIPE_EXPERIMENTS_LLAMA_MEMORY_CUTS_H_
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "balance/memory_plan.h"
+#include "gpipe/checkpoint.h"
+#include "models/transformer_options.h"
+
+namespace gpipe::experiments {
+
+// What is trained, under 1F1B with AdamW, a row of the mini-batch in each micro-batch, and nothing
+// of it in memory. A value type.
+struct LlamaCase {
+  models::TransformerOptions model;
+  // Of parameters, activations, gradients and AdamW's state; the logits are made float32 for the
+  // loss.
+  c10::ScalarType type = c10::kBFloat16;
+  int64_t rows = 0;    // of a mini-batch
+  int64_t tokens = 0;  // of a row
+  int64_t devices = 0;
+  Checkpoint checkpoint = Checkpoint::kAlways;
+};
+
+struct PlannedCut {
+  std::vector<int64_t> balance;
+  balance::MemoryPlan plan;  // for CUDA devices
+  // Predicted seconds of a step without the optimizer, from counted operations on a nominal device:
+  // to be compared with another cut's.
+  double step = 0;
+
+  int64_t fullest() const;  // bytes of tensors on the device that holds most
+};
+
+// As many blocks on each device, as one writes it by hand; the embedding on the first, norm and
+// head on the last. Throws c10::ValueError if the devices do not divide the blocks.
+std::vector<int64_t> even_balance(int64_t blocks, int64_t devices);
+
+// Plans this cut. `check` is called again and again; what it throws ends the plan.
+PlannedCut plan_cut(const LlamaCase& of, const std::vector<int64_t>& balance,
+                    const std::function<void()>& check = nullptr);
+
+// The cut whose fullest device holds least, halves of blocks told apart: exact for what a profile
+// predicts of each cut, which plans correct until no better cut is left. Throws c10::ValueError for
+// fewer layers than devices.
+PlannedCut exact_cut(const LlamaCase& of, const std::function<void()>& check = nullptr);
+
+// PlannedCut::step of a cut, without planning it.
+double predicted_step(const LlamaCase& of, const std::vector<int64_t>& balance);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_LLAMA_MEMORY_CUTS_H_

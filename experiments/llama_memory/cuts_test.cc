@@ -1,0 +1,134 @@
+#include "experiments/llama_memory/cuts.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A Llama of the same make, so small that every cut of it can be planned.
+LlamaCase small(Checkpoint checkpoint, int64_t words = 512) {
+  LlamaCase of{models::TransformerOptions(models::TransformerKind::kLlama)
+                   .vocab_size(words)
+                   .max_positions(64)
+                   .num_layers(3)
+                   .hidden_size(64)
+                   .num_heads(4)
+                   .num_kv_heads(2)
+                   .intermediate_size(160)
+                   .fused_attention(true)};
+  of.rows = 5;
+  of.tokens = 64;
+  of.devices = 3;
+  of.checkpoint = checkpoint;
+  return of;
+}
+
+TEST(EvenBalance, HasAsManyBlocksOnEachDevice) {
+  EXPECT_THAT(even_balance(32, 8), ElementsAre(9, 8, 8, 8, 8, 8, 8, 10));
+  EXPECT_THAT(even_balance(3, 1), ElementsAre(9));
+  EXPECT_THROW(even_balance(32, 5), c10::ValueError);
+  EXPECT_THROW(even_balance(2, 4), c10::ValueError);
+}
+
+// Embedding and head, and a block: queries, keys and values, output, the MLP's three, two norms.
+TEST(PlanCut, HoldsWhatTheFormulaSays) {
+  const LlamaCase of = small(Checkpoint::kAlways);
+  const int64_t block = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160 + 2 * 64;
+  const PlannedCut cut = plan_cut(of, even_balance(3, 3));
+  EXPECT_EQ(cut.plan.parameters, 2 * 512 * 64 + 3 * block + 64);
+  ASSERT_EQ(cut.plan.devices.size(), 3);
+  EXPECT_EQ(cut.plan.devices[0].parameter_count, 512 * 64 + block);
+  EXPECT_EQ(cut.plan.devices[1].parameter_count, block);
+  EXPECT_EQ(cut.plan.devices[2].parameter_count, block + 64 + 512 * 64);
+  for (const balance::DeviceMemory& device : cut.plan.devices) {
+    constexpr int64_t kBFloat16 = 2;
+    EXPECT_EQ(device.parameters, kBFloat16 * device.parameter_count);
+    EXPECT_EQ(device.gradients, device.parameters);
+    EXPECT_EQ(device.optimizer_state, 2 * device.parameters);
+    EXPECT_GT(device.peak.bytes, 4 * device.parameters);
+  }
+  EXPECT_EQ(cut.plan.device_type, c10::kCUDA);
+  EXPECT_GT(cut.step, 0);
+  EXPECT_EQ(cut.step, predicted_step(of, cut.balance));
+}
+
+TEST(PlanCut, DoesNotKeepTheWeightsOfAllPairsOfTokens) {
+  const auto fullest = [](int64_t tokens, bool fused) {
+    LlamaCase of = small(Checkpoint::kNever, /*words=*/8);
+    of.model.fused_attention(fused);
+    of.tokens = tokens;
+    return static_cast<double>(plan_cut(of, even_balance(3, 3)).fullest());
+  };
+  // Four times the tokens: four times the memory, and sixteen times that of the pairs.
+  EXPECT_LT(fullest(4096, true) / fullest(1024, true), 4.1);
+  EXPECT_GT(fullest(4096, false) / fullest(1024, false), 12);
+}
+
+// Every cut of nine layers into three, planned.
+TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
+  for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
+    for (const int64_t words : {64, 2048}) {
+      const LlamaCase of = small(checkpoint, words);
+      const PlannedCut exact = exact_cut(of);
+      EXPECT_EQ(std::accumulate(exact.balance.begin(), exact.balance.end(), int64_t{0}), 9);
+      int64_t least = std::numeric_limits<int64_t>::max();
+      for (int64_t first = 1; first <= 7; ++first) {
+        for (int64_t second = 1; first + second <= 8; ++second) {
+          least = std::min(least, plan_cut(of, {first, second, 9 - first - second}).fullest());
+        }
+      }
+      EXPECT_EQ(exact.fullest(), least) << to_text(checkpoint) << ", " << words << " words";
+      EXPECT_LE(exact.fullest(), plan_cut(of, even_balance(3, 3)).fullest());
+    }
+  }
+}
+
+// Any better cut would have fewer layers on that device: none that has one less, and one more on
+// another device, is better.
+TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
+  LlamaCase of{models::llama_7b().fused_attention(true)};
+  of.rows = 10;  // as many micro-batches as eight stages have at once, and two more
+  of.tokens = 4096;
+  of.devices = 8;
+  of.checkpoint = Checkpoint::kNever;
+  const PlannedCut exact = exact_cut(of);
+  EXPECT_EQ(exact.plan.parameters, 6738415616);
+  EXPECT_LT(exact.fullest(), plan_cut(of, even_balance(32, 8)).fullest());
+  const auto fullest =
+      std::max_element(exact.plan.devices.begin(), exact.plan.devices.end(),
+                       [](const balance::DeviceMemory& a, const balance::DeviceMemory& b) {
+                         return a.peak.bytes < b.peak.bytes;
+                       }) -
+      exact.plan.devices.begin();
+  for (size_t other = 0; other < exact.balance.size(); ++other) {
+    std::vector<int64_t> balance = exact.balance;
+    --balance[static_cast<size_t>(fullest)];
+    ++balance[other];
+    EXPECT_GE(plan_cut(of, balance).fullest(), exact.fullest()) << other;
+  }
+}
+
+TEST(ExactCut, EndsWhenItIsAsked) {
+  EXPECT_THROW(exact_cut(small(Checkpoint::kAlways), [] { throw std::runtime_error("enough"); }),
+               std::runtime_error);
+}
+
+TEST(ExactCut, RefusesMoreDevicesThanLayers) {
+  LlamaCase of = small(Checkpoint::kAlways);
+  of.devices = 10;
+  EXPECT_THROW(exact_cut(of), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

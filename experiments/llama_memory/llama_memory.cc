@@ -1,0 +1,196 @@
+// Llama memory: what each of eight devices holds while a Llama of 7, 13 or 70 billion parameters is
+// trained, cut evenly and exactly. See README.md in this folder.
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "command/interrupt.h"
+#include "experiments/common/flags.h"
+#include "experiments/common/program.h"
+#include "experiments/common/scale.h"
+#include "experiments/common/variants.h"
+#include "experiments/llama_memory/cuts.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Plans the memory of eight devices that train Llama 2 of 7, 13 and 70 billion parameters in\n"
+    "bfloat16 with AdamW, 32 micro-batches of a row of 4,096 tokens, cut evenly (as many blocks "
+    "on\n"
+    "each) and exactly (the fullest device holds least). No device and no memory is needed.\n\n"
+    "  tools/bazel run -c opt //experiments/llama_memory\n"
+    "  tools/bazel run -c opt //experiments/llama_memory -- --experiment=70b-always-even,\\\n"
+    "70b-always-exact --json=llama.json\n\n"
+    "Experiments: MODEL-MODE-CUT, of 7b, 13b, 70b; never, always (what is checkpointed); even,\n"
+    "exact.";
+
+constexpr int64_t kDevices = 8;
+constexpr int64_t kRows = 32;
+constexpr int64_t kTokens = 4096;
+constexpr double kGiB = 1 << 30;
+
+struct Row {
+  std::string model;  // "7b"
+  models::TransformerOptions options;
+  Checkpoint checkpoint;
+  bool exact;
+
+  std::string name() const {
+    return absl::StrCat(model, "-", to_text(checkpoint), exact ? "-exact" : "-even");
+  }
+  LlamaCase of() const {
+    LlamaCase of{models::TransformerOptions(options).fused_attention(true)};
+    of.rows = kRows;
+    of.tokens = kTokens;
+    of.devices = kDevices;
+    of.checkpoint = checkpoint;
+    return of;
+  }
+};
+
+std::vector<Row> rows() {
+  struct Model {
+    const char* name;
+    models::TransformerOptions options;
+  };
+  const Model all[] = {
+      {"7b", models::llama_7b()}, {"13b", models::llama_13b()}, {"70b", models::llama_70b()}};
+  std::vector<Row> rows;
+  for (const Model& model : all) {
+    for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
+      for (const bool exact : {false, true}) {
+        rows.push_back({model.name, model.options, checkpoint, exact});
+      }
+    }
+  }
+  return rows;
+}
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+
+void plan(const Row& row, Outcome& outcome, const RunContext& context) {
+  const std::function<void()> check = [&context] {
+    if (context.interrupted && context.interrupted()) throw command::Interrupted();
+  };
+  const LlamaCase of = row.of();
+  const std::vector<int64_t> even = even_balance(of.model.num_layers(), of.devices);
+  const PlannedCut cut = row.exact ? exact_cut(of, check) : plan_cut(of, even, check);
+
+  Json peaks = Json::array();
+  Json reserved = Json::array();
+  int64_t model = 0;
+  int64_t least = cut.fullest();
+  int64_t most_reserved = 0;
+  for (const balance::DeviceMemory& device : cut.plan.devices) {
+    peaks.push_back(device.peak.bytes);
+    reserved.push_back(device.reserved);
+    model += device.parameters + device.gradients + device.optimizer_state;
+    least = std::min(least, device.peak.bytes);
+    most_reserved = std::max(most_reserved, device.reserved);
+  }
+  outcome.figures["parameters"] = static_cast<double>(cut.plan.parameters);
+  outcome.figures["model_memory"] = gib(model);
+  outcome.figures["memory"] = gib(cut.plan.total_bytes());
+  outcome.figures["fullest"] = gib(cut.fullest());
+  outcome.figures["emptiest"] = gib(least);
+  outcome.figures["reserved"] = gib(most_reserved);
+  outcome.figures["step_of_even"] = cut.step / predicted_step(of, even);
+  outcome.settings = {{"network", "llama:" + row.model},
+                      {"type", "bfloat16"},
+                      {"tokens", of.tokens},
+                      {"batch_size", of.rows},
+                      {"chunks", of.rows},
+                      {"balance", cut.balance},
+                      {"checkpoint", to_text(of.checkpoint)},
+                      {"schedule", "1f1b"},
+                      {"optimizer", "adamw"},
+                      {"peak_bytes", peaks},
+                      {"reserved_bytes", reserved},
+                      {"scale", to_text(Scale::kFull)}};
+  outcome.note = absl::StrFormat(
+      "balance [%s]; on each device %s GiB of tensors", absl::StrJoin(cut.balance, ", "),
+      absl::StrJoin(cut.plan.devices, ", ",
+                    [](std::string* text, const balance::DeviceMemory& device) {
+                      absl::StrAppendFormat(text, "%.1f", gib(device.peak.bytes));
+                    }));
+  for (const balance::Uncertainty& each : cut.plan.uncertain) {
+    outcome.note += absl::StrCat("; ", each.range ? "uncertain" : "not compared with real steps",
+                                 ": ", each.operators);
+  }
+  outcome.origin = Origin::kPlanned;
+}
+
+PublishedTable table() {
+  PublishedTable table;
+  table.title = "Llama 2 on eight devices: planned memory, even cut and exact one";
+  table.columns = {{"parameters", "parameters", {}},
+                   {"model_memory", "model memory (GiB)", {}},
+                   {"memory", "all devices (GiB)", {}},
+                   {"fullest", "fullest device (GiB)", {}},
+                   {"emptiest", "emptiest device (GiB)", {}},
+                   {"reserved", "fullest, reserved (GiB)", {}},
+                   {"step_of_even", "predicted step / even cut's", {}}};
+  for (const Row& row : rows()) table.rows.push_back({row.name(), {}, ""});
+  return table;
+}
+
+Plan prepare() {
+  const CommonFlags flags = read_common_flags();
+  if (flags.epochs) {
+    throw std::invalid_argument("--epochs: two steps are planned, and nothing is trained");
+  }
+  if (flags.devices_given) {
+    throw std::invalid_argument(
+        "--devices: this table is of eight devices that need not be there; leave it out");
+  }
+  Plan made;
+  made.name = "llama_memory";
+  made.table = table();
+  made.json = flags.json;
+  std::vector<VariantName> names;
+  for (const Row& row : rows()) names.push_back({row.name(), true});
+  made.variants = make_variants(
+      flags, "all", names, {Origin::kPlanned},
+      [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
+        for (const Row& row : rows()) {
+          if (row.name() != name) continue;
+          return
+              [row](Outcome& outcome, const RunContext& context) { plan(row, outcome, context); };
+        }
+        throw std::invalid_argument("there is no variant " + name);
+      });
+  made.remarks = {
+      "Planned, not run: two training steps on the meta device for CUDA devices, under 1F1B with "
+      "32 "
+      "micro-batches of a row of 4,096 tokens. Weights, gradients, AdamW's state and activations "
+      "are "
+      "bfloat16, attention is CUDA's flash attention, the loss is of float32 logits. Nothing of "
+      "this "
+      "is published.",
+      "Fullest and emptiest: bytes of tensors; reserved: what LibTorch's allocator for CUDA would "
+      "hold for them. Workspaces of cuBLAS, CUDA's context (together about a GiB) and other "
+      "programs "
+      "are not in it.",
+      "The even cut has as many blocks on each device. The exact one is that whose fullest device "
+      "holds least; a block is two layers, attention and MLP, which it may tell apart. Steps are "
+      "predicted from counted operations, to compare cuts."};
+  return made;
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}
