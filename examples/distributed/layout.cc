@@ -2,10 +2,25 @@
 
 #include <cstddef>
 #include <stdexcept>
+#include <string>
 
 #include "gpipe/schedule/named_schedule.h"
 
 namespace distributed {
+
+gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas) {
+  if (replicas < 1 || processes.size() % replicas != 0) {
+    const std::string number = std::to_string(replicas), size = std::to_string(processes.size());
+    throw std::invalid_argument(
+        "--replicas=" + number + ": each has as many processes, and there " +
+        (processes.size() == 1 ? "is 1 process" : "are " + size + " processes") +
+        (replicas < 1 ? "; give 1 or more"
+                      : "; start " + number +
+                            " or a multiple of that (//gpipe/distributed:launch -- --processes=" +
+                            number + "), or give another number of replicas"));
+  }
+  return processes.grid(replicas, processes.size() / replicas);
+}
 
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages) {
   if (stages < 1 || stages > layers) {

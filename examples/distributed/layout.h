@@ -1,5 +1,5 @@
-// even_balance, placement_over: where the layers of a training run are, over any number of
-// processes.
+// world_of_replicas, even_balance, placement_over: where the layers of a training run are, over any
+// number of processes.
 #ifndef DISTRIBUTED_LAYOUT_H_
 #define DISTRIBUTED_LAYOUT_H_
 
@@ -11,6 +11,10 @@
 #include "gpipe/world.h"
 
 namespace distributed {
+
+// The processes as so many replicas of one pipeline, each of as many processes. Throws
+// std::invalid_argument that names the flag --replicas if they cannot be shared equally.
+gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas);
 
 // As many layers for each stage, the rest for the first ones. Throws std::invalid_argument for
 // fewer than one stage and for more than there are layers.

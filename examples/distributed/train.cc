@@ -14,7 +14,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <fstream>
@@ -106,9 +105,8 @@ void write_trace(const std::string& path, const gpipe::World& world, const gpipe
 }
 
 void train() {
-  const auto processes = gpipe::World::from_environment();
-  const int64_t replicas = absl::GetFlag(FLAGS_replicas);
-  const auto world = processes.grid(replicas, processes.size() / std::max<int64_t>(replicas, 1));
+  const auto world = distributed::world_of_replicas(gpipe::World::from_environment(),
+                                                    absl::GetFlag(FLAGS_replicas));
   const int64_t stages =
       absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.processes_each();
   const std::string schedule = absl::GetFlag(FLAGS_schedule);

@@ -104,18 +104,27 @@ std::vector<PackedRows::Row> PackedRows::epoch(int64_t number) const {
   return pack({order, order + drawn.numel()});
 }
 
+void PackedRows::load_epoch_of(int64_t row) {
+  if (row < begin_) {
+    epoch_ = -1;
+    begin_ = 0;
+    rows_.clear();
+  }
+  while (row >= begin_ + static_cast<int64_t>(rows_.size())) {
+    begin_ += static_cast<int64_t>(rows_.size());
+    rows_ = epoch(++epoch_);
+  }
+}
+
+int64_t PackedRows::left_in_epoch(int64_t first) {
+  load_epoch_of(first);
+  return begin_ + static_cast<int64_t>(rows_.size()) - first;
+}
+
 Batch PackedRows::training(int64_t first, int64_t rows) {
   std::vector<Row> chosen;
   for (int64_t row = first; row < first + rows; ++row) {
-    if (row < begin_) {
-      epoch_ = -1;
-      begin_ = 0;
-      rows_.clear();
-    }
-    while (row >= begin_ + static_cast<int64_t>(rows_.size())) {
-      begin_ += static_cast<int64_t>(rows_.size());
-      rows_ = epoch(++epoch_);
-    }
+    load_epoch_of(row);
     chosen.push_back(rows_[static_cast<size_t>(row - begin_)]);
   }
   return batch(chosen);

@@ -57,6 +57,8 @@ class PackedRows {
 
   // `rows` rows from row `first` on, counted from the begin of the first epoch.
   Batch training(int64_t first, int64_t rows);
+  // How many rows there are from row `first` to the end of its epoch.
+  int64_t left_in_epoch(int64_t first);
 
   // The same in the pieces' own order, each piece once: the rows, and these rows.
   int64_t validation_rows() const { return static_cast<int64_t>(in_order_.size()); }
@@ -67,6 +69,7 @@ class PackedRows {
 
   std::vector<Row> pack(const std::vector<int64_t>& order) const;
   std::vector<Row> epoch(int64_t number) const;
+  void load_epoch_of(int64_t row);
   Batch batch(const std::vector<Row>& rows) const;
 
   std::vector<Piece> pieces_;

@@ -74,6 +74,15 @@ TEST(PackedRows, AnEpochHasEachPieceOnceInItsOwnOrder) {
   EXPECT_FALSE(first.ids.equal(other.training(0, 8).ids));
 }
 
+TEST(PackedRows, AnEpochTellsWhatIsLeftOfIt) {
+  PackedRows rows(cut(kDocuments, 6), 6, /*packed=*/false, 1);
+  EXPECT_EQ(rows.left_in_epoch(0), 8);
+  EXPECT_EQ(rows.left_in_epoch(7), 1);
+  EXPECT_EQ(rows.left_in_epoch(8), 8);
+  EXPECT_EQ(rows.left_in_epoch(30), 2);
+  EXPECT_EQ(rows.left_in_epoch(3), 5);
+}
+
 TEST(PackedRows, RowsFollowFromTheirNumberAlone) {
   PackedRows straight(cut(kDocuments, 6), 6, /*packed=*/true, 1);
   std::vector<Batch> batches;

@@ -37,6 +37,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/zero_optimizer.h"
 #include "models/transformer.h"
 
 namespace language_model {
@@ -109,7 +110,7 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
                                     const Output& out) {
   const auto layers = static_cast<int64_t>(model->size());
   if (settings.cut.empty()) return settings.balance;
-  const int64_t stages = settings.stages.value_or(world.size() > 1 ? world.size() : 2);
+  const int64_t stages = settings.stages.value_or(world.size() > 1 ? world.processes_each() : 2);
   if (settings.cut == "even") return distributed::even_balance(layers, stages);
   if (world.size() > 1) {
     throw std::invalid_argument("--balance=" + settings.cut +
@@ -131,6 +132,7 @@ gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& mo
                       gpipe::GPipeOptions(balance)
                           .placement(distributed::placement_over(world, settings.schedule, stages))
                           .chunks(settings.chunks)
+                          .groups(settings.groups)
                           .checkpoint(settings.checkpoint)
                           .cpu_threads_per_stage(settings.threads)
                           .devices(settings.devices)
@@ -262,11 +264,10 @@ class Run {
                         {"blocks", settings_.model.num_layers()},
                         {"width", settings_.model.hidden_size()},
                         {"parameters", parameters}};
-    json_["training"] = {{"steps", settings_.steps},
-                         {"batch", settings_.batch},
-                         {"learning_rate", settings_.learning_rate},
-                         {"bfloat16", settings_.bfloat16},
-                         {"seed", settings_.seed}};
+    json_["training"] = {
+        {"steps", settings_.steps},           {"batch", settings_.batch},
+        {"short_last", settings_.short_last}, {"learning_rate", settings_.learning_rate},
+        {"bfloat16", settings_.bfloat16},     {"seed", settings_.seed}};
     if (settings_.plain) {
       out_.line(absl::StrFormat("no pipeline, %d threads", at::get_num_threads()));
       json_["pipeline"] = nullptr;
@@ -274,21 +275,34 @@ class Run {
     } else {
       build_pipeline(model);
     }
-    optimizer_ = make_optimizer(network_->parameters(), settings_.weight_decay);
+    const auto make = [this](const std::vector<at::Tensor>& parameters) {
+      return make_optimizer(parameters, settings_.weight_decay);
+    };
+    if (settings_.zero) {
+      zero_.emplace(pipe_, make);
+    } else {
+      optimizer_ = make(network_->parameters());
+    }
     torch::manual_seed(settings_.seed);  // of dropout; rank 0's counts
   }
 
   void build_pipeline(const torch::nn::Sequential& model) {
     const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);
     pipe_ = make_pipe(settings_, model, balance, world_);
-    out_.line(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s, checkpoint %s",
+    std::string replicas;
+    if (world_.replicas() > 1) replicas += absl::StrFormat(", %d replicas", world_.replicas());
+    if (settings_.groups > 0) replicas += absl::StrFormat(", --groups=%d", settings_.groups);
+    out_.line(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s, checkpoint %s%s",
                               absl::StrJoin(balance, ","), settings_.chunks, settings_.schedule,
-                              to_text(settings_.checkpoint)));
+                              to_text(settings_.checkpoint), replicas));
     json_["pipeline"] = {{"balance", balance},
                          {"chunks", settings_.chunks},
                          {"schedule", settings_.schedule},
                          {"checkpoint", to_text(settings_.checkpoint)},
-                         {"processes", world_.size()}};
+                         {"processes", world_.size()},
+                         {"replicas", world_.replicas()},
+                         {"groups", settings_.groups},
+                         {"zero", settings_.zero}};
     const auto options = gpipe::StepOptions()
                              .schedule(gpipe::schedule_by_name(settings_.schedule))
                              .weight(count_tokens);
@@ -302,19 +316,45 @@ class Run {
 
   void resume() {
     if (settings_.resume.empty()) return;
-    const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
-    if (progress.rows != progress.step * settings_.batch) {
-      throw std::invalid_argument(
-          absl::StrFormat("--resume=%s: after %d steps of another --batch, %d rows",
-                          settings_.resume, progress.step, progress.rows));
+    const gpipe::Progress progress =
+        zero_ ? gpipe::load_checkpoint(pipe_, *zero_, settings_.resume)
+              : gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
+    while (step_ < progress.step && row_ < progress.rows) {
+      row_ += rows_of_batch();
+      ++step_;
     }
-    step_ = progress.step;
+    if (step_ != progress.step || row_ != progress.rows) {
+      throw std::invalid_argument(absl::StrFormat(
+          "--resume=%s: after %d steps of another --batch, or with --short_last and without, %d "
+          "rows",
+          settings_.resume, progress.step, progress.rows));
+    }
     out_.line(absl::StrFormat("resumed after step %d", step_));
   }
 
   void save() {
     if (settings_.save.empty()) return;
-    gpipe::save_checkpoint(pipe_, *optimizer_, {step_, step_ * settings_.batch}, settings_.save);
+    const gpipe::Progress progress{step_, row_};
+    if (zero_) {
+      gpipe::save_checkpoint(pipe_, *zero_, progress, settings_.save);
+    } else {
+      gpipe::save_checkpoint(pipe_, *optimizer_, progress, settings_.save);
+    }
+  }
+
+  // Of the next mini-batch.
+  int64_t rows_of_batch() {
+    return settings_.short_last ? std::min(settings_.batch, rows_.left_in_epoch(row_))
+                                : settings_.batch;
+  }
+
+  void update(double learning_rate) {
+    set_learning_rate(zero_ ? zero_->local() : *optimizer_, learning_rate);
+    if (zero_) {
+      zero_->step();
+    } else {
+      optimizer_->step();
+    }
   }
 
   void train() {
@@ -329,12 +369,12 @@ class Run {
     network_->train(true);
     while (step_ < settings_.stop_at && !interrupted()) {
       const auto begin = Clock::now();
-      const Batch batch = rows_.training(step_ * settings_.batch, settings_.batch);
-      set_learning_rate(*optimizer_, rate.at(step_));
-      optimizer_->zero_grad();
+      const Batch batch = rows_.training(row_, rows_of_batch());
+      network_->module().zero_grad();
       const double loss = network_->step(batch);
       network_->clip(settings_.clip);
-      optimizer_->step();
+      update(rate.at(step_));
+      row_ += batch.ids.size(0);
       ++step_;
       validation_.reset();
       part.add(loss, batch.tokens, seconds_since(begin));
@@ -419,14 +459,17 @@ class Run {
   PackedRows rows_, held_out_;
   gpipe::GPipe pipe_{nullptr};
   std::unique_ptr<Network> network_;
-  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;  // or:
+  std::optional<gpipe::ZeroOptimizer> zero_;
   Json json_;
   int64_t step_ = 0;
+  int64_t row_ = 0;                   // the first of the next mini-batch
   std::optional<double> validation_;  // after step_
 };
 
 int run(const Settings& settings) {
-  const auto world = gpipe::World::from_environment();
+  const auto world =
+      distributed::world_of_replicas(gpipe::World::from_environment(), settings.replicas);
   return Run(settings, world).run();
 }
 

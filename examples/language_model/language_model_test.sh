@@ -26,6 +26,17 @@ expect_mistake "did you mean 1f1b?" "${tiny[@]}" --schedule=1f2b
 expect_mistake "take 2 or 4 stages" "${tiny[@]}" --schedule=zb-v --stages=3
 expect_mistake "give at most --chunks=3" "${tiny[@]}" --samples=4
 expect_mistake "cannot be cut into more micro-batches" "${tiny[@]}" --chunks=7
+expect_mistake "cannot share the --chunks=3 micro-batches" "${tiny[@]}" --replicas=2
+expect_mistake "give a number from 1" "${tiny[@]}" --replicas=0
+expect_mistake "cannot be cut into as many equal groups" "${tiny[@]}" --groups=2
+expect_mistake "give a number from 1" "${tiny[@]}" --groups=0
+expect_mistake "each of --replicas=3 has 1, 2, 4, 8" "${tiny[@]}" --replicas=3 --groups=1
+expect_mistake "each of --replicas=2 has 1, 2, 4, 8" "${tiny[@]}" --replicas=2 --chunks=6 --groups=6
+expect_mistake "--batch=5 rows have 2 rows each" "${tiny[@]}" --replicas=4 --chunks=4 --batch=5
+expect_mistake "cannot be cut into more micro-batches" "${tiny[@]}" --groups=8 --chunks=8
+expect_mistake "give fill-drain, or any other" "${tiny[@]}" --schedule=gpipe --groups=1
+expect_mistake "first of --replicas=3, which has 1 of --chunks=3" "${tiny[@]}" --replicas=3 --samples=2
+expect_mistake "leave out --replicas" "${tiny[@]}" --plain --replicas=3
 expect_mistake "give always, except_last or never" "${tiny[@]}" --checkpoint=often
 expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
 expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
@@ -62,6 +73,13 @@ hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work
   --save="$work/run/last" >/dev/null
 grep -q "resumed after step 7" "$work/again.log" || fail "where it goes on"
 expect_same resumed "$program" "${tiny[@]}" --resume="$work/run/last" --balance=5,2 --save="$work/end"
+# Processes that the replicas cannot share.
+"$program" "${tiny[@]}" --replicas=3 >"$work/one_process.log" 2>&1
+grep -q -e "--replicas=3: each has as many processes, and there is 1 process" "$work/one_process.log" ||
+  fail "replicas in one process"
+"$launch" --processes=2 -- "$program" "${tiny[@]}" --replicas=3 >"$work/two_processes.log" 2>&1
+grep -q "there are 2 processes; start 3 or a multiple" "$work/two_processes.log" || fail "replicas in two processes"
+
 # Of another shape.
 "$program" "${tiny[@]}" --resume="$work/end" --batch=3 >"$work/batch.log" 2>&1
 grep -q "of another --batch" "$work/batch.log" || fail "another --batch"

@@ -71,11 +71,11 @@ class Pipeline : public Network {
 
   double step(const Batch& batch) override {
     const Autocast autocast(first().type(), bfloat16_);
-    return pipe_->step(inputs(batch), {batch.targets.to(last())}, mean_loss, options_).loss;
+    return pipe_->step(inputs(batch), targets(batch), mean_loss, options_).loss;
   }
   double evaluate(const Batch& batch) override {
     const Autocast autocast(first().type(), bfloat16_);
-    return pipe_->evaluate(inputs(batch), {batch.targets.to(last())}, mean_loss, options_).loss;
+    return pipe_->evaluate(inputs(batch), targets(batch), mean_loss, options_).loss;
   }
   void clip(double norm) override { pipe_->clip_grad_norm_(norm); }
   // What the loss function gives is known in all processes, and the logits are in the last one. A
@@ -83,20 +83,21 @@ class Pipeline : public Network {
   std::vector<int64_t> draw(const Tensors& inputs, double temperature,
                             const at::Generator& generator) override {
     TORCH_CHECK_VALUE(inputs.at(0).size(0) <= most_draws(), "there are ", inputs.at(0).size(0),
-                      " rows, and ", most_draws(), " micro-batches to draw a token in");
+                      " rows, and ", most_draws(),
+                      " micro-batches of the first replica to draw a token in");
     const Autocast autocast(first().type(), bfloat16_);
     const gpipe::LossFn draw_as_loss = [&](const Tensors& outputs, const Tensors& /*targets*/) {
       return drawn(outputs.at(0), temperature, generator).to(at::kDouble).squeeze();
     };
     Tensors there;
-    for (const at::Tensor& input : inputs) there.push_back(input.to(first()));
+    for (const at::Tensor& input : inputs) there.push_back(own_rows(input).to(first()));
     std::vector<int64_t> tokens;
     for (const double token : pipe_->evaluate(there, {}, draw_as_loss).losses) {
       tokens.push_back(static_cast<int64_t>(token));
     }
     return tokens;
   }
-  int64_t most_draws() const override { return pipe_->chunks(); }
+  int64_t most_draws() const override { return pipe_->chunks() / pipe_->world().replicas(); }
   torch::nn::Module& module() override { return *pipe_; }
   std::vector<at::Tensor> parameters() override { return pipe_->local_parameters(); }
   void train(bool on) override { pipe_->train(on); }
@@ -104,9 +105,15 @@ class Pipeline : public Network {
  private:
   c10::Device first() const { return pipe_->devices().front(); }
   c10::Device last() const { return pipe_->devices().back(); }
-  Tensors inputs(const Batch& batch) const {
-    return {batch.ids.to(first()), batch.documents.to(first())};
+  // Those of this replica.
+  at::Tensor own_rows(const at::Tensor& of_all) const {
+    const gpipe::RowRange rows = pipe_->world().rows(of_all.size(0), pipe_->chunks());
+    return of_all.narrow(0, rows.begin, rows.size());
   }
+  Tensors inputs(const Batch& batch) const {
+    return {own_rows(batch.ids).to(first()), own_rows(batch.documents).to(first())};
+  }
+  Tensors targets(const Batch& batch) const { return {own_rows(batch.targets).to(last())}; }
 
   gpipe::GPipe pipe_;
   gpipe::StepOptions options_;

@@ -19,7 +19,8 @@ class Network {
  public:
   virtual ~Network() = default;
 
-  // The mean loss over the mini-batch's tokens. Adds its gradients to those of the parameters.
+  // The mean loss over the mini-batch's tokens. Adds its gradients to those of the parameters. Of
+  // replicas (World::grid) each is given all rows, and takes its own.
   virtual double step(const Batch& batch) = 0;
   // The same loss without gradients.
   virtual double evaluate(const Batch& batch) = 0;
@@ -30,8 +31,9 @@ class Network {
   // documents, or what a KvCache gives for them, on the CPU; at most most_draws() rows.
   virtual std::vector<int64_t> draw(const gpipe::Tensors& inputs, double temperature,
                                     const at::Generator& generator) = 0;
+  // So many that the first replica has all of them, and with them their part of a KvCache.
   virtual int64_t most_draws() const = 0;
-  // For a KvCache.
+  // For a KvCache, and to forget gradients.
   virtual torch::nn::Module& module() = 0;
   // Those of this process.
   virtual std::vector<at::Tensor> parameters() = 0;

@@ -19,6 +19,9 @@
 #include "command/flag_values.h"
 #include "examples/language_model/bible_data.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/verify.h"
+#include "gpipe/world.h"
 
 ABSL_FLAG(std::string, text, "",
           "The file to learn from, byte by byte. Default: the King James Bible of Debian's package "
@@ -39,6 +42,9 @@ ABSL_FLAG(int64_t, heads, 4, "Heads of attention.");
 ABSL_FLAG(double, dropout, 0, "The probability with which what a layer adds is left out.");
 
 ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
+ABSL_FLAG(bool, short_last, false,
+          "The last mini-batch of an epoch has the rows that are left of it. Without, it is filled "
+          "from the next epoch.");
 ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
 ABSL_FLAG(double, learning_rate, 3e-3,
           "The highest. It rises for --warm_up steps and falls as a cosine to a tenth at the end.");
@@ -52,13 +58,24 @@ ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters st
 ABSL_FLAG(int64_t, validate_every, 100, "Steps between two validations.");
 ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
 
-ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
-          "Partitions of the pipeline. Default: what --balance has, 2, or one for each process.");
+ABSL_FLAG(
+    std::optional<int64_t>, stages, std::nullopt,
+    "Partitions of the pipeline. Default: what --balance has, 2, or one for each process of a "
+    "replica.");
 ABSL_FLAG(std::string, balance, "even",
           "Layers of each partition, such as 5,6; even: as many for each; time: by measured times "
           "of the layers; best: the cut with the shortest predicted step.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
-ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch.");
+ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch, of all replicas together.");
+ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
+ABSL_FLAG(
+    std::optional<int64_t>, groups, std::nullopt,
+    "Groups of micro-batches, in which gradients are added up: with the same number, and the "
+    "same --chunks, any number of replicas gives the same bits. Default: as many as replicas; "
+    "without those, none.");
+ABSL_FLAG(bool, zero, false,
+          "Each replica keeps the optimizer's states of its share of the parameters (ZeRO, stage "
+          "1). The bits are the same.");
 ABSL_FLAG(std::string, checkpoint, "never",
           "Which micro-batches recompute their activations: always, except_last, never.");
 ABSL_FLAG(int64_t, threads, 0,
@@ -181,6 +198,7 @@ void read_model(Settings& settings) {
 
 void read_training(Settings& settings) {
   settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  settings.short_last = absl::GetFlag(FLAGS_short_last);
   settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 0, kMost);
   settings.stop_at =
       in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
@@ -234,6 +252,56 @@ void check_layers(const Settings& settings, const std::string& balance) {
   }
 }
 
+// Alone, too, where groups are cut as for replicas.
+void check_order_of_sums(const Settings& settings) {
+  if (settings.replicas == 1 && settings.groups == 0) return;
+  // Every schedule has 4 stages, and 2 micro-batches show the order.
+  constexpr int64_t kStages = 4, kMicroBatches = 2;
+  const auto schedule = gpipe::schedule_by_name(settings.schedule, kStages, kMicroBatches);
+  if (schedule.verify(gpipe::Sends::kBuffered).ascending) return;
+  throw std::invalid_argument(absl::StrFormat(
+      "--schedule=%s adds up the gradients of micro-batches in another order than theirs, which "
+      "--replicas and --groups need; give fill-drain, or any other",
+      settings.schedule));
+}
+
+void read_replicas(Settings& settings) {
+  settings.zero = absl::GetFlag(FLAGS_zero);
+  const int64_t replicas = in_range("replicas", absl::GetFlag(FLAGS_replicas), 1, kMost);
+  const auto groups = in_range("groups", absl::GetFlag(FLAGS_groups), 1, kMost);
+  settings.replicas = replicas;
+  settings.groups = groups.value_or(0);
+  const int64_t chunks = settings.chunks;
+  if (chunks % replicas != 0) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--replicas=%d: they cannot share the --chunks=%d micro-batches of a mini-batch equally; "
+        "give chunks that are a multiple of them",
+        replicas, chunks));
+  }
+  if (groups && chunks % *groups != 0) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--groups=%d: --chunks=%d micro-batches cannot be cut into as many equal groups; give "
+        "chunks that are a multiple of them",
+        *groups, chunks));
+  }
+  const int64_t each = settings.groups / replicas;
+  if (groups && replicas > 1 && (*groups % replicas != 0 || (each & (each - 1)) != 0)) {
+    throw std::invalid_argument(
+        absl::StrFormat("--groups=%d: each of --replicas=%d has 1, 2, 4, 8, ... of them, a part of "
+                        "the tree in which they are added up; give that many times %d",
+                        *groups, replicas, replicas));
+  }
+  const auto last = gpipe::World(nullptr, replicas - 1, replicas).grid(replicas, 1);
+  if (last.rows(settings.batch, chunks).size() == 0) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--replicas=%d: --chunks=%d micro-batches of --batch=%d rows have %d rows each, as long as "
+        "there are any, and the last replica would never have one; give more rows, or fewer chunks "
+        "or replicas",
+        replicas, chunks, settings.batch, (settings.batch + chunks - 1) / chunks));
+  }
+  check_order_of_sums(settings);
+}
+
 void read_pipeline(Settings& settings) {
   settings.plain = absl::GetFlag(FLAGS_plain);
   settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
@@ -262,6 +330,7 @@ void read_pipeline(Settings& settings) {
         "--chunks=%d: a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
         settings.chunks, settings.batch));
   }
+  read_replicas(settings);
   settings.checkpoint = gpipe::balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
   settings.devices = parse_devices(absl::GetFlag(FLAGS_devices));
@@ -286,16 +355,28 @@ void read_files(Settings& settings) {
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
 }
 
-void check_plain(const Settings& settings) {
-  if (!settings.plain && settings.samples > settings.chunks) {
+void check_samples(const Settings& settings) {
+  if (settings.plain || settings.samples <= settings.chunks / settings.replicas) return;
+  if (settings.replicas == 1) {
     throw std::invalid_argument(absl::StrFormat(
         "--samples=%d: each is a micro-batch of its own; give at most --chunks=%d, or more chunks",
         settings.samples, settings.chunks));
   }
+  throw std::invalid_argument(absl::StrFormat(
+      "--samples=%d: each is a micro-batch of its own, in the first of --replicas=%d, which has %d "
+      "of --chunks=%d; give at most so many samples, or more chunks",
+      settings.samples, settings.replicas, settings.chunks / settings.replicas, settings.chunks));
+}
+
+void check_plain(const Settings& settings) {
   if (!settings.plain) return;
   if (!settings.save.empty() || !settings.resume.empty() || settings.explain) {
     throw std::invalid_argument(
         "--plain is to compare, and has no pipeline: leave out --save, --resume and --explain");
+  }
+  if (settings.replicas > 1 || settings.groups > 0 || settings.zero) {
+    throw std::invalid_argument(
+        "--plain is to compare, and has no pipeline: leave out --replicas, --groups and --zero");
   }
 }
 
@@ -307,6 +388,7 @@ void read_flags(Settings& settings) {
   read_training(settings);
   read_pipeline(settings);
   read_files(settings);
+  check_samples(settings);
   check_plain(settings);
 }
 

@@ -32,6 +32,7 @@ struct Settings {
   double learning_rate = 0, weight_decay = 0, clip = 0;
   int64_t warm_up = 0;
   uint64_t seed = 0;
+  bool short_last = false;  // of an epoch
   bool bfloat16 = false;
   int64_t validate_every = 0, validation_rows = 0;
 
@@ -42,6 +43,9 @@ struct Settings {
   std::optional<int64_t> stages;
   std::string schedule;
   int64_t chunks = 0, threads = 0;
+  int64_t replicas = 1;
+  int64_t groups = 0;  // GPipeOptions'
+  bool zero = false;
   gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kExceptLast;
   std::vector<c10::Device> devices;
   bool explain = false;
