@@ -480,8 +480,7 @@ class Control::Impl {
 
   void look_for_silence(Time now) {
     const auto is_silent = [&](int64_t rank, Milliseconds limit) {
-      return mesh_.is_connected(rank) && is_needed(rank) &&
-             now - peer_of(rank).last_heard > limit;
+      return mesh_.is_connected(rank) && is_needed(rank) && now - peer_of(rank).last_heard > limit;
     };
     bool any = false;
     for (int64_t rank = 0; rank < options_.size; ++rank) {

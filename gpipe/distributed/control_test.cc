@@ -667,8 +667,8 @@ TEST(Control, WhoWaitsForARecordGetsThatOfItsEpoch) {
     for (std::thread& thread : threads) thread.join();
     for (const std::string& text : texts) {
       // Who came to its wait when the next epoch had begun waited for one of its faults.
-      EXPECT_THAT(text, ::testing::AnyOf("rank 0 (host0) threw: boom",
-                                         "rank 0 (host0) threw: a symptom"));
+      EXPECT_THAT(
+          text, ::testing::AnyOf("rank 0 (host0) threw: boom", "rank 0 (host0) threw: a symptom"));
     }
     if (control->failed()) control->next_epoch();
   }
@@ -1053,8 +1053,7 @@ TEST(Control, StrangersChangeNothing) {
   }
 }
 
-// More of them than a rank listens to at once, all the time that a rank needs to connect, and
-// longer than nobody may listen where a rank should.
+// More of them than a rank listens to at once, all the time that a rank needs to connect.
 TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
   Meeting meeting(3);
   std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1)};
@@ -1064,18 +1063,22 @@ TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
     control->agree("end", "");
     say("well");
   });
-  const int64_t end = microseconds_now() + 2 * kSecond;
-  int64_t strangers = 0;
-  while (microseconds_now() < end) {
-    std::vector<Socket> silent;
-    try {
-      for (int i = 0; i < 200; ++i) {
-        silent.push_back(begin_connect(endpoints[static_cast<size_t>(i % 2)]));
-        ++strangers;
+  std::atomic<int64_t> strangers{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, end = microseconds_now() + kSecond] {
+      std::vector<Socket> silent(200);
+      for (size_t i = 0; microseconds_now() < end; ++i) {
+        try {
+          silent[i % silent.size()] = begin_connect(endpoints[i % 2]);
+          ++strangers;
+        } catch (const std::runtime_error&) {  // all have connected: nobody listens any more
+          return;
+        }
       }
-    } catch (const std::runtime_error&) {  // all have connected: nobody listens any more
-    }
+    });
   }
+  for (std::thread& thread : threads) thread.join();
   EXPECT_GT(strangers, 64);
   for (int64_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks.next(rank), "well");

@@ -42,7 +42,8 @@ void FailureRecords::hear(uint32_t epoch, Fault fault, Time when, Time now) {
     collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
     if (round_->is_decided()) collect_losses(now);
   } else if (epoch == round_->epoch) {
-    if (!round_->is_decided()) collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
+    if (!round_->is_decided())
+      collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
   } else if (epoch == round_->epoch + 1 && round_->is_decided()) {
     // Its rank has heard that all are ready for the next epoch, and has failed again already.
     if (is_open_) return collect_early(fault, when, now);
@@ -132,7 +133,8 @@ void FailureRecords::adopt(std::vector<Fault> record, Time now) {
     return;
   }
   for (FaultCollector::Entry& entry : left) {
-    if (is_loss(entry.fault)) collect(std::move(entry.fault), entry.when, listened_before_, now, /*tell=*/true);
+    if (is_loss(entry.fault))
+      collect(std::move(entry.fault), entry.when, listened_before_, now, /*tell=*/true);
   }
   collect_losses(now);
 }

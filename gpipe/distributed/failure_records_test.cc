@@ -437,7 +437,7 @@ class Run {
 void expect_all_runs_agree(const Plan& plan) {
   auto random = testing::test_random();
   int with_last = 0;
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < 150; ++round) {
     const auto seed = static_cast<unsigned>(random());
     SCOPED_TRACE("run " + std::to_string(seed));
     Run run(seed, plan);
@@ -447,7 +447,7 @@ void expect_all_runs_agree(const Plan& plan) {
     if (run.has_last()) ++with_last;
   }
   // Most have lost a rank, in the midst of epochs that others went on from.
-  EXPECT_GT(with_last, 250);
+  EXPECT_GT(with_last, 75);
 }
 
 TEST(FailureRecords, AllRanksAgree) { expect_all_runs_agree({}); }

@@ -34,24 +34,29 @@ int in_child(const std::function<int()>& child) {
 // A child that lives until this is destroyed.
 class Child {
  public:
+  // Returns when it runs: then fork() has returned there.
   Child() {
-    if (pipe(pipe_) != 0) return;
+    EXPECT_EQ(pipe(end_), 0);
+    EXPECT_EQ(pipe(begin_), 0);
+    char byte = 0;
     pid_ = fork();
-    if (pid_ != 0) return;
-    close(pipe_[1]);
-    char byte;
-    _exit(read(pipe_[0], &byte, 1) == 0 ? 0 : 1);
+    if (pid_ == 0) {
+      close(end_[1]);
+      if (write(begin_[1], &byte, 1) != 1) _exit(1);
+      _exit(read(end_[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    EXPECT_EQ(read(begin_[0], &byte, 1), 1);
   }
   ~Child() {
-    close(pipe_[0]);
-    close(pipe_[1]);
+    for (const int end : {end_[0], end_[1], begin_[0], begin_[1]}) close(end);
     waitpid(pid_, nullptr, 0);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
  private:
-  int pipe_[2] = {-1, -1};
+  int begin_[2] = {-1, -1};
+  int end_[2] = {-1, -1};
   pid_t pid_ = -1;
 };
 
