@@ -29,6 +29,7 @@ void FailureRecords::report(Fault fault, Time when, Time now) {
 void FailureRecords::lose(Fault loss, Time when, Time now) {
   if (is_lost(loss.rank)) return;
   lost_[index(loss.rank)] = Told{loss, when};
+  lost_one_ = now;
   if (round_->is_decided()) return collect_losses(now);
   collect(std::move(loss), when, listened_before_, now, /*tell=*/true);
 }
@@ -39,6 +40,7 @@ bool FailureRecords::may_be_lost(int64_t rank) const {
 
 void FailureRecords::hear(uint32_t epoch, Fault fault, Time when, Time now) {
   if (is_loss(fault)) {
+    if (!may_be_lost(fault.rank)) lost_one_ = now;
     collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
     if (round_->is_decided()) collect_losses(now);
   } else if (epoch == round_->epoch) {
@@ -66,7 +68,7 @@ void FailureRecords::hear_ready(int64_t rank, uint32_t epoch) {
 }
 
 FailureRecords::Time FailureRecords::time_to_decide(Time now, int64_t lower, int64_t all) const {
-  const Time earliest = opened_ + kWindow;
+  const Time earliest = std::max(opened_, lost_one_) + kWindow;
   if (all <= 1) return earliest;
   const Time first = turns_ + kWindow + lower * kTurn;
   const Time end = first + kTurn / 2;

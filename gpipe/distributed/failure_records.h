@@ -35,7 +35,7 @@ struct FailureRound {
 // that is the last one.
 //
 // Guarantees, for ranks that stay connected to each other, if what one tells the others is there
-// within 40 ms, however long any of them may be kept from listening: all have the same last record;
+// within 20 ms, however long any of them may be kept from listening: all have the same last record;
 // and for each epoch all that have begun it have the same one. Only where a rank is lost while it
 // decides, and another one is kept from listening in that moment, some may have the last one at
 // once.
@@ -47,7 +47,8 @@ class FailureRecords {
     Time when;
   };
 
-  // How long faults are collected: those of the same moment, and their way here.
+  // How long faults are collected: those of the same moment, and their way here. So long also after
+  // each loss: that rank may have decided, and what it could say of that is passed on.
   static constexpr std::chrono::milliseconds kWindow{40};
   // The ranks take turns to decide, the lowest first; three of them need less than a second. In the
   // second half of its turn a rank does not decide any more: the next one shall not decide while
@@ -124,6 +125,7 @@ class FailureRecords {
   bool is_open_ = false;
   Time opened_{};  // is_open_
   Time turns_{};   // since when the turns count
+  Time lost_one_{};
   Time listened_{};
   Time listened_before_{};
   std::vector<Told> untold_;

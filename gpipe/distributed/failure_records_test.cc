@@ -145,6 +145,17 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
   EXPECT_TRUE(records.is_open());  // its end comes next
 }
 
+// Those that are slow to come do not keep the others from learning it.
+TEST(FailureRecords, WhoWasReadyAndIsLostIsToldOfAtOnce) {
+  FailureRecords records(0, 3);
+  records.hear_record(0, {exception(1)}, at(0));
+  records.hear_ready(2, 1);
+  records.lose(death(2), at(10), at(10));
+  EXPECT_TRUE(records.is_open());
+  records.decide(at(50));
+  EXPECT_THAT(records.last(), ElementsAre(death(2)));
+}
+
 TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
   FailureRecords records(1, 3);
   records.listen(at(0));
@@ -156,6 +167,14 @@ TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
   EXPECT_EQ(records.time_to_decide(at(940), 1, 3), at(1440));
   // Whoever is alone needs no turn.
   EXPECT_EQ(records.time_to_decide(at(340), 0, 1), at(40));
+
+  // After a loss, what that rank has decided may be on its way.
+  FailureRecords left(1, 3);
+  left.report(exception(1), at(0), at(0));
+  left.lose(death(0), at(45), at(45));
+  EXPECT_EQ(left.time_to_decide(at(45), 0, 2), at(85));
+  left.hear(0, death(0), at(45), at(50));
+  EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
   // What it hears may have come long ago.
   FailureRecords stopped(0, 2);
@@ -198,17 +217,12 @@ class Run {
     }
     const int kills = draw(3);
     for (int i = 0; i < kills; ++i) kills_.insert({draw(400), draw(size_)});
-    const int stalls = plan_.stalls ? 1 + draw(4) : 0;
-    for (int i = 0; i < stalls; ++i) stalls_.insert({draw(400), draw(size_)});
   }
 
   void run() {
     for (ms_ = 0; ms_ < kEnd; ++ms_) {
       for (const auto& [time, victim] : kills_) {
         if (time == ms_) kill(victim);
-      }
-      for (const auto& [time, victim] : stalls_) {
-        if (time == ms_) rank(victim).listens = ms_ + draw(450);
       }
       // What one says in this moment another one hears in it, or not.
       for (int i = 0; i < size_; ++i) turn(draw(size_));
@@ -246,7 +260,7 @@ class Run {
 
  private:
   // In milliseconds. All is over long before.
-  static constexpr int kEnd = 4000;
+  static constexpr int kEnd = 3000;
 
   struct Rank {
     std::unique_ptr<FailureRecords> records;
@@ -263,7 +277,8 @@ class Run {
 
     void keep() {
       const auto round = records->round();
-      if (round->is_decided()) told[round->epoch] = text_of(round->record);
+      if (!round->is_decided() || told.count(round->epoch) != 0) return;
+      told[round->epoch] = text_of(round->record);
     }
   };
 
@@ -336,8 +351,14 @@ class Run {
     say(i);
   }
 
+  // As long as it takes to miss one's turn, or nearly.
+  void may_stall(Rank& one) {
+    if (plan_.stalls && ms_ < 1000 && draw(6) == 0) one.listens = ms_ + 150 + draw(100);
+  }
+
   void hear(Rank& one, int from, const Word& word) {
     FailureRecords& records = *one.records;
+    may_stall(one);
     switch (word.kind) {
       case Word::kFault:
         return records.hear(word.epoch, word.faults.front(), word.when, now());
@@ -418,11 +439,13 @@ class Run {
       }
       tell(i, {Word::kReady, records.epoch() + 1, {}, {}, {}});
       one.is_ready = true;
-    } else if (!records.has_failed() && records.epoch() < 3 && draw(3) == 0) {
-      const std::string text = "boom " + std::to_string(records.epoch());
+    } else if (records.epoch() < 3 && draw(3) == 0) {
+      // Also several, until it is decided.
+      const std::string text = "boom " + std::to_string(ms_);
+      for (Rank& other : ranks_) may_stall(other);
       records.report(exception(i, text), now(), now());
     }
-    one.user = ms_ + draw(100);
+    one.user = ms_ + draw(records.has_failed() ? 30 : 100);
   }
 
   std::mt19937 random_;
@@ -431,13 +454,12 @@ class Run {
   int ms_ = 0;
   std::vector<Rank> ranks_;
   std::set<std::pair<int, int>> kills_;
-  std::set<std::pair<int, int>> stalls_;
 };
 
 void expect_all_runs_agree(const Plan& plan) {
   auto random = testing::test_random();
   int with_last = 0;
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 500; ++round) {
     const auto seed = static_cast<unsigned>(random());
     SCOPED_TRACE("run " + std::to_string(seed));
     Run run(seed, plan);
@@ -447,7 +469,7 @@ void expect_all_runs_agree(const Plan& plan) {
     if (run.has_last()) ++with_last;
   }
   // Most have lost a rank, in the midst of epochs that others went on from.
-  EXPECT_GT(with_last, 75);
+  EXPECT_GT(with_last, 250);
 }
 
 TEST(FailureRecords, AllRanksAgree) { expect_all_runs_agree({}); }
