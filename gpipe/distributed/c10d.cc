@@ -17,6 +17,7 @@
 
 #include "gpipe/distributed/batch_threads.h"
 #include "gpipe/distributed/no_sigpipe.h"
+#include "gpipe/distributed/private_descriptors.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 // "closed by peer". Whether somebody has failed, Control knows.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-class C10dStore final : public Store {
+class C10dStore : public Store {
  public:
   C10dStore(c10::intrusive_ptr<c10d::Store> bare, std::string prefix)
       : bare_(std::move(bare)),
@@ -52,6 +53,20 @@ class C10dStore final : public Store {
   c10::intrusive_ptr<c10d::Store> bare_;
   std::string prefix_;
   c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// With the server. A child of fork() must not keep its port: the next run listens there.
+class ServedStore final : public C10dStore {
+ public:
+  ServedStore(c10::intrusive_ptr<c10d::Store> bare, std::string prefix, int listener)
+      : C10dStore(std::move(bare), std::move(prefix)), listener_(listener) {
+    make_private(listener_);
+  }
+  // Before c10d closes it, and the number is another file's.
+  ~ServedStore() override { make_public(listener_); }
+
+ private:
+  int listener_;
 };
 
 // Whoever waits for a key asks again and again: a wait in the store cannot be broken off.
@@ -133,8 +148,7 @@ std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
   // Otherwise it would listen on all addresses of the machine.
   options.masterListenFd = listener.get();
   auto store = c10::make_intrusive<c10d::TCPStore>(endpoint.address, options);
-  listener.release();
-  return std::make_unique<C10dStore>(std::move(store), prefix);
+  return std::make_unique<ServedStore>(std::move(store), prefix, listener.release());
 }
 
 std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -22,7 +23,7 @@
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/collectives.h"
 #include "gpipe/distributed/control_messages.h"
-#include "gpipe/distributed/fault_collector.h"
+#include "gpipe/distributed/failure_records.h"
 #include "gpipe/distributed/mesh.h"
 
 namespace gpipe::distributed {
@@ -32,11 +33,6 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-// Faults that happen within 20 ms are told together; the rest of it is for their way here.
-constexpr Milliseconds kWindow{40};
-// If the rank that decides does not, the next one does. All in all under a second for three of
-// them.
-constexpr Milliseconds kNextDecides{200};
 constexpr std::size_t kLongestValue = 1 << 20;
 constexpr std::size_t kLongestText = 1500;  // of 256 faults, all fit into one message
 // How long after a symptom the cause is waited for.
@@ -70,10 +66,6 @@ struct Peer {
   std::optional<Bye> bye;
   uint32_t bye_epoch = 0;  // that it left in: its counts are that epoch's
   bool bye_heard = false;
-  std::optional<Fault> loss;  // it can take part in nothing any more
-  uint32_t next_epoch = 0;    // that it is ready for
-
-  bool is_needed() const { return !loss && !bye; }
 };
 
 }  // namespace
@@ -88,6 +80,7 @@ class Control::Impl {
                std::move(options_.listener)}),
         peers_(static_cast<std::size_t>(options_.size)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        records_(options_.rank, options_.size),
         collectives_(options_.size) {
     if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
     last_turn_ = next_beat_ = Clock::now();
@@ -107,12 +100,13 @@ class Control::Impl {
     }
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      mesh_.queue_for_all(to_frame(Bye{calls_done_, collectives_.ended()}, epoch_));
+      mesh_.queue_for_all(to_frame(Bye{calls_done_, collectives_.ended()}, records_.epoch()));
       wake();
       changed_.wait_for(lock, kLeavingLimit, [&] {
         for (int64_t rank = 0; rank < options_.size; ++rank) {
-          const Peer& peer = peer_of(rank);
-          if (mesh_.is_connected(rank) && !peer.bye_heard && !peer.loss) return false;
+          if (mesh_.is_connected(rank) && !peer_of(rank).bye_heard && !records_.is_lost(rank)) {
+            return false;
+          }
         }
         return true;
       });
@@ -134,14 +128,15 @@ class Control::Impl {
   void wait_until_connected(Time deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     const bool in_time = changed_.wait_until(
-        lock, deadline, [&] { return phase_ != Phase::kRunning || mesh_.missing().empty(); });
-    if (phase_ != Phase::kRunning) throw_failure(lock, "");
+        lock, deadline, [&] { return records_.has_failed() || mesh_.missing().empty(); });
+    if (records_.has_failed()) throw_failure(lock, "");
     if (in_time) return;
     std::string text = listed(mesh_.missing()) + " did not connect in time";
     for (const int64_t rank : mesh_.missing()) {
       const Endpoint& endpoint = mesh_.endpoint(rank);
       if (endpoint.port != 0) {
         text += "; rank " + std::to_string(rank) + " should answer at " + to_text(endpoint);
+        if (!mesh_.last_error(rank).empty()) text += ": " + mesh_.last_error(rank);
       }
     }
     throw std::runtime_error(text);
@@ -152,15 +147,31 @@ class Control::Impl {
     return rank == options_.rank ? options_.host : mesh_.host(rank);
   }
 
-  void report(Fault fault) {
-    const Time now = Clock::now();
-    cancel_watched();
+  void check() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    // Another thread may just have got over it.
+    if (records_.has_failed()) throw_failure(lock, "");
+  }
+
+  // Without an epoch: of this one.
+  void report(Fault fault, std::optional<int64_t> of) {
+    const Time when = Clock::now();
+    uint32_t epoch = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      epoch = records_.epoch();
+      if (of && *of != epoch) return;
+    }
+    // First this process's own work is stopped, then the others are told.
+    watchers_.cancel(epoch);
     std::lock_guard<std::mutex> lock(mutex_);
+    if (records_.epoch() != epoch) return;
     fault.rank = options_.rank;
     fault.host = options_.host;
     fault.layer = shortened(std::move(fault.layer));
     fault.text = shortened(std::move(fault.text));
-    note(std::move(fault), now, /*tell=*/true);
+    records_.report(std::move(fault), when, Clock::now());
+    records_changed();
     wake();
   }
 
@@ -190,77 +201,79 @@ class Control::Impl {
 
   int64_t epoch() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return epoch_;
+    return records_.epoch();
   }
 
   void next_epoch() {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (phase_ == Phase::kRunning) {
+    const auto round = records_.round();
+    if (!round->has_failed) {
       throw std::logic_error("next_epoch() is for after a failure, and nothing has failed");
     }
-    wait_for_record(lock);
-    if (is_fenced_ || names_a_loss(record_)) throw DistributedFailure(record_);
-    const uint32_t target = epoch_ + 1;
+    wait_for_record(lock, *round);
+    // Another thread may do the same.
+    const auto is_over = [&] { return records_.round() != round; };
+    if (is_over()) return;
+    const uint32_t target = round->epoch + 1;
     // Who left before the failure, or while it was told, will not come.
     for (int64_t rank = 0; rank < options_.size; ++rank) {
-      const Peer& peer = peer_of(rank);
-      if (peer.bye && peer.next_epoch < target) note_left(rank, "the next epoch");
+      if (peer_of(rank).bye && !records_.is_ready(rank, target)) note_left(rank, "the next epoch");
     }
     mesh_.queue_for_all(to_frame(MessageType::kNext, target));
     wake();
-    const bool in_time = changed_.wait_for(lock, options_.call_limit, [&] {
-      return unready(target).empty() || will_not_be_ready(target);
+    const auto is_decided = [&] { return is_over() || !records_.last().empty(); };
+    changed_.wait_for(lock, options_.call_limit, [&] {
+      return is_decided() || (records_.may_go_on() && unready(target).empty());
     });
-    if (!in_time) {
+    if (!is_decided() && records_.is_open()) {
+      changed_.wait_for(lock, kDecisionLimit, is_decided);
+      if (!is_decided()) decide();
+    }
+    if (is_over()) return;
+    if (!records_.last().empty()) throw DistributedFailure(records_.last());
+    if (!unready(target).empty()) {
       throw std::runtime_error(listed(unready(target)) + " did not come to next_epoch() within " +
                                seconds(options_.call_limit));
     }
-    if (!unready(target).empty()) throw DistributedFailure(losses());
-    begin_epoch(target);
+    begin_next_epoch();
   }
 
-  void watch(std::list<std::function<void()>>::iterator* place, std::function<void()> cancel) {
-    std::lock_guard<std::mutex> lock(watch_mutex_);
-    watched_.push_front(std::move(cancel));
-    *place = watched_.begin();
-    if (is_cancelled_) watched_.front()();
-  }
-  void unwatch(std::list<std::function<void()>>::iterator place) {
-    std::lock_guard<std::mutex> lock(watch_mutex_);
-    watched_.erase(place);
-  }
+  Watchers& watchers() { return watchers_; }
 
   void begin_call() {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (phase_ != Phase::kRunning) throw_failure(lock, "");
+    if (records_.has_failed()) throw_failure(lock, "");
     const uint64_t number = calls_done_ + 1;
     expect_present("call " + std::to_string(number),
                    [&](const Bye& bye) { return bye.calls < number; });
-    if (phase_ != Phase::kRunning) {
+    if (records_.has_failed()) {
       wake();
       throw_failure(lock, "");
     }
     is_in_call_ = true;
+    call_epoch_ = records_.epoch();
   }
   void end_call(bool done) {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (records_.epoch() != call_epoch_) return;
     is_in_call_ = false;
     if (done) {
       ++calls_done_;
       return;
     }
-    if (phase_ != Phase::kRunning) return;
+    if (records_.has_failed()) return;
     lock.unlock();
     Fault fault;
     fault.text = "its part of a call that all ranks make ended with an exception";
-    report(std::move(fault));
+    report(std::move(fault), call_epoch_);
   }
 
  private:
   // A call of agree() or exchange(), whose number is filled in. Returns what was collected.
   std::vector<std::string> call_collective(Agree words) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (phase_ != Phase::kRunning) throw_failure(lock, "");
+    if (records_.has_failed()) throw_failure(lock, "");
+    const auto round = records_.round();
     if (!mesh_.missing().empty()) {
       throw std::logic_error((words.is_collected ? "exchange('" : "agree('") + words.name +
                              "') before all ranks are connected");
@@ -271,23 +284,20 @@ class Control::Impl {
         shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
     expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
     if (options_.rank == 0) {
-      hear(0, epoch_, std::move(words));
+      hear(0, round->epoch, std::move(words));
     } else {
-      mesh_.queue(0, to_frame(words, epoch_));
+      mesh_.queue(0, to_frame(words, round->epoch));
     }
     send_queued();
-    changed_.wait(lock, [&] { return collectives_.has_verdict() || phase_ == Phase::kFailed; });
-    if (!collectives_.has_verdict()) throw_failure(lock, "");
+    const auto has_verdict = [&] {
+      return records_.round() == round && collectives_.has_verdict();
+    };
+    changed_.wait(lock, [&] { return has_verdict() || round->is_decided(); });
+    if (!has_verdict()) throw_failure(lock, round);
     Verdict verdict = collectives_.end();
     if (!verdict.text.empty()) throw Disagreement(verdict.text);
     return std::move(verdict.values);
   }
-
-  enum class Phase {
-    kRunning,
-    kFailing,  // something failed; what is thrown is not decided
-    kFailed,   // record_ is
-  };
 
   // --- The thread. Without a lock of its own, unless it says so.
 
@@ -303,8 +313,8 @@ class Control::Impl {
       fault.rank = options_.rank;
       fault.host = options_.host;
       fault.text = std::string("its connection to the others failed: ") + error.what();
-      is_fenced_ = true;
-      if (phase_ != Phase::kFailed) decide({std::move(fault)});
+      records_.end(std::move(fault));
+      records_changed();
     }
     cancel_if_asked();
     changed_.notify_all();
@@ -322,7 +332,6 @@ class Control::Impl {
     if (poll(polled.data(), polled.size(), timeout) < 0 && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "poll");
     }
-    bool must_cancel = false;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       uint64_t woken = 0;
@@ -330,15 +339,16 @@ class Control::Impl {
       }
       const Time now = Clock::now();
       excuse_silence(now);
+      records_.listen(now);
       for (const MeshEvent& event : mesh_.read(now)) take(event, now);
       beat(now);
       look_for_silence(now);
       give_up_collectives(now);
-      if (phase_ == Phase::kFailing && now >= time_to_decide()) decide(collector_.sorted());
-      must_cancel = must_cancel_;
+      if (records_.is_open() && Clock::now() >= time_to_decide()) decide();
+      records_changed();
     }
     // First this process's own work is stopped, then the others are told.
-    if (must_cancel) cancel_if_asked();
+    cancel_if_asked();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       tell_faults(Clock::now());
@@ -362,9 +372,10 @@ class Control::Impl {
 
   int milliseconds_to_wait() const {
     Time next = std::min(next_beat_, mesh_.next_time());
-    if (phase_ == Phase::kFailing) next = std::min(next, time_to_decide());
+    if (records_.is_open()) next = std::min(next, time_to_decide());
     const auto left = std::chrono::ceil<Milliseconds>(next - Clock::now()).count();
-    return static_cast<int>(std::clamp<int64_t>(left, 0, beat_.count()));
+    const Milliseconds most = std::min<Milliseconds>(beat_, FailureRecords::kListen);
+    return static_cast<int>(std::clamp<int64_t>(left, 0, most.count()));
   }
 
   // --- What follows needs mutex_.
@@ -397,74 +408,64 @@ class Control::Impl {
   // shall have its verdict then. It also saves waking the thread, unless there is more to do.
   void send_queued() {
     mesh_.flush();
-    bool all = phase_ == Phase::kRunning;
+    bool all = !records_.has_failed();
     for (int64_t rank = 0; rank < options_.size; ++rank) all = all && !mesh_.has_unwritten(rank);
     if (!all) wake();
   }
 
   // A rank that has connected has missed what the others were told.
   void catch_up(int64_t rank) {
-    if (phase_ == Phase::kFailing) {
-      for (const Fault& fault : collector_.sorted()) {
-        mesh_.queue(rank, to_frame(FaultMessage{fault, {}}, epoch_));
-      }
+    const FailureRound& round = *records_.round();
+    for (const std::vector<Fault>* record : {&round.record, &records_.last()}) {
+      if (!record->empty()) mesh_.queue(rank, to_frame(*record, round.epoch));
     }
-    if (phase_ == Phase::kFailed) mesh_.queue(rank, to_frame(record_, epoch_));
+    for (const Fault& fault : records_.open_faults()) {
+      mesh_.queue(rank, to_frame(FaultMessage{fault, {}}, round.epoch));
+    }
   }
 
   // A rank can take part in nothing any more. If it has said that it leaves, whoever needs it
   // knows.
   void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) {
-    Peer& peer = peer_of(rank);
-    if (peer.bye || peer.loss) return;
-    peer.loss = Fault{kind, rank, mesh_.host(rank), -1, -1, "", text};
-    note(*peer.loss, now, /*tell=*/true);
+    if (peer_of(rank).bye) return;
+    records_.lose(Fault{kind, rank, mesh_.host(rank), -1, -1, "", text}, now, Clock::now());
+    records_changed();
   }
 
-  void note(Fault fault, Time when, bool tell) {
-    if (phase_ == Phase::kFailed || !collector_.add(fault, when)) return;
-    if (phase_ == Phase::kRunning) {
-      phase_ = Phase::kFailing;
-      failing_since_ = Clock::now();
-      must_cancel_ = true;
-      failed_.store(true, std::memory_order_release);
-    }
-    if (tell) untold_.emplace_back(std::move(fault), when);
-  }
+  bool is_needed(int64_t rank) const { return !peer_of(rank).bye && !records_.is_lost(rank); }
 
-  // The lowest rank decides. Each that cannot be reached, or does not, leaves it to the next.
+  // Each that cannot be reached leaves it to the others.
   Time time_to_decide() const {
-    int64_t before = 0;
-    for (int64_t rank = 0; rank < options_.rank; ++rank) {
-      if (mesh_.is_connected(rank) && peer_of(rank).is_needed()) ++before;
+    int64_t lower = 0;
+    int64_t all = 1;
+    for (int64_t rank = 0; rank < options_.size; ++rank) {
+      if (!mesh_.is_connected(rank) || !is_needed(rank) || records_.may_be_lost(rank)) continue;
+      ++all;
+      if (rank < options_.rank) ++lower;
     }
-    return failing_since_ + kWindow + before * kNextDecides;
+    return records_.time_to_decide(Clock::now(), lower, all);
   }
 
-  void decide(std::vector<Fault> record) {
-    if (phase_ == Phase::kRunning) must_cancel_ = true;
-    phase_ = Phase::kFailed;
-    failed_.store(true, std::memory_order_release);
-    record_ = std::move(record);
-    untold_.clear();
-    for (const Fault& fault : record_) {
-      if (fault.kind == FaultKind::kException) continue;
-      if (fault.rank == options_.rank) {
-        is_fenced_ = true;  // the others go on without this rank, or not at all
-      } else if (!peer_of(fault.rank).loss) {
-        peer_of(fault.rank).loss = fault;
-      }
+  void decide() {
+    records_.decide(Clock::now());
+    records_changed();
+    mesh_.flush();  // before anything else: the next one's turn comes
+  }
+
+  // To be called when they may have.
+  void records_changed() {
+    failed_.store(records_.has_failed(), std::memory_order_release);
+    // All that are connected pass a record on: the first to decide may not have reached everybody.
+    if (const auto record = records_.take_record()) {
+      mesh_.queue_for_all(to_frame(*record, records_.epoch()));
     }
-    // All that are connected pass it on: the first to decide may not have reached everybody.
-    mesh_.queue_for_all(to_frame(record_, epoch_));
   }
 
   void tell_faults(Time now) {
-    for (auto& [fault, when] : untold_) {
+    for (const auto& [fault, when] : records_.take_untold()) {
       const auto age = std::chrono::duration_cast<std::chrono::microseconds>(now - when);
-      mesh_.queue_for_all(to_frame(FaultMessage{fault, age}, epoch_));
+      mesh_.queue_for_all(to_frame(FaultMessage{fault, age}, records_.epoch()));
     }
-    untold_.clear();
   }
 
   void beat(Time now) {
@@ -473,14 +474,13 @@ class Control::Impl {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       // Whoever does not read what there is learns nothing from more.
       if (mesh_.has_unwritten(rank)) continue;
-      mesh_.queue(rank, to_frame(MessageType::kBeat, epoch_));
+      mesh_.queue(rank, to_frame(MessageType::kBeat, records_.epoch()));
     }
   }
 
   void look_for_silence(Time now) {
     const auto is_silent = [&](int64_t rank, Milliseconds limit) {
-      return mesh_.is_connected(rank) && peer_of(rank).is_needed() &&
-             now - peer_of(rank).last_heard > limit;
+      return mesh_.is_connected(rank) && is_needed(rank) && now - peer_of(rank).last_heard > limit;
     };
     bool any = false;
     for (int64_t rank = 0; rank < options_.size; ++rank) {
@@ -512,15 +512,13 @@ class Control::Impl {
     switch (static_cast<MessageType>(frame.type)) {
       case MessageType::kBeat:
         return;
-      case MessageType::kFault:
+      case MessageType::kFault: {
+        FaultMessage message = to_fault(frame.body, options_.size);
+        return records_.hear(frame.epoch, std::move(message.fault), now - message.age, now);
+      }
       case MessageType::kRecord:
-        if (frame.epoch == epoch_ + 1 && phase_ == Phase::kFailed) {
-          // It has heard that all are ready for the next epoch, and has failed again already.
-          early_.emplace_back(rank, frame);
-        } else if (frame.epoch == epoch_) {
-          take_failure(frame, now);
-        }
-        return;
+        records_.hear_record(frame.epoch, to_record(frame.body, options_.size), now);
+        return records_changed();
       case MessageType::kAgree:
         if (options_.rank != 0) throw DamagedMessage("only rank 0 compares");
         return hear(rank, frame.epoch, to_agree(frame.body));
@@ -528,12 +526,11 @@ class Control::Impl {
         if (rank != 0) throw DamagedMessage("only rank 0 compares");
         return collectives_.know(frame.epoch, to_verdict(frame.body, options_.size));
       case MessageType::kNext:
-        peer.next_epoch = std::max(peer.next_epoch, frame.epoch);
-        return;
+        return records_.hear_ready(rank, frame.epoch);
       case MessageType::kBye:
         peer.bye = to_bye(frame.body);
         peer.bye_epoch = frame.epoch;
-        mesh_.queue(rank, to_frame(MessageType::kByeHeard, epoch_));
+        mesh_.queue(rank, to_frame(MessageType::kByeHeard, records_.epoch()));
         if (is_in_call_) {
           expect_present("call " + std::to_string(calls_done_ + 1),
                          [&](const Bye& bye) { return bye.calls <= calls_done_; });
@@ -542,7 +539,7 @@ class Control::Impl {
           const uint64_t number = collectives_.begun();
           expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
         }
-        if (phase_ == Phase::kFailed && peer.next_epoch <= epoch_) {
+        if (records_.round()->is_decided() && !records_.is_ready(rank, records_.epoch() + 1)) {
           note_left(rank, "the next epoch");
         }
         return;
@@ -556,38 +553,23 @@ class Control::Impl {
     throw DamagedMessage("there is no message of type " + std::to_string(frame.type));
   }
 
-  void take_failure(const Frame& frame, Time now) {
-    if (frame.type == static_cast<uint8_t>(MessageType::kFault)) {
-      FaultMessage message = to_fault(frame.body, options_.size);
-      note(std::move(message.fault), now - message.age, /*tell=*/false);
-    } else {
-      std::vector<Fault> record = to_record(frame.body, options_.size);
-      if (phase_ != Phase::kFailed) decide(std::move(record));
-    }
-  }
-
   // Those that have left before `what` have failed.
   template <typename LeftBefore>
   void expect_present(const std::string& what, LeftBefore left_before) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       const Peer& peer = peer_of(rank);
-      if (!peer.bye || peer.bye_epoch > epoch_) continue;
-      if (peer.bye_epoch < epoch_ || left_before(*peer.bye)) note_left(rank, what);
+      if (!peer.bye || peer.bye_epoch > records_.epoch()) continue;
+      if (peer.bye_epoch < records_.epoch() || left_before(*peer.bye)) note_left(rank, what);
     }
   }
 
   void note_left(int64_t rank, const std::string& what) {
-    Peer& peer = peer_of(rank);
-    if (peer.loss) return;
-    peer.loss = Fault{
-        FaultKind::kLeft,
-        rank,
-        mesh_.host(rank),
-        -1,
-        -1,
-        "",
-        "it ended after " + std::to_string(peer.bye->calls) + " calls, but is needed for " + what};
-    note(*peer.loss, Clock::now(), /*tell=*/true);
+    const Time now = Clock::now();
+    const std::string calls = std::to_string(peer_of(rank).bye->calls);
+    records_.lose({FaultKind::kLeft, rank, mesh_.host(rank), -1, -1, "",
+                   "it ended after " + calls + " calls, but is needed for " + what},
+                  now, now);
+    records_changed();
   }
 
   void hear(int64_t rank, uint32_t epoch, Agree words) {
@@ -607,92 +589,62 @@ class Control::Impl {
     collectives_.know(decision.epoch, std::move(decision.verdict));
   }
 
-  static bool names_a_loss(const std::vector<Fault>& record) {
-    return std::any_of(record.begin(), record.end(),
-                       [](const Fault& fault) { return fault.kind != FaultKind::kException; });
-  }
-
-  // Of those that were lost after the record. Who leaves because another one ended is not the
-  // cause.
-  std::vector<Fault> losses() const {
-    FaultCollector ended;
-    FaultCollector left;
-    for (const Peer& peer : peers_) {
-      if (!peer.loss) continue;
-      (peer.loss->kind == FaultKind::kLeft ? left : ended).add(*peer.loss, {});
-    }
-    return ended.empty() ? left.sorted() : ended.sorted();
-  }
-
-  bool will_not_be_ready(uint32_t target) const {
-    return std::any_of(peers_.begin(), peers_.end(),
-                       [&](const Peer& peer) { return peer.loss && peer.next_epoch < target; });
-  }
-
   std::vector<int64_t> unready(uint32_t target) const {
     std::vector<int64_t> ranks;
     for (int64_t rank = 0; rank < options_.size; ++rank) {
-      if (rank != options_.rank && peer_of(rank).next_epoch < target) ranks.push_back(rank);
+      if (rank != options_.rank && !records_.is_ready(rank, target)) ranks.push_back(rank);
     }
     return ranks;
   }
 
-  void begin_epoch(uint32_t epoch) {
-    epoch_ = epoch;
-    phase_ = Phase::kRunning;
-    collector_.clear();
-    untold_.clear();
-    record_.clear();
+  void begin_next_epoch() {
+    const uint32_t epoch = records_.epoch() + 1;
     calls_done_ = 0;
+    is_in_call_ = false;
     collectives_.begin_epoch(epoch);
-    {
-      std::lock_guard<std::mutex> lock(watch_mutex_);
-      is_cancelled_ = false;
-    }
-    must_cancel_ = false;
-    failed_.store(false, std::memory_order_release);
-    std::vector<std::pair<int64_t, Frame>> early;
-    early.swap(early_);
-    for (const auto& [rank, frame] : early) take(rank, frame, Clock::now());
-    // Who has been lost since it was ready.
-    for (const Peer& peer : peers_) {
-      if (peer.loss) note(*peer.loss, Clock::now(), /*tell=*/true);
-    }
+    watchers_.begin_epoch(epoch);
+    records_.begin_next_epoch(Clock::now());
+    records_changed();
+    changed_.notify_all();
     wake();
   }
 
-  void wait_for_record(std::unique_lock<std::mutex>& lock) {
-    changed_.wait_for(lock, kDecisionLimit, [&] { return phase_ == Phase::kFailed; });
-    if (phase_ != Phase::kFailed) decide(collector_.sorted());
+  // The round stays what it is when another thread has begun the next epoch meanwhile.
+  void wait_for_record(std::unique_lock<std::mutex>& lock, const FailureRound& round) {
+    changed_.wait_for(lock, kDecisionLimit, [&] { return round.is_decided(); });
+    if (!round.is_decided()) decide();
   }
 
   [[noreturn]] void throw_failure(std::unique_lock<std::mutex>& lock, const std::string& symptom) {
-    changed_.wait_for(lock, kCauseLimit, [&] { return phase_ != Phase::kRunning; });
-    if (phase_ == Phase::kRunning) {
+    const auto round = records_.round();
+    changed_.wait_for(lock, kCauseLimit, [&] { return round->has_failed; });
+    if (!round->has_failed) {
       lock.unlock();
       Fault fault;
       fault.text = symptom;
-      report(std::move(fault));
+      report(std::move(fault), round->epoch);
       lock.lock();
     }
-    wait_for_record(lock);
-    throw DistributedFailure(record_);
+    throw_failure(lock, round);
   }
 
-  // --- What is watched: watch_mutex_.
+  [[noreturn]] void throw_failure(std::unique_lock<std::mutex>& lock,
+                                  const std::shared_ptr<const FailureRound>& round) {
+    wait_for_record(lock, *round);
+    lock.unlock();
+    // Whoever learns of it finds nothing of this process that still waits.
+    watchers_.cancel(round->epoch);
+    throw DistributedFailure(round->record);
+  }
 
   void cancel_if_asked() {
+    uint32_t epoch = 0;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (!std::exchange(must_cancel_, false)) return;
+      if (!records_.take_must_cancel()) return;
+      epoch = records_.epoch();
     }
-    cancel_watched();
-  }
-
-  void cancel_watched() {
-    std::lock_guard<std::mutex> lock(watch_mutex_);
-    if (std::exchange(is_cancelled_, true)) return;
-    for (const std::function<void()>& cancel : watched_) cancel();
+    watchers_.cancel(epoch);
   }
 
   ControlOptions options_;
@@ -708,25 +660,16 @@ class Control::Impl {
   Time last_turn_{};
   Time next_beat_{};
 
-  uint32_t epoch_ = 0;
-  Phase phase_ = Phase::kRunning;
-  std::atomic<bool> failed_{false};  // phase_ is not kRunning
-  Time failing_since_{};
-  FaultCollector collector_;
-  std::vector<std::pair<Fault, Time>> untold_;
-  std::vector<Fault> record_;
-  bool is_fenced_ = false;
-  bool must_cancel_ = false;
-  std::vector<std::pair<int64_t, Frame>> early_;  // of the next epoch
+  FailureRecords records_;
+  std::atomic<bool> failed_{false};  // this epoch has
 
   uint64_t calls_done_ = 0;
   bool is_in_call_ = false;
+  uint32_t call_epoch_ = 0;  // that the last one began in
   Collectives collectives_;
   std::string collective_;  // what the last of them does, for messages
 
-  std::mutex watch_mutex_;
-  std::list<std::function<void()>> watched_;
-  bool is_cancelled_ = false;
+  Watchers watchers_;  // whose functions never need mutex_
 
   std::thread thread_;  // last: it uses all of the above
 };
@@ -740,10 +683,11 @@ void Control::add_peer(int64_t rank, const Endpoint& endpoint) { impl_->add_peer
 void Control::wait_until_connected(Time deadline) { impl_->wait_until_connected(deadline); }
 std::string Control::host_of(int64_t rank) const { return impl_->host_of(rank); }
 void Control::check() {
-  if (impl_->failed()) impl_->throw_failure("");
+  if (impl_->failed()) impl_->check();
 }
 bool Control::failed() const { return impl_->failed(); }
-void Control::report(Fault fault) { impl_->report(std::move(fault)); }
+void Control::report(Fault fault) { impl_->report(std::move(fault), std::nullopt); }
+void Control::report(Fault fault, int64_t epoch) { impl_->report(std::move(fault), epoch); }
 void Control::report_current_exception() {
   Fault fault;
   try {
@@ -755,7 +699,7 @@ void Control::report_current_exception() {
   } catch (...) {
     fault.text = "an exception of an unknown type";
   }
-  impl_->report(std::move(fault));
+  impl_->report(std::move(fault), std::nullopt);
 }
 void Control::throw_failure(const std::string& symptom) { impl_->throw_failure(symptom); }
 void Control::agree(const std::string& name, const std::string& value) {
@@ -768,10 +712,9 @@ std::vector<std::string> Control::exchange(const std::string& name, const std::s
 int64_t Control::epoch() const { return impl_->epoch(); }
 void Control::next_epoch() { impl_->next_epoch(); }
 
-Control::Watch::Watch(Control& control, std::function<void()> cancel) : control_(control) {
-  control_.impl_->watch(&place_, std::move(cancel));
-}
-Control::Watch::~Watch() { control_.impl_->unwatch(place_); }
+Control::Watch::Watch(Control& control, std::function<void()> cancel)
+    : control_(control), place_(control.impl_->watchers().add(std::move(cancel))) {}
+Control::Watch::~Watch() { control_.impl_->watchers().remove(place_); }
 
 Control::Call::Call(Control& control) : control_(control) { control_.impl_->begin_call(); }
 Control::Call::~Call() { control_.impl_->end_call(done_); }

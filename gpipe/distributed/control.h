@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/sockets.h"
+#include "gpipe/distributed/watchers.h"
 
 namespace gpipe::distributed {
 
@@ -82,6 +82,8 @@ class Control {
   // This rank failed: cancels what the watches here watch, then tells all. Its rank and host are
   // filled in. Does not wait.
   void report(Fault fault);
+  // Of what belongs to `epoch`. If that is over, the report comes too late, and nothing happens.
+  void report(Fault fault, int64_t epoch);
   // Like report(), for an exception that is being handled. A DistributedFailure is none of this
   // rank's own and is not told again.
   void report_current_exception();
@@ -111,7 +113,8 @@ class Control {
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
   int64_t epoch() const;
   // After a failure: waits until all ranks call this, then forgets it. Throws DistributedFailure if
-  // a rank is lost, so that there is no way but a new session; std::logic_error without a failure.
+  // a rank is lost, the same on all ranks, so that there is no way but a new session;
+  // std::logic_error without a failure.
   void next_epoch();
 
   // While it lives, `cancel` is called once if something fails, at once if something has already,
@@ -125,7 +128,7 @@ class Control {
 
    private:
     Control& control_;
-    std::list<std::function<void()>>::iterator place_;
+    Watchers::Place place_;
   };
 
   // While it lives, this rank is in a call that all ranks make, e.g. a step, and which needs all: a

@@ -590,6 +590,170 @@ TEST(Control, TellsWhoEndsInsteadOfGoingOn) {
   }
 }
 
+// Two ranks die one after the other behind a record. Those that are left come to the next epoch
+// before, between and after.
+TEST(Control, LossesBehindARecordAreAgreedOn) {
+  const auto come_on = [](int signal) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    int got = 0;
+    sigwait(&set, &got);
+  };
+  sigset_t set;
+  sigset_t before;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  Meeting meeting(5);
+  RankProcesses ranks(5, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->agree("begin", "");
+    Fault fault;
+    fault.text = "boom";
+    if (rank == 4) control->report(fault);
+    wait_for_failure(*control, say);
+    if (rank != 0) come_on(SIGUSR1);  // ranks 2 and 3 never get it
+    try {
+      control->next_epoch();
+      say("the next epoch began");
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+    come_on(SIGUSR1);
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  for (int64_t rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(hear(ranks, rank).text, "rank 4 (host4) threw: boom");
+  }
+  const std::string text = std::string("rank 2 (host2) is gone") + kGone;
+  ranks.send(1, SIGUSR1);
+  ranks.send(2, SIGKILL);
+  EXPECT_EQ(ranks.next(0), text);
+  EXPECT_EQ(ranks.next(1), text);
+  ranks.send(3, SIGKILL);
+  sleep(200);  // so that rank 4 would know
+  ranks.send(4, SIGUSR1);
+  EXPECT_EQ(ranks.next(4), text);
+  for (const int64_t rank : {0, 1, 4}) ranks.send(rank, SIGUSR1);
+}
+
+// A thread that waits for the record may wake when another one has begun the next epoch.
+TEST(Control, WhoWaitsForARecordGetsThatOfItsEpoch) {
+  constexpr int kThreads = 6;
+  Meeting meeting(1);
+  auto control = meeting.connect(0);
+  for (int round = 0; round < 30; ++round) {
+    const int64_t epoch = control->epoch();
+    std::vector<std::string> texts(kThreads);
+    std::vector<std::thread> threads;
+    std::atomic<int> waiting{0};
+    for (std::string& text : texts) {
+      threads.emplace_back([&] {
+        ++waiting;
+        try {
+          control->throw_failure("a symptom");
+        } catch (const DistributedFailure& failure) {
+          text = failure.what();
+        }
+      });
+    }
+    while (waiting < kThreads) std::this_thread::yield();
+    Fault fault;
+    fault.text = "boom";
+    control->report(fault);
+    control->next_epoch();
+    EXPECT_EQ(control->epoch(), epoch + 1);
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& text : texts) {
+      // Who came to its wait when the next epoch had begun waited for one of its faults.
+      EXPECT_THAT(
+          text, ::testing::AnyOf("rank 0 (host0) threw: boom", "rank 0 (host0) threw: a symptom"));
+    }
+    if (control->failed()) control->next_epoch();
+  }
+}
+
+// What belongs to an epoch that is over: a worker's exception of a run that ended long ago.
+TEST(Control, AReportThatComesLateChangesNothing) {
+  Meeting meeting(1);
+  auto control = meeting.connect(0);
+  Fault fault;
+  fault.text = "boom";
+  control->report(fault, 0);
+  control->next_epoch();
+  EXPECT_EQ(control->epoch(), 1);
+  std::atomic<int> cancelled{0};
+  const Control::Watch watch(*control, [&] { ++cancelled; });
+  control->report(fault, 0);
+  EXPECT_FALSE(control->failed());
+  EXPECT_EQ(cancelled, 0);
+  control->agree("goes on", "");
+  control->report(fault, 1);
+  EXPECT_TRUE(control->failed());
+  EXPECT_EQ(cancelled, 1);
+  EXPECT_THROW(control->check(), DistributedFailure);
+}
+
+// Whether something has failed is asked by other threads than the one that gets over it.
+TEST(Control, WhoChecksGetsAFailureOrNone) {
+  Meeting meeting(1);
+  auto control = meeting.connect(0);
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    std::atomic<bool> is_over{false};
+    std::set<std::string> texts;
+    std::thread checking([&] {
+      while (!is_over) {
+        try {
+          control->check();
+        } catch (const DistributedFailure& failure) {
+          texts.insert(failure.what());
+        }
+      }
+    });
+    Fault fault;
+    fault.text = "boom";
+    control->report(fault);
+    control->next_epoch();
+    is_over = true;
+    checking.join();
+    texts.erase("rank 0 (host0) threw: boom");
+    EXPECT_THAT(texts, ::testing::IsEmpty());
+    ASSERT_EQ(control->epoch(), epoch + 1);
+    ASSERT_FALSE(control->failed());
+  }
+}
+
+// A child without exec has all of its parent's files.
+TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
+  Meeting meeting(3);
+  int children[2];  // they live as long as somebody may write
+  ASSERT_EQ(pipe(children), 0);
+  {
+    RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+      auto control = meeting.connect(rank);
+      control->agree("begin", "");
+      if (rank == 1) {
+        if (fork() == 0) {
+          close(children[1]);
+          char byte;
+          _exit(read(children[0], &byte, 1) == 0 ? 0 : 1);
+        }
+        // The parent's connections are as they were.
+        control->agree("forked", "");
+        raise(SIGKILL);
+      }
+      control->agree("forked", "");
+      wait_for_failure(*control, say);
+    });
+    for (const int64_t rank : {0, 2}) {
+      EXPECT_EQ(hear(ranks, rank).text, std::string("rank 1 (host1) is gone") + kGone);
+    }
+  }
+  close(children[0]);
+  close(children[1]);
+}
+
 TEST(Control, TellsWhoIsSilentAndFencesIt) {
   for (int64_t victim : {0, 2}) {
     Meeting meeting(4, Milliseconds(500));
@@ -883,6 +1047,39 @@ TEST(Control, StrangersChangeNothing) {
     }
   }
   EXPECT_GT(dropped, 0);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.next(rank), "well");
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+// More of them than a rank listens to at once, all the time that a rank needs to connect.
+TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
+  Meeting meeting(3);
+  std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1)};
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    if (rank == 2) sleep(300);  // the flood has begun
+    auto control = meeting.connect(rank);
+    control->agree("end", "");
+    say("well");
+  });
+  std::atomic<int64_t> strangers{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, end = microseconds_now() + kSecond] {
+      std::vector<Socket> silent(200);
+      for (size_t i = 0; microseconds_now() < end; ++i) {
+        try {
+          silent[i % silent.size()] = begin_connect(endpoints[i % 2]);
+          ++strangers;
+        } catch (const std::runtime_error&) {  // all have connected: nobody listens any more
+          return;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(strangers, 64);
   for (int64_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks.next(rank), "well");
     EXPECT_TRUE(ranks.ends(rank));

@@ -48,6 +48,12 @@ bool FaultCollector::add(Fault fault, Time when) {
   return true;
 }
 
+bool FaultCollector::has_loss_of(int64_t rank) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.fault.rank == rank && !is_exception(entry.fault);
+  });
+}
+
 std::vector<Fault> FaultCollector::sorted() const {
   std::vector<Entry> entries = entries_;
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {

@@ -37,7 +37,7 @@ TEST(FaultCollector, ExceptionsComeBeforeEndsBeforeSilencesThenTheEarliest) {
   EXPECT_THAT(faults.sorted(),
               ElementsAre(exception(6), exception(4), exception(5), fault(FaultKind::kDeath, 3),
                           fault(FaultKind::kLeft, 2), fault(FaultKind::kSilence, 1)));
-  faults.clear();
+  EXPECT_EQ(faults.take().size(), 6);
   EXPECT_TRUE(faults.empty());
 }
 
@@ -69,7 +69,10 @@ TEST(FaultCollector, AnEndFollowsFromAnException) {
   FaultCollector late;
   EXPECT_TRUE(late.add(fault(FaultKind::kDeath, 1), at(1)));
   EXPECT_FALSE(late.add(fault(FaultKind::kSilence, 1), at(2)));
+  EXPECT_TRUE(late.has_loss_of(1));
+  EXPECT_FALSE(late.has_loss_of(2));
   EXPECT_TRUE(late.add(exception(1), at(3)));
+  EXPECT_FALSE(late.has_loss_of(1));
   EXPECT_THAT(late.sorted(), ElementsAre(exception(1)));
 }
 

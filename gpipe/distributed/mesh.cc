@@ -2,18 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/control_messages.h"
+#include "gpipe/distributed/private_descriptors.h"
 
 namespace gpipe::distributed {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// How long a rank that listens is given to answer a connection.
+// How long it may be that nobody listens where a rank should.
 constexpr Milliseconds kConnecting{500};
 constexpr Milliseconds kAgain{20};
 constexpr Milliseconds kStrangerLimit{5000};
@@ -25,7 +27,9 @@ bool is_a(const Frame& frame, MessageType type) { return frame.type == static_ca
 }  // namespace
 
 Mesh::Mesh(MeshOptions options)
-    : options_(std::move(options)), peers_(static_cast<size_t>(options_.size)) {}
+    : options_(std::move(options)), peers_(static_cast<size_t>(options_.size)) {
+  make_private(options_.listener.get());
+}
 
 void Mesh::add_peer(int64_t rank, const Endpoint& endpoint, Time now) {
   if (rank < 0 || rank >= options_.rank) {
@@ -35,7 +39,7 @@ void Mesh::add_peer(int64_t rank, const Endpoint& endpoint, Time now) {
   }
   if (peer(rank).state != State::kUnknown) return;
   peer(rank).endpoint = endpoint;
-  peer(rank).first_try = now;
+  peer(rank).missed_since = now;
   try_to_connect(rank, now);
 }
 
@@ -120,7 +124,8 @@ void Mesh::try_to_connect(int64_t rank, Time now) {
 
 void Mesh::did_not_connect(int64_t rank, const std::string& why, Time now) {
   peer(rank).connection.close();
-  if (now < peer(rank).first_try + kConnecting) {
+  peer(rank).last_error = why;
+  if (now < peer(rank).missed_since + kConnecting) {
     peer(rank).state = State::kWaiting;
     peer(rank).next_try = now + kAgain;
   } else {
@@ -139,7 +144,11 @@ void Mesh::accept_strangers(Time now) {
   for (size_t i = 0; i < kMostStrangers; ++i) {
     Socket socket = accept_on(options_.listener);
     if (!socket.is_open()) break;
-    if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
+    if (strangers_.size() == kMostStrangers) {
+      // It may be a rank, which has spoken since.
+      is_done(strangers_.front());
+      strangers_.erase(strangers_.begin());
+    }
     strangers_.push_back({Connection(std::move(socket)), now + kStrangerLimit});
     strangers_.back().connection.limit(kLongestGreeting);
   }
@@ -147,17 +156,16 @@ void Mesh::accept_strangers(Time now) {
 
 void Mesh::read_strangers(Time now) {
   for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-    std::vector<Frame> frames;
-    const Connection::State state = stranger->connection.read(frames);
-    if (!frames.empty()) {
-      greet(std::move(stranger->connection), frames.front());
-      stranger = strangers_.erase(stranger);
-    } else if (state != Connection::State::kOpen || now >= stranger->deadline) {
-      stranger = strangers_.erase(stranger);
-    } else {
-      ++stranger;
-    }
+    stranger = is_done(*stranger) || now >= stranger->deadline ? strangers_.erase(stranger)
+                                                               : std::next(stranger);
   }
+}
+
+bool Mesh::is_done(Stranger& stranger) {
+  std::vector<Frame> frames;
+  const Connection::State state = stranger.connection.read(frames);
+  if (!frames.empty()) greet(std::move(stranger.connection), frames.front());
+  return !frames.empty() || state != Connection::State::kOpen;
 }
 
 // Whoever is no rank of this run is dropped without a word. A rank says nothing else before it is
@@ -222,6 +230,9 @@ void Mesh::read_peer(int64_t rank, Time now) {
     lose(rank, "it sent what no rank sends");
   } else if (state == Connection::State::kClosed) {
     if (peer(rank).state == State::kGreeting) {
+      // Somebody listens there, and has dropped this rank unheard: it has too many strangers. Or it
+      // has just ended; then nobody listens any more.
+      peer(rank).missed_since = now;
       did_not_connect(rank, "it closed the connection of rank " + std::to_string(options_.rank),
                       now);
     } else {

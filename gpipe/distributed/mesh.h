@@ -42,6 +42,8 @@ struct MeshEvent {
 //
 // Guarantees: of a rank there is at most one kConnected, then frames, then at most one kLost. A
 // stranger that connects is dropped, whatever it sends, and after some seconds if it sends nothing.
+// However many there are, they make no rank look dead: a rank that is dropped among them comes
+// again.
 class Mesh {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -75,6 +77,8 @@ class Mesh {
   std::vector<int64_t> missing() const;
   // Where it should answer; port 0 if that is not known.
   const Endpoint& endpoint(int64_t rank) const { return peer(rank).endpoint; }
+  // Why the last try to connect to it was none; empty if there was none.
+  const std::string& last_error(int64_t rank) const { return peer(rank).last_error; }
 
  private:
   enum class State {
@@ -90,8 +94,9 @@ class Mesh {
     Endpoint endpoint;
     std::string host;
     Connection connection;
-    Time first_try{};
+    Time missed_since{};  // since when nobody has listened there
     Time next_try{};
+    std::string last_error;
   };
   struct Stranger {
     Connection connection;
@@ -105,6 +110,8 @@ class Mesh {
   void did_not_connect(int64_t rank, const std::string& why, Time now);
   void accept_strangers(Time now);
   void read_strangers(Time now);
+  // Whether it is done with: it is a rank, or has said what no rank says.
+  bool is_done(Stranger& stranger);
   void greet(Connection connection, const Frame& frame);
   void connected(int64_t rank, std::string host);
   void end_connecting(int64_t rank, Time now);

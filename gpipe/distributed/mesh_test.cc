@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -167,6 +168,57 @@ TEST_F(MeshTest, DropsWhoIsSilentAndTheOldestOfMany) {
   for (int i = 0; i < 64; ++i) many.push_back(begin_connect(endpoints_[0]));
   EXPECT_TRUE(is_dropped(oldest));
   EXPECT_FALSE(is_dropped(many.front()));
+}
+
+// A rank may be the oldest of many, and have spoken only after it was heard last.
+TEST_F(MeshTest, HearsWhomItDropsOnceMore) {
+  make(3);
+  Connection rank(begin_connect(endpoints_[1]));
+  settle();
+  rank.queue(to_frame(Hello{"token", 2, 3, "host"}, 0));
+  EXPECT_TRUE(rank.flush());
+  std::vector<Socket> many;
+  for (int i = 0; i < 64; ++i) many.push_back(begin_connect(endpoints_[1]));
+  // So that what it said is there.
+  pollfd polled{rank.descriptor(), POLLOUT, 0};
+  ASSERT_EQ(poll(&polled, 1, 1000), 1);
+  settle();
+  EXPECT_THAT(told(1), ElementsAre("connected 2"));
+}
+
+// Who drops a rank among its strangers is there. That it has ended shows when nobody listens.
+TEST_F(MeshTest, WhoIsDroppedComesAgain) {
+  make(2);
+  int port = 0;
+  Socket crowded = listen_on("127.0.0.1", &port);
+  const Mesh::Time begin = now();
+  Mesh& rank = *meshes_[1];
+  rank.add_peer(0, {"127.0.0.1", port}, begin);
+  int ms = 0;
+  for (int drops = 0; drops < 5; ++ms) {
+    const Mesh::Time time = begin + std::chrono::milliseconds(ms);
+    ASSERT_THAT(rank.read(time), IsEmpty()) << "after " << ms << " ms and " << drops << " drops";
+    rank.flush();
+    // Far apart, by this clock.
+    if (accept_on(crowded).is_open()) {
+      ++drops;
+      ms += 400;
+    }
+    ASSERT_LT(ms, 60000);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  while (rank.last_error(0).empty()) rank.read(begin + std::chrono::milliseconds(++ms));
+  EXPECT_EQ(rank.last_error(0), "it closed the connection of rank 1");
+  EXPECT_THAT(rank.missing(), ElementsAre(0));
+  crowded.close();
+  std::vector<MeshEvent> events;
+  for (int i = 0; i < 10000 && events.empty(); ++i) {
+    events = rank.read(begin + std::chrono::milliseconds(++ms));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].kind, Kind::kLost);
+  EXPECT_THAT(events[0].why, HasSubstr("Connection refused"));
 }
 
 TEST_F(MeshTest, TriesAgainAndSaysWhoCannotBeReached) {

@@ -42,6 +42,7 @@ class RemoteTransport::Impl {
         group_(group),
         rank_(rank),
         control_(control),
+        epoch_(control == nullptr ? 0 : control->epoch()),
         options_(options),
         mailboxes_(program.slots),
         inboxes_(program.workers.size()) {
@@ -72,7 +73,7 @@ class RemoteTransport::Impl {
 
   bool receive(int32_t worker, const std::vector<int32_t>& slots, std::vector<Packet>& packets) {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
-    running() = {this, worker, inbox.steps++};
+    running() = {number_, worker, inbox.steps++};
     if (is_cancelled_) return stopped();
     // Not when a packet has come: the worker can compute then, and other receives are posted.
     post(worker);
@@ -172,12 +173,17 @@ class RemoteTransport::Impl {
     std::condition_variable changed;
     bool is_last = false;
   };
-  // Which step of which run this thread is at: for the report of its exception.
+  // Which step of which run this thread is at: for the report of its exception. Runs have numbers,
+  // for a thread outlives its run, and the next one may lie where that was.
   struct Running {
-    const Impl* impl = nullptr;
+    uint64_t run = 0;
     int32_t worker = 0;
     size_t step = 0;
   };
+  static uint64_t next_number() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
   static Running& running() {
     thread_local Running running;
     return running;
@@ -327,7 +333,7 @@ class RemoteTransport::Impl {
   void report() noexcept {
     Fault fault;
     const Running& at = running();
-    if (at.impl == this) {
+    if (at.run == number_) {
       const std::vector<Step>& steps = program_.workers[static_cast<size_t>(at.worker)];
       fault.stage = steps[at.step].action.stage;
       fault.micro_batch = steps[at.step].action.micro_batch;
@@ -336,7 +342,7 @@ class RemoteTransport::Impl {
     try {
       if (!has_exception) {
         fault.text = "its part of the run was cancelled";
-        return control_->report(std::move(fault));
+        return control_->report(std::move(fault), epoch_);
       }
       throw;
     } catch (const DistributedFailure&) {  // not its own
@@ -345,7 +351,7 @@ class RemoteTransport::Impl {
         fault.layer = options_.current_layer(fault.stage);
       }
       fault.text = text_of_current_exception();
-      control_->report(std::move(fault));
+      control_->report(std::move(fault), epoch_);
     }
   }
 
@@ -360,11 +366,13 @@ class RemoteTransport::Impl {
     throw std::runtime_error(symptom);
   }
 
+  const uint64_t number_ = next_number();
   const Program& program_;
   MessagePlan& plan_;
   Group& group_;
   const int64_t rank_;
   Control* const control_;
+  const int64_t epoch_;
   const RemoteTransportOptions options_;
   bool is_finished_ = false;
   std::atomic<bool> is_cancelled_{false};

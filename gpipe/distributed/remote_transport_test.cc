@@ -253,6 +253,49 @@ TEST(RemoteTransport, CancelEndsReceives) {
   EXPECT_THROW(transport.finish(), std::runtime_error);
 }
 
+// A thread that has worked for a run that has ended may report for one that lies where that was.
+TEST(RemoteTransport, AnExceptionHasNoPlaceOfAnEarlierRun) {
+  const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
+  MemoryNetwork network;
+  const auto group = network.group(0);
+  MessagePlan plan(program, {0});
+  Control control(ControlOptions{});
+  for (int run = 0; run < 10; ++run) {
+    {
+      RemoteTransport earlier(program, plan, *group, 0, &control);
+      std::vector<Packet> packets;
+      EXPECT_TRUE(earlier.receive(0, {}, packets));
+    }
+    RemoteTransport transport(program, plan, *group, 0, &control);
+    try {
+      throw std::runtime_error("boom");
+    } catch (const std::runtime_error&) {
+      transport.cancel();
+    }
+    try {
+      control.check();
+      FAIL() << "nothing was thrown";
+    } catch (const DistributedFailure& failure) {
+      EXPECT_STREQ(failure.what(), "rank 0 threw: boom");
+    }
+    control.next_epoch();
+  }
+}
+
+// Nor does it fail an epoch that has begun since.
+TEST(RemoteTransport, ACancelThatComesLateIsNotTold) {
+  const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
+  MemoryNetwork network;
+  const auto group = network.group(0);
+  MessagePlan plan(program, {0});
+  Control control(ControlOptions{});
+  RemoteTransport transport(program, plan, *group, 0, &control);
+  control.report(Fault());
+  control.next_epoch();
+  transport.cancel();
+  EXPECT_FALSE(control.failed());
+}
+
 TEST(RemoteTransport, DamagedMessagesAreRefused) {
   const Program program = compile(Schedule::gpipe(2, 1), Routes::create(2));
   MemoryNetwork network;

@@ -174,7 +174,7 @@ template <typename Result>
 Result Session::from_store(std::function<Result()> call, Time end) {
   std::future<Result> result = errands_.begin(std::move(call));
   while (result.wait_for(Milliseconds(1)) != std::future_status::ready) {
-    if (control_ && control_->failed()) control_->throw_failure("");
+    if (control_) control_->check();
     if (std::chrono::steady_clock::now() > end + kAnswerLimit) {
       throw std::runtime_error("rank " + std::to_string(rank()) + " got no answer from " +
                                store_name() +
@@ -297,7 +297,7 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   while (group.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (!control_->failed()) continue;
     *is_given_up = true;
-    control_->throw_failure("");
+    control_->throw_failure("connecting the group '" + name + "' was given up");
   }
   try {
     return group.get();

@@ -246,6 +246,43 @@ TEST(Session, ANewSessionMayFollow) {
   }
 }
 
+// The port of rank 0's store, too: a run that is started again listens there.
+TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
+  const MasterPort port;
+  int children[2];  // they live as long as somebody may write
+  ASSERT_EQ(pipe(children), 0);
+  int begun[2];
+  ASSERT_EQ(pipe(begun), 0);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
+    session->control().agree("begin", "");
+    if (rank == 0) {
+      const pid_t child = fork();
+      if (child == 0) {
+        close(children[1]);
+        char byte = 0;
+        if (write(begun[1], &byte, 1) != 1) _exit(1);
+        _exit(read(children[0], &byte, 1) == 0 ? 0 : 1);
+      }
+      say("forked");
+      raise(SIGKILL);
+    }
+    try {
+      session->control().throw_failure("a symptom");
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+  });
+  EXPECT_EQ(ranks.next(0), "forked");
+  EXPECT_THAT(ranks.next(1), AllOf(StartsWith("rank 0 ("), HasSubstr(") is gone: ")));
+  EXPECT_EQ(ranks.how_it_ends(0), "by signal 9");
+  char byte = 0;
+  EXPECT_EQ(read(begun[0], &byte, 1), 1);
+  int number = port.number();
+  EXPECT_TRUE(listen_on("127.0.0.1", &number).is_open());
+  for (const int end : {children[0], children[1], begun[0], begun[1]}) close(end);
+}
+
 TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
   // The launcher, as torchrun's agent does, keeps its store while it starts the processes again.
   const MasterPort port;

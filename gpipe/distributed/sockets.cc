@@ -11,6 +11,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "gpipe/distributed/private_descriptors.h"
+
 namespace gpipe::distributed {
 namespace {
 
@@ -33,8 +35,10 @@ std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const Endpoint& endpoint)
   return {found, freeaddrinfo};
 }
 
-Socket open_socket(const addrinfo& address) {
-  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Socket open_socket(const addrinfo& address, bool is_private) {
+  constexpr int kType = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  Socket socket(is_private ? open_private([&] { return ::socket(address.ai_family, kType, 0); })
+                           : ::socket(address.ai_family, kType, 0));
   if (!socket.is_open()) refuse("cannot open a socket", errno);
   return socket;
 }
@@ -48,7 +52,7 @@ void send_at_once(const Socket& socket) {
 }  // namespace
 
 void Socket::close() {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (descriptor_ >= 0) close_private(std::exchange(descriptor_, -1));
 }
 
 std::string to_text(const Endpoint& endpoint) {
@@ -59,7 +63,7 @@ std::string to_text(const Endpoint& endpoint) {
 
 Socket listen_on(const std::string& address, int* port) {
   const auto found = resolve({address, *port});
-  Socket socket = open_socket(*found);
+  Socket socket = open_socket(*found, /*is_private=*/false);
   const std::string what = "cannot listen on " + to_text(Endpoint{address, *port});
   const int on = 1;
   // As who reserves a port with it may have done (master_port.h).
@@ -78,7 +82,7 @@ Socket listen_on(const std::string& address, int* port) {
 
 Socket begin_connect(const Endpoint& endpoint) {
   const auto found = resolve(endpoint);
-  Socket socket = open_socket(*found);
+  Socket socket = open_socket(*found, /*is_private=*/true);
   send_at_once(socket);
   if (connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
     refuse("cannot connect to " + to_text(endpoint), errno);
@@ -94,7 +98,8 @@ int connect_error(const Socket& socket) {
 }
 
 Socket accept_on(const Socket& listener) {
-  Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Socket socket(open_private(
+      [&] { return accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
   if (socket.is_open()) send_at_once(socket);
   return socket;
 }

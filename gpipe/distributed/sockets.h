@@ -8,6 +8,9 @@
 namespace gpipe::distributed {
 
 // A file descriptor, closed when it ends. Moved, not copied.
+//
+// Those of connections are private: a child of fork() does not keep them open
+// (private_descriptors.h).
 class Socket {
  public:
   Socket() = default;
@@ -41,7 +44,8 @@ struct Endpoint {
 std::string to_text(const Endpoint& endpoint);
 
 // A socket that listens on this address only, not on all that the machine has. `port` 0: any that
-// is free; *port becomes its number. Throws std::runtime_error that names the address.
+// is free; *port becomes its number. It is not private: tests give it to a child. Throws
+// std::runtime_error that names the address.
 Socket listen_on(const std::string& address, int* port);
 
 // A socket that begins to connect; it can be written to when it has. Throws std::runtime_error if
