@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests the command //balance:fit from outside: mistakes, one model, a family, JSON, Ctrl-C.
-#   fit_main_test.sh PROGRAM
+#   fit_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh
