@@ -54,9 +54,11 @@ std::string one_layer_hint(int64_t layers);
 
 // Models of which the largest that fits is wanted. A value type.
 struct ModelFamily {
-  std::string name;
+  std::string name;                                    // empty: as of a model
   std::function<CommandModel(int64_t member)> member;  // 1, 2, ...: each needs more than the last
   int64_t most = 0;
+
+  std::string title() const { return name.empty() ? "the model" : name; }
 };
 
 // What differs between a command for the zoo and one for a user's own model.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -35,6 +36,9 @@ ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,2
 ABSL_FLAG(double, margin_gib, 0.0,
           "What is left free on each device, for what a plan cannot see: workspaces of kernels, "
           "the driver.");
+ABSL_FLAG(std::optional<int64_t>, most_batch, std::nullopt,
+          "Find the largest mini-batch that fits, of up to so many rows, instead of --batch. It is "
+          "cut into the one number of micro-batches that --chunks gives.");
 ABSL_FLAG(std::string, chunks, "",
           "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
           "to the batch, and the batch.");
@@ -63,6 +67,7 @@ constexpr char kExitCodes[] =
     "130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMostBatch = int64_t{1} << 24;
 constexpr double kGiB = 1 << 30;
 // The search takes longer with each.
 constexpr size_t kMostDevices = 64;
@@ -70,7 +75,8 @@ constexpr size_t kMostDevices = 64;
 struct Settings {
   CommandModel model;  // of a family, its first
   std::optional<ModelFamily> family;
-  int64_t batch = 0;
+  bool largest_batch = false;  // the family is a model with ever larger mini-batches
+  int64_t batch = 0;           // rows, of a family that of its first
   std::vector<int64_t> device_bytes;
   FitOptions options;
   std::string schedule, optimizer;
@@ -112,10 +118,40 @@ void check_layers(const Settings& settings) {
       settings.model.title(), layers, one_layer_hint(layers)));
 }
 
+// A family of one model, with as many rows in each micro-batch as the member's number.
+void read_most_batch(Settings& settings) {
+  const std::optional<int64_t> most =
+      command::in_range("most_batch", absl::GetFlag(FLAGS_most_batch), 1, kMostBatch);
+  if (!most) return;
+  if (settings.family) {
+    throw std::invalid_argument("--most_batch is for one model; leave it out with --family");
+  }
+  const std::vector<int64_t> chunks = parse_counts("chunks", absl::GetFlag(FLAGS_chunks), *most,
+                                                   absl::StrCat("the ", *most, " of --most_batch"));
+  if (chunks.size() != 1) {
+    throw std::invalid_argument(
+        absl::StrCat("--most_batch=", *most,
+                     ": give one number of micro-batches, such as --chunks=8; in more of "
+                     "them a larger mini-batch fits, one row in each at last"));
+  }
+  settings.largest_batch = true;
+  ModelFamily family;
+  family.name = settings.model.name;
+  family.member = [model = settings.model, chunks = chunks[0]](int64_t rows) {
+    CommandModel member = model;
+    member.batch = rows * chunks;
+    return member;
+  };
+  family.most = *most / chunks[0];
+  settings.model = family.member(1);
+  settings.family = std::move(family);
+}
+
 Settings read_settings(const CommandFace& face) {
   Settings settings;
   if (face.find_family) settings.family = face.find_family();
   settings.model = settings.family ? settings.family->member(1) : face.find_model();
+  read_most_batch(settings);
   settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
   settings.device_bytes = read_devices(absl::GetFlag(FLAGS_devices_gib));
   const double margin = absl::GetFlag(FLAGS_margin_gib);
@@ -145,10 +181,10 @@ std::string seconds_text(double seconds) {
                      : absl::StrFormat("%.2f s", seconds);
 }
 
-std::string text_of(const std::string& name, const Settings& settings, const Fit& fit) {
+std::string text_of(const CommandModel& model, const Settings& settings, const Fit& fit) {
   return command::wrap(
-             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s", name,
-                             settings.batch, fit.chunks, fit.chunks == 1 ? "" : "es",
+             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s",
+                             model.title(), model.rows(), fit.chunks, fit.chunks == 1 ? "" : "es",
                              to_text(fit.checkpoint), settings.schedule, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
@@ -160,9 +196,11 @@ std::string text_of(const std::string& name, const Settings& settings, const Fit
              80, 0, 2);
 }
 
-nlohmann::ordered_json json_of(const std::string& name, const Fit& fit) {
+nlohmann::ordered_json json_of(const CommandModel& model, const Settings& settings,
+                               const Fit& fit) {
   nlohmann::ordered_json json;
-  json["model"] = name;
+  json["model"] = model.name;
+  if (settings.largest_batch) json["batch"] = model.rows();
   json["fits"] = fit.fits;
   json["chunks"] = fit.chunks;
   json["checkpoint"] = to_text(fit.checkpoint);
@@ -184,8 +222,8 @@ Answer search_one(const Settings& settings, const FitOptions& options) {
   const Fit found = fit(settings.model.training(), settings.device_bytes, options);
   Answer answer;
   answer.fits = found.fits;
-  answer.json["answer"] = json_of(settings.model.name, found);
-  answer.text = found.fits ? text_of(settings.model.title(), settings, found)
+  answer.json["answer"] = json_of(settings.model, settings, found);
+  answer.text = found.fits ? text_of(settings.model, settings, found)
                            : command::wrap(absl::StrFormat("%s does not fit: %s.",
                                                            settings.model.title(), found.limit),
                                            80, 0, 2);
@@ -201,15 +239,18 @@ Answer search_family(const Settings& settings, const FitOptions& options) {
   answer.json["answer"] = nullptr;
   answer.json["next"] = nullptr;
   if (found.member > 0) {
-    const std::string name = family.member(found.member).name;
-    answer.text = text_of(name, settings, found.fit);
-    answer.json["answer"] = json_of(name, found.fit);
+    const CommandModel member = family.member(found.member);
+    answer.text = text_of(member, settings, found.fit);
+    answer.json["answer"] = json_of(member, settings, found.fit);
   }
   if (found.next > 0) {
-    const std::string name = family.member(found.next).name;
+    const CommandModel next = family.member(found.next);
+    const std::string rows =
+        settings.largest_batch ? absl::StrCat(" with ", next.rows(), " rows") : "";
     answer.text += command::wrap(
-        absl::StrFormat("%s does not fit: %s.", name, found.next_fit.limit), 80, 0, 2);
-    answer.json["next"] = json_of(name, found.next_fit);
+        absl::StrFormat("%s%s does not fit: %s.", next.title(), rows, found.next_fit.limit), 80, 0,
+        2);
+    answer.json["next"] = json_of(next, settings, found.next_fit);
   }
   return answer;
 }
@@ -220,8 +261,8 @@ int run(const Settings& settings) {
   Answer answer;
   {
     command::Progress progress(std::cerr,
-                               settings.family ? settings.family->name : settings.model.title(), 0,
-                               command::terminal_options(STDERR_FILENO));
+                               settings.family ? settings.family->title() : settings.model.title(),
+                               0, command::terminal_options(STDERR_FILENO));
     int64_t done = 0;
     FitOptions options = settings.options;
     options.progress([&](const std::string& note) {
@@ -235,7 +276,7 @@ int run(const Settings& settings) {
   std::cerr << absl::StrFormat("searched for %.1f s\n", taken.count());
   if (!settings.json.empty()) {
     nlohmann::ordered_json json;
-    json["batch"] = settings.batch;
+    if (!settings.largest_batch) json["batch"] = settings.batch;
     json["schedule"] = settings.schedule;
     json["optimizer"] = settings.optimizer;
     json["device_bytes"] = settings.device_bytes;

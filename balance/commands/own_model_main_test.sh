@@ -9,7 +9,7 @@ source command/program_testing.sh
 
 # A word of --help, and what is needed to run.
 declare -A words=([balance]=--partitions [memory_plan]=--device_gib [fit]=--devices_gib [plan]=--devices)
-declare -A enough=([balance]=--partitions=2 [memory_plan]=--balance=2,4 [fit]=--devices_gib=1,1 [plan]=--devices=2)
+declare -A enough=([balance]=--partitions=2 [memory_plan]="--balance=2,4" [fit]="--devices_gib=1,1" [plan]=--devices=2)
 
 for command in balance memory_plan fit plan; do
   program=${!command}
