@@ -6,7 +6,6 @@
 #define BALANCE_FIT_H_
 
 #include <torch/arg.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <functional>
@@ -15,21 +14,12 @@
 
 #include "balance/flops.h"
 #include "balance/memory_plan.h"
+#include "balance/training.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
-
-// A model and what it is trained on. A value type.
-struct Training {
-  // Makes the model; called while a MetaScope lives.
-  std::function<torch::nn::Sequential()> make;
-  // The mini-batch; only shapes and types matter, so tensors on meta do.
-  Tensors inputs;
-  Tensors targets;
-  LossFn loss;  // as in GPipeImpl::step
-};
 
 // Called before each part of a search, and again and again during it, on any one thread at a time.
 // What it throws ends the search. `note` says what is being done.

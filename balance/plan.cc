@@ -17,6 +17,7 @@
 #include "balance/caching_allocator.h"
 #include "balance/param_scale.h"
 #include "balance/profiler.h"
+#include "balance/training.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
@@ -188,9 +189,9 @@ class Planner {
     ++memory_plans_;
     const std::string note = absl::StrCat("planning memory, plan ", memory_plans_);
     tell(note);
-    const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
     memory.plan = memory_plan(
-        *memory_model_, sample_, options_.targets(), options_.loss() ? options_.loss() : sum,
+        *memory_model_, sample_, options_.targets(),
+        options_.loss() ? options_.loss() : LossFn(sum_of_first_output),
         MemoryPlanOptions(candidate.balance)
             .chunks(candidate.chunks)
             .partition_checkpoints(candidate.checkpoints)

@@ -11,8 +11,9 @@
 namespace gpipe::command {
 
 Request read_command_line(int argc, const char* const* argv, const std::string& usage,
-                          std::ostream& out) {
-  return read_flags(argc, argv, usage, "GPipe for C++, no release yet; " + describe_build(), out);
+                          std::ostream& out, const AbsentFlags& absent) {
+  return read_flags(argc, argv, usage, "GPipe for C++, no release yet; " + describe_build(), out,
+                    absent);
 }
 
 std::string quoted_for_shell(const std::string& word) {

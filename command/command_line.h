@@ -11,7 +11,7 @@ namespace gpipe::command {
 
 // read_flags() with --version's answer: this project and the LibTorch that it is built with.
 Request read_command_line(int argc, const char* const* argv, const std::string& usage,
-                          std::ostream& out);
+                          std::ostream& out, const AbsentFlags& absent = {});
 
 // "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
 std::string describe_build();

@@ -49,6 +49,21 @@ class CommandLineTest : public ::testing::Test {
   std::ostringstream out_;
 };
 
+TEST_F(CommandLineTest, SaysWhyAFlagIsAbsent) {
+  const AbsentFlags absent = {{"model", "there is one model only"}, {"test_epochs", "it is there"}};
+  for (const std::vector<const char*>& words : std::vector<std::vector<const char*>>{
+           {"program", "--model=x"}, {"program", "--model", "x"}}) {
+    EXPECT_THAT(
+        [&] { read_command_line(static_cast<int>(words.size()), words.data(), "", out_, absent); },
+        ThrowsMessage<std::invalid_argument>(HasSubstr(
+            "there is no flag --model: there is one model only; --help lists the flags")));
+  }
+  // One that is there is there.
+  const std::vector<const char*> epochs = {"program", "--test_epochs=7"};
+  EXPECT_EQ(read_command_line(2, epochs.data(), "", out_, absent), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);
+}
+
 TEST_F(CommandLineTest, SetsFlagsInAllForms) {
   EXPECT_EQ(read({"--test_epochs=7", "--test_name", "a b", "--test_resume"}), Request::kRun);
   EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);

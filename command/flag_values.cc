@@ -2,7 +2,9 @@
 
 #include <stdexcept>
 
+#include "absl/strings/str_cat.h"
 #include "command/files.h"
+#include "text/at_least.h"
 
 namespace gpipe::command {
 
@@ -17,6 +19,10 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
                                 int64_t most) {
   if (value) in_range(flag, *value, least, most);
   return value;
+}
+
+double at_least(const char* flag, double value, double least) {
+  return text::at_least(least, value, absl::StrCat("--", flag, "=", value));
 }
 
 std::string output_file(const std::string& flag, const std::string& path) {

@@ -1,4 +1,4 @@
-// in_range, output_file: what the values of flags may be.
+// in_range, at_least, output_file: what the values of flags may be.
 #ifndef GPIPE_COMMAND_FLAG_VALUES_H_
 #define GPIPE_COMMAND_FLAG_VALUES_H_
 
@@ -17,6 +17,9 @@ int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most = 
 // would be taken silently.)
 std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, int64_t least,
                                 int64_t most = kNoMost);
+
+// The value of --`flag`. Throws std::invalid_argument if it is less than `least`, or not finite.
+double at_least(const char* flag, double value, double least);
 
 // The path of a file that --`flag` wants to be written, as user_path() has it; empty if none is
 // wanted. Throws as check_writable_file() does.

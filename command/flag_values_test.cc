@@ -36,6 +36,13 @@ TEST(InRange, AFlagThatIsLeftOutHasNoValue) {
               ThrowsMessage<std::invalid_argument>(StrEq("--chunks=0: give a number from 1 on")));
 }
 
+TEST(AtLeast, TheMessageNamesTheFlag) {
+  EXPECT_EQ(at_least("contention", 1, 1), 1);
+  EXPECT_THAT([] { at_least("latency_us", -0.5, 0); },
+              ThrowsMessage<std::invalid_argument>(
+                  StrEq("--latency_us=-0.5: give a finite number of at least 0")));
+}
+
 TEST(OutputFile, IsAPathThatCanBeWritten) {
   EXPECT_EQ(output_file("json", ""), "");
   const std::string folder = ::testing::TempDir();

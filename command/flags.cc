@@ -91,7 +91,7 @@ void set(absl::CommandLineFlag& flag, const std::string& value) {
 }  // namespace
 
 Request read_flags(int argc, const char* const* argv, const std::string& usage,
-                   const std::string& version, std::ostream& out) {
+                   const std::string& version, std::ostream& out, const AbsentFlags& absent) {
   const std::map<std::string, absl::CommandLineFlag*> flags = own_flags();
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -113,6 +113,10 @@ Request read_flags(int argc, const char* const* argv, const std::string& usage,
     if (flag == flags.end()) {
       const auto negated = name.rfind("no", 0) == 0 ? flags.find(name.substr(2)) : flags.end();
       if (has_value || negated == flags.end() || !negated->second->IsOfType<bool>()) {
+        if (const auto why = absent.find(name); why != absent.end()) {
+          throw std::invalid_argument("there is no flag --" + name + ": " + why->second +
+                                      "; --help lists the flags");
+        }
         throw std::invalid_argument("there is no flag --" + name + suggestion(name));
       }
       set(*negated->second, "false");

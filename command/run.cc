@@ -28,7 +28,7 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<std::function<int()>()>& prepare) {
+                const std::function<std::function<int()>()>& prepare, const AbsentFlags& absent) {
   start_with_sleeping_threads(argc, argv);
   const auto refuse = [](const std::exception& error, int code) {
     std::cerr << "error: " << message_of(error) << std::endl;
@@ -39,7 +39,7 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
   std::signal(SIGPIPE, SIG_IGN);
   std::function<int()> work;
   try {
-    if (read_command_line(argc, argv, usage, std::cout) == Request::kNothing) {
+    if (read_command_line(argc, argv, usage, std::cout, absent) == Request::kNothing) {
       return std::cout.flush() ? 0 : kErrorExitCode;
     }
     work = prepare();

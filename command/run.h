@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "command/flags.h"
+
 namespace gpipe::command {
 
 constexpr int kErrorExitCode = 1;
@@ -17,8 +19,9 @@ std::string message_of(const std::exception& error);
 // Whether it says that memory ran out: the CPU's or an accelerator's.
 bool is_out_of_memory(const std::exception& error);
 
-// Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
-// be done, and calls what it returns, whose result is the exit code. Errors go to stderr.
+// Reads the command line (`usage` begins the answer to --help; `absent`: as of read_flags()), lets
+// `prepare` find out what is to be done, and calls what it returns, whose result is the exit code.
+// Errors go to stderr.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
@@ -30,7 +33,8 @@ bool is_out_of_memory(const std::exception& error);
 // `prepare` or the work throws, and if the answer to --help, or what a work that went well has
 // printed, cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<std::function<int()>()>& prepare);
+                const std::function<std::function<int()>()>& prepare,
+                const AbsentFlags& absent = {});
 
 // The same for a command whose flags `read` makes settings of, by which `run` works.
 template <typename Settings>

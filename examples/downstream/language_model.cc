@@ -12,17 +12,25 @@ constexpr int64_t kLength = 64;  // tokens that it looks back at
 constexpr int64_t kRows = 8;     // of a mini-batch
 constexpr int64_t kChunks = 4;
 
+torch::nn::Sequential model() {
+  return gpipe::models::transformer(
+      gpipe::models::TransformerOptions(gpipe::models::TransformerKind::kLlama)
+          .vocab_size(256)
+          .num_layers(4)
+          .hidden_size(64)
+          .num_heads(4)
+          .intermediate_size(192)
+          .packed(true));  // which a KvCache needs
+}
+
 gpipe::GPipe make(const std::vector<int64_t>& balance) {
   torch::manual_seed(0);
-  const auto options = gpipe::models::TransformerOptions(gpipe::models::TransformerKind::kLlama)
-                           .vocab_size(256)
-                           .num_layers(4)
-                           .hidden_size(64)
-                           .num_heads(4)
-                           .intermediate_size(192)
-                           .packed(true);  // which a KvCache needs
-  return gpipe::GPipe(gpipe::models::transformer(options),
+  return gpipe::GPipe(model(),
                       gpipe::GPipeOptions(balance).chunks(kChunks).cpu_threads_per_stage(1));
+}
+
+torch::Tensor loss_fn(const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
+  return torch::nn::functional::cross_entropy(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
 }
 
 torch::Tensor bytes_of(const std::string& text) {
@@ -31,15 +39,22 @@ torch::Tensor bytes_of(const std::string& text) {
 
 }  // namespace
 
+gpipe::balance::Training make_model() {
+  gpipe::balance::Training training;
+  training.make = model;
+  const torch::Tensor ids = torch::randint(256, {kRows, kLength});
+  training.inputs = {ids, torch::zeros_like(ids)};
+  training.targets = {ids};
+  training.loss = loss_fn;
+  training.name = "bytes";
+  return training;
+}
+
 LanguageModel::LanguageModel(const std::string& text, const std::vector<int64_t>& balance)
     : text_(bytes_of(text)), pipe_(make(balance)) {}
 
 std::vector<double> LanguageModel::train(int64_t steps) {
   torch::optim::AdamW optimizer(pipe_->parameters(), torch::optim::AdamWOptions(3e-3));
-  const auto loss_fn = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
-    return torch::nn::functional::cross_entropy(outputs.at(0).flatten(0, 1),
-                                                targets.at(0).flatten());
-  };
   std::vector<double> losses;
   pipe_->train();
   for (int64_t step = 0; step < steps; ++step) {

@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "balance/training.h"
 #include "gpipe/gpipe.h"
+
+// What it is and what it is trained on, for GPipe's commands: how it is cut, whether it fits.
+gpipe::balance::Training make_model();
 
 class LanguageModel {
  public:

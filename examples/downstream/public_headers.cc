@@ -1,6 +1,10 @@
 // Each public header of GPipe can be included from another workspace, with the targets that the
 // README names. Compiling this is the test.
 #include "balance/balance.h"
+#include "balance/commands/balance_main.h"
+#include "balance/commands/fit_main.h"
+#include "balance/commands/memory_plan_main.h"
+#include "balance/commands/plan_main.h"
 #include "balance/explanation_text.h"
 #include "balance/fit.h"
 #include "balance/flops.h"
@@ -9,6 +13,7 @@
 #include "balance/plan.h"
 #include "balance/plan_options.h"
 #include "balance/profile_file.h"
+#include "balance/training.h"
 #include "diagnose/diagnose.h"
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/failure.h"

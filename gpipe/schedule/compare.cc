@@ -15,6 +15,7 @@
 #include "gpipe/schedule/comparison.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
+#include "text/at_least.h"
 
 ABSL_FLAG(int64_t, workers, 4, "Number of workers.");
 ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
@@ -75,7 +76,7 @@ gpipe::internal::ComparisonOptions read_flags() {
       options.worker_cost.input_gradient + options.worker_cost.weight_gradient;
   if (const std::optional<double> backward = absl::GetFlag(FLAGS_backward)) {
     options.worker_cost.backward =
-        gpipe::internal::checked(*backward, 0.0, gpipe::internal::given(FLAGS_backward));
+        gpipe::text::at_least(0.0, *backward, gpipe::internal::given(FLAGS_backward));
   }
   options.transfer = at_least(0.0, FLAGS_transfer);
   options.memory = at_least(0.0, FLAGS_memory);

@@ -8,6 +8,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "text/at_least.h"
 
 namespace gpipe::internal {
 
@@ -22,13 +23,10 @@ std::string given(const absl::Flag<Value>& flag) {
   return "--" + std::string(known.Name()) + "=" + known.CurrentValue();
 }
 
-// Throws std::invalid_argument that names the flag for a value that is less, or not finite.
-double checked(double value, double least, const std::string& given);
-int64_t checked(int64_t value, int64_t least, const std::string& given);
-
+// Its value. Throws std::invalid_argument that names the flag for one that is less, or not finite.
 template <typename Value>
 Value at_least(Value least, const absl::Flag<Value>& flag) {
-  return checked(absl::GetFlag(flag), least, given(flag));
+  return text::at_least(least, absl::GetFlag(flag), given(flag));
 }
 
 }  // namespace gpipe::internal

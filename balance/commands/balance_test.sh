@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests the command //balance from outside: mistakes, the table, files, a short measurement, Ctrl-C.
-#   balance_main_test.sh PROGRAM
+#   balance_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh

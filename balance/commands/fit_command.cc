@@ -1,13 +1,11 @@
-// The command //balance:fit: how a network must be cut to fit on given devices, or the largest one
-// of a family that does, without the devices and without the memory.
+#include "balance/commands/fit_command.h"
 
-#include <ATen/core/Tensor.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "balance/commands/command_model.h"
 #include "balance/fit.h"
 #include "balance/memory_plan_text.h"
 #include "balance/optimizer_flag.h"
@@ -33,25 +31,14 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrap.h"
-#include "meta/meta_scope.h"
-#include "models/by_name.h"
 
-ABSL_FLAG(std::string, model, "",
-          "One network: " + std::string(gpipe::models::model_names()) + ".");
-ABSL_FLAG(std::string, family, "",
-          "Networks of which the largest that fits is wanted: a name with * for the number that "
-          "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
-ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
-          "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
-          "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
-          "models take none.");
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
 ABSL_FLAG(double, margin_gib, 0.0,
           "What is left free on each device, for what a plan cannot see: workspaces of kernels, "
           "the driver.");
-ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(std::optional<int64_t>, most_batch, std::nullopt,
+          "Find the largest mini-batch that fits, of up to so many rows, instead of --batch. It is "
+          "cut into the one number of micro-batches that --chunks gives.");
 ABSL_FLAG(std::string, chunks, "",
           "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
           "to the batch, and the batch.");
@@ -67,28 +54,29 @@ ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
 namespace gpipe::balance {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kPurpose[] =
+    "Finds how a network must be cut to be trained on given devices: the layers of\n"
+    "each, micro-batches and checkpoints. Memory is planned on the meta device; no\n"
+    "device is needed.\n\n";
+constexpr char kPurposeWithFamily[] =
     "Finds how a network must be cut to be trained on given devices: the layers of\n"
     "each, micro-batches and checkpoints; or the largest network of a family that\n"
-    "fits. Memory is planned on the meta device; no device is needed.\n\n"
-    "  tools/bazel run //balance:fit -- --model=unet:24,160 --devices_gib=22,22,22,22\n"
-    "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32\n"
-    "      --devices_gib=22,22,22,22,22,22,22,22\n\n"
-    "Exit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
+    "fits. Memory is planned on the meta device; no device is needed.\n\n";
+constexpr char kExitCodes[] =
+    "\n\nExit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
     "130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMostBatch = int64_t{1} << 24;
 constexpr double kGiB = 1 << 30;
 // The search takes longer with each.
 constexpr size_t kMostDevices = 64;
-constexpr int64_t kMostMembers = 1024;
 
 struct Settings {
-  std::string name;  // of the model, or of the family with its "*"
-  bool is_family = false;
-  int64_t step = 1;
-  int64_t image_size = 0;  // 0: the model's own
-  int64_t batch = 0;
+  CommandModel model;  // of a family, its first
+  std::optional<ModelFamily> family;
+  bool largest_batch = false;  // the family is a model with ever larger mini-batches
+  int64_t batch = 0;           // rows, of a family that of its first
   std::vector<int64_t> device_bytes;
   FitOptions options;
   std::string schedule, optimizer;
@@ -122,56 +110,49 @@ std::vector<int64_t> read_devices(const std::string& text) {
   return devices;
 }
 
-std::string member_name(const Settings& settings, int64_t member) {
-  return absl::StrReplaceAll(settings.name, {{"*", absl::StrCat(settings.step * member)}});
+void check_layers(const Settings& settings) {
+  const int64_t layers = settings.model.layers();
+  if (layers >= static_cast<int64_t>(settings.device_bytes.size())) return;
+  throw std::invalid_argument(absl::StrFormat(
+      "--devices_gib has %d devices, but %s has %d layers%s", settings.device_bytes.size(),
+      settings.model.title(), layers, one_layer_hint(layers)));
 }
 
-Training training_of(const Settings& settings, const std::string& name) {
-  const models::NamedModel model = models::model_by_name(name, settings.image_size);
-  Training training;
-  training.make = model.make;
-  training.inputs = {models::random_input(model, settings.batch, at::kMeta)};
-  training.targets = {models::random_target(model, settings.batch, at::kMeta)};
-  training.loss = [loss = model.loss](const Tensors& outputs, const Tensors& targets) {
-    return models::loss_of(loss, outputs.at(0), targets.at(0));
+// A family of one model, with as many rows in each micro-batch as the member's number.
+void read_most_batch(Settings& settings) {
+  const std::optional<int64_t> most =
+      command::in_range("most_batch", absl::GetFlag(FLAGS_most_batch), 1, kMostBatch);
+  if (!most) return;
+  if (settings.family) {
+    throw std::invalid_argument("--most_batch is for one model; leave it out with --family");
+  }
+  const std::vector<int64_t> chunks = parse_counts("chunks", absl::GetFlag(FLAGS_chunks), *most,
+                                                   absl::StrCat("the ", *most, " of --most_batch"));
+  if (chunks.size() != 1) {
+    throw std::invalid_argument(
+        absl::StrCat("--most_batch=", *most,
+                     ": give one number of micro-batches, such as --chunks=8; in more of "
+                     "them a larger mini-batch fits, one row in each at last"));
+  }
+  settings.largest_batch = true;
+  ModelFamily family;
+  family.name = settings.model.name;
+  family.member = [model = settings.model, chunks = chunks[0]](int64_t rows) {
+    CommandModel member = model;
+    member.batch = rows * chunks;
+    return member;
   };
-  return training;
+  family.most = *most / chunks[0];
+  settings.model = family.member(1);
+  settings.family = std::move(family);
 }
 
-void check_layers(const Settings& settings, const std::string& name) {
-  const MetaScope scope;
-  const auto layers = models::model_by_name(name, settings.image_size).make()->size();
-  if (layers >= settings.device_bytes.size()) return;
-  throw std::invalid_argument(absl::StrFormat("--devices_gib has %d devices, but %s has %d layers",
-                                              settings.device_bytes.size(), name, layers));
-}
-
-Settings read_settings() {
+Settings read_settings(const CommandFace& face) {
   Settings settings;
-  const std::string model = absl::GetFlag(FLAGS_model);
-  const std::string family = absl::GetFlag(FLAGS_family);
-  if (model.empty() == family.empty()) {
-    throw std::invalid_argument(absl::StrCat(
-        "give --model=NAME, or --family=NAME with a * for the number that grows",
-        model.empty() ? "; there are " : ", not both; there are ", models::model_names()));
-  }
-  settings.is_family = model.empty();
-  settings.name = settings.is_family ? family : model;
-  settings.image_size =
-      command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost).value_or(0);
-  const std::optional<int64_t> step =
-      command::in_range("step", absl::GetFlag(FLAGS_step), 1, 1 << 16);
-  if (settings.is_family) {
-    if (std::count(family.begin(), family.end(), '*') != 1) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--family=%s: give one * for the number that grows, such as unet:*,160", family));
-    }
-    const bool first = absl::StrContains(family, ":*");
-    settings.step = step.value_or(!first ? 8 : absl::StartsWith(family, "unet") ? 1 : 3);
-  } else if (step) {
-    throw std::invalid_argument("--step is for --family; leave it out with --model");
-  }
-  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  if (face.find_family) settings.family = face.find_family();
+  settings.model = settings.family ? settings.family->member(1) : face.find_model();
+  read_most_batch(settings);
+  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
   settings.device_bytes = read_devices(absl::GetFlag(FLAGS_devices_gib));
   const double margin = absl::GetFlag(FLAGS_margin_gib);
   if (margin != 0) settings.options.margin(bytes_of("margin_gib", margin));
@@ -191,7 +172,7 @@ Settings read_settings() {
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
-  check_layers(settings, settings.is_family ? member_name(settings, 1) : settings.name);
+  check_layers(settings);
   return settings;
 }
 
@@ -200,10 +181,10 @@ std::string seconds_text(double seconds) {
                      : absl::StrFormat("%.2f s", seconds);
 }
 
-std::string text_of(const std::string& name, const Settings& settings, const Fit& fit) {
+std::string text_of(const CommandModel& model, const Settings& settings, const Fit& fit) {
   return command::wrap(
-             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s", name,
-                             settings.batch, fit.chunks, fit.chunks == 1 ? "" : "es",
+             absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s",
+                             model.title(), model.rows(), fit.chunks, fit.chunks == 1 ? "" : "es",
                              to_text(fit.checkpoint), settings.schedule, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
@@ -215,9 +196,11 @@ std::string text_of(const std::string& name, const Settings& settings, const Fit
              80, 0, 2);
 }
 
-nlohmann::ordered_json json_of(const std::string& name, const Fit& fit) {
+nlohmann::ordered_json json_of(const CommandModel& model, const Settings& settings,
+                               const Fit& fit) {
   nlohmann::ordered_json json;
-  json["model"] = name;
+  json["model"] = model.name;
+  if (settings.largest_batch) json["batch"] = model.rows();
   json["fits"] = fit.fits;
   json["chunks"] = fit.chunks;
   json["checkpoint"] = to_text(fit.checkpoint);
@@ -236,36 +219,38 @@ struct Answer {
 };
 
 Answer search_one(const Settings& settings, const FitOptions& options) {
-  const Fit found = fit(training_of(settings, settings.name), settings.device_bytes, options);
+  const Fit found = fit(settings.model.training(), settings.device_bytes, options);
   Answer answer;
   answer.fits = found.fits;
-  answer.json["answer"] = json_of(settings.name, found);
-  answer.text =
-      found.fits
-          ? text_of(settings.name, settings, found)
-          : command::wrap(absl::StrFormat("%s does not fit: %s.", settings.name, found.limit), 80,
-                          0, 2);
+  answer.json["answer"] = json_of(settings.model, settings, found);
+  answer.text = found.fits ? text_of(settings.model, settings, found)
+                           : command::wrap(absl::StrFormat("%s does not fit: %s.",
+                                                           settings.model.title(), found.limit),
+                                           80, 0, 2);
   return answer;
 }
 
 Answer search_family(const Settings& settings, const FitOptions& options) {
-  const Largest found =
-      largest([&](int64_t member) { return training_of(settings, member_name(settings, member)); },
-              std::max<int64_t>(1, kMostMembers / settings.step), settings.device_bytes, options);
+  const ModelFamily& family = *settings.family;
+  const Largest found = largest([&](int64_t member) { return family.member(member).training(); },
+                                family.most, settings.device_bytes, options);
   Answer answer;
   answer.fits = found.member > 0;
   answer.json["answer"] = nullptr;
   answer.json["next"] = nullptr;
   if (found.member > 0) {
-    const std::string name = member_name(settings, found.member);
-    answer.text = text_of(name, settings, found.fit);
-    answer.json["answer"] = json_of(name, found.fit);
+    const CommandModel member = family.member(found.member);
+    answer.text = text_of(member, settings, found.fit);
+    answer.json["answer"] = json_of(member, settings, found.fit);
   }
   if (found.next > 0) {
-    const std::string name = member_name(settings, found.next);
+    const CommandModel next = family.member(found.next);
+    const std::string rows =
+        settings.largest_batch ? absl::StrCat(" with ", next.rows(), " rows") : "";
     answer.text += command::wrap(
-        absl::StrFormat("%s does not fit: %s.", name, found.next_fit.limit), 80, 0, 2);
-    answer.json["next"] = json_of(name, found.next_fit);
+        absl::StrFormat("%s%s does not fit: %s.", next.title(), rows, found.next_fit.limit), 80, 0,
+        2);
+    answer.json["next"] = json_of(next, settings, found.next_fit);
   }
   return answer;
 }
@@ -275,22 +260,23 @@ int run(const Settings& settings) {
   const auto begin = std::chrono::steady_clock::now();
   Answer answer;
   {
-    command::Progress progress(std::cerr, settings.name, 0,
-                               command::terminal_options(STDERR_FILENO));
+    command::Progress progress(std::cerr,
+                               settings.family ? settings.family->title() : settings.model.title(),
+                               0, command::terminal_options(STDERR_FILENO));
     int64_t done = 0;
     FitOptions options = settings.options;
     options.progress([&](const std::string& note) {
       interrupt.check();
       progress.update(++done, note);
     });
-    answer = settings.is_family ? search_family(settings, options) : search_one(settings, options);
+    answer = settings.family ? search_family(settings, options) : search_one(settings, options);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   std::cout << answer.text << std::flush;
   std::cerr << absl::StrFormat("searched for %.1f s\n", taken.count());
   if (!settings.json.empty()) {
     nlohmann::ordered_json json;
-    json["batch"] = settings.batch;
+    if (!settings.largest_batch) json["batch"] = settings.batch;
     json["schedule"] = settings.schedule;
     json["optimizer"] = settings.optimizer;
     json["device_bytes"] = settings.device_bytes;
@@ -302,10 +288,14 @@ int run(const Settings& settings) {
 }
 
 }  // namespace
-}  // namespace gpipe::balance
 
-int main(int argc, char** argv) {
-  using gpipe::balance::kUsage;
-  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
-                                     gpipe::balance::run);
+int fit_command(int argc, const char* const* argv, const CommandFace& face) {
+  return command::run_command(
+      argc, argv, (face.find_family ? kPurposeWithFamily : kPurpose) + face.examples + kExitCodes,
+      [&]() -> std::function<int()> {
+        return [settings = read_settings(face)] { return run(settings); };
+      },
+      face.absent);
 }
+
+}  // namespace gpipe::balance

@@ -1,9 +1,7 @@
-// The command //balance: measures a network's layers, or reads a saved profile, cuts the network
-// into partitions and tells what each costs and how long a step is predicted to take.
+#include "balance/commands/balance_command.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <torch/cuda.h>
 #include <unistd.h>
@@ -11,10 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -25,6 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/commands/command_model.h"
 #include "balance/explain.h"
 #include "balance/explanation_text.h"
 #include "balance/profile.h"
@@ -32,28 +30,18 @@
 #include "balance/profiler.h"
 #include "balance/training_flags.h"
 #include "command/balance_flag.h"
-#include "command/command_line.h"
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
 #include "gpipe/internal/batch/mini_batch.h"
-#include "meta/meta_scope.h"
-#include "models/by_name.h"
 
-ABSL_FLAG(std::string, model, "",
-          "The network: " + std::string(gpipe::models::model_names()) + ".");
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
-          "models take none.");
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
           "How many partitions. Default: as many as --balance has.");
 ABSL_FLAG(
     std::string, balance, "",
     "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
-ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt,
-          "Rows of a mini-batch. Default: 32, or with --profile what its micro-batches make.");
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
@@ -92,24 +80,23 @@ ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too
 namespace gpipe::balance {
 namespace {
 
+using command::at_least;
 using command::in_range;
 
-constexpr char kUsage[] =
+constexpr char kPurpose[] =
     "Cuts a network into the partitions of a pipeline: measures what each layer costs,\n"
-    "finds the cut with the shortest predicted step, and explains it.\n\n"
-    "  tools/bazel run //balance -- --model=unet:5,64 --partitions=4 --batch=32 --chunks=8\n"
-    "  tools/bazel run //balance -- --model=resnet:101 --partitions=2 --save_profile=r.json\n"
-    "  tools/bazel run //balance -- --profile=r.json --balance=140,230\n\n"
-    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
+    "finds the cut with the shortest predicted step, and explains it.\n\n";
+constexpr char kExitCodes[] =
+    "\n\nExit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
 
-constexpr int64_t kDefaultBatch = 32;
 constexpr int64_t kMost = int64_t{1} << 40;
 
 struct Settings {
-  std::string model_name;                   // empty: not known
-  std::optional<models::NamedModel> model;  // to be measured; none with --profile
-  SavedProfile saved;                       // with --profile
-  int64_t rows = 0;                         // of a micro-batch
+  std::string model_name;  // empty: not known
+  CommandModel model;      // that of a profile that is read may not be known
+  bool measured = false;   // not with --profile
+  SavedProfile saved;      // with --profile
+  int64_t rows = 0;        // of a micro-batch
   c10::Device device = c10::kCPU;
   int64_t threads = 0;
   double timeout = 0;
@@ -122,12 +109,6 @@ struct Settings {
   std::string save_profile;  // paths, made absolute
   std::string json;
 };
-
-double at_least(const char* flag, double value, double least) {
-  if (std::isfinite(value) && value >= least) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%g: give a finite number of at least %g", flag, value, least));
-}
 
 c10::Device parse_device(const std::string& text) {
   if (text == "cpu") return c10::kCPU;
@@ -179,7 +160,7 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
 }
 
 // With --profile nothing is measured, so that what says how would do nothing.
-void refuse_flags_of_measuring(const std::string& path, bool has_model) {
+void refuse_flags_of_measuring(const std::string& path) {
   (void)in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
   std::vector<std::string> given;
   if (!absl::GetFlag(FLAGS_save_profile).empty()) given.push_back("--save_profile");
@@ -187,8 +168,6 @@ void refuse_flags_of_measuring(const std::string& path, bool has_model) {
   if (absl::GetFlag(FLAGS_threads)) given.push_back("--threads");
   if (absl::GetFlag(FLAGS_timeout)) given.push_back("--timeout");
   if (absl::GetFlag(FLAGS_seed)) given.push_back("--seed");
-  // With --model it says of which network the profile has to be.
-  if (!has_model && absl::GetFlag(FLAGS_image_size)) given.push_back("--image_size");
   if (given.empty()) return;
   throw std::invalid_argument(absl::StrFormat(
       "%s %s for a profile that is measured, not for one that is read with --profile (%s): leave "
@@ -196,33 +175,14 @@ void refuse_flags_of_measuring(const std::string& path, bool has_model) {
       absl::StrJoin(given, ", "), given.size() == 1 ? "is" : "are", path));
 }
 
-void read_model(Settings& settings) {
-  const std::string name = absl::GetFlag(FLAGS_model);
-  const std::optional<int64_t> image_size =
-      in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
-  const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
-  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
-  const std::optional<int64_t> batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
-  std::optional<models::NamedModel> model;
-  if (!name.empty()) {
-    model = models::model_by_name(name, image_size.value_or(0));
-    settings.model_name = model->name;
-    if (image_size) settings.model_name += absl::StrFormat("@%d", *image_size);
-  }
-  if (path.empty()) {
-    if (!model) {
-      throw std::invalid_argument(absl::StrFormat(
-          "give --model=NAME or --profile=FILE; there are the models %s", models::model_names()));
-    }
-    settings.model = model;
-    cut_batch(settings, batch.value_or(kDefaultBatch), chunks);
-    return;
-  }
-  refuse_flags_of_measuring(path, model.has_value());
+void read_profile(Settings& settings, const std::string& path, int64_t chunks,
+                  std::optional<int64_t> batch) {
+  refuse_flags_of_measuring(path);
   settings.saved = load_profile(path);
-  if (model && !settings.saved.model.empty() && settings.saved.model != settings.model_name) {
-    throw std::invalid_argument("--model=" + settings.model_name + ": " + path +
-                                " is a profile of " + settings.saved.model);
+  if (!settings.model_name.empty() && !settings.saved.model.empty() &&
+      settings.saved.model != settings.model_name) {
+    throw std::invalid_argument(settings.model.given + ": " + path + " is a profile of " +
+                                settings.saved.model);
   }
   if (settings.model_name.empty()) settings.model_name = settings.saved.model;
   const int64_t rows = std::max<int64_t>(settings.saved.profile.batch_rows, 1);
@@ -235,11 +195,32 @@ void read_model(Settings& settings) {
   }
 }
 
+void read_model(Settings& settings, const CommandFace& face) {
+  // Of what is drawn for a model's sample, too.
+  settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
+  at::manual_seed(settings.seed);
+  settings.model = face.find_model();
+  settings.model_name = settings.model.saved_name;
+  const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
+  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
+  const std::optional<int64_t> batch = in_range("batch", settings.model.batch, 1, kMost);
+  settings.measured = path.empty();
+  if (!settings.measured) return read_profile(settings, path, chunks, batch);
+  settings.model.check_values();
+  cut_batch(settings, settings.model.rows(), chunks);
+}
+
 // The number of layers, without the memory that they take.
 int64_t layers_of(const Settings& settings) {
-  if (!settings.model) return static_cast<int64_t>(settings.saved.profile.layers.size());
-  const MetaScope scope;
-  return static_cast<int64_t>(settings.model->make()->size());
+  const auto profiled = static_cast<int64_t>(settings.saved.profile.layers.size());
+  if (!settings.model.make) return profiled;
+  const int64_t layers = settings.model.layers();
+  if (!settings.measured && layers != profiled) {
+    throw std::invalid_argument(
+        absl::StrFormat("--profile: it has %d layers, but %s has %d; measure it again", profiled,
+                        settings.model.title(), layers));
+  }
+  return layers;
 }
 
 void read_cut(Settings& settings) {
@@ -255,17 +236,20 @@ void read_cut(Settings& settings) {
         absl::StrFormat("--partitions=%d: --balance has %d", settings.partitions, given));
   }
   const int64_t layers = layers_of(settings);
-  const std::string& name = settings.model_name.empty() ? "the profile" : settings.model_name;
+  const std::string name = !settings.model_name.empty() ? settings.model_name
+                           : settings.model.make        ? settings.model.title()
+                                                        : "the profile";
   if (settings.partitions > layers) {
-    throw std::invalid_argument(absl::StrFormat("--partitions=%d: %s has %d layers only",
-                                                settings.partitions, name, layers));
+    throw std::invalid_argument(absl::StrFormat("--partitions=%d: %s has %d layers only%s",
+                                                settings.partitions, name, layers,
+                                                one_layer_hint(layers)));
   }
   int64_t sum = 0;
   for (const int64_t count : settings.balance) sum += std::min(count, kMost);
   if (given > 0 && sum != layers) {
-    throw std::invalid_argument(absl::StrFormat("--balance=%s sums up to %d, but %s has %d layers",
-                                                absl::StrJoin(settings.balance, ","), sum, name,
-                                                layers));
+    throw std::invalid_argument(absl::StrFormat(
+        "--balance=%s sums up to %d, but %s has %d layers%s", absl::StrJoin(settings.balance, ","),
+        sum, name, layers, one_layer_hint(layers)));
   }
 }
 
@@ -291,16 +275,15 @@ void read_options(Settings& settings) {
   settings.device = parse_device(absl::GetFlag(FLAGS_device).value_or("cpu"));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
   settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(10.0), 1e-3);
-  settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
-  if (!settings.model || !settings.device.is_cpu()) return;
+  if (!settings.measured || !settings.device.is_cpu()) return;
   const int64_t all = at::get_num_threads();
   if (settings.threads == 0) settings.threads = std::max<int64_t>(all / settings.partitions, 1);
   if (options.cores == 0) options.cores = std::max<int64_t>(all / settings.threads, 1);
 }
 
-Settings read_settings() {
+Settings read_settings(const CommandFace& face) {
   Settings settings;
-  read_model(settings);
+  read_model(settings, face);
   read_cut(settings);
   read_options(settings);
   settings.save_profile = command::output_file("save_profile", absl::GetFlag(FLAGS_save_profile));
@@ -310,14 +293,14 @@ Settings read_settings() {
 
 Profile measure(const Settings& settings, const command::InterruptScope& interrupt) {
   at::manual_seed(settings.seed);
-  std::cerr << absl::StrFormat("measuring %s: %d rows on %s", settings.model_name, settings.rows,
-                               settings.device.str());
+  std::cerr << absl::StrFormat("measuring %s: %d rows on %s", settings.model.saved_title(),
+                               settings.rows, settings.device.str());
   if (settings.threads > 0) std::cerr << ", threads: " << settings.threads;
   std::cerr << std::endl;
-  torch::nn::Sequential model = settings.model->make();
+  torch::nn::Sequential model = settings.model.make();
   interrupt.check();
   model->to(settings.device);
-  const at::Tensor sample = models::random_input(*settings.model, settings.rows, settings.device);
+  const Tensors sample = settings.model.inputs(settings.rows, settings.device);
 
   command::Progress progress(std::cerr, "seconds",
                              std::max<int64_t>(std::llround(settings.timeout), 1),
@@ -345,7 +328,7 @@ std::string json_of(const Settings& settings, const Explanation& explanation) {
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   Profile measured;
-  if (settings.model) {
+  if (settings.measured) {
     measured = measure(settings, interrupt);
     if (!settings.save_profile.empty()) {
       save_profile(settings.save_profile, {settings.model_name, measured});
@@ -353,7 +336,7 @@ int run(const Settings& settings) {
     }
   }
   interrupt.check();
-  const Profile& profile = settings.model ? measured : settings.saved.profile;
+  const Profile& profile = settings.measured ? measured : settings.saved.profile;
   const std::vector<int64_t> best = best_balance(profile, settings.partitions, settings.options);
   const Explanation explanation =
       explain(profile, settings.balance.empty() ? best : settings.balance, settings.options);
@@ -372,10 +355,14 @@ int run(const Settings& settings) {
 }
 
 }  // namespace
-}  // namespace gpipe::balance
 
-int main(int argc, char** argv) {
-  using gpipe::balance::kUsage;
-  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
-                                     gpipe::balance::run);
+int balance_command(int argc, const char* const* argv, const CommandFace& face) {
+  return command::run_command(
+      argc, argv, kPurpose + face.examples + kExitCodes,
+      [&]() -> std::function<int()> {
+        return [settings = read_settings(face)] { return run(settings); };
+      },
+      face.absent);
 }
+
+}  // namespace gpipe::balance

@@ -1,13 +1,13 @@
-// The command //balance:plan: how a network is best trained on given devices, and why.
+#include "balance/commands/plan_command.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -19,10 +19,10 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/commands/command_model.h"
 #include "balance/optimizer_flag.h"
 #include "balance/pipeline_plan.h"
 #include "balance/plan.h"
@@ -34,19 +34,21 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "meta/meta_scope.h"
-#include "models/by_name.h"
 
-ABSL_FLAG(std::string, model, "",
-          "The network: " + std::string(gpipe::models::model_names()) + ".");
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
-          "models take none.");
+namespace {
+
+// What saves profiles, for --help.
+std::string& profiling() {
+  static std::string command;
+  return command;
+}
+
+}  // namespace
+
 ABSL_FLAG(std::optional<int64_t>, devices, std::nullopt, "How many devices there are, all alike.");
 ABSL_FLAG(std::string, memory, "",
           "The memory of each device, such as 22GiB or 500MiB; a number alone is bytes. Default: "
           "no limit.");
-ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
 ABSL_FLAG(std::string, chunks, "",
           "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up to "
           "the batch, and the batch.");
@@ -64,8 +66,9 @@ ABSL_FLAG(std::string, measure, "",
           "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
           "Default: count their operations, for nominal devices that nobody needs to have.");
 ABSL_FLAG(std::string, profile, "",
-          "Take these saved profiles (//balance --save_profile), such as p4.json,p8.json, instead "
-          "of measuring: each is for micro-batches of its rows.");
+          "Take these saved profiles (" + profiling() +
+              " --save_profile), such as p4.json,p8.json, instead "
+              "of measuring: each is for micro-batches of its rows.");
 ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
           "Seconds for measuring each size of micro-batches. Default: 2.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
@@ -87,14 +90,12 @@ ABSL_FLAG(std::string, json, "", "Write all that is printed as JSON to this file
 namespace gpipe::balance {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kPurpose[] =
     "Chooses how a network is trained on given devices: balance, placement, micro-batches,\n"
     "checkpoints of each partition and schedule, together. Prints the choice, the next best, what\n"
-    "each setting alone is worth, and a proof.\n\n"
-    "  tools/bazel run //balance:plan -- --model=unet:5,64 --devices=8 --memory=22GiB\n"
-    "  tools/bazel run -c opt //balance:plan -- --model=resnet:50 --devices=2 --measure=cpu\n"
-    "      --output=plan.json\n\n"
-    "Exit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
+    "each setting alone is worth, and a proof.\n\n";
+constexpr char kExitCodes[] =
+    "\n\nExit codes: 0; 1 if nothing fits, or for an error while running; 2 for wrong usage;\n"
     "130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 40;
@@ -102,8 +103,7 @@ constexpr int64_t kMost = int64_t{1} << 40;
 constexpr int64_t kMostDevices = 64;
 
 struct Settings {
-  models::NamedModel model;
-  std::string model_name;
+  CommandModel model;
   int64_t batch = 0;
   bool measured = false;
   PlanOptions options{1};
@@ -132,34 +132,15 @@ double above_0(const char* flag, double value) {
   throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number above 0", flag, value));
 }
 
-double not_negative(const char* flag, double value) {
-  if (std::isfinite(value) && value >= 0) return value;
-  throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number of at least 0", flag, value));
-}
-
-void read_model(Settings& settings) {
-  const std::string name = absl::GetFlag(FLAGS_model);
-  if (name.empty()) {
-    throw std::invalid_argument(
-        absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
-  }
-  const std::optional<int64_t> image_size =
-      command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
-  settings.model = models::model_by_name(name, image_size.value_or(0));
-  settings.model_name = settings.model.name;
-  if (image_size) settings.model_name += absl::StrFormat("@%d", *image_size);
-  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
-}
-
 void read_choices(Settings& settings) {
   const std::optional<int64_t> devices =
       command::in_range("devices", absl::GetFlag(FLAGS_devices), 1, kMostDevices);
   if (!devices) throw std::invalid_argument("give --devices=NUMBER, how many devices there are");
-  const MetaScope scope;
-  const auto layers = static_cast<int64_t>(settings.model.make()->size());
+  const int64_t layers = settings.model.layers();
   if (*devices > layers) {
-    throw std::invalid_argument(absl::StrFormat("--devices=%d: %s has %d layers only", *devices,
-                                                settings.model_name, layers));
+    throw std::invalid_argument(absl::StrFormat("--devices=%d: %s has %d layers only%s", *devices,
+                                                settings.model.saved_title(), layers,
+                                                one_layer_hint(layers)));
   }
   PlanOptions& options = settings.options;
   options.devices(*devices);
@@ -195,20 +176,20 @@ void read_choices(Settings& settings) {
 }
 
 // Of a profile that is read, or measured, or counted only one can say anything.
-void read_times(Settings& settings) {
+void read_times(Settings& settings, const CommandFace& face) {
   PlanOptions& options = settings.options;
   const std::string measure = absl::GetFlag(FLAGS_measure);
   if (!measure.empty() && measure != "cpu") {
-    throw std::invalid_argument("--measure=" + measure +
-                                ": give cpu; for other devices measure a profile there with "
-                                "//balance --device=cuda --save_profile=FILE, and give it with "
-                                "--profile");
+    throw std::invalid_argument(
+        "--measure=" + measure + ": give cpu; for other devices measure a profile there with " +
+        face.profiling + " --device=cuda --save_profile=FILE, and give it with --profile");
   }
   const std::string paths = absl::GetFlag(FLAGS_profile);
   if (!measure.empty() && !paths.empty()) {
     throw std::invalid_argument("--measure and --profile: leave one of them out");
   }
   settings.measured = !measure.empty();
+  if (settings.measured) settings.model.check_values();
   const auto only_for = [](const char* flag, bool given, const char* what) {
     if (given) throw std::invalid_argument(absl::StrFormat("--%s is for %s", flag, what));
   };
@@ -230,8 +211,9 @@ void read_times(Settings& settings) {
   options.speed(speed);
 
   ExplainOptions machine;
-  machine.bandwidth = not_negative("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps)) * 1e9 / 8;
-  machine.latency = not_negative("latency_us", absl::GetFlag(FLAGS_latency_us)) * 1e-6;
+  machine.bandwidth =
+      command::at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
+  machine.latency = command::at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
   machine.cores = command::in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   if (settings.measured) {
     const int64_t all = at::get_num_threads();
@@ -250,9 +232,10 @@ void read_times(Settings& settings) {
   const std::vector<std::string> files = absl::StrSplit(paths, ',');
   for (const std::string& path : files) {
     SavedProfile saved = load_profile(command::user_path(path));
-    if (!saved.model.empty() && saved.model != settings.model_name) {
-      throw std::invalid_argument("--model=" + settings.model_name + ": " + path +
-                                  " is a profile of " + saved.model);
+    const std::string& name = settings.model.saved_name;
+    if (!saved.model.empty() && !name.empty() && saved.model != name) {
+      throw std::invalid_argument(settings.model.given + ": " + path + " is a profile of " +
+                                  saved.model);
     }
     const int64_t rows = saved.profile.batch_rows;
     if (rows < 1 || settings.batch % rows != 0) {
@@ -270,18 +253,19 @@ void read_times(Settings& settings) {
   options.profiles(std::move(profiles)).chunks(std::move(chunks));
 }
 
-Settings read_settings() {
+Settings read_settings(const CommandFace& face) {
   Settings settings;
-  read_model(settings);
+  settings.model = face.find_model();
+  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
   read_choices(settings);
-  read_times(settings);
+  read_times(settings, face);
   settings.output = command::output_file("output", absl::GetFlag(FLAGS_output));
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
   return settings;
 }
 
 PlanReport make_plan(const Settings& settings, const command::InterruptScope& interrupt) {
-  command::Progress progress(std::cerr, settings.model_name, 0,
+  command::Progress progress(std::cerr, settings.model.saved_title(), 0,
                              command::terminal_options(STDERR_FILENO));
   int64_t done = 0;
   std::string last;
@@ -292,27 +276,21 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
     last = note;
     progress.update(done, note);
   });
-  options.targets({models::random_target(settings.model, settings.batch, at::kMeta)});
-  options.loss([loss = settings.model.loss](const Tensors& outputs, const Tensors& targets) {
-    return models::loss_of(loss, outputs.at(0), targets.at(0));
-  });
+  options.targets(settings.model.targets(settings.batch, at::kMeta)).loss(settings.model.loss);
   if (settings.measured) {
     at::manual_seed(0);
     options.make(settings.model.make);
     const torch::nn::Sequential model = settings.model.make();
-    return plan(model, {models::random_input(settings.model, settings.batch, at::kCPU)}, options);
+    return plan(model, settings.model.inputs(settings.batch, at::kCPU), options);
   }
-  const torch::nn::Sequential model = [&] {
-    const MetaScope scope;
-    return settings.model.make();
-  }();
-  return plan(model, {models::random_input(settings.model, settings.batch, at::kMeta)}, options);
+  return plan(settings.model.make_on_meta(), settings.model.inputs(settings.batch, at::kMeta),
+              options);
 }
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   PlanReport report = make_plan(settings, interrupt);
-  report.plan.model = settings.model_name;
+  report.plan.model = settings.model.saved_name;
   std::cout << to_text(report) << std::flush;
   const bool as_text = settings.output.size() > 4 &&
                        settings.output.compare(settings.output.size() - 4, 4, ".txt") == 0;
@@ -326,10 +304,15 @@ int run(const Settings& settings) {
 }
 
 }  // namespace
-}  // namespace gpipe::balance
 
-int main(int argc, char** argv) {
-  using gpipe::balance::kUsage;
-  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
-                                     gpipe::balance::run);
+int plan_command(int argc, const char* const* argv, const CommandFace& face) {
+  profiling() = face.profiling;
+  return command::run_command(
+      argc, argv, kPurpose + face.examples + kExitCodes,
+      [&]() -> std::function<int()> {
+        return [settings = read_settings(face)] { return run(settings); };
+      },
+      face.absent);
 }
+
+}  // namespace gpipe::balance

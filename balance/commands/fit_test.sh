@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests the command //balance:fit from outside: mistakes, one model, a family, JSON, Ctrl-C.
-#   fit_main_test.sh PROGRAM
+#   fit_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh
@@ -28,6 +28,11 @@ expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gi
 expect_mistake "--image_size=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --image_size=0
 expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,1 \
   --devices_gib="$(printf '1,%.0s' $(seq 59))1"
+expect_mistake "give one number of micro-batches" "${tiny[@]}" --devices_gib=1 --most_batch=64
+expect_mistake "give one number of micro-batches" "${tiny[@]}" --devices_gib=1 --most_batch=64 --chunks=2,4
+expect_mistake "is no number from 1 to the 4 of --most_batch" "${tiny[@]}" --devices_gib=1 --most_batch=4 --chunks=8
+expect_mistake "--most_batch=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --most_batch=0 --chunks=1
+expect_mistake "is for one model" --family='unet:*,2' --devices_gib=1 --most_batch=8 --chunks=2
 expect_mistake "it is a folder" "${tiny[@]}" --devices_gib=1 --json="$work"
 
 "$program" --help >"$work/help.log" 2>&1 || fail "--help"
@@ -60,6 +65,19 @@ assert fit["answer"]["fits"] and not fit["next"]["fits"]
 assert number(fit["next"]) == number(fit["answer"]) + 1 > 2
 assert "too little" in fit["next"]["limit"]
 END
+
+# The largest mini-batch: what it names fits, as asked for alone, and the next does not.
+small=("--model=unet:1,8" --image_size=64 --chunks=4 "--devices_gib=0.04,0.04")
+"$program" "${small[@]}" --most_batch=4096 --json="$work/batch.json" >"$work/batch.log" 2>&1 || fail "a batch"
+rows=$(sed -n 's/^unet:1,8: \([0-9]*\) rows in 4 micro-batches.*/\1/p' "$work/batch.log")
+next=$(sed -n 's/^unet:1,8 with \([0-9]*\) rows does not fit: .*/\1/p' "$work/batch.log")
+[ "${rows:-0}" -gt 4 ] || fail "largest batch $rows"
+[ "$next" -eq $((rows + 4)) ] || fail "largest batch $rows, next $next"
+python3 -c 'import json, sys; fit = json.load(open(sys.argv[1])); assert fit["answer"]["batch"] == int(sys.argv[2])' \
+  "$work/batch.json" "$rows" || fail "the JSON of a batch"
+"$program" "${small[@]}" --batch="$rows" >"$work/fits.log" 2>&1 || fail "$rows rows do not fit alone"
+"$program" "${small[@]}" --batch="$next" >"$work/none.log" 2>&1
+[ $? -eq 1 ] || fail "$next rows fit alone"
 
 expect_stopped "member" "$work/stopped.log" "$program" --family='unet:*,64' --devices_gib=22,22,22,22
 echo PASSED

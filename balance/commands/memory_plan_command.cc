@@ -1,12 +1,11 @@
-// The command //balance:memory_plan: how much memory each device needs to train a network, without
-// the devices and without the memory.
+#include "balance/commands/memory_plan_command.h"
 
-#include <ATen/core/Tensor.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/commands/command_model.h"
 #include "balance/memory_plan.h"
 #include "balance/memory_plan_text.h"
 #include "balance/optimizer_flag.h"
@@ -29,17 +29,9 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "gpipe/internal/batch/mini_batch.h"
-#include "meta/meta_scope.h"
-#include "models/by_name.h"
 
-ABSL_FLAG(std::string, model, "",
-          "The network: " + std::string(gpipe::models::model_names()) + ".");
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
-          "models take none.");
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition, such as 20,31. Default: all in one.");
-ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
 ABSL_FLAG(int64_t, chunks, 1, "Micro-batches of a mini-batch.");
 ABSL_FLAG(std::string, checkpoint, "except_last",
           "Which micro-batches recompute their activations: always, except_last, never.");
@@ -59,18 +51,17 @@ ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to th
 namespace gpipe::balance {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kPurpose[] =
     "Plans the memory of pipelined training: runs two steps of a network on the meta\n"
-    "device, where tensors have no memory, and counts what each device would hold.\n\n"
-    "  tools/bazel run //balance:memory_plan -- --model=unet:48,160\n"
-    "      --balance=800,140,62,36,36,36,36,987 --batch=32 --chunks=128 --svg=unet.svg\n\n"
-    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
+    "device, where tensors have no memory, and counts what each device would hold.\n\n";
+constexpr char kExitCodes[] =
+    "\n\nExit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 30;
 constexpr double kGiB = 1 << 30;
 
 struct Settings {
-  models::NamedModel model;
+  CommandModel model;
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
   std::string checkpoint, schedule, optimizer;
@@ -78,16 +69,10 @@ struct Settings {
   std::string json, svg;  // paths, made absolute
 };
 
-Settings read_settings() {
+Settings read_settings(const CommandFace& face) {
   Settings settings;
-  const std::string name = absl::GetFlag(FLAGS_model);
-  if (name.empty()) {
-    throw std::invalid_argument(
-        absl::StrFormat("give --model=NAME; there are the models %s", models::model_names()));
-  }
-  settings.model = models::model_by_name(
-      name, command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost).value_or(0));
-  settings.batch = command::in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  settings.model = face.find_model();
+  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
   settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
   settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
@@ -114,19 +99,16 @@ Settings read_settings() {
     throw std::invalid_argument("--json and --svg are the same file: " + settings.json);
   }
 
-  {
-    const MetaScope scope;
-    settings.network = settings.model.make();
-  }
+  settings.network = settings.model.make_on_meta();
   const auto layers = static_cast<int64_t>((*settings.network)->size());
   std::vector<int64_t> balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
   if (balance.empty()) balance = {layers};
   int64_t sum = 0;
   for (const int64_t count : balance) sum += std::min(count, kMost);
   if (sum != layers) {
-    throw std::invalid_argument(absl::StrFormat("--balance=%s sums up to %d, but %s has %d layers",
-                                                absl::StrJoin(balance, ","), sum,
-                                                settings.model.name, layers));
+    throw std::invalid_argument(absl::StrFormat(
+        "--balance=%s sums up to %d, but %s has %d layers%s", absl::StrJoin(balance, ","), sum,
+        settings.model.title(), layers, one_layer_hint(layers)));
   }
   settings.options.balance(std::move(balance))
       .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
@@ -144,17 +126,13 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
   options.progress([&](int64_t done, int64_t total) {
     interrupt.check();
     if (!progress) {
-      progress.emplace(std::cerr, settings.model.name, total,
+      progress.emplace(std::cerr, settings.model.title(), total,
                        command::terminal_options(STDERR_FILENO));
     }
     progress->update(done);
   });
-  const at::Tensor input = models::random_input(settings.model, settings.batch, at::kMeta);
-  const at::Tensor target = models::random_target(settings.model, settings.batch, at::kMeta);
-  const LossFn loss = [&](const Tensors& outputs, const Tensors& targets) {
-    return models::loss_of(settings.model.loss, outputs.at(0), targets.at(0));
-  };
-  return memory_plan(*settings.network, {input}, {target}, loss, options);
+  const Training training = settings.model.training();
+  return memory_plan(*settings.network, training.inputs, training.targets, training.loss, options);
 }
 
 // With what the plan was made for.
@@ -180,19 +158,23 @@ int run(const Settings& settings) {
   const MemoryPlan made = plan(settings, interrupt);
   std::cout << to_text(made) << std::flush;
   command::write_result(settings.json, json_of(settings, made));
-  const std::string title =
-      absl::StrFormat("%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.name,
-                      absl::StrJoin(settings.options.balance(), ","), settings.batch,
-                      settings.options.chunks(), settings.checkpoint, settings.schedule);
+  const std::string title = absl::StrFormat(
+      "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
+      absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
+      settings.checkpoint, settings.schedule);
   if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(made, title));
   return 0;
 }
 
 }  // namespace
-}  // namespace gpipe::balance
 
-int main(int argc, char** argv) {
-  using gpipe::balance::kUsage;
-  return gpipe::command::run_command(argc, argv, kUsage, gpipe::balance::read_settings,
-                                     gpipe::balance::run);
+int memory_plan_command(int argc, const char* const* argv, const CommandFace& face) {
+  return command::run_command(
+      argc, argv, kPurpose + face.examples + kExitCodes,
+      [&]() -> std::function<int()> {
+        return [settings = read_settings(face)] { return run(settings); };
+      },
+      face.absent);
 }
+
+}  // namespace gpipe::balance

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests the command //balance:plan from outside: mistakes, a choice, its files, limits, profiles,
 # measuring, Ctrl-C.
-#   plan_main_test.sh PROGRAM
+#   plan_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh
@@ -31,7 +31,7 @@ expect_mistake "--timeout is for --measure=cpu" "${tiny[@]}" --devices=2 --timeo
 expect_mistake "--tflops is for times that are counted" "${tiny[@]}" --devices=2 --measure=cpu --tflops=3
 expect_mistake "leave one of them out" "${tiny[@]}" --devices=2 --measure=cpu --profile=x.json
 expect_mistake "No such file" "${tiny[@]}" --devices=2 --profile="$work/none.json"
-expect_mistake "give a number of at least 0" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
+expect_mistake "give a finite number of at least 0" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
 expect_mistake "give a number above 0" "${tiny[@]}" --devices=2 --tflops=0
 expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"
 

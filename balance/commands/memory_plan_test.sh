@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests the command //balance:memory_plan from outside: mistakes, the table, files.
-#   memory_plan_main_test.sh PROGRAM
+#   memory_plan_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh

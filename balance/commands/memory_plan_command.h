@@ -1,0 +1,15 @@
+// memory_plan_command: //balance:memory_plan for the models that a face finds: the zoo's, or a
+// user's own (memory_plan_main.h).
+#ifndef BALANCE_COMMANDS_MEMORY_PLAN_COMMAND_H_
+#define BALANCE_COMMANDS_MEMORY_PLAN_COMMAND_H_
+
+#include "balance/commands/command_model.h"
+
+namespace gpipe::balance {
+
+// Reads the flags, does what they ask for, and returns the exit code; to be called first in main.
+int memory_plan_command(int argc, const char* const* argv, const CommandFace& face);
+
+}  // namespace gpipe::balance
+
+#endif  // BALANCE_COMMANDS_MEMORY_PLAN_COMMAND_H_

@@ -1,0 +1,128 @@
+#include "balance/commands/own_model.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+#include <iostream>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gpipe/internal/batch/mini_batch.h"
+
+ABSL_FLAG(
+    std::optional<int64_t>, batch, std::nullopt,
+    "Rows of a mini-batch: those of the program's sample are cut or repeated. Default: as many "
+    "as it has.");
+
+namespace gpipe::balance {
+namespace {
+
+int64_t rows_of(const Tensors& tensors, const char* what) {
+  try {
+    return internal::batch_size(tensors, what);
+  } catch (const c10::ValueError& error) {
+    throw std::invalid_argument(
+        absl::StrCat("make_model's Training::", what, "s: ", error.what_without_backtrace()));
+  }
+}
+
+void check(const Training& training) {
+  if (!training.make) {
+    throw std::invalid_argument(
+        "make_model gives no model: set Training::make to a function that makes one, a "
+        "torch::nn::Sequential");
+  }
+  const int64_t rows = rows_of(training.inputs, "input");
+  if (rows < 1) {
+    throw std::invalid_argument(
+        "make_model's Training::inputs have no rows: give a mini-batch, as GPipe::step takes it");
+  }
+  bool has_targets = false;
+  for (const at::Tensor& target : training.targets) has_targets |= target.defined();
+  if (!has_targets) return;
+  const int64_t targets = rows_of(training.targets, "target");
+  if (targets != rows) {
+    throw std::invalid_argument(absl::StrCat("make_model's Training::inputs have ", rows,
+                                             " rows, but its targets ", targets,
+                                             ": give both as many"));
+  }
+}
+
+at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device) {
+  if (!sample.defined()) return sample;
+  std::vector<int64_t> shape = sample.sizes().vec();
+  shape[0] = rows;
+  at::Tensor result;
+  if (device.is_meta()) {
+    result = at::empty(shape, sample.options().device(device).requires_grad(false));
+  } else if (sample.is_meta()) {
+    throw std::invalid_argument(
+        "make_model's Training has tensors on the meta device, which have no values to measure "
+        "with: make them with torch::rand, torch::randint or torch::zeros, say, and outside of a "
+        "MetaScope");
+  } else {
+    const at::Tensor from =
+        at::arange(rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
+    result = sample.detach().index_select(0, from).to(device);
+  }
+  return result.set_requires_grad(sample.requires_grad());
+}
+
+MakeRows maker(const Tensors& sample) {
+  return [sample](int64_t rows, c10::Device device) {
+    Tensors tensors;
+    for (const at::Tensor& tensor : sample) tensors.push_back(with_rows(tensor, rows, device));
+    return tensors;
+  };
+}
+
+}  // namespace
+
+CommandModel own_model(const Training& training, std::optional<int64_t> batch) {
+  check(training);
+  CommandModel model;
+  model.name = training.name;
+  model.saved_name = training.name;
+  model.given = absl::StrCat("the program's model ", training.name);
+  model.make = training.make;
+  model.inputs = maker(training.inputs);
+  model.targets = maker(training.targets);
+  model.loss = training.loss ? training.loss : LossFn(sum_of_first_output);
+  model.batch = batch;
+  model.default_batch = rows_of(training.inputs, "input");
+  return model;
+}
+
+CommandFace own_face(const std::string& program, std::string examples, MakeTraining make_model,
+                     bool note_loss) {
+  const std::string name = std::filesystem::path(program).filename().string();
+  absl::StrReplaceAll({{"PROGRAM", name.empty() ? "PROGRAM" : name}}, &examples);
+  CommandFace face;
+  face.examples = std::move(examples);
+  for (const char* flag : {"model", "image_size", "family", "step"}) {
+    face.absent[flag] =
+        "this program is for one model, which is built into it (the zoo's networks have commands "
+        "of "
+        "their own)";
+  }
+  face.profiling = "balance_main";
+  face.find_model = [make_model = std::move(make_model), note_loss] {
+    const Training training = make_model();
+    CommandModel model = own_model(training, absl::GetFlag(FLAGS_batch));
+    if (note_loss && !training.loss) {
+      std::cerr << "make_model gives no loss (Training::loss): planned for the sum of the first "
+                   "output"
+                << std::endl;
+    }
+    return model;
+  };
+  return face;
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,6 @@
+// //balance with the tests' own network.
+
+#include "balance/commands/balance_main.h"
+#include "balance/commands/testing/own_network.h"
+
+int main(int argc, char** argv) { return gpipe::balance_main(argc, argv, make_model); }

@@ -1,0 +1,6 @@
+// //balance:fit with the tests' own network.
+
+#include "balance/commands/fit_main.h"
+#include "balance/commands/testing/own_network.h"
+
+int main(int argc, char** argv) { return gpipe::fit_main(argc, argv, make_model); }

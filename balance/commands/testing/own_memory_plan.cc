@@ -1,0 +1,6 @@
+// //balance:memory_plan with the tests' own network.
+
+#include "balance/commands/memory_plan_main.h"
+#include "balance/commands/testing/own_network.h"
+
+int main(int argc, char** argv) { return gpipe::memory_plan_main(argc, argv, make_model); }

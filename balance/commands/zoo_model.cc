@@ -1,0 +1,58 @@
+#include "balance/commands/zoo_model.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "command/flag_values.h"
+#include "models/by_name.h"
+
+ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
+          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
+          "models take none.");
+
+namespace gpipe::balance {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 40;
+
+}  // namespace
+
+std::optional<int64_t> zoo_image_size() {
+  return command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
+}
+
+CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
+  const std::optional<int64_t> image_size = zoo_image_size();
+  const models::NamedModel named = models::model_by_name(name, image_size.value_or(0));
+  CommandModel model;
+  model.name = named.name;
+  model.saved_name = named.name;
+  if (image_size) absl::StrAppend(&model.saved_name, "@", *image_size);
+  model.given = absl::StrCat("--model=", model.saved_name);
+  model.make = named.make;
+  model.inputs = [named](int64_t rows, c10::Device device) {
+    return Tensors{models::random_input(named, rows, device)};
+  };
+  model.targets = [named](int64_t rows, c10::Device device) {
+    return Tensors{models::random_target(named, rows, device)};
+  };
+  model.loss = [loss = named.loss](const Tensors& outputs, const Tensors& targets) {
+    return models::loss_of(loss, outputs.at(0), targets.at(0));
+  };
+  model.batch = batch;
+  return model;
+}
+
+CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch) {
+  if (name.empty()) {
+    throw std::invalid_argument(
+        absl::StrCat("give --model=NAME; there are the models ", models::model_names()));
+  }
+  return zoo_model(name, batch);
+}
+
+std::string zoo_help() { return absl::StrCat("The network: ", models::model_names(), "."); }
+
+}  // namespace gpipe::balance

@@ -1,0 +1,28 @@
+// zoo_model: a network of the zoo (models/by_name.h) for the commands, and the flag --image_size.
+#ifndef BALANCE_COMMANDS_ZOO_MODEL_H_
+#define BALANCE_COMMANDS_ZOO_MODEL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "balance/commands/command_model.h"
+
+namespace gpipe::balance {
+
+// --image_size, if it is given. Throws std::invalid_argument if it is not at least 1.
+std::optional<int64_t> zoo_image_size();
+
+// The network of that name, with --image_size. Throws as models::model_by_name() and
+// zoo_image_size() do.
+CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch);
+
+// The same, but throws std::invalid_argument for an empty name, which says what names there are.
+CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch);
+
+// For --help of a flag --model.
+std::string zoo_help();
+
+}  // namespace gpipe::balance
+
+#endif  // BALANCE_COMMANDS_ZOO_MODEL_H_

@@ -1,0 +1,5 @@
+// Whether it fits, and how: `//:language_model_fit -- --devices_gib=0.01,0.01`.
+#include "balance/commands/fit_main.h"
+#include "language_model.h"
+
+int main(int argc, char** argv) { return gpipe::fit_main(argc, argv, make_model); }
