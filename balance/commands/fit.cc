@@ -24,7 +24,7 @@ ABSL_FLAG(std::string, family, "",
 ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
           "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
           "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
-ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt, "Rows of a mini-batch. Default: 32.");
 
 namespace gpipe::balance {
 namespace {

@@ -38,7 +38,7 @@ ABSL_FLAG(double, margin_gib, 0.0,
           "the driver.");
 ABSL_FLAG(std::optional<int64_t>, most_batch, std::nullopt,
           "Find the largest mini-batch that fits, of up to so many rows, instead of --batch. It is "
-          "cut into the one number of micro-batches that --chunks gives.");
+          "cut into the one number of micro-batches that --chunks gives, all of as many rows.");
 ABSL_FLAG(std::string, chunks, "",
           "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
           "to the batch, and the batch.");
@@ -125,6 +125,10 @@ void read_most_batch(Settings& settings) {
   if (!most) return;
   if (settings.family) {
     throw std::invalid_argument("--most_batch is for one model; leave it out with --family");
+  }
+  if (settings.model.batch) {
+    throw std::invalid_argument(
+        "--most_batch and --batch: it looks for the batch itself; leave one of them out");
   }
   const std::vector<int64_t> chunks = parse_counts("chunks", absl::GetFlag(FLAGS_chunks), *most,
                                                    absl::StrCat("the ", *most, " of --most_batch"));

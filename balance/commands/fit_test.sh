@@ -6,7 +6,8 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-tiny=("--model=unet:1,2" --image_size=64 --batch=4)
+net=("--model=unet:1,2" --image_size=64)
+tiny=("${net[@]}" --batch=4)
 
 expect_mistake "give --model=NAME, or --family=NAME" --devices_gib=1
 expect_mistake "not both" --model=unet:1,2 --family='unet:*,2' --devices_gib=1
@@ -28,10 +29,11 @@ expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gi
 expect_mistake "--image_size=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --image_size=0
 expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,1 \
   --devices_gib="$(printf '1,%.0s' $(seq 59))1"
-expect_mistake "give one number of micro-batches" "${tiny[@]}" --devices_gib=1 --most_batch=64
-expect_mistake "give one number of micro-batches" "${tiny[@]}" --devices_gib=1 --most_batch=64 --chunks=2,4
-expect_mistake "is no number from 1 to the 4 of --most_batch" "${tiny[@]}" --devices_gib=1 --most_batch=4 --chunks=8
-expect_mistake "--most_batch=0: give a number from 1" "${tiny[@]}" --devices_gib=1 --most_batch=0 --chunks=1
+expect_mistake "give one number of micro-batches" "${net[@]}" --devices_gib=1 --most_batch=64
+expect_mistake "give one number of micro-batches" "${net[@]}" --devices_gib=1 --most_batch=64 --chunks=2,4
+expect_mistake "is no number from 1 to the 4 of --most_batch" "${net[@]}" --devices_gib=1 --most_batch=4 --chunks=8
+expect_mistake "--most_batch=0: give a number from 1" "${net[@]}" --devices_gib=1 --most_batch=0 --chunks=1
+expect_mistake "--most_batch and --batch" "${tiny[@]}" --devices_gib=1 --most_batch=8 --chunks=2
 expect_mistake "is for one model" --family='unet:*,2' --devices_gib=1 --most_batch=8 --chunks=2
 expect_mistake "it is a folder" "${tiny[@]}" --devices_gib=1 --json="$work"
 

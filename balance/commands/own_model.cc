@@ -69,7 +69,9 @@ at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device)
   } else {
     const at::Tensor from =
         at::arange(rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
-    result = sample.detach().index_select(0, from).to(device);
+    // Which kernels a layer takes depends on the strides: images may have their channels last.
+    result =
+        sample.detach().index_select(0, from).to(device).contiguous(sample.suggest_memory_format());
   }
   return result.set_requires_grad(sample.requires_grad());
 }

@@ -86,6 +86,9 @@ program=$fit
 "$fit" --devices_gib=1,1 --json="$work/fit.json" >"$work/fit.log" 2>&1 || fail "what fits"
 grep -q "^perceptron-16: 8 rows in" "$work/fit.log" || fail "no word on the rows: $(cat "$work/fit.log")"
 grep -q "^balance: " "$work/fit.log" || fail "no balance"
+"$fit" --devices_gib=1,1 --chunks=4 --most_batch=63 >"$work/most.log" 2>&1 || fail "the largest batch"
+grep -q "^perceptron-16: 60 rows in 4 micro-batches" "$work/most.log" || fail "no multiple of the micro-batches"
+expect_mistake "--most_batch and --batch" --devices_gib=1,1 --chunks=4 --most_batch=64 --batch=8
 "$fit" --devices_gib=0.00001,0.00001 --width=1000 >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 grep -q "perceptron-1000 does not fit: " "$work/none.log" || fail "the limit is not named"

@@ -50,6 +50,15 @@ TEST(OwnModel, RowsAreCutOrRepeated) {
               testing::EqualsBitwise(at::tensor({7, 8}).to(at::kLong)));
 }
 
+TEST(OwnModel, ChannelsStayLast) {
+  Training given = training();
+  given.inputs = {at::rand({3, 4, 5, 6}).contiguous(at::MemoryFormat::ChannelsLast)};
+  const CommandModel model = own_model(given, std::nullopt);
+  for (const int64_t rows : {3, 7}) {
+    EXPECT_TRUE(model.inputs(rows, c10::kCPU)[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
 TEST(OwnModel, OnMetaItHasShapesOnly) {
   Training given = training();
   given.inputs[0].set_requires_grad(true);
