@@ -167,13 +167,13 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     lock.lock();
   }
   failure_is_reported_ = false;
-  if (failure_is_told_ && control().failed()) {
-    const internal::WaitScope waits;
-    control().next_epoch();
-    group_.reset();
-  }
-  failure_is_told_ = false;
   try {
+    if (failure_is_told_ && control().failed()) {
+      const internal::WaitScope waits;
+      control().next_epoch();
+      group_.reset();
+    }
+    failure_is_told_ = false;
     auto call = std::make_unique<ConnectedCall>(*this, std::move(lock));
     if (group_ == nullptr) group_ = session_->connect_group("packets");
     return call;

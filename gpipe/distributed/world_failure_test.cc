@@ -13,6 +13,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -492,6 +495,36 @@ TEST(WorldFailure, AKilledProcessIsNamedNowAndAtTheNextCall) {
     EXPECT_THAT(ranks->next(rank), AllOf(StartsWith("failure: rank 1 ("), HasSubstr("is gone")));
     EXPECT_TRUE(ranks->ends(rank)) << rank;
   }
+}
+
+// What torchrun prints is not what all have got over.
+TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
+  MasterPort port;
+  const std::string path = ::testing::TempDir() + "/reason" + std::to_string(getpid()) + ".json";
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 3, port.number());
+    if (rank == 0) setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), /*overwrite=*/1);
+    const World world = World::from_environment(WorldRanks::quick());
+    GPipe pipe(model([&](torch::Tensor x) {
+                 if (rank == 1) throw std::runtime_error("boom");
+                 return x.relu();
+               }),
+               options(world));
+    const std::string first = step(pipe);
+    if (rank == 2) kill(getpid(), SIGKILL);
+    say(first);
+    say(step(pipe));
+  });
+  for (const int64_t rank : {0, 1}) {
+    EXPECT_THAT(ranks.next(rank), HasSubstr("boom"));
+    EXPECT_THAT(ranks.next(rank), AllOf(StartsWith("failure: rank 2 ("), HasSubstr("is gone")));
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+  std::ifstream file(path);
+  std::string reason;
+  std::getline(file, reason);
+  EXPECT_THAT(reason, HasSubstr("rank 2 ("));
+  std::remove(path.c_str());
 }
 
 TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
