@@ -83,13 +83,14 @@ for layout in "${layouts[@]}"; do
 done
 
 # Stopped, within an epoch or between two, and gone on elsewhere, from states in one piece or in shares.
-run from_replicas 4 --replicas=2 --schedule=zb-h1 --zero --stop_at=7 --save="$work/first"
-run through_threads 1 --stages=4 --schedule=zb-v --stop_at=13 --resume="$work/first" --save="$work/first"
-grep -q "resumed after step 7" "$work/through_threads.log" || fail "where it goes on"
+run from_replicas 4 --replicas=2 --schedule=zb-h1 --zero "--stop_at=$((steps * 7 / 20))" --save="$work/first"
+run through_threads 1 --stages=4 --schedule=zb-v "--stop_at=$((steps * 13 / 20))" --resume="$work/first" \
+  --save="$work/first"
+grep -q "resumed after step $((steps * 7 / 20))" "$work/through_threads.log" || fail "where it goes on"
 "$program" "${tiny[@]}" --noshort_last --resume="$work/first" >"$work/filled.log" 2>&1
 grep -q "with --short_last and without" "$work/filled.log" || fail "resumed with other mini-batches"
 expect_same to_replicas 4 --replicas=4 --zero --resume="$work/first"
-run from_one 1 --stages=1 --stop_at=11 --save="$work/second"
+run from_one 1 --stages=1 "--stop_at=$((steps * 11 / 20))" --save="$work/second"
 expect_same to_pipelines 4 --replicas=2 --balance=3,6 --checkpoint=always --resume="$work/second"
 
 # A hash that never changes would show nothing. Groups and short mini-batches are there, and count.

@@ -216,11 +216,11 @@ class Run {
       ranks_.back().user = draw(100);
     }
     const int kills = draw(3);
-    for (int i = 0; i < kills; ++i) kills_.insert({draw(400), draw(size_)});
+    for (int i = 0; i < kills; ++i) kills_.insert({draw(kLastKill), draw(size_)});
   }
 
   void run() {
-    for (ms_ = 0; ms_ < kEnd; ++ms_) {
+    for (ms_ = 0; ms_ < kEnd && !is_over(); ++ms_) {
       for (const auto& [time, victim] : kills_) {
         if (time == ms_) kill(victim);
       }
@@ -261,6 +261,8 @@ class Run {
  private:
   // In milliseconds. All is over long before.
   static constexpr int kEnd = 3000;
+  static constexpr int kLastKill = 400;
+  static constexpr uint32_t kEpochs = 3;
 
   struct Rank {
     std::unique_ptr<FailureRecords> records;
@@ -281,6 +283,20 @@ class Run {
       told[round->epoch] = text_of(round->record);
     }
   };
+
+  // Nobody says or does anything any more.
+  bool is_over() const {
+    if (ms_ <= kLastKill || ms_ % 16 != 0) return false;
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) {
+      if (!one.is_alive || one.is_gone) return true;
+      const FailureRecords& records = *one.records;
+      const bool is_last =
+          !records.last().empty() || (records.epoch() == kEpochs && !records.has_failed());
+      const bool is_quiet = std::all_of(one.from.begin(), one.from.end(),
+                                        [](const auto& channel) { return channel.empty(); });
+      return is_last && is_quiet && !records.is_open() && !one.is_ready;
+    });
+  }
 
   static std::string text_of(const Faults& faults) {
     std::string text;
@@ -439,7 +455,7 @@ class Run {
       }
       tell(i, {Word::kReady, records.epoch() + 1, {}, {}, {}});
       one.is_ready = true;
-    } else if (records.epoch() < 3 && draw(3) == 0) {
+    } else if (records.epoch() < kEpochs && draw(3) == 0) {
       // Also several, until it is decided.
       const std::string text = "boom " + std::to_string(ms_);
       for (Rank& other : ranks_) may_stall(other);
@@ -459,7 +475,7 @@ class Run {
 void expect_all_runs_agree(const Plan& plan) {
   auto random = testing::test_random();
   int with_last = 0;
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < 300; ++round) {
     const auto seed = static_cast<unsigned>(random());
     SCOPED_TRACE("run " + std::to_string(seed));
     Run run(seed, plan);
@@ -469,7 +485,7 @@ void expect_all_runs_agree(const Plan& plan) {
     if (run.has_last()) ++with_last;
   }
   // Most have lost a rank, in the midst of epochs that others went on from.
-  EXPECT_GT(with_last, 250);
+  EXPECT_GT(with_last, 150);
 }
 
 TEST(FailureRecords, AllRanksAgree) { expect_all_runs_agree({}); }
