@@ -552,7 +552,7 @@ TEST(WorldFailure, AForkedChildHasNoPartInIt) {
     if (child == 0) {
       const std::string called = outcome([&] { return (*pipe)->parameter_hash(); });
       const std::string made = outcome([&] {
-        GPipe(plain_model(), options(*world));
+        const GPipe other(plain_model(), options(*world));
         return std::string("made");
       });
       pipe.reset();
