@@ -94,12 +94,9 @@ class Control::Impl {
   }
 
   ~Impl() {
-    if (getpid() != process_) {  // the thread is the parent's
-      thread_.detach();
-      return;
-    }
     {
       std::unique_lock<std::mutex> lock(mutex_);
+      is_leaving_ = true;
       mesh_.queue_for_all(to_frame(Bye{calls_done_, collectives_.ended()}, records_.epoch()));
       wake();
       changed_.wait_for(lock, kLeavingLimit, [&] {
@@ -117,6 +114,8 @@ class Control::Impl {
   }
 
   const ControlOptions& options() const { return options_; }
+  // This is a copy in a child that was forked.
+  bool is_a_copy() const { return getpid() != process_; }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
   void add_peer(int64_t rank, const Endpoint& endpoint) {
@@ -344,7 +343,7 @@ class Control::Impl {
       beat(now);
       look_for_silence(now);
       give_up_collectives(now);
-      if (records_.is_open() && Clock::now() >= time_to_decide()) decide();
+      if (may_decide() && Clock::now() >= time_to_decide()) decide();
       records_changed();
     }
     // First this process's own work is stopped, then the others are told.
@@ -372,7 +371,7 @@ class Control::Impl {
 
   int milliseconds_to_wait() const {
     Time next = std::min(next_beat_, mesh_.next_time());
-    if (records_.is_open()) next = std::min(next, time_to_decide());
+    if (may_decide()) next = std::min(next, time_to_decide());
     const auto left = std::chrono::ceil<Milliseconds>(next - Clock::now()).count();
     const Milliseconds most = std::min<Milliseconds>(beat_, FailureRecords::kListen);
     return static_cast<int>(std::clamp<int64_t>(left, 0, most.count()));
@@ -433,6 +432,9 @@ class Control::Impl {
   }
 
   bool is_needed(int64_t rank) const { return !peer_of(rank).bye && !records_.is_lost(rank); }
+
+  // Who leaves does not: the others, which know that, do not leave it a turn.
+  bool may_decide() const { return records_.is_open() && !is_leaving_; }
 
   // Each that cannot be reached leaves it to the others.
   Time time_to_decide() const {
@@ -656,6 +658,7 @@ class Control::Impl {
   Mesh mesh_;
   std::vector<Peer> peers_;
   Socket wake_;
+  bool is_leaving_ = false;
   bool stop_ = false;
   Time last_turn_{};
   Time next_beat_{};
@@ -675,7 +678,11 @@ class Control::Impl {
 };
 
 Control::Control(ControlOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-Control::~Control() = default;
+Control::~Control() {
+  // The thread is the parent's, and so are those that wait: a condition variable that is destroyed
+  // waits for them, which do not exist here.
+  if (impl_->is_a_copy()) (void)impl_.release();
+}
 
 int64_t Control::rank() const { return impl_->options().rank; }
 int64_t Control::size() const { return impl_->options().size; }

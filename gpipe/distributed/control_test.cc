@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -19,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control_messages.h"
+#include "gpipe/distributed/mesh.h"
 #include "gpipe/distributed/rank_processes.h"
 #include "gpipe/testing/seed.h"
 
@@ -754,6 +759,43 @@ TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
   close(children[1]);
 }
 
+TEST(Control, AForkedChildMayDropItsCopyWhileAThreadOfItsParentWaits) {
+  Meeting meeting(2);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    char byte = 0;
+    if (rank == 1) {
+      if (read(ends[0], &byte, 1) != 1) say("nothing to read");
+      control->agree("a", "b");
+      return say("agreed");
+    }
+    std::thread waits([&] { control->agree("a", "b"); });
+    sleep(200);
+    const pid_t child = fork();
+    if (child == 0) {
+      control.reset();
+      _exit(0);
+    }
+    pid_t ended = 0;
+    for (int i = 0; i < 1000 && ended == 0; ++i) {
+      ended = waitpid(child, nullptr, WNOHANG);
+      sleep(10);
+    }
+    if (ended == 0) {
+      say("the child hangs");
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    if (write(ends[1], &byte, 1) != 1) say("nothing written");
+    waits.join();
+    say("agreed");
+  });
+  expect_all(ranks, 2, "agreed");
+  for (const int end : ends) close(end);
+}
+
 TEST(Control, TellsWhoIsSilentAndFencesIt) {
   for (int64_t victim : {0, 2}) {
     Meeting meeting(4, Milliseconds(500));
@@ -900,6 +942,44 @@ TEST(Control, WhoHasDoneItsPartMayLeave) {
     EXPECT_EQ(ranks.next(rank), "done");
     EXPECT_TRUE(ranks.ends(rank));
   }
+}
+
+// The others, which know that it leaves, decide without it: two records there must not be.
+TEST(Control, WhoLeavesDoesNotDecide) {
+  Endpoint endpoint{"127.0.0.1", 0};
+  ControlOptions options;
+  options.size = 2;
+  options.token = "a token";
+  options.listener = listen_on(endpoint.address, &endpoint.port);
+  auto control = std::make_unique<Control>(std::move(options));
+  // A rank that is slow to answer: it only listens.
+  MeshOptions slow;
+  slow.rank = 1;
+  slow.size = 2;
+  slow.token = "a token";
+  Mesh mesh(std::move(slow));
+  std::vector<uint8_t> heard;
+  const auto listen = [&] {
+    for (const MeshEvent& event : mesh.read(std::chrono::steady_clock::now())) {
+      if (event.kind == MeshEvent::Kind::kFrame) heard.push_back(event.frame.type);
+    }
+    mesh.flush();
+    sleep(1);
+  };
+  mesh.add_peer(0, endpoint, std::chrono::steady_clock::now());
+  while (!mesh.is_connected(0)) listen();
+  Fault fault;
+  fault.text = "boom";
+  control->report(fault);
+  std::thread leaves([&] { control.reset(); });
+  while (mesh.is_connected(0)) listen();
+  leaves.join();
+  const auto count = [&](MessageType type) {
+    return std::count(heard.begin(), heard.end(), static_cast<uint8_t>(type));
+  };
+  EXPECT_EQ(count(MessageType::kFault), 1);
+  EXPECT_EQ(count(MessageType::kBye), 1);
+  EXPECT_EQ(count(MessageType::kRecord), 0);
 }
 
 TEST(Control, ACallThatEndsByAnExceptionIsTold) {

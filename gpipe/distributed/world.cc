@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "gpipe/internal/processes/connected.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/fork_guard.h"
 
 namespace gpipe {
 namespace distributed {
@@ -39,6 +41,13 @@ class ConnectedProcesses final : public Processes {
  public:
   explicit ConnectedProcesses(std::unique_ptr<Session> session)
       : session_(std::move(session)), error_file_(session_->environment().error_file) {}
+  // In a forked child the threads are the parent's: Gloo would wait for its own for ever, and take
+  // the parent's sockets out of what both wait on.
+  ~ConnectedProcesses() override {
+    if (!fork_guard_.stale()) return;
+    (void)group_.release();
+    (void)session_.release();
+  }
 
   int64_t rank() const override { return session_->rank(); }
   int64_t size() const override { return session_->size(); }
@@ -89,6 +98,7 @@ class ConnectedProcesses final : public Processes {
   }
 
   internal::Connected connected_;
+  internal::ForkGuard fork_guard_;
   std::unique_ptr<Session> session_;
   std::mutex mutex_;                       // of number_ alone
   std::mutex call_;                        // held by a call; what follows belongs to it
@@ -145,19 +155,25 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
                     "a call of all processes within another one of theirs (in a schedule's "
                     "generator, materialize's function or a hook) would wait for itself; make it "
                     "before or after");
+  if (fork_guard_.stale()) {
+    throw std::logic_error(
+        "this World was made before fork(), and a child has no part in it: the others would wait "
+        "for its parent. Make calls of all processes in the parent alone; in the child, make "
+        "pipelines without a world");
+  }
   std::unique_lock<std::mutex> lock(call_, std::defer_lock);
   {
     const internal::WaitScope waits;
     lock.lock();
   }
   failure_is_reported_ = false;
-  if (failure_is_told_ && control().failed()) {
-    const internal::WaitScope waits;
-    control().next_epoch();
-    group_.reset();
-  }
-  failure_is_told_ = false;
   try {
+    if (failure_is_told_ && control().failed()) {
+      const internal::WaitScope waits;
+      control().next_epoch();
+      group_.reset();
+    }
+    failure_is_told_ = false;
     auto call = std::make_unique<ConnectedCall>(*this, std::move(lock));
     if (group_ == nullptr) group_ = session_->connect_group("packets");
     return call;

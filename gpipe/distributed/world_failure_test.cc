@@ -2,6 +2,7 @@
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
@@ -12,6 +13,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -23,6 +27,8 @@
 
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/master_port.h"
+#include "gpipe/distributed/rank_processes.h"
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/function_layer.h"
@@ -491,6 +497,36 @@ TEST(WorldFailure, AKilledProcessIsNamedNowAndAtTheNextCall) {
   }
 }
 
+// What torchrun prints is not what all have got over.
+TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
+  MasterPort port;
+  const std::string path = ::testing::TempDir() + "/reason" + std::to_string(getpid()) + ".json";
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 3, port.number());
+    if (rank == 0) setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), /*overwrite=*/1);
+    const World world = World::from_environment(WorldRanks::quick());
+    GPipe pipe(model([&](torch::Tensor x) {
+                 if (rank == 1) throw std::runtime_error("boom");
+                 return x.relu();
+               }),
+               options(world));
+    const std::string first = step(pipe);
+    if (rank == 2) kill(getpid(), SIGKILL);
+    say(first);
+    say(step(pipe));
+  });
+  for (const int64_t rank : {0, 1}) {
+    EXPECT_THAT(ranks.next(rank), HasSubstr("boom"));
+    EXPECT_THAT(ranks.next(rank), AllOf(StartsWith("failure: rank 2 ("), HasSubstr("is gone")));
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+  std::ifstream file(path);
+  std::string reason;
+  std::getline(file, reason);
+  EXPECT_THAT(reason, HasSubstr("rank 2 ("));
+  std::remove(path.c_str());
+}
+
 TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
   WorldRanks ranks(3, [](const World& world, const Say& say) {
     GPipe pipe(plain_model(), options(world));
@@ -502,6 +538,49 @@ TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
     EXPECT_THAT(ranks->next(rank), AllOf(StartsWith("failure: rank 2"), HasSubstr("left")));
   }
   ranks.expect_ends();
+}
+
+// Returns from main, say, and destroys what is there.
+TEST(WorldFailure, AForkedChildHasNoPartInIt) {
+  MasterPort port;
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 3, port.number());
+    auto world = std::make_unique<World>(World::from_environment(WorldRanks::quick()));
+    auto pipe = std::make_unique<GPipe>(plain_model(), options(*world));
+    say(step(*pipe));
+    const pid_t child = fork();
+    if (child == 0) {
+      const std::string called = outcome([&] { return (*pipe)->parameter_hash(); });
+      const std::string made = outcome([&] {
+        const GPipe other(plain_model(), options(*world));
+        return std::string("made");
+      });
+      pipe.reset();
+      world.reset();
+      const std::string expected = "exception: this World was made before fork()";
+      _exit(called.find(expected) == 0 && made.find(expected) == 0 ? 0 : 1);
+    }
+    int status = 0;
+    pid_t ended = 0;
+    for (int i = 0; i < 1000 && ended == 0; ++i) {
+      ended = waitpid(child, &status, WNOHANG);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (ended == 0) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    say(ended == 0 ? "the child hangs" : "the child ends with " + std::to_string(status));
+    // Its parent is as it was.
+    say(step(*pipe));
+  });
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const std::string first = ranks.next(rank);
+    EXPECT_THAT(first, StartsWith("loss "));
+    EXPECT_EQ(ranks.next(rank), "the child ends with 0");
+    EXPECT_EQ(ranks.next(rank), first);
+    EXPECT_TRUE(ranks.ends(rank));
+  }
 }
 
 TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
