@@ -683,8 +683,13 @@ class Judge {
   // Others go on without it, or not at all: it must not go on.
   void judge_woken(int64_t rank) {
     const Said& said = of(rank);
+    const std::string name = "rank " + std::to_string(rank) + " (";
+    // What they were told may be of another fault, over which all got before this one was stopped.
     const bool others_lost_it = std::any_of(said_.begin(), said_.end(), [&](const Said& other) {
-      return &other != &said && !other.of("X").empty();
+      const auto told = other.of("X");
+      return &other != &said && std::any_of(told.begin(), told.end(), [&](const Line& line) {
+        return line.text.find(name) != std::string::npos;
+      });
     });
     if (others_lost_it && !said.of("H").empty()) wrong(rank) << "went on after it was given up";
   }
