@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 #include "command/flags.h"
 
@@ -38,11 +39,13 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
 
 // The same for a command whose flags `read` makes settings of, by which `run` works.
 template <typename Settings>
-int run_command(int argc, const char* const* argv, const std::string& usage, Settings (*read)(),
-                int (*run)(const Settings&)) {
-  return run_command(argc, argv, usage, [=]() -> std::function<int()> {
+int run_command(int argc, const char* const* argv, const std::string& usage,
+                const std::common_type_t<std::function<Settings()>>& read,
+                int (*run)(const Settings&), const AbsentFlags& absent = {}) {
+  const auto prepare = [&]() -> std::function<int()> {
     return [settings = read(), run] { return run(settings); };
-  });
+  };
+  return run_command(argc, argv, usage, prepare, absent);
 }
 
 }  // namespace gpipe::command

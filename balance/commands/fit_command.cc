@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -296,10 +295,7 @@ int run(const Settings& settings) {
 int fit_command(int argc, const char* const* argv, const CommandFace& face) {
   return command::run_command(
       argc, argv, (face.find_family ? kPurposeWithFamily : kPurpose) + face.examples + kExitCodes,
-      [&]() -> std::function<int()> {
-        return [settings = read_settings(face)] { return run(settings); };
-      },
-      face.absent);
+      [&] { return read_settings(face); }, run, face.absent);
 }
 
 }  // namespace gpipe::balance

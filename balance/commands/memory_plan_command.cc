@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -170,10 +169,7 @@ int run(const Settings& settings) {
 
 int memory_plan_command(int argc, const char* const* argv, const CommandFace& face) {
   return command::run_command(
-      argc, argv, kPurpose + face.examples + kExitCodes,
-      [&]() -> std::function<int()> {
-        return [settings = read_settings(face)] { return run(settings); };
-      },
+      argc, argv, kPurpose + face.examples + kExitCodes, [&] { return read_settings(face); }, run,
       face.absent);
 }
 

@@ -110,8 +110,7 @@ CommandFace own_face(const std::string& program, std::string examples, MakeTrain
   for (const char* flag : {"model", "image_size", "family", "step"}) {
     face.absent[flag] =
         "this program is for one model, which is built into it (the zoo's networks have commands "
-        "of "
-        "their own)";
+        "of their own)";
   }
   face.profiling = "balance_main";
   face.find_model = [make_model = std::move(make_model), note_loss] {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -308,10 +307,7 @@ int run(const Settings& settings) {
 int plan_command(int argc, const char* const* argv, const CommandFace& face) {
   profiling() = face.profiling;
   return command::run_command(
-      argc, argv, kPurpose + face.examples + kExitCodes,
-      [&]() -> std::function<int()> {
-        return [settings = read_settings(face)] { return run(settings); };
-      },
+      argc, argv, kPurpose + face.examples + kExitCodes, [&] { return read_settings(face); }, run,
       face.absent);
 }
 

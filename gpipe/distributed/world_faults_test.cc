@@ -523,6 +523,11 @@ struct Line {
   char what = 0;
   int64_t when = 0;
   std::string text;
+
+  // Whether it is of a fault of this rank, as DistributedFailure writes it.
+  bool names(int64_t rank) const {
+    return text.find("rank " + std::to_string(rank) + " (") != std::string::npos;
+  }
 };
 
 struct Said {
@@ -683,13 +688,11 @@ class Judge {
   // Others go on without it, or not at all: it must not go on.
   void judge_woken(int64_t rank) {
     const Said& said = of(rank);
-    const std::string name = "rank " + std::to_string(rank) + " (";
     // What they were told may be of another fault, over which all got before this one was stopped.
     const bool others_lost_it = std::any_of(said_.begin(), said_.end(), [&](const Said& other) {
       const auto told = other.of("X");
-      return &other != &said && std::any_of(told.begin(), told.end(), [&](const Line& line) {
-        return line.text.find(name) != std::string::npos;
-      });
+      return &other != &said && std::any_of(told.begin(), told.end(),
+                                            [&](const Line& line) { return line.names(rank); });
     });
     if (others_lost_it && !said.of("H").empty()) wrong(rank) << "went on after it was given up";
   }
@@ -705,8 +708,7 @@ class Judge {
     bool is_silence = false;
     bool is_exception_only = true;
     for (const Planned& fault : plan_.faults) {
-      const std::string name = "rank " + std::to_string(fault.rank) + " (";
-      if (line.text.find(name) == std::string::npos) continue;
+      if (!line.names(fault.rank)) continue;
       for (const Line& struck : of(fault.rank).of("F")) {
         if (struck.when > line.when) continue;
         base = std::max(base, struck.when);
@@ -748,9 +750,8 @@ class Judge {
       auto& own = rounds[static_cast<size_t>(rank)];
       own = of(rank).of("XE");
       // Whoever threw itself throws the record at its next call, if that names a loss, too.
-      const std::string name = "rank " + std::to_string(rank) + " (";
       for (size_t k = 1; k < own.size(); ++k) {
-        if (own[k - 1].what == 'E' && own[k].text.find(name) != std::string::npos) {
+        if (own[k - 1].what == 'E' && own[k].names(rank)) {
           own.erase(own.begin() + static_cast<std::ptrdiff_t>(k - 1));
         }
       }
