@@ -157,7 +157,8 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   // More would mean that the generator tests less than it seems to.
   if (programs >= 100) {
     EXPECT_LE(counts[Outcome::kInvalid], kind == Kind::kCuda ? drawn / 3 : drawn / 10);
-    EXPECT_LE(counts[Outcome::kRefused], drawn / 10);
+    // Elsewhere fewer programs are run, and chance counts for more.
+    EXPECT_LE(counts[Outcome::kRefused], kind == Kind::kCpu ? drawn / 10 : drawn / 7);
     EXPECT_LE(counts[Outcome::kEqualButCopies], drawn / 50);
     EXPECT_LE(counts[Outcome::kUnrepeatable], drawn / 20);
     if (graphs && kind != Kind::kCpu) {
