@@ -42,6 +42,8 @@ std::string name_of(Outcome::Kind kind) {
       return "refused";
     case Outcome::kDifferent:
       return "different";
+    case Outcome::kEqualButCopies:  // on accelerators only
+    case Outcome::kUnrepeatable:    // on accelerators only
     case Outcome::kThrows:
       break;
   }

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <numeric>
@@ -63,13 +64,14 @@ void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
   }
 }
 
-// CPU autocast, without the cache of weights.
+// Autocast of a kind of device, without the cache of weights.
 class AutocastScope {
  public:
-  explicit AutocastScope(std::optional<at::ScalarType> type)
-      : on_(type.has_value()),
-        enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
-        type_(at::autocast::get_autocast_dtype(at::kCPU)),
+  AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> type)
+      : device_(device),
+        on_(type.has_value()),
+        enabled_(at::autocast::is_autocast_enabled(device)),
+        type_(at::autocast::get_autocast_dtype(device)),
         cache_(at::autocast::is_autocast_cache_enabled()) {
     if (on_) set(true, *type, false);
   }
@@ -80,12 +82,13 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  static void set(bool enabled, at::ScalarType type, bool cache) {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, type);
+  void set(bool enabled, at::ScalarType type, bool cache) const {
+    at::autocast::set_autocast_enabled(device_, enabled);
+    at::autocast::set_autocast_dtype(device_, type);
     at::autocast::set_autocast_cache_enabled(cache);
   }
 
+  c10::DeviceType device_;
   bool on_;
   bool enabled_;
   at::ScalarType type_;
@@ -110,6 +113,25 @@ Tensors join(const std::vector<Tensors>& pieces) {
   return result;
 }
 
+struct Copy : torch::autograd::Function<Copy> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->set_materialize_grads(false);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0].defined() ? gradients[0].clone() : gradients[0]};
+  }
+};
+
+torch::nn::AnyValue copied(torch::nn::AnyValue any) {
+  internal::Value value = internal::from_any(std::move(any));
+  for (at::Tensor& tensor : value.tensors) {
+    if (tensor.defined()) tensor = Copy::apply(tensor);
+  }
+  return internal::to_any(std::move(value));
+}
+
 Tensors detached(Tensors tensors) {
   for (at::Tensor& tensor : tensors) {
     if (tensor.defined()) tensor = tensor.detach();
@@ -119,8 +141,8 @@ Tensors detached(Tensors tensors) {
 
 }  // namespace
 
-PlainModel::PlainModel(torch::nn::Sequential model, int64_t chunks)
-    : model_(std::move(model)), chunks_(chunks) {}
+PlainModel::PlainModel(torch::nn::Sequential model, int64_t chunks, std::set<int64_t> copied_before)
+    : model_(std::move(model)), chunks_(chunks), copied_before_(std::move(copied_before)) {}
 
 std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) {
   const uint64_t seed = internal::draw_step_seed();
@@ -135,6 +157,7 @@ std::vector<Tensors> PlainModel::run(const std::vector<Tensors>& micro_batches) 
         kind.value_or(internal::ValueKind::kTensor), micro_batches[i], "the model"));
     int64_t index = 0;
     for (auto layer = model_->begin(); layer != model_->end(); ++layer, ++index) {
+      if (copied_before_.count(index) > 0) value = copied(std::move(value));
       draws.enter(seed, static_cast<int64_t>(i), index);
       value = layer->any_forward(std::move(value));
     }
@@ -187,7 +210,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
   const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs;
   {
-    AutocastScope scope(autocast);
+    AutocastScope scope(inputs.at(0).device().type(), autocast);
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);

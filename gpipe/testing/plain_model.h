@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "gpipe/options.h"
@@ -21,16 +22,19 @@ enum class BackwardOrder { kAscending /* 1F1B */, kDescending /* GPipe, forward(
 
 class PlainModel {
  public:
-  PlainModel(torch::nn::Sequential model, int64_t chunks);
+  // The inputs of the layers `copied_before` come in memory of their own, and the gradients that go
+  // back likewise, as where a pipeline's next device begins. Elsewhere a view begins somewhere in a
+  // line of memory, and there sums may have another order.
+  PlainModel(torch::nn::Sequential model, int64_t chunks, std::set<int64_t> copied_before = {});
 
   // Like GPipe::step with keep_outputs.
   StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                   BackwardOrder order);
 
   // Like GPipe::forward of the mini-batch, then loss_fn over all of it and backward. With
-  // `autocast` only the forward runs under CPU autocast to that type, without the cache of cast
-  // weights, whose gradients would wait for the last use in all micro-batches. The outputs require
-  // a gradient where the model's do.
+  // `autocast` only the forward runs under its device's autocast to that type, without the cache of
+  // cast weights, whose gradients would wait for the last use in all micro-batches. The outputs
+  // require a gradient where the model's do.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 
@@ -47,6 +51,7 @@ class PlainModel {
 
   torch::nn::Sequential model_;
   int64_t chunks_;
+  std::set<int64_t> copied_before_;
 };
 
 }  // namespace gpipe::testing

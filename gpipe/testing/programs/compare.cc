@@ -17,6 +17,9 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,6 +30,7 @@
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/watchdog.h"
 
@@ -68,6 +72,61 @@ Side make_side(const Program& program) {
   return side;
 }
 
+// On one device, like a model that is not in a pipeline. The tensors stay the same objects, so what
+// layers share they still share.
+Side make_plain_side(const Program& program) {
+  Side side = make_side(program);
+  if (for_gpus()) side.model->to(device());
+  return side;
+}
+
+// Whether layers of two stages have the same parameter or buffer.
+bool shares_between_stages(const Program& program, torch::nn::Sequential& model) {
+  std::map<const c10::TensorImpl*, size_t> stage_of;
+  const auto layers = model->children();
+  size_t layer = 0;
+  for (size_t j = 0; j < program.balance.size(); ++j) {
+    for (int64_t k = 0; k < program.balance[j]; ++k, ++layer) {
+      std::vector<Tensor> tensors = layers[layer]->parameters();
+      for (Tensor& buffer : layers[layer]->buffers()) tensors.push_back(std::move(buffer));
+      for (const Tensor& tensor : tensors) {
+        if (!tensor.defined()) continue;
+        if (stage_of.emplace(tensor.unsafeGetTensorImpl(), j).first->second != j) return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool has_any(const Program& program, std::initializer_list<const char*> words) {
+  return std::any_of(program.layers.begin(), program.layers.end(), [&](const Layer& layer) {
+    return std::any_of(words.begin(), words.end(), [&](const char* word) {
+      return layer.text.find(word) != std::string::npos;
+    });
+  });
+}
+
+// On accelerators the stages of every second program are on several devices, as far as there are
+// some. Documented to need one device are
+// - a tensor of layers of two stages (docs/guide/13-devices.md);
+// - code that writes into its gradient, which the other routes of a tensor see as long as they have
+//   the same memory (docs/guide/17-same-training.md).
+std::vector<c10::Device> devices_of(const Program& program, Side& side) {
+  const bool on_one = program.seed % 2 == 0 ||
+                      has_any(program, {"gradient_scaled_in_place", "ScaleGradientInPlace",
+                                        "AddAndScaleInPlace"}) ||
+                      shares_between_stages(program, side.model);
+  const size_t stages = program.balance.size();
+  return on_one ? std::vector<c10::Device>(stages, device())
+                : devices(static_cast<int64_t>(stages));
+}
+
+// Layers of LibTorch that ask for a value in their forward, on GPUs, too: whether query and key are
+// the same; how many batches there were.
+bool waits_for_device(const Program& program) {
+  return has_any(program, {"EncoderLayer(", "Attention(", "momentum(c10::nullopt)"});
+}
+
 void make_optimizer(const Program& program, const std::vector<Tensor>& parameters, Side& side) {
   std::set<const c10::TensorImpl*> seen;
   for (const Tensor& parameter : parameters) {
@@ -98,11 +157,12 @@ struct Given {
   int64_t version = 0;  // of the leaf, when it was made
 };
 
-Given make_input(const Program& program, const Input& input) {
+// Numbers are drawn on the CPU, whatever the device, and then brought there.
+Given make_input(const Program& program, const Input& input, c10::Device where) {
   std::vector<int64_t> shape = input.shape;
   shape.insert(shape.begin(), program.rows);
   if (input.integer) {
-    Tensor tensor = at::randint(0, 7, shape, at::kLong);
+    Tensor tensor = at::randint(0, 7, shape, at::kLong).to(where);
     return {tensor, tensor, 0};
   }
   switch (input.layout) {
@@ -121,7 +181,7 @@ Given make_input(const Program& program, const Input& input) {
       shape[0] = 1;
   }
   Given given;
-  given.leaf = at::randn(shape, program.in_double ? at::kDouble : at::kFloat);
+  given.leaf = at::randn(shape, program.in_double ? at::kDouble : at::kFloat).to(where);
   given.leaf.requires_grad_(input.requires_grad);
   switch (input.layout) {
     case Layout::kContiguous:
@@ -155,18 +215,18 @@ struct Batch {
   }
 };
 
-// The same at every call; each side makes its own.
-Batch make_batch(const Program& program, int64_t call) {
+// The same at every call; each side makes its own, where its model begins and ends.
+Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last) {
   torch::manual_seed(program.seed * 1000 + static_cast<uint64_t>(call));
   Batch batch;
   for (const Input& input : program.inputs) {
-    batch.inputs.push_back(make_input(program, input));
+    batch.inputs.push_back(make_input(program, input, first));
     batch.inputs.back().version = batch.inputs.back().leaf._version();
   }
   if (program.loss == Loss::kCrossEntropy) {
-    batch.target = at::randint(0, 6, {program.rows}, at::kLong);
+    batch.target = at::randint(0, 6, {program.rows}, at::kLong).to(last);
   } else {
-    batch.target = at::randn({program.rows}, program.in_double ? at::kDouble : at::kFloat);
+    batch.target = at::randn({program.rows}, program.in_double ? at::kDouble : at::kFloat).to(last);
     batch.target.requires_grad_(program.target_requires_grad);
   }
   return batch;
@@ -198,21 +258,23 @@ LossFn make_loss(const Program& program) {
 
 class Autocast {
  public:
-  explicit Autocast(bool on) : former_(at::autocast::is_autocast_enabled(at::kCPU)), on_(on) {
+  Autocast(bool on, c10::DeviceType type)
+      : type_(type), former_(at::autocast::is_autocast_enabled(type)), on_(on) {
     if (!on_) return;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(type_, true);
+    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
     at::autocast::increment_nesting();
   }
   ~Autocast() {
     if (!on_) return;
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, former_);
+    at::autocast::set_autocast_enabled(type_, former_);
   }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  c10::DeviceType type_;
   bool former_;
   bool on_;
 };
@@ -278,7 +340,7 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   switch (program.entry) {
     case Entry::kForward: {
       {
-        Autocast autocast(program.autocast);
+        Autocast autocast(program.autocast, device().type());
         result.outputs = pipe->forward(inputs);
       }
       const Tensor value = loss(result.outputs, {batch.target});
@@ -308,6 +370,11 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   return {0, pipe->forward(inputs)};
 }
 
+// For comparisons: the pipeline's may be on several devices.
+Tensor on_cpu(const Tensor& tensor) {
+  return !tensor.defined() || tensor.is_cpu() ? tensor : tensor.detach().cpu();
+}
+
 // Collects differences; the first of each call is the one to look at.
 class Comparison {
  public:
@@ -317,12 +384,12 @@ class Comparison {
   void compare(const std::string& what, const std::string& name, const Tensor& want,
                const Tensor& have) {
     if (failed()) return;
-    const std::string difference = bitwise_difference(want, have);
+    const std::string difference = bitwise_difference(on_cpu(want), on_cpu(have));
     if (difference.empty()) return;
     if (close_ && want.defined() && have.defined() && want.is_floating_point() &&
         want.scalar_type() == have.scalar_type() && want.sizes() == have.sizes()) {
       c10::NoGradGuard no_grad;
-      if (at::allclose(want, have, 1e-8, 1e-10, /*equal_nan=*/true)) {
+      if (at::allclose(on_cpu(want), on_cpu(have), 1e-8, 1e-10, /*equal_nan=*/true)) {
         only_close_ = true;
         return;
       }
@@ -380,14 +447,25 @@ Outcome thrown(const std::string& message) {
 // Whether a layer of another process has it.
 bool is_elsewhere(const Tensor& tensor) { return tensor.defined() && tensor.is_meta(); }
 
+// What of the pipeline is in this process.
+struct Here {
+  bool first = true;
+  bool last = true;
+  bool whole = true;
+};
+
+Here here(const GPipe& pipeline) {
+  Here result = {pipeline->is_here(0), pipeline->is_here(-1), true};
+  for (size_t k = 0; k < pipeline->size(); ++k) {
+    result.whole = result.whole && pipeline->is_here(static_cast<int64_t>(k));
+  }
+  return result;
+}
+
 void compare_call(const Program& program, const StepResult& want, const StepResult& have,
                   const Batch& plain_batch, const Batch& pipe_batch, const Side& plain,
-                  const Side& pipe, const GPipe& pipeline, Comparison& comparison) {
-  bool whole = true;
-  for (size_t k = 0; k < pipeline->size(); ++k) {
-    whole = whole && pipeline->is_here(static_cast<int64_t>(k));
-  }
-  if (pipeline->is_here(-1) && want.outputs.size() != have.outputs.size()) {
+                  const Side& pipe, const Here& here, Comparison& comparison) {
+  if (here.last && want.outputs.size() != have.outputs.size()) {
     comparison.compare("number of outputs", "the model",
                        at::zeros(static_cast<int64_t>(want.outputs.size())),
                        at::zeros(static_cast<int64_t>(have.outputs.size())));
@@ -412,7 +490,7 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
     comparison.compare("strides of gradient", entry.key(), strides_of(gradient_of(entry.value())),
                        strides_of(gradient_of(pipe_parameters[entry.key()])));
   }
-  for (size_t k = 0; k < plain_batch.inputs.size() && pipeline->is_here(0); ++k) {
+  for (size_t k = 0; k < plain_batch.inputs.size() && here.first; ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
                        gradient_of(pipe_batch.inputs[k].leaf));
     // What layers change in place shows to the caller as without a pipeline; later stages change
@@ -423,7 +501,7 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
     comparison.compare("change of input", std::to_string(k), changed(plain_batch.inputs[k]),
                        changed(pipe_batch.inputs[k]));
   }
-  if (pipeline->is_here(-1)) {
+  if (here.last) {
     comparison.compare("target gradient", "0", gradient_of(plain_batch.target),
                        gradient_of(pipe_batch.target));
   }
@@ -435,7 +513,7 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
       comparison.compare("buffer", entry.key(), entry.value(), pipe_buffers[entry.key()]);
     }
   }
-  if (!whole) return;  // hooks run where the layers are
+  if (!here.whole) return;  // hooks run where the layers are
   for (const auto& [number, count] : plain.workshop.counters) {
     const int64_t had = *pipe.workshop.counters.at(number);
     comparison.compare("count of hooks", std::to_string(number), at::full({}, count->load()),
@@ -459,28 +537,60 @@ void end_call(const Program& program, int64_t call, Side& side) {
   }
 }
 
-}  // namespace
-
-bool can_run(const Program& program, const World& world) {
-  if (world.size() == 1 && world.processes() == nullptr) return true;
-  if (program.entry == Entry::kForward) return false;
-  return placement_of(program, world).has_value();
+void compare_parameters(const Side& plain, const Side& pipe, Comparison& comparison) {
+  const auto pipe_parameters = pipe.model->named_parameters();
+  for (const auto& entry : plain.model->named_parameters()) {
+    if (is_elsewhere(pipe_parameters[entry.key()])) continue;
+    comparison.compare("parameter", entry.key(), entry.value(), pipe_parameters[entry.key()]);
+  }
 }
 
-Outcome run(const Program& program, const World& world) {
-  Watchdog watchdog(std::chrono::seconds(120), "this program hangs:\n" + to_text(program));
-  Comparison comparison(program.in_double);
+// Where two runs of the plain model differ. GPUs have kernels whose sums have no fixed order, and
+// not each is among those that LibTorch refuses when told to (setDeterministicAlgorithms).
+std::string difference_of_plain_runs(const Program& program) {
+  Comparison comparison(/*close=*/false);
+  const LossFn loss = make_loss(program);
+  Side one = make_plain_side(program);
+  Side other = make_plain_side(program);
+  for (Side* side : {&one, &other}) make_optimizer(program, side->model->parameters(), *side);
+  for (int64_t call = 0; call < program.calls && !comparison.failed(); ++call) {
+    const Batch one_batch = make_batch(program, call, device(), device());
+    const Batch other_batch = make_batch(program, call, device(), device());
+    PlainModel one_model(one.model, program.chunks);
+    PlainModel other_model(other.model, program.chunks);
+    torch::manual_seed(call_seed(program, call));
+    const StepResult want = run_plain(program, one_model, one_batch, loss);
+    torch::manual_seed(call_seed(program, call));
+    const StepResult have = run_plain(program, other_model, other_batch, loss);
+    compare_call(program, want, have, one_batch, other_batch, one, other, Here(), comparison);
+    end_call(program, call, one);
+    end_call(program, call, other);
+    compare_parameters(one, other, comparison);
+  }
+  return comparison.what();
+}
 
-  Side plain = make_side(program);
+int64_t replayed(const GPipe& pipeline) {
+  int64_t count = 0;
+  for (const GraphUse& use : pipeline->graph_use()) count += use.replayed;
+  return count;
+}
+
+// `copied_before`: see PlainModel.
+Outcome run_both(const Program& program, const World& world,
+                 const std::set<int64_t>& copied_before) {
+  Comparison comparison(program.in_double);
+  Side plain = make_plain_side(program);
   const LossFn loss = make_loss(program);
   make_optimizer(program, plain.model->parameters(), plain);
-  PlainModel plain_model(plain.model, program.chunks);
+  PlainModel plain_model(plain.model, program.chunks, copied_before);
 
-  Side pipe;
+  Side pipe = make_side(program);
+  const std::vector<c10::Device> devices = devices_of(program, pipe);
   GPipe pipeline(nullptr);
   for (int64_t call = 0; call < program.calls; ++call) {
-    Batch plain_batch = make_batch(program, call);
-    Batch pipe_batch = make_batch(program, call);
+    Batch plain_batch = make_batch(program, call, device(), device());
+    Batch pipe_batch = make_batch(program, call, devices.front(), devices.back());
     StepResult want;
     try {
       torch::manual_seed(call_seed(program, call));
@@ -492,13 +602,13 @@ Outcome run(const Program& program, const World& world) {
     StepResult have;
     try {
       if (call == 0) {
-        pipe = make_side(program);
         pipeline = GPipe(pipe.model,
                          GPipeOptions(program.balance)
-                             .devices(std::vector<c10::Device>(program.balance.size(), c10::kCPU))
+                             .devices(devices)
                              .chunks(program.chunks)
                              .partition_checkpoints(program.checkpoints)
                              .deferred_batch_norm(program.deferred_batch_norm)
+                             .graphs(program.graphs)
                              .placement(world.processes() == nullptr ? std::nullopt
                                                                      : placement_of(program, world))
                              .world(world));
@@ -509,20 +619,65 @@ Outcome run(const Program& program, const World& world) {
     } catch (const std::exception& error) {
       return thrown(message_of(error));
     }
-    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, pipeline, comparison);
+    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, here(pipeline),
+                 comparison);
     end_call(program, call, plain);
     end_call(program, call, pipe);
-    const auto pipe_parameters = pipe.model->named_parameters();
-    for (const auto& entry : plain.model->named_parameters()) {
-      if (is_elsewhere(pipe_parameters[entry.key()])) continue;
-      comparison.compare("parameter", entry.key(), entry.value(), pipe_parameters[entry.key()]);
-    }
+    compare_parameters(plain, pipe, comparison);
     if (comparison.failed()) {
       return {Outcome::kDifferent, "call " + std::to_string(call) + ", " + comparison.what(),
               comparison.category()};
     }
   }
-  return {comparison.only_close() ? Outcome::kEqualButSums : Outcome::kEqual, "", ""};
+  Outcome outcome;
+  if (comparison.only_close()) outcome.kind = Outcome::kEqualButSums;
+  if (pipeline) outcome.replayed = replayed(pipeline);
+  return outcome;
+}
+
+// The layers with which another device begins.
+std::set<int64_t> cuts_between_devices(const Program& program) {
+  Side side = make_side(program);
+  const std::vector<c10::Device> devices = devices_of(program, side);
+  std::set<int64_t> cuts;
+  int64_t layer = 0;
+  for (size_t j = 0; j < devices.size(); ++j) {
+    if (j > 0 && devices[j] != devices[j - 1]) cuts.insert(layer);
+    layer += program.balance[j];
+  }
+  return cuts;
+}
+
+}  // namespace
+
+bool can_run(const Program& program, const World& world) {
+  if (world.size() == 1 && world.processes() == nullptr) return true;
+  if (program.entry == Entry::kForward) return false;
+  return placement_of(program, world).has_value();
+}
+
+Outcome run(const Program& program, const World& world) {
+  Watchdog watchdog(std::chrono::seconds(120), "this program hangs:\n" + to_text(program));
+  std::optional<HostWaitsAllowed> waits;
+  if (waits_for_device(program)) waits.emplace();
+
+  const Outcome outcome = run_both(program, world, /*copied_before=*/{});
+  if (outcome.kind != Outcome::kDifferent || !for_gpus()) return outcome;
+  if (const std::set<int64_t> cuts = cuts_between_devices(program); !cuts.empty()) {
+    Outcome again = run_both(program, world, cuts);
+    if (again.kind == Outcome::kEqual) {
+      again.kind = Outcome::kEqualButCopies;
+      again.what = outcome.what;
+      return again;
+    }
+  }
+  // A difference on a GPU says something only if the plain model repeats itself there.
+  constexpr int kRuns = 3;
+  for (int k = 0; k < kRuns && device().is_cuda(); ++k) {
+    const std::string what = difference_of_plain_runs(program);
+    if (!what.empty()) return {Outcome::kUnrepeatable, what, ""};
+  }
+  return outcome;
 }
 
 }  // namespace gpipe::testing::programs

@@ -3,6 +3,7 @@
 #ifndef GPIPE_TESTING_PROGRAMS_COMPARE_H_
 #define GPIPE_TESTING_PROGRAMS_COMPARE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "gpipe/testing/programs/program.h"
@@ -14,18 +15,27 @@ struct Outcome {
   enum Kind {
     kEqual,         // bit by bit
     kEqualButSums,  // up to the order of sums, where one tensor takes several routes
+    // Bit by bit what the plain model computes that copies where the pipeline goes to another
+    // device: a view that goes there leaves its place in a line of memory, and with that the order
+    // of sums over it (docs/guide/17-same-training.md).
+    kEqualButCopies,
     kInvalid,       // the plain model throws
     kRefused,       // the pipeline throws what it documents, see compare.cc
+    kUnrepeatable,  // on a GPU: differs, but two runs of the plain model differ, too
     kDifferent,
     kThrows,  // anything else
   };
   Kind kind = kEqual;
   std::string what;      // what differs first, or the message
   std::string category;  // equal for failures of one kind
+  int64_t replayed = 0;  // graphs
 
   bool failed() const { return kind == kDifferent || kind == kThrows; }
 };
 
+// Both run on the program's devices (gpipe/testing/device.h): the plain model on the first one, the
+// pipeline on all of them.
+//
 // If the pipeline hangs, the process ends with the program's text.
 //
 // Over several processes all of them call this with the same program, each runs the plain model,

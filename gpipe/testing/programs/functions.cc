@@ -103,6 +103,9 @@ struct Scaled : Function<Scaled> {  // with a parameter
   }
 };
 
+// For integers where x is.
+at::TensorOptions indices(const Tensor& x) { return x.options().dtype(at::kLong); }
+
 // (rows) -> (rows, 1, ...), to match x.
 Tensor column(const Tensor& s, const Tensor& x) {
   std::vector<int64_t> sizes(x.dim(), 1);
@@ -243,7 +246,8 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(std::get<0>(x.sort(-1)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(std::get<0>(x.topk(2, -1)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.gather(1, at::argsort(x, 1, false)))},
-    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.index_select(-1, at::arange(last - 1, -1, -1)))},
+    {kAny, 0, kNone, kNone,
+     GPIPE_EXPRESSION(x.index_select(-1, at::arange(last - 1, -1, -1, indices(x))))},
     {k2, 0, kNone, kNone, GPIPE_EXPRESSION(at::bmm(x, x.transpose(1, 2)) * 0.2)},
     {k2, 0, kNone, kNone, GPIPE_EXPRESSION(at::scaled_dot_product_attention(x, x, x))},
     {k2 | k3, 0, kNone, kNone, GPIPE_EXPRESSION(x.mean(-1))},
@@ -307,9 +311,9 @@ const Entry kFunctions[] = {
     {k1, kFresh, Shape::kSquare, Shape::kLast, GPIPE_EXPRESSION(at::addmm(b, x, a))},
     {kAny, kFresh, Shape::kSquare, kNone, GPIPE_EXPRESSION(x + at::matmul(x.tanh(), a))},
     {kAny, kFresh, Shape::kTable, kNone,
-     GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels)).mean(0))},
+     GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels, indices(x))).mean(0))},
     {k2, kFresh, Shape::kTable, kNone,
-     GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels).remainder(8)))},
+     GPIPE_EXPRESSION(x + at::embedding(a, at::arange(channels, indices(x)).remainder(8)))},
     {k2, kFresh, Shape::kTable, kNone, GPIPE_EXPRESSION(x + a.narrow(0, 0, channels).unsqueeze(0))},
     {k2, kFresh, Shape::kLast, kNone,
      GPIPE_EXPRESSION(at::cat({a.expand({x.size(0), 1, -1}), x}, 1))},
@@ -401,7 +405,7 @@ const Entry kExtras[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(at::ones({x.size(0), 1}, x.options()))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(at::full_like(x, 0.5))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(at::rand_like(x))},
-    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(at::arange(x.size(0)).unsqueeze(1))},
+    {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(at::arange(x.size(0), indices(x)).unsqueeze(1))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x.flatten(1).argmax(1, true))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(Tensor())},
     {kAny, 0, Shape::kLast, kNone, GPIPE_EXPRESSION(a.expand({x.size(0), -1}))},

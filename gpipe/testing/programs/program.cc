@@ -338,8 +338,9 @@ std::string to_text(const Program& program) {
   }
   text += "  GPipeOptions(" + shape_text(program.balance) + ").chunks(" +
           std::to_string(program.chunks) + ")" +
-          (program.deferred_batch_norm ? ".deferred_batch_norm(true)" : "") + "; " +
-          (program.train ? "train" : "eval") + "\n";
+          (program.deferred_batch_norm ? ".deferred_batch_norm(true)" : "") +
+          (program.graphs ? ".graphs(true)" : "") + "; " + (program.train ? "train" : "eval") +
+          "\n";
   text += std::string("  ") + entries[static_cast<int>(program.entry)] + "; loss " +
           losses[static_cast<int>(program.loss)] + " + 0.1 * other outputs' sines; " +
           std::to_string(program.calls) + " calls; optimizer " +

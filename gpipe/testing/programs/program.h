@@ -45,6 +45,7 @@ struct Program {
   bool train = true;
   bool autocast = false;
   bool deferred_batch_norm = false;
+  bool graphs = false;  // of the pipeline; not drawn
   bool target_requires_grad = false;
   // Runs in double, for a program whose gradients are exact only up to the order of sums.
   bool in_double = false;
