@@ -12,6 +12,10 @@ class Network:
     rows: int
     chunks: int
     cuts: dict  # stages -> balance
+    word: str = ""  # of --networks; empty: the family
+
+    def __post_init__(self):
+        self.word = self.word or self.model.partition(":")[0]
 
 
 # Each step takes some tenths of a second on two cores. Eight micro-batches: four for each of two stages, as
@@ -24,6 +28,21 @@ NETWORKS = {
         Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 32, 8, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
         Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8, {1: [11], 2: [5, 6], 4: [3, 2, 2, 4]}),
     ],
+    # For one GPU of 80 GB. Published sizes, in float32, cut by counted operations. All who take part hold their
+    # networks at once, so what the activations of a whole mini-batch take is at most about 8 GiB. GPT-2 (4, 256) is
+    # the one that waits for launches.
+    "gpu": [
+        Network("U-Net (5, 64)", "unet:5,64", 192, 16, 8,
+                {1: [241], 4: [45, 44, 44, 108], 8: [23, 22, 22, 22, 22, 22, 52, 56]}),
+        Network("AmoebaNet-D (18, 256)", "amoebanetd:18,256", 224, 24, 4,
+                {1: [24], 4: [8, 5, 5, 6], 8: [5, 3, 2, 3, 3, 2, 3, 3]}),
+        Network("ResNet-101", "resnet:3,4,23,3", 224, 64, 8,
+                {1: [370], 4: [86, 91, 99, 94], 8: [42, 44, 44, 47, 52, 47, 52, 42]}),
+        Network("GPT-2 small", "gpt2:12,768,12,1024,50257", 0, 4, 4,
+                {1: [27], 4: [9, 8, 8, 2], 8: [5, 4, 4, 4, 4, 2, 2, 2]}),
+        Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8,
+                {1: [11], 4: [3, 2, 2, 4], 8: [2, 1, 1, 1, 1, 1, 1, 3]}, word="gpt2_256"),
+    ],
     # For tests.
     "tiny": [
         Network("U-Net (1, 2)", "unet:1,2", 64, 4, 2, {1: [65], 2: [33, 32], 4: [16, 17, 16, 16]}),
@@ -34,7 +53,7 @@ NETWORKS = {
 }
 
 MODES = ["never", "except_last", "always"]
-STAGES = [1, 2, 4]
+DEVICES = ["cpu", "cuda"]
 
 PIPELINING = "torch.distributed.pipelining"
 
@@ -47,6 +66,7 @@ class Contestant:
     environment: dict = field(default_factory=dict)
     note: str = ""
     loss: bool = True  # whether its loss must be that of the others: it trains the same micro-batches
+    warm_up: int = 1  # steps that do not count
 
 
 @dataclass
@@ -66,40 +86,54 @@ class Cell:
         return [f"--{name}={value}" for name, value in flags.items()]
 
 
+def stages_of(scale):
+    """The numbers of stages that its networks are cut into."""
+    return list(NETWORKS[scale][0].cuts)
+
+
 def threads_per_stage(stages, cores):
     return max(cores // stages, 1)
 
 
+class Sides:
+    """Makes the rivals that are Python programs. `python`: theirs, or None; `folder`: where they are."""
+
+    def __init__(self, cell, python, folder):
+        self.cell, self.python, self.folder = cell, python, folder
+
+    def rival(self, who, side, threads, balance, note, warm_up=1, **more):
+        if self.python is None:
+            return Contestant(who, reason="no Python was given (--rivals=PYTHON)")
+        command = [self.python, os.path.join(self.folder, side), *self.cell.flags(threads, balance, **more)]
+        return Contestant(who, command, environment={"OMP_NUM_THREADS": str(threads)}, note=note, warm_up=warm_up)
+
+
 def contestants(cell, ours, python, sides, cores, own_cuts=False):
-    """Who takes part in `cell`. `ours`: our program; `python`: the rivals', or None; `sides`: their folder."""
+    """Who takes part in `cell` on the CPU. `ours`: the command of our program; `python`: the rivals', or None;
+    `sides`: their folder."""
     threads = threads_per_stage(cell.stages, cores)
     balance = None if own_cuts else cell.network.cuts[cell.stages]
     suffix = ", own cut" if own_cuts else ""
     each = "1 thread per stage" if threads == 1 else f"{threads} threads per stage"
 
-    found = [Contestant("ours" + suffix, [ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
+    found = [Contestant("ours" + suffix, [*ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
     if threads != cores:
         # One worker with all cores, as torchgpipe has for partitions on the same device.
         found.append(Contestant(f"ours{suffix}, all cores",
-                                [ours, *cell.flags(cores, balance, schedule="sequential")],
+                                [*ours, *cell.flags(cores, balance, schedule="sequential")],
                                 note=f"sequential, {cores} threads"))
     if cell.mode == "never" and not own_cuts:
-        found.append(Contestant("LibTorch, plain", [ours, "--trainer=plain", *cell.flags(threads, None)],
+        found.append(Contestant("LibTorch, plain", [*ours, "--trainer=plain", *cell.flags(threads, None)],
                                 note=f"whole mini-batch, {cores} threads", loss=False))
         found.append(Contestant("LibTorch, data parallel",
-                                [ours, "--trainer=data_parallel", *cell.flags(threads, None)],
+                                [*ours, "--trainer=data_parallel", *cell.flags(threads, None)],
                                 note=f"{cell.stages} replicas, {each.replace('stage', 'replica')}", loss=False))
 
-    def rival(who, side, count, note, **more):
-        if python is None:
-            return Contestant(who, reason="no Python was given (--rivals=PYTHON)")
-        return Contestant(who, [python, os.path.join(sides, side), *cell.flags(count, balance, **more)],
-                          environment={"OMP_NUM_THREADS": str(count)}, note=note)
-
-    found.append(rival("torchgpipe" + suffix, "torchgpipe_side.py", threads, each))
+    rival = Sides(cell, python, sides).rival
+    found.append(rival("torchgpipe" + suffix, "torchgpipe_side.py", threads, balance, each))
     if threads != cores:
         # Its backward runs on one thread, whatever the number of stages.
-        found.append(rival(f"torchgpipe{suffix}, all cores", "torchgpipe_side.py", cores,
+        found.append(rival(f"torchgpipe{suffix}, all cores", "torchgpipe_side.py", cores, balance,
                            f"{cores} threads per stage and for backward"))
     if own_cuts:
         return found
@@ -108,6 +142,44 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False):
         if cell.mode == "except_last":
             found.append(Contestant(who, reason="it has no checkpoint mode of this kind"))
         else:
-            found.append(rival(who, "pipelining_side.py", threads, each + ", a process per stage, Gloo",
+            found.append(rival(who, "pipelining_side.py", threads, balance, each + ", a process per stage, Gloo",
                                schedule=schedule))
+    return found
+
+
+# On a GPU kernels, the memory of the allocator and the choices of cuDNN are there after two steps; our graphs run
+# plainly first, and are recorded then.
+WARM_UP, WARM_UP_OF_GRAPHS = 2, 6
+
+
+def contestants_on_gpu(cell, ours, python, sides, cores):
+    """The same with all stages on one GPU."""
+    balance = cell.network.cuts[cell.stages]
+
+    # The threads only fill the parameters.
+    def our(who, note, *flags, cut=balance, **more):
+        return Contestant(who, [*ours, *flags, *cell.flags(cores, cut, device="cuda")], note=note, **more)
+
+    sides = Sides(cell, python, sides)
+
+    def rival(who, side, note, cut=balance, **more):
+        return sides.rival(who, side, cores, cut, note, WARM_UP, device="cuda", **more)
+
+    found = [our("ours", "1F1B", warm_up=WARM_UP),
+             our("ours, graphs", "1F1B", "--graphs", warm_up=WARM_UP_OF_GRAPHS)]
+    if cell.mode == "never":
+        found.append(our("LibTorch, plain", "whole mini-batch", "--trainer=plain", cut=None, loss=False,
+                         warm_up=WARM_UP))
+        plain = rival("PyTorch, plain", "plain_side.py", "whole mini-batch", cut=None)
+        plain.loss = False
+        found.append(plain)
+    found.append(rival("torchgpipe", "torchgpipe_side.py", "one worker, for all stages are on one device"))
+    for name, schedule in (("GPipe", "gpipe"), ("1F1B", "1f1b")):
+        who = f"{PIPELINING} {name}"
+        if cell.mode == "except_last":
+            found.append(Contestant(who, reason="it has no checkpoint mode of this kind"))
+        elif cell.stages > 1:
+            found.append(Contestant(who, reason="NCCL wants a GPU for each process, and there is a process per stage"))
+        else:
+            found.append(rival(who, "pipelining_side.py", "one process, which sends nothing", schedule=schedule))
     return found

@@ -93,6 +93,7 @@ class Entry:
         self.seconds = []
         self.of_rounds = []  # the median of each
         self.peak = None
+        self.remark = ""  # its own, on what it has done
 
     def start(self, timeout):
         try:
@@ -134,6 +135,8 @@ class Entry:
             note = f"interrupted after {len(self.seconds)} steps; {note}"
         if not self.reason and "balance" in self.ready and "own cut" in self.contestant.who:
             note += ", balance " + str(self.ready["balance"]).replace(" ", "")
+        if not self.reason and self.remark:
+            note += f", {self.remark}"
         measured = bool(self.seconds) and not self.reason
         # Who cut the network itself has profiled it before, in memory that it then used again.
         peak = self.peak if measured and "own cut" not in self.contestant.who else None
@@ -169,7 +172,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                 first = first or entry
                 entry.reason = entry.disagrees(first)
             if not entry.reason:
-                entry.ask("steps 1")  # Not counted: it is still warming up.
+                entry.ask(f"steps {entry.contestant.warm_up}")  # Not counted: it is still warming up.
             if entry.reason:
                 entry.stop()
         for turn in range(rounds):
@@ -182,6 +185,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                     entry.seconds += answer["seconds"]
                     entry.of_rounds.append(statistics.median(answer["seconds"]))
                     entry.peak = answer["peak_bytes"]
+                    entry.remark = answer.get("remark", "")
     except KeyboardInterrupt:
         interrupted = True
     finally:

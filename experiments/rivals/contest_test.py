@@ -13,17 +13,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cells
 import contest
 
-# Answers as a side does. argv: its log, its name, its loss, and Python to run before each answer.
+# Answers as a side does. argv: its log, its name, its loss, and Python to run before each answer; `more` is added to
+# what steps answer.
 PROGRAM = """
 import json, os, sys, time
 log, name, loss, before = sys.argv[1:]
+more = {}
 def say(answer): print(json.dumps(answer), flush=True)
 say({"parameters": 10, "version": "v1", "balance": [1, 2]})
 for line in sys.stdin:
     open(log, "a").write(name + " " + line)
     exec(before)
     if line == "check\\n": say({"loss": float(loss), "gradient": 2.0})
-    else: say({"seconds": [0.5, 0.25, 0.75][:int(line.split()[1])], "peak_bytes": 1000})
+    else: say({"seconds": [0.5, 0.25, 0.75][:int(line.split()[1])], "peak_bytes": 1000, **more})
 """
 
 
@@ -58,6 +60,17 @@ class ContestTest(unittest.TestCase):
                                    "peak_bytes": 1000, "note": "as it is"})
         turns = [line for line in self.log.read_text().splitlines() if line.endswith("steps 3")]
         self.assertEqual(turns, ["a steps 3", "b steps 3"] * 2)
+
+    def test_a_program_warms_up_for_as_many_steps_as_it_needs(self):
+        self.hold(self.contestant("a"), self.contestant("b", warm_up=6), rounds=1)
+        self.assertEqual(self.log.read_text().splitlines(),
+                         ["a check", "a steps 1", "b check", "b steps 6", "a steps 3", "b steps 3"])
+
+    def test_what_a_program_remarks_last_is_noted(self):
+        remarks = "more = {'remark': 'no graphs' if line == 'steps 1\\n' else '8 graphs'}"
+        dies = "sys.exit('no memory') if 'remark' in more else None; more = {'remark': '8 graphs'}"
+        rows, _ = self.hold(self.contestant("a", before=remarks), self.contestant("dies", before=dies))
+        self.assertEqual([row["note"] for row in rows], ["as it is, 8 graphs", "no memory"])
 
     def test_one_that_fails_says_why_and_the_rest_goes_on(self):
         rows, _ = self.hold(
@@ -119,14 +132,26 @@ class ContestTest(unittest.TestCase):
 
 class CellsTest(unittest.TestCase):
     def names(self, cell, python="python", cores=2, **more):
-        return {each.who: each for each in cells.contestants(cell, "ours", python, "sides", cores, **more)}
+        return {each.who: each for each in cells.contestants(cell, ["ours"], python, "sides", cores, **more)}
+
+    def names_on_gpu(self, stages, mode, python="python"):
+        cell = cells.Cell(cells.NETWORKS["gpu"][3], stages, mode)
+        return {each.who: each for each in cells.contestants_on_gpu(cell, ["run.sh", "ours"], python, "sides", 16)}
 
     def test_every_cut_has_its_stages(self):
-        for networks in cells.NETWORKS.values():
+        for scale, networks in cells.NETWORKS.items():
             for network in networks:
                 sums = {sum(balance) for balance in network.cuts.values()}
                 self.assertEqual(len(sums), 1, network.name)
-                self.assertEqual([len(network.cuts[stages]) for stages in cells.STAGES], cells.STAGES)
+                self.assertEqual(list(network.cuts), cells.stages_of(scale))
+                self.assertEqual([len(balance) for balance in network.cuts.values()], cells.stages_of(scale))
+                self.assertGreater(min(map(min, network.cuts.values())), 0)
+
+    def test_every_network_of_a_scale_has_a_word_of_its_own(self):
+        for networks in cells.NETWORKS.values():
+            self.assertEqual(len({network.word for network in networks}), len(networks))
+        self.assertEqual([network.word for network in cells.NETWORKS["gpu"]],
+                         ["unet", "amoebanetd", "resnet", "gpt2", "gpt2_256"])
 
     def test_all_train_the_same(self):
         cell = cells.Cell(cells.NETWORKS["small"][2], 2, "never")
@@ -149,6 +174,33 @@ class CellsTest(unittest.TestCase):
         cell = cells.Cell(cells.NETWORKS["small"][0], 2, "except_last")
         self.assertIn("no checkpoint mode", self.names(cell)[f"{cells.PIPELINING} GPipe"].reason)
         self.assertIn("--rivals", self.names(cell, python=None)["torchgpipe"].reason)
+
+    def test_on_the_cpu_nobody_is_told_of_devices(self):
+        for contestant in self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never")).values():
+            self.assertFalse([flag for flag in contestant.command if flag.startswith("--device")])
+            self.assertEqual(contestant.warm_up, 1)
+
+    def test_on_a_gpu_all_have_the_same_cut_there(self):
+        found = self.names_on_gpu(4, "never")
+        self.assertEqual(set(found), {"ours", "ours, graphs", "LibTorch, plain", "PyTorch, plain", "torchgpipe",
+                                      f"{cells.PIPELINING} GPipe", f"{cells.PIPELINING} 1F1B"})
+        for who, contestant in found.items():
+            if contestant.reason:
+                continue
+            self.assertIn("--device=cuda", contestant.command)
+            self.assertEqual("--balance=9,8,8,2" in contestant.command, "plain" not in who)
+            self.assertEqual("--graphs" in contestant.command, who == "ours, graphs")
+            self.assertEqual(contestant.loss, "plain" not in who)
+        self.assertEqual(found["ours"].command[:2], ["run.sh", "ours"])
+        self.assertGreater(found["ours, graphs"].warm_up, found["ours"].warm_up)
+
+    def test_on_a_gpu_only_one_stage_is_a_process_group(self):
+        self.assertIn("a GPU for each process", self.names_on_gpu(4, "never")[f"{cells.PIPELINING} 1F1B"].reason)
+        one = self.names_on_gpu(1, "always")
+        self.assertIn("--schedule=1f1b", one[f"{cells.PIPELINING} 1F1B"].command)
+        self.assertNotIn("LibTorch, plain", one)
+        self.assertIn("no checkpoint mode", self.names_on_gpu(1, "except_last")[f"{cells.PIPELINING} GPipe"].reason)
+        self.assertIn("--rivals", self.names_on_gpu(1, "never", python=None)["torchgpipe"].reason)
 
     def test_own_cuts_give_no_balance(self):
         found = self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never"), own_cuts=True)

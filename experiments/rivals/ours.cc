@@ -1,7 +1,9 @@
 // Our side of //experiments/rivals: trains one network in one way and times its steps, as it is
 // told to on its standard input. rivals.py starts it; README.md describes what is measured.
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/dropout.h>
 
 #include <chrono>
@@ -27,6 +29,7 @@
 #include "experiments/common/trainer.h"
 #include "experiments/rivals/fill.h"
 #include "experiments/rivals/peak_memory.h"
+#include "gpipe/gpipe.h"
 #include "gpipe/options.h"
 #include "models/by_name.h"
 #include "models/hash_fill.h"
@@ -42,7 +45,11 @@ ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the pred
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
 ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
-ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica.");
+ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica, on the CPU.");
+ABSL_FLAG(std::string, device, "cpu",
+          "cpu or cuda: where all partitions are. cuda is the first GPU; TF32 is off there.");
+ABSL_FLAG(bool, graphs, false,
+          "The pipeline records its kernels as CUDA Graphs. With --device=cuda only.");
 
 namespace gpipe::experiments {
 namespace {
@@ -59,6 +66,9 @@ constexpr char kUsage[] =
 
 constexpr int64_t kMost = 1024;
 
+// Until a pipeline with graphs replays all of them: some plain runs, the recordings, and one more.
+constexpr int64_t kStepsToReplay = 5;
+
 struct Settings {
   std::string trainer;
   models::NamedModel model;
@@ -69,7 +79,41 @@ struct Settings {
   Checkpoint checkpoint = Checkpoint::kNever;
   ScheduleGenerator schedule;
   int64_t threads = 0;
+  c10::Device device = c10::kCPU;
+  bool graphs = false;
 };
+
+c10::Device device_of(const std::string& text) {
+  if (text == "cpu") return c10::kCPU;
+  if (text != "cuda") {
+    throw std::invalid_argument("--device must be cpu or cuda, got '" + text + "'");
+  }
+  if (!torch::cuda::is_available()) {
+    throw std::invalid_argument(
+        "--device=cuda: LibTorch finds no GPU here; nvidia-smi tells whether there is one, and "
+        "LibTorch must be one for CUDA. Give --device=cpu");
+  }
+  return {c10::kCUDA, 0};
+}
+
+// What only the CPU can do, or only a GPU.
+void check_device(const Settings& settings) {
+  const bool pipeline = settings.trainer == "pipeline";
+  if (settings.graphs && !pipeline) {
+    throw std::invalid_argument("--graphs are a pipeline's, but --trainer=" + settings.trainer);
+  }
+  if (settings.device.is_cpu()) {
+    if (settings.graphs) throw std::invalid_argument("--graphs needs --device=cuda");
+    return;
+  }
+  if (settings.trainer == "data_parallel") {
+    throw std::invalid_argument("--trainer=data_parallel needs --device=cpu: all is on one GPU");
+  }
+  if (pipeline && settings.balance.empty()) {
+    throw std::invalid_argument(
+        "--device=cuda needs --balance: the cut is predicted from a profile on the CPU");
+  }
+}
 
 Settings read_settings() {
   using command::in_range;
@@ -95,6 +139,9 @@ Settings read_settings() {
   settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
   settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
+  settings.graphs = absl::GetFlag(FLAGS_graphs);
+  settings.device = device_of(absl::GetFlag(FLAGS_device));
+  check_device(settings);
   return settings;
 }
 
@@ -119,18 +166,21 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
   task.loss = [loss = settings.model.loss](const at::Tensor& output, const at::Tensor& target) {
     return models::loss_of(loss, output, target);
   };
-  const std::vector<c10::Device> devices(static_cast<std::size_t>(settings.stages), c10::kCPU);
-  if (settings.trainer == "plain") return make_naive_trainer(task, c10::kCPU);
+  const std::vector<c10::Device> devices(static_cast<std::size_t>(settings.stages),
+                                         settings.device);
+  if (settings.trainer == "plain") return make_naive_trainer(task, settings.device);
   if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
-  // Not given where it is all of the cores: a single stage then runs on the calling thread.
-  const int64_t threads =
-      settings.threads == at::get_num_threads() && settings.stages == 1 ? 0 : settings.threads;
+  // Not given where it is all of the cores: a single stage then runs on the calling thread. Nor on
+  // a GPU, where kernels need no threads of ours.
+  const bool all = settings.threads == at::get_num_threads() && settings.stages == 1;
+  const int64_t threads = all || settings.device.is_cuda() ? 0 : settings.threads;
   return make_pipeline_trainer(task,
                                GPipeOptions(settings.balance)
                                    .devices(devices)
                                    .chunks(settings.chunks)
                                    .checkpoint(settings.checkpoint)
-                                   .cpu_threads_per_stage(threads),
+                                   .cpu_threads_per_stage(threads)
+                                   .graphs(settings.graphs),
                                settings.schedule);
 }
 
@@ -140,6 +190,24 @@ void set_dropout(torch::nn::Module& module, double probability) {
   }
 }
 
+// What the pipeline has made of --graphs: "4 stages: 32 graphs, replayed 640 times", and why stages
+// run without.
+std::string describe_graphs(const torch::nn::Module& module) {
+  const auto* const pipe = dynamic_cast<const GPipeImpl*>(&module);
+  if (pipe == nullptr) return "no pipeline";
+  GraphUse sum;
+  std::string reasons;
+  const std::vector<GraphUse> uses = pipe->graph_use();
+  for (std::size_t stage = 0; stage < uses.size(); ++stage) {
+    sum.recorded += uses[stage].recorded;
+    sum.replayed += uses[stage].replayed;
+    if (uses[stage].reason.empty()) continue;
+    reasons += "; stage " + std::to_string(stage) + " runs without: " + uses[stage].reason;
+  }
+  return std::to_string(sum.recorded) + " graphs, replayed " + std::to_string(sum.replayed) +
+         " times" + reasons;
+}
+
 // A network on its data, and the answers to commands.
 class Session {
  public:
@@ -147,11 +215,16 @@ class Session {
     if (settings_.trainer == "pipeline" && settings_.balance.empty()) {
       settings_.balance = predicted_balance(settings_);
     }
+    if (settings_.device.is_cuda()) {
+      // As in common.py: cuDNN's convolutions would take it by default.
+      at::globalContext().setAllowTF32CuDNN(false);
+      at::globalContext().setAllowTF32CuBLAS(false);
+    }
     // After the profile: its memory is not the pipeline's.
-    peak_ = std::make_unique<PeakMemory>();
+    peak_ = std::make_unique<PeakMemory>(settings_.device);
     trainer_ = make_trainer(settings_);
-    input_ = filled_input(settings_.model, settings_.rows);
-    target_ = filled_target(settings_.model, settings_.rows);
+    input_ = filled_input(settings_.model, settings_.rows).to(settings_.device);
+    target_ = filled_target(settings_.model, settings_.rows).to(settings_.device);
   }
 
   Json ready() {
@@ -185,11 +258,21 @@ class Session {
     torch::nn::Module& module = trainer_->module();
     models::hash_fill_parameters(module);
     set_dropout(module, 0);
+    // Of graphs the replays are checked, which come after plain runs and the recording.
+    for (int64_t i = 1; settings_.graphs && i < kStepsToReplay; ++i) {
+      trainer_->step(input_, target_);
+    }
     const double loss = trainer_->step(input_, target_);
-    set_dropout(module, 0.1);
     double gradient = 0;
     for (const at::Tensor& parameter : module.parameters()) {
       gradient += parameter.grad().abs().sum(at::kDouble).item<double>();
+    }
+    if (settings_.graphs) {
+      // What was recorded is without dropout.
+      trainer_.reset();
+      trainer_ = make_trainer(settings_);
+    } else {
+      set_dropout(module, 0.1);
     }
     return {{"loss", loss}, {"gradient", gradient}};
   }
@@ -199,10 +282,13 @@ class Session {
     for (int64_t i = 0; i < count; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       trainer_->step(input_, target_);
+      if (settings_.device.is_cuda()) torch::cuda::synchronize(settings_.device.index());
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
       seconds.push_back(time.count());
     }
-    return {{"seconds", seconds}, {"peak_bytes", peak_->bytes()}};
+    Json json = {{"seconds", seconds}, {"peak_bytes", peak_->bytes()}};
+    if (settings_.graphs) json["remark"] = describe_graphs(trainer_->module());
+    return json;
   }
 
   Settings settings_;

@@ -11,6 +11,12 @@ expect_mistake "there is no model" --model=vgg:16
 expect_mistake "--balance has 3 partitions, but --stages is 2" --balance=10,10,9
 expect_mistake "sometimes" --checkpoint=sometimes
 expect_mistake "chunks" --rows=4 --chunks=5
+expect_mistake "device must be cpu or cuda, got 'gpu'" --device=gpu
+expect_mistake "graphs needs --device=cuda" --graphs
+expect_mistake "graphs are a pipeline's, but --trainer=plain" --graphs --trainer=plain
+if ! nvidia-smi >/dev/null 2>&1; then
+  expect_mistake "device=cuda: LibTorch finds no GPU here" --device=cuda
+fi
 expect_mistake "takes tokens, no images" --model=gpt2:1,8,2,16 --image_size=64
 
 tiny=(--rows=4 --chunks=2 --stages=2)

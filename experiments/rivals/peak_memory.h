@@ -1,6 +1,8 @@
-// PeakMemory: the most memory that this process holds for its data.
+// PeakMemory: the most memory that this process holds for its data, on the CPU or on a GPU.
 #ifndef GPIPE_EXPERIMENTS_RIVALS_PEAK_MEMORY_H_
 #define GPIPE_EXPERIMENTS_RIVALS_PEAK_MEMORY_H_
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
@@ -21,14 +23,19 @@ ResidentMemory parse_resident_memory(const std::string& status);
 // kernel first runs, and is the same for everybody. What the process held before is left out, too,
 // so that an interpreter does not count.
 //
+// Of a CUDA device it is what LibTorch's caching allocator has given out (torch calls that
+// max_memory_allocated), not what it has reserved, nor the device's context.
+//
 // Linux only. common.py has the same.
 class PeakMemory {
  public:
-  PeakMemory();
+  // Throws std::invalid_argument for a device that is neither the CPU nor a CUDA device.
+  explicit PeakMemory(c10::Device device = c10::kCPU);
   // The most bytes since the construction, above what was held there.
   int64_t bytes() const;
 
  private:
+  c10::Device device_;
   int64_t before_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "experiments/rivals/peak_memory.h"
 
+#include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,6 +22,10 @@ TEST(PeakMemoryTest, ReadsWhatLinuxSays) {
 
 TEST(PeakMemoryTest, RefusesAStatusWithoutTheFigures) {
   EXPECT_THROW(parse_resident_memory("VmHWM:\t1 kB\n"), std::runtime_error);
+}
+
+TEST(PeakMemoryTest, RefusesOtherDevices) {
+  EXPECT_THROW(PeakMemory(c10::Device(c10::kMeta)), std::invalid_argument);
 }
 
 TEST(PeakMemoryTest, SeesWhatIsHeldAndRemembersIt) {

@@ -13,6 +13,7 @@ import os
 import pathlib
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -51,12 +52,13 @@ def read_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      allow_abbrev=False)
     parser.add_argument("--rivals", metavar="PYTHON", default="", help="a Python with torch and torchgpipe")
-    parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet,gpt2")
-    parser.add_argument("--stages", default="all", help="1,2,4")
+    parser.add_argument("--device", default="cpu", choices=cells.DEVICES, help="cuda: all stages on the first GPU")
+    parser.add_argument("--networks", default="all", help="unet,amoebanetd,resnet,gpt2; of --scale=gpu also gpt2_256")
+    parser.add_argument("--stages", default="all", help="1,2,4; of --scale=gpu 1,4,8")
     parser.add_argument("--modes", default="all", help="never,except_last,always")
     parser.add_argument("--own_cuts", action="store_true",
                         help="each side cuts by its own tool, instead of the same cut for all")
-    parser.add_argument("--scale", default="small", choices=list(cells.NETWORKS), help="tiny is for tests")
+    parser.add_argument("--scale", default="small", choices=list(cells.NETWORKS), help="gpu: for one of 80 GB; tiny is for tests")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each program (5)")
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn (3)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a program (120)")
@@ -67,15 +69,17 @@ def read_flags():
         if getattr(flags, name) <= 0:
             fail(f"--{name} must be positive, got {getattr(flags, name)}")
     networks = cells.NETWORKS[flags.scale]
-    names = choose("networks", flags.networks, [network.model.partition(":")[0] for network in networks])
-    flags.networks = [network for network in networks if network.model.partition(":")[0] in names]
-    flags.stages = choose("stages", flags.stages, cells.STAGES)
+    names = choose("networks", flags.networks, [network.word for network in networks])
+    flags.networks = [network for network in networks if network.word in names]
+    flags.stages = choose("stages", flags.stages, cells.stages_of(flags.scale))
     flags.modes = choose("modes", flags.modes, cells.MODES)
     if flags.rivals and "/" in flags.rivals:
         flags.rivals = str(user_path(flags.rivals))
         if not os.access(flags.rivals, os.X_OK):
             fail(f"--rivals: {flags.rivals} is no program")
-    flags.ours = str(user_path(flags.ours)) if flags.ours else our_program()
+    if flags.own_cuts and flags.device != "cpu":
+        fail("--own_cuts: the sides' tools measure on the CPU; give --device=cpu")
+    flags.ours = command_of(user_path(flags.ours) if flags.ours else our_program())
     if flags.json:
         flags.json = user_path(flags.json)
         if flags.json.is_dir() or not os.access(flags.json.parent, os.W_OK):
@@ -88,8 +92,29 @@ def our_program():
     for folder in (pathlib.Path(sys.argv[0]).parent, "experiments/rivals", "bazel-bin/experiments/rivals"):
         path = pathlib.Path(folder, "ours").resolve()
         if path.exists():
-            return str(path)
+            return path
     fail("our program is not built: tools/bazel build -c opt //experiments/rivals:ours, or give --ours")
+
+
+def command_of(program):
+    """How our program is started. In a bundle (tools/gpu_bundle) it has a script beside it that finds LibTorch."""
+    script = program.resolve().parent.parent / "run.sh"
+    if program.parent.name == "program" and script.is_file():
+        return [str(script), program.name]
+    return [str(program)]
+
+
+def graphics_processor():
+    """Its name and its driver."""
+    try:
+        lines = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True,
+                               capture_output=True, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError) as error:
+        fail(f"--device=cuda: nvidia-smi finds no GPU ({error}); give --device=cpu")
+    if not lines:
+        fail("--device=cuda: nvidia-smi lists no GPU; give --device=cpu")
+    name, _, driver = lines[0].rpartition(", ")
+    return f"{name}, driver {driver}"
 
 
 def processor():
@@ -110,10 +135,10 @@ def processor():
     return f"{first['model name']} ({', '.join(known)})" if known else first["model name"]
 
 
-def read_rows(path):
-    """The rows of an earlier run."""
+def read_rows(path, device):
+    """The rows of an earlier run, on the same device."""
     try:
-        return table_rows.of_document(json.loads(path.read_text()))
+        return table_rows.of_device(table_rows.of_document(json.loads(path.read_text())), device)
     except FileNotFoundError:
         return []
     except json.JSONDecodeError:
@@ -136,8 +161,10 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cores = len(os.sched_getaffinity(0))
     environment = {"processor": processor(), "cores": cores, "rounds": flags.rounds, "steps": flags.steps}
+    if flags.device != "cpu":
+        environment.update(device=flags.device, gpu=graphics_processor())
     sides = str(pathlib.Path(__file__).resolve().parent / "sides")
-    rows = read_rows(flags.json) if flags.json else []
+    rows = read_rows(flags.json, flags.device) if flags.json else []
     interrupted = False
 
     def progress(text):
@@ -147,7 +174,9 @@ def main():
     asked = [cells.Cell(network, stages, mode) for network in flags.networks for stages in flags.stages
              for mode in flags.modes]
     for number, cell in enumerate(asked, 1):
-        contestants = cells.contestants(cell, flags.ours, flags.rivals or None, sides, cores, flags.own_cuts)
+        who = (cell, flags.ours, flags.rivals or None, sides, cores)
+        contestants = (cells.contestants(*who, flags.own_cuts) if flags.device == "cpu" else
+                       cells.contestants_on_gpu(*who))
         new, interrupted = contest.hold(
             cell, contestants, flags.rounds, flags.steps, flags.timeout,
             lambda text: progress(f"[{number}/{len(asked)}] {cell.network.name}, {cell.stages}, {cell.mode}: {text}"))

@@ -13,6 +13,9 @@ expect_mistake "--rounds must be positive" --rounds=0
 expect_mistake "is no program" --rivals="$work/python"
 expect_mistake "cannot be written" --json="$work"
 expect_mistake "unrecognized arguments" --round=1
+expect_mistake "invalid choice: 'gpu'" --device=gpu
+expect_mistake "there is no '2'; there are 1, 4, 8" --scale=gpu --stages=2
+expect_mistake "own_cuts: the sides' tools measure on the CPU" --device=cuda --own_cuts
 
 tiny=(--scale=tiny --rounds=1 --steps=1 --json="$work/table.json")
 "$program" "${tiny[@]}" --stages=2 --modes=never >"$work/all.log" 2>&1 || fail "a run without rivals"
@@ -58,6 +61,32 @@ END
 grep -q "2 rounds of 1 step: ResNet" "$work/again.log" || fail "no line on the other environment"
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
+
+# A GPU's rows have a file of their own. What is not there is a row with the reason: here all, the GPU included. A
+# program of a bundle is started by the bundle's script.
+mkdir -p "$work/bin" "$work/broken" "$work/bundle/program"
+printf '#!/bin/sh\necho "NVIDIA G 80GB, 580.1"\n' >"$work/bin/nvidia-smi"
+printf '#!/bin/sh\nexit 9\n' >"$work/broken/nvidia-smi"
+printf '#!/bin/sh\necho "the script of $*" >&2\nexit 2\n' >"$work/bundle/run.sh"
+touch "$work/bundle/program/ours"
+chmod +x "$work"/*/nvidia-smi "$work/bundle/run.sh" "$work/bundle/program/ours"
+gpu=(--device=cuda --networks=resnet --stages=2 --modes=never)
+PATH="$work/broken:$PATH" expect_mistake "nvidia-smi finds no GPU" "${gpu[@]}" --scale=tiny
+PATH="$work/bin:$PATH" expect_mistake "has rows of --device=cpu, and this is --device=cuda; remove it, or name another" \
+  "${tiny[@]}" "${gpu[@]}"
+PATH="$work/bin:$PATH" "$program" --scale=tiny --json="$work/gpu.json" --ours="$work/bundle/program/ours" "${gpu[@]}" \
+  >"$work/gpu.log" 2>&1
+[ $? -eq 1 ] || fail "exit code where our own side fails"
+expect_mistake "has rows of --device=cuda, and this is --device=cpu" --json="$work/gpu.json"
+python3 - "$work/gpu.json" <<'END' || fail "the rows of a GPU"
+import json, sys
+rows = {row["who"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+assert rows["ours, graphs"]["environment"]["gpu"] == "NVIDIA G 80GB, driver 580.1", rows
+assert rows["ours"]["environment"]["device"] == "cuda", rows
+assert rows["ours"]["note"].startswith("the script of ours --model=resnet:1,1 "), rows
+assert "a GPU for each process" in rows["torch.distributed.pipelining 1F1B"]["note"], rows
+assert all(row["step_seconds"] is None for row in rows.values()), rows
+END
 
 # Each side cuts by its own tool.
 "$program" --scale=tiny --rounds=1 --steps=1 --networks=unet --stages=2 --modes=never --own_cuts \

@@ -1,7 +1,7 @@
 """The rows of a table: what keeps those of several runs in one file apart.
 
-Each row has its "environment": the processor, its cores, and how many rounds and steps were asked for. A table that
-grows in pieces would otherwise show them all as measured where the last piece was.
+Each row has its "environment": the processor, its cores, and how many rounds and steps were asked for; of a GPU also
+"device" and "gpu". A table that grows in pieces would otherwise show them all as measured where the last piece was.
 """
 
 import cells
@@ -18,6 +18,10 @@ def contest_of(row):
     return (*cell_of(row), OWN_CUT in row["who"])
 
 
+def device_of(row):
+    return row["environment"].get("device", "cpu")
+
+
 def of_document(document):
     """The rows of a JSON that was read from a file. Raises ValueError if it holds none, or does not say of each where
     it was measured, as older tables do not."""
@@ -26,6 +30,15 @@ def of_document(document):
         raise ValueError("it is no table of rivals")
     if not all(isinstance(row.get("environment"), dict) for row in rows):
         raise ValueError("its rows do not say in which environment they were measured: it is of an older version")
+    return rows
+
+
+def of_device(rows, device):
+    """`rows`. Raises ValueError if one was measured on another device: they are not to be compared, and a table has
+    one row for each contestant of a cell."""
+    for row in rows:
+        if device_of(row) != device:
+            raise ValueError(f"it has rows of --device={device_of(row)}, and this is --device={device}")
     return rows
 
 

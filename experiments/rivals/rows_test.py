@@ -41,6 +41,16 @@ class RowsTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "no table of rivals"):
                 rows.of_document(document)
 
+    def test_rows_of_another_device_are_refused(self):
+        on_cpu, on_gpu = row("A", 2, "never", "ours"), row("A", 2, "always", "ours")
+        on_gpu["environment"].update(device="cuda", gpu="G")
+        self.assertEqual(rows.of_device([on_cpu], "cpu"), [on_cpu])
+        self.assertEqual(rows.of_device([on_gpu], "cuda"), [on_gpu])
+        with self.assertRaisesRegex(ValueError, "rows of --device=cuda, and this is --device=cpu"):
+            rows.of_device([on_cpu, on_gpu], "cpu")
+        with self.assertRaisesRegex(ValueError, "rows of --device=cpu, and this is --device=cuda"):
+            rows.of_device([on_cpu], "cuda")
+
     def test_the_environment_of_all_has_what_differs_as_lists(self):
         self.assertEqual(rows.environment_of([row("A", 1, "never", "ours"), row("A", 2, "never", "ours", 7)]),
                          {"cores": 2, "rounds": [3, 7]})

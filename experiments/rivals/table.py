@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 sys.dont_write_bytecode = True
-from rows import OWN_CUT, cell_of, contest_of, environment_of, of_document, unique
+from rows import OWN_CUT, cell_of, contest_of, device_of, environment_of, of_document, unique
 
 WIDTH = 80
 DOCUMENT_WIDTH = 100
@@ -73,12 +73,17 @@ def to_text(rows):
     return "\n".join(text)
 
 
+def is_rival(row):
+    """Whether it is another pipeline."""
+    return not row["who"].startswith(("LibTorch", "PyTorch", "ours"))
+
+
 def behind(rows, least=1.0, key="step_seconds"):
     """(row, ratio) for the pipeline rivals that take less than `least` times as much of `key` as ours."""
     found = []
     for row in rows:
         times = ratio(row, ours_of(row, rows), key)
-        if times is not None and times < least and not row["who"].startswith(("LibTorch", "ours")):
+        if times is not None and times < least and is_rival(row):
             found.append((row, times))
     return found
 
@@ -97,7 +102,8 @@ def where_measured(rows):
     found = {}  # environment -> contests
     for row in (row for row in rows if row["step_seconds"]):
         own = row["environment"]
-        text = (f"{own['processor']}, {count(own['cores'], 'core')}, {count(own['rounds'], 'round')} of "
+        gpu = f"{own['gpu']}, " if "gpu" in own else ""
+        text = (f"{gpu}{own['processor']}, {count(own['cores'], 'core')}, {count(own['rounds'], 'round')} of "
                 f"{count(own['steps'], 'step')}")
         contests = found.setdefault(text, [])
         if contest_of(row) not in contests:
@@ -131,8 +137,7 @@ def remarks(rows):
         if not any(row["step_seconds"] for row in own):
             reasons.setdefault("; ".join(unique(row["note"] for row in own)), []).append(who)
     lines += [f"Not measured: {'; '.join(whos)}: {reason}." for reason, whos in reasons.items()]
-    if not any(ratio(row, ours_of(row, rows), "step_seconds") and not row["who"].startswith(("LibTorch", "ours"))
-               for row in rows):
+    if not any(ratio(row, ours_of(row, rows), "step_seconds") and is_rival(row) for row in rows):
         return lines  # Nobody to compare with.
     lines += where_behind(rows, "step_seconds", "Faster than ours", "No pipeline is faster than ours in any cell.")
     lines += where_behind(rows, "peak_bytes", "Less peak memory than our faster side",
@@ -151,20 +156,25 @@ COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all co
            ("pipelining GPipe", "torch.distributed.pipelining GPipe"),
            ("pipelining 1F1B", "torch.distributed.pipelining 1F1B"), ("plain", "LibTorch, plain"),
            ("data parallel", "LibTorch, data parallel"))
+GPU_COLUMNS = (("ours, plain kernels", "ours"), ("ours, graphs", "ours, graphs"), ("torchgpipe", "torchgpipe"),
+               ("pipelining GPipe", "torch.distributed.pipelining GPipe"),
+               ("pipelining 1F1B", "torch.distributed.pipelining 1F1B"), ("plain LibTorch", "LibTorch, plain"),
+               ("plain PyTorch", "PyTorch, plain"))
 
 
 def to_markdown(rows):
     """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
     take. Our faster side's own column is blank. Last, the largest spread of the cell. Below the table the remarks."""
-    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in COLUMNS) + " | spread |",
-             "|---" * (5 + len(COLUMNS)) + "|"]
+    columns = GPU_COLUMNS if any(device_of(row) == "cuda" for row in rows) else COLUMNS
+    lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in columns) + " | spread |",
+             "|---" * (5 + len(columns)) + "|"]
     for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):
         by_who = {row["who"]: row for row in group}
         ours = ours_of({"network": network, "stages": stages, "mode": mode, "who": ""}, rows)
         if ours is None:
             continue
         cells = [f"{figure(ours['step_seconds'], 0, 1e3)} ms, {figure(ours['peak_bytes'], 0, 1 / 2**20)} MiB"]
-        for _, who in COLUMNS:
+        for _, who in columns:
             times = ratio(by_who[who], ours, "step_seconds") if who in by_who else None
             peaks = ratio(by_who[who], ours, "peak_bytes") if who in by_who else None
             cells.append("" if times is None else f"{times:.2f}, {figure(peaks, 2)}")

@@ -107,6 +107,19 @@ class TableTest(unittest.TestCase):
         self.assertEqual(lines[4:6], ["", "- " + table.remarks(ROWS)[0]])
         self.assertLessEqual(max(map(len, lines[4:])), 100)
 
+    def test_of_a_gpu_the_columns_are_its_contestants(self):
+        there = dict(HOME, device="cuda", gpu="G, driver 1")
+        rows = [row(who, seconds, 1 << 20, environment=there) for who, seconds in (
+            ("ours", 0.2), ("ours, graphs", 0.1), ("PyTorch, plain", 0.05), ("torchgpipe", 0.4))]
+        lines = table.to_markdown(rows).splitlines()
+        self.assertIn("| ours, graphs |", lines[0])
+        self.assertNotIn("all cores", lines[0])
+        self.assertEqual(lines[2],
+                         "| ResNet | 2 | never | 100 ms, 1 MiB | 2.00, 1.00 |  | 4.00, 1.00 |  |  |  | 0.50, 1.00 | - |")
+        self.assertEqual({line.count("|") for line in lines[:3]}, {13})
+        self.assertEqual(table.remarks(rows)[:2], ["G, driver 1, P, 2 cores, 3 rounds of 2 steps: ResNet, 2 stages, "
+                                                   "never.", "No pipeline is faster than ours in any cell."])
+
     def test_json_has_rows_remarks_and_environment(self):
         document = json.loads(json.dumps(table.to_json(ROWS)))
         self.assertEqual(set(document), {"title", "rows", "remarks", "environment", "interrupted"})

@@ -53,7 +53,7 @@ for argument in "${arguments[@]:1}"; do
     exit 1
   fi
   # Of spin_kernel_stub.cc: tests of order would fail one by one.
-  if grep -qF 'this program was built without a CUDA Toolkit' "${program}"; then without_kernels=$((without_kernels + 1)); fi
+  if grep -qF 'without a CUDA Toolkit, so it has no kernels' "${program}"; then without_kernels=$((without_kernels + 1)); fi
   install -D -m 755 "${program}" "${root}/${name}"
   strip --strip-unneeded "${root}/${name}"
   while read -r library _ path _; do

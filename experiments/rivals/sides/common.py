@@ -1,4 +1,4 @@
-"""What the rivals' programs share: flags, values by position, memory, the answers to commands.
+"""What the rivals' programs share: flags, the device, values by position, memory, the answers to commands.
 
 Runs in the Python of the rivals, with torch. fill.cc and peak_memory.cc are the same in C++.
 """
@@ -76,6 +76,18 @@ def gradient_sum(module):
     return sum(parameter.grad.abs().sum(dtype=torch.float64).item() for parameter in module.parameters())
 
 
+def open_device(name):
+    """The torch.device of --device: the CPU, or the first GPU, without TF32 (cuDNN would take it by default)."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        sys.exit(f"--device=cuda: torch {torch.__version__} finds no GPU here; nvidia-smi tells whether there is one, "
+                 "and torch must be one for CUDA")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device("cuda:0")
+
+
 def resident_memory():
     """VmHWM, RssAnon, and what is not data, in bytes."""
     with open("/proc/self/status") as status:
@@ -105,6 +117,24 @@ class PeakMemory:
         return max(peak - other - self.before, 0)
 
 
+class PeakDeviceMemory:
+    """The same of a GPU: what torch's allocator has given out, without what it has reserved beside that."""
+
+    def __init__(self, device):
+        self.device = device
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        self.before = torch.cuda.memory_allocated(device)
+
+    def bytes(self):
+        return max(torch.cuda.max_memory_allocated(self.device) - self.before, 0)
+
+
+def peak_memory(device):
+    return PeakDeviceMemory(device) if device.type == "cuda" else PeakMemory()
+
+
 def read_flags(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", required=True)
@@ -116,6 +146,7 @@ def read_flags(description):
     parser.add_argument("--checkpoint", required=True, choices=["always", "except_last", "never"])
     parser.add_argument("--schedule", default="gpipe", choices=["gpipe", "1f1b"])
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of all stages; cuda: the first GPU")
     flags = parser.parse_args()
     flags.balance = [int(layers) for layers in flags.balance.split(",")] if flags.balance else []
     return flags
@@ -125,11 +156,13 @@ def say(answer):
     print(json.dumps(answer), flush=True)
 
 
-def measure_steps(step, count):
+def measure_steps(step, count, device):
     seconds = []
     for _ in range(count):
         begin = time.perf_counter()
         step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - begin)
     return seconds
 

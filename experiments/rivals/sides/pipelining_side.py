@@ -2,7 +2,8 @@
 """torch.distributed.pipelining's side of //experiments/rivals; the same commands and answers as ours.cc.
 
 The first process starts one more for each further stage, with what torchrun would give them, and they talk
-over Gloo. A skip travels as one more tensor through every stage between.
+over Gloo. A skip travels as one more tensor through every stage between. On a GPU there is one stage, for NCCL wants
+a GPU for each process: it sends nothing, and Gloo carries only what this program itself asks for.
 """
 
 import os
@@ -79,6 +80,9 @@ def main():
         sys.exit("torch.distributed.pipelining has no checkpoint mode; a stage can recompute always or never")
     if not flags.balance:
         sys.exit("torch.distributed.pipelining has no tool that balances a pipeline; give --balance")
+    if flags.device == "cuda" and flags.stages > 1:
+        sys.exit("NCCL wants a GPU for each process, and with --device=cuda all stages are on one; give --stages=1")
+    device = common.open_device(flags.device)
     others = start_others(flags.stages) if "RIVALS_STORE" not in os.environ else []
     rank = int(os.environ["RANK"])
     torch.set_num_threads(flags.threads)
@@ -92,17 +96,17 @@ def main():
     if sum(flags.balance) != len(layers):
         sys.exit(f"the balance {flags.balance} sums up to {sum(flags.balance)}, but there are {len(layers)} layers")
     first_parameter = sum(len(list(layer.parameters())) for _, layer in layers[:begin])
-    peak = common.PeakMemory()
-    module = Stage(layers, begin, end, flags.checkpoint == "always").to_empty(device="cpu")
+    peak = common.peak_memory(device)
+    module = Stage(layers, begin, end, flags.checkpoint == "always").to_empty(device=device)
     common.fill_parameters(module, first_parameter)
     for part in module.modules():
         if isinstance(part, torch.nn.BatchNorm2d):
             part.reset_running_stats()
-    stage = PipelineStage(module, rank, flags.stages, torch.device("cpu"))
+    stage = PipelineStage(module, rank, flags.stages, device)
     kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[flags.schedule]
     schedule = kind(stage, flags.chunks, loss_fn=network.loss)
-    data = common.filled_input(network, flags.rows)
-    target = common.filled_target(network, flags.rows)
+    data = common.filled_input(network, flags.rows).to(device)
+    target = common.filled_target(network, flags.rows).to(device)
 
     def step():
         """The loss, on the last stage. The barriers have the first one wait for all."""
@@ -113,7 +117,8 @@ def main():
             schedule.step(*arguments, target=target, losses=losses)
         else:
             schedule.step(*arguments)
-        dist.barrier()
+        if device.type == "cpu":  # On a GPU there is nobody to wait for.
+            dist.barrier()
         return torch.stack([loss.detach() for loss in losses]).mean().item() if losses else 0.0
 
     def check():
@@ -123,7 +128,7 @@ def main():
         return {"loss": sum_of(loss), "gradient": sum_of(common.gradient_sum(module))}
 
     def steps(count):
-        seconds = common.measure_steps(step, count)
+        seconds = common.measure_steps(step, count, device)
         return {"seconds": seconds, "peak_bytes": int(sum_of(peak.bytes()))}
 
     parameters = int(sum_of(sum(parameter.numel() for parameter in module.parameters())))

@@ -2,6 +2,7 @@
 """torchgpipe's side of //experiments/rivals; the same commands and answers as ours.cc."""
 
 import collections
+import sys
 
 import torch
 import torchgpipe
@@ -50,16 +51,19 @@ def sequential(layers):
 def main():
     flags = common.read_flags(__doc__)
     torch.set_num_threads(flags.threads)
+    device = common.open_device(flags.device)
     network = networks.network(flags.model, flags.image_size)
     balance = flags.balance
+    if not balance and flags.device != "cpu":
+        sys.exit("--device=cuda needs --balance: the cut is measured on the CPU")
     if not balance:
         sample = common.filled_input(network, flags.rows // flags.chunks)
         balance = balance_by_time(flags.stages, sequential(network.make()), sample, device="cpu")
-    peak = common.PeakMemory()
-    pipe = torchgpipe.GPipe(sequential(network.make()), balance, devices=["cpu"] * flags.stages,
+    peak = common.peak_memory(device)
+    pipe = torchgpipe.GPipe(sequential(network.make()), balance, devices=[device] * flags.stages,
                             chunks=flags.chunks, checkpoint=flags.checkpoint)
-    data = common.filled_input(network, flags.rows)
-    target = common.filled_target(network, flags.rows)
+    data = common.filled_input(network, flags.rows).to(device)
+    target = common.filled_target(network, flags.rows).to(device)
 
     def step():
         pipe.zero_grad()
@@ -76,7 +80,8 @@ def main():
 
     common.say({"parameters": sum(parameter.numel() for parameter in pipe.parameters()),
                 "version": f"torchgpipe {torchgpipe.__version__}, torch {torch.__version__}", "balance": balance})
-    common.serve(check, lambda count: {"seconds": common.measure_steps(step, count), "peak_bytes": peak.bytes()})
+    common.serve(check, lambda count: {"seconds": common.measure_steps(step, count, device),
+                                       "peak_bytes": peak.bytes()})
 
 
 if __name__ == "__main__":

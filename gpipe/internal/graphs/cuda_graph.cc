@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 #endif
 
@@ -53,6 +55,21 @@ bool succeeds(const Function& function) noexcept {
     return false;
   }
 }
+
+// While it lives, this thread's warnings of LibTorch go on to whom they went before, but for one:
+// that a graph is empty. A stage may launch nothing (views, a cast to what a tensor is already),
+// and the advice to look for a wrong stream misleads.
+class EmptyGraphsAreFine final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("The CUDA Graph is empty") != std::string::npos) return;
+    next_->process(warning);
+  }
+
+ private:
+  c10::WarningHandler* const next_ = c10::WarningUtils::get_warning_handler();
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
 
 // A pool of LibTorch's dies with the last graph that was recorded in it, and its name cannot be
 // used again: the next recording would fail in LibTorch. So this counts as a user of it, with both
@@ -146,6 +163,7 @@ class CudaGraph final : public DeviceGraph {
   }
 
   void end() override {
+    const EmptyGraphsAreFine fine;
     try {
       graph_->capture_end();
     } catch (...) {
@@ -157,6 +175,7 @@ class CudaGraph final : public DeviceGraph {
   }
 
   void abort() noexcept override {
+    const EmptyGraphsAreFine fine;
     try {
       graph_->capture_end();
     } catch (...) {
@@ -184,9 +203,9 @@ class CudaGraph final : public DeviceGraph {
       pinned().end_allocate_to_pool(id());
       pinned().release_pool(id());
     });
-    // Gives the generator back, and warns that there is nothing in the graph. If it cannot, the
-    // device is broken, as the next call will say.
+    // Gives the generator back. If it cannot, the device is broken, as the next call will say.
     succeeds([] {
+      const EmptyGraphsAreFine fine;
       const c10::InferenceMode off(false);
       at::cuda::CUDAGraph empty;
       empty.capture_begin(at::cuda::graph_pool_handle(), kMode);

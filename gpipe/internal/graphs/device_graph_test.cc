@@ -22,6 +22,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -322,6 +323,25 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   const auto graph = record([&] { x.add_(1); });
   graph->replay();
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
+}
+
+// What LibTorch warns of on this thread, instead of writing it to the standard error.
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { seen.push_back(warning.msg()); }
+  std::vector<std::string> seen;
+
+ private:
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+// A stage may have nothing but views.
+TEST_F(DeviceGraphs, AnEmptyOneIsNoReasonToWarnAndHidesNoOtherWarning) {
+  Warnings warnings;
+  const auto graph = record([&] { TORCH_WARN("of a layer"); });
+  graph->replay();
+  TORCH_WARN("after it");
+  EXPECT_EQ(warnings.seen, (std::vector<std::string>{"of a layer", "after it"}));
 }
 
 TEST(GraphDevice, TheHostHasNone) { EXPECT_EQ(graph_device(c10::kCPU), nullptr); }

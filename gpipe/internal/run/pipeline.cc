@@ -25,6 +25,7 @@
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/internal/threads/caller_state.h"
 #include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/internal/threads/device_context.h"
 #include "gpipe/internal/threads/openmp_team.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/default_schedule.h"
@@ -326,6 +327,7 @@ struct Pipeline::Run {
                   std::vector<Packet>& sent) const {
     // A worker may run stages of several devices.
     const c10::Device device = pipeline.devices_[action.stage];
+    enter_device(device);
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
     Stage& stage = pipeline.stages_[action.stage];

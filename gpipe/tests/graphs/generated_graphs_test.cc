@@ -1,9 +1,11 @@
-// Random programs (gpipe/testing/programs) on the fake accelerator, with and without graphs: they
-// must leave the same bits, or fail alike. What runs on the CPU must run there, too.
+// Random programs (gpipe/testing/programs) on a GPU or the fake accelerator, with and without
+// graphs: they must leave the same bits, or fail alike. What runs on the CPU must run there, too.
 //
-//   GPIPE_TEST_SEED  the first program's seed; the next ones follow
-//   GPIPE_PROGRAMS   how many
+//   GPIPE_TEST_SEED          the first program's seed; the next ones follow
+//   GPIPE_PROGRAMS           how many
+//   GPIPE_PROGRAMS_FAILURES  after how many failures to stop
 
+#include <ATen/Context.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
@@ -14,6 +16,7 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <set>
@@ -194,38 +197,64 @@ std::string difference(const Left& without, const Left& with) {
   return "";
 }
 
-// Said of programs that can run on the CPU only: an operator that the fake accelerator lacks, a
-// layer that makes tensors on the CPU, a parameter for stages on several devices, or a change in
-// place of what another stream may be reading.
+// Said of programs that can run on the CPU only: an operator that the fake accelerator lacks, or
+// that is not deterministic on a GPU, a recurrent layer's backward in evaluation mode, which cuDNN
+// does not have, a layer that makes tensors on the CPU, a parameter for stages on several devices,
+// or a change in place of what another stream may be reading.
 bool is_of_the_device(const std::string& error) {
   const auto says = [&error](const char* text) { return error.find(text) != std::string::npos; };
-  return says("has no kernel for fake devices") || says("to be on the same device") ||
+  return says("has no kernel for fake devices") ||
+         says("does not have a deterministic implementation") ||
+         says("cudnn RNN backward can only be called in training mode") ||
+         says("to be on the same device") ||
          says("needs both on the same device") ||
          says("changed a tensor in place that also went another way");
 }
 
-class GeneratedGraphs : public testing::DeviceTest {};
+// cuDNN drops out between the layers of a recurrent one by a state that the process has once for
+// each GPU and that no seed sets: two models do not draw the same, with graphs or without.
+std::vector<std::string> not_drawn() {
+  if (testing::device().is_cuda()) return {"num_layers(2).dropout"};
+  return {};
+}
+
+class GeneratedGraphs : public testing::DeviceTest {
+ protected:
+  // Sums by atomic operations on a GPU differ from run to run, with graphs or without.
+  void SetUp() override {
+    // Read when cuBLAS is first used.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicCuDNN(true);
+    DeviceTest::SetUp();
+  }
+};
 
 TEST_F(GeneratedGraphs, LeaveWhatThePipelineLeavesWithoutGraphs) {
   const uint64_t seed = number_from("GPIPE_TEST_SEED", 20261123);
   const uint64_t programs = number_from("GPIPE_PROGRAMS", 150);
+  const uint64_t most_failures = number_from("GPIPE_PROGRAMS_FAILURES", 1);
   const testing::HostWaitsAllowed allowed;  // layers may read values
   uint64_t replaying = 0;
   uint64_t failing = 0;
-  for (uint64_t k = 0; k < programs; ++k) {
-    const Program program = testing::programs::random_program(seed + k, {});
+  uint64_t failures = 0;
+  for (uint64_t k = 0; k < programs && failures < most_failures; ++k) {
+    const Program program = testing::programs::random_program(seed + k, not_drawn());
     const testing::Watchdog watchdog(std::chrono::seconds(120),
                                      "this program hangs:\n" + to_text(program));
     const Left without = run(program, Where::kDevice);
     const Left with = run(program, Where::kDeviceWithGraphs);
-    EXPECT_EQ(difference(without, with), "") << to_text(program);
+    const std::string found = difference(without, with);
+    EXPECT_EQ(found, "") << to_text(program);
     // Its draws are others on the CPU, so that only this can be compared.
     if (!without.error.empty() && !is_of_the_device(without.error)) {
-      EXPECT_NE(run(program, Where::kCpu).error, "") << without.error << "\n" << to_text(program);
+      const std::string on_cpu = run(program, Where::kCpu).error;
+      EXPECT_NE(on_cpu, "") << without.error << "\n" << to_text(program);
+      failures += on_cpu.empty() ? 1 : 0;
     }
+    failures += found.empty() ? 0 : 1;
     replaying += with.replayed > 0 ? 1 : 0;
     failing += with.error.empty() ? 0 : 1;
-    if (HasFailure()) break;
   }
   std::cout << programs << " programs from seed " << seed << ": " << replaying
             << " replayed graphs, " << failing << " threw with and without\n";
