@@ -59,8 +59,9 @@ const char* const kLacksOnFake[] = {
 // What a GPU computes anew each time, or hands out in one piece:
 const char* const kLacksOnCuda[] = {
     "num_layers(2)",   // dropout inside of cuDNN, which has a state of its own
-    "halve in place",  // a fused cell gives both of its biases one tensor as their gradients, so what
-                       // a hook writes there depends on who comes first (docs/guide, chapter 17)
+    "halve in place",  // a fused cell gives both of its biases one tensor as their gradients, so
+                       // what a hook writes there depends on who comes first (docs/guide, chapter
+                       // 17)
 };
 
 enum class Kind { kCpu, kFake, kCuda };
