@@ -34,11 +34,11 @@ CachingAllocator::CachingAllocator(int64_t capacity) : capacity_(capacity) {}
 CachingAllocator::~CachingAllocator() = default;
 
 CachingAllocator::Block* CachingAllocator::add(const Block& block) {
-  auto made = std::make_unique<Block>(block);
-  made->number = ++made_;
-  Block* const at = made.get();
-  blocks_[at] = std::move(made);
-  return at;
+  auto owned = std::make_unique<Block>(block);
+  owned->number = ++last_number_;
+  Block* const added = owned.get();
+  blocks_[added] = std::move(owned);
+  return added;
 }
 
 CachingAllocator::Pool& CachingAllocator::pool_of(const Block& block) {
@@ -74,14 +74,14 @@ CachingAllocator::Block* CachingAllocator::new_segment(bool small, int64_t bytes
 
 void CachingAllocator::give_back_free_segments() {
   for (Pool* pool : {&small_, &large_}) {
-    for (auto at = pool->begin(); at != pool->end();) {
-      Block* const block = at->second;
+    for (auto entry = pool->begin(); entry != pool->end();) {
+      Block* const block = entry->second;
       if (block->before != nullptr || block->after != nullptr) {
-        ++at;
+        ++entry;
         continue;
       }
       reserved_ -= block->bytes;
-      at = pool->erase(at);
+      entry = pool->erase(entry);
       blocks_.erase(block);
     }
   }

@@ -63,7 +63,7 @@ class CachingAllocator {
   int64_t reserved_ = 0;
   int64_t peak_reserved_ = 0;
   int64_t allocated_ = 0;
-  int64_t made_ = 0;
+  int64_t last_number_ = 0;
   Pool small_, large_;                                               // free blocks
   std::unordered_map<const Block*, std::unique_ptr<Block>> blocks_;  // all, free or not
 };

@@ -288,11 +288,11 @@ class MostEven {
     std::vector<Group> level;
     for (size_t k = 0; k < ends_.size(); ++k) {
       const Way& way = ends_[k];
-      const Group one{blocks_.send(way.place), blocks_.time_of_end(j, way.place), way.unevenness};
+      const Group group{blocks_.send(way.place), blocks_.time_of_end(j, way.place), way.unevenness};
       if (k % (size_t{1} << kLowest) == 0) {
-        level.push_back(one);
+        level.push_back(group);
       } else {
-        level.back() = joined(level.back(), one);
+        level.back() = joined(level.back(), group);
       }
     }
     while (true) {

@@ -407,14 +407,14 @@ class Search {
     }
   }
 
-  void from(const std::vector<int64_t>& balance) {
+  void improve(const std::vector<int64_t>& balance) {
     std::vector<int64_t> best = balance;
     double best_step = step(best);
     keep(best, best_step);
-    for (int64_t by = largest(best); by >= 1;) {
+    for (int64_t distance = largest(best); distance >= 1;) {
       bool better = false;
       for (size_t cut = 0; cut + 1 < best.size() && left_ > 0; ++cut) {
-        for (const int64_t layers : {by, -by}) {
+        for (const int64_t layers : {distance, -distance}) {
           // The cut alone, or with the one behind it: then a partition moves as a whole.
           for (const size_t end : {cut + 1, cut + 2}) {
             if (end >= best.size()) continue;
@@ -432,7 +432,7 @@ class Search {
       }
       keep(best, best_step);
       if (left_ <= 0) return;
-      if (!better) by /= 2;
+      if (!better) distance /= 2;
     }
   }
 
@@ -441,9 +441,10 @@ class Search {
  private:
   static int64_t largest(const std::vector<int64_t>& balance) {
     const int64_t layers = std::accumulate(balance.begin(), balance.end(), int64_t{0});
-    int64_t by = 1;
-    while (by < 16 && by * 8 < layers / static_cast<int64_t>(balance.size())) by *= 2;
-    return by;
+    int64_t distance = 1;
+    while (distance < 16 && distance * 8 < layers / static_cast<int64_t>(balance.size()))
+      distance *= 2;
+    return distance;
   }
   bool allowed(const std::vector<int64_t>& balance) const {
     if (closed_.empty()) return true;
@@ -563,7 +564,7 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
   const Plan plan(profile, partitions, options);
   const std::vector<std::vector<int64_t>> begins = starts(profile, plan, options);
   Search search(plan, options.keep_together);
-  for (const std::vector<int64_t>& start : begins) search.from(start);
+  for (const std::vector<int64_t>& start : begins) search.improve(start);
   return search.best();
 }
 

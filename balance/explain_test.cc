@@ -43,29 +43,29 @@ ExplainOptions plain(int64_t chunks) {
 }
 
 TEST(Explain, EqualPartitionsHaveTheBubbleOfThePaper) {
-  const Explanation of = explain(even(8), {2, 2, 2, 2}, plain(8));
-  EXPECT_DOUBLE_EQ(of.step, (8 + 3) * 6.0);
-  EXPECT_DOUBLE_EQ(of.bubble, 3.0 / 11);
-  EXPECT_DOUBLE_EQ(of.one_device, 8 * 8 * 3.0);
-  EXPECT_DOUBLE_EQ(of.speed_up, 8 * 8 * 3.0 / ((8 + 3) * 6.0));
-  EXPECT_EQ(of.binding, 0);
-  EXPECT_THAT(of.balance(), ElementsAre(2, 2, 2, 2));
-  for (const PartitionExplanation& partition : of.partitions) {
+  const Explanation explanation = explain(even(8), {2, 2, 2, 2}, plain(8));
+  EXPECT_DOUBLE_EQ(explanation.step, (8 + 3) * 6.0);
+  EXPECT_DOUBLE_EQ(explanation.bubble, 3.0 / 11);
+  EXPECT_DOUBLE_EQ(explanation.one_device, 8 * 8 * 3.0);
+  EXPECT_DOUBLE_EQ(explanation.speed_up, 8 * 8 * 3.0 / ((8 + 3) * 6.0));
+  EXPECT_EQ(explanation.binding, 0);
+  EXPECT_THAT(explanation.balance(), ElementsAre(2, 2, 2, 2));
+  for (const PartitionExplanation& partition : explanation.partitions) {
     EXPECT_DOUBLE_EQ(partition.forward, 2);
     EXPECT_DOUBLE_EQ(partition.backward, 4);
     EXPECT_EQ(partition.recompute, 0);
     EXPECT_EQ(partition.parameters, 20);
     EXPECT_DOUBLE_EQ(partition.busy, 8.0 / 11);
   }
-  EXPECT_EQ(of.partitions[1].layers.first, 2);
-  EXPECT_EQ(of.partitions[1].layers.last, 3);
+  EXPECT_EQ(explanation.partitions[1].layers.first, 2);
+  EXPECT_EQ(explanation.partitions[1].layers.last, 3);
 }
 
 TEST(Explain, TheHeaviestPartitionBinds) {
-  const Explanation of = explain(even(8), {1, 2, 4, 1}, plain(16));
-  EXPECT_EQ(of.binding, 2);
-  EXPECT_GE(of.step, 16 * 12.0);
-  EXPECT_GT(of.partitions[2].busy, 0.9);
+  const Explanation explanation = explain(even(8), {1, 2, 4, 1}, plain(16));
+  EXPECT_EQ(explanation.binding, 2);
+  EXPECT_GE(explanation.step, 16 * 12.0);
+  EXPECT_GT(explanation.partitions[2].busy, 0.9);
 }
 
 TEST(Explain, RecomputesFollowModeAndSchedule) {
@@ -92,8 +92,8 @@ TEST(Explain, MemoryIsWhatIsInFlight) {
   ExplainOptions options = plain(8);
   options.param_scale = 3;
   const auto memory = [&options] {
-    const Explanation of = explain(even(4), {2, 2}, options);
-    return std::vector<int64_t>{of.partitions[0].memory, of.partitions[1].memory};
+    const Explanation explanation = explain(even(4), {2, 2}, options);
+    return std::vector<int64_t>{explanation.partitions[0].memory, explanation.partitions[1].memory};
   };
   // Parameters and buffers of two layers, the workspace of one.
   const int64_t fixed = 2 * 10 * 3 + 2 + 7;
@@ -109,12 +109,12 @@ TEST(Explain, MemoryIsWhatIsInFlight) {
 TEST(Explain, SkipsAreSentAndReceivedWhereTheyCrossACut) {
   Profile profile = even(6);
   profile.skips = {{0, 5, 7000}, {2, 3, 300}};
-  const Explanation of = explain(profile, {2, 2, 2}, plain(1));
-  EXPECT_EQ(of.partitions[0].sent, 50 + 7000);
-  EXPECT_EQ(of.partitions[1].sent, 50);
-  EXPECT_EQ(of.partitions[2].sent, 0);
+  const Explanation explanation = explain(profile, {2, 2, 2}, plain(1));
+  EXPECT_EQ(explanation.partitions[0].sent, 50 + 7000);
+  EXPECT_EQ(explanation.partitions[1].sent, 50);
+  EXPECT_EQ(explanation.partitions[2].sent, 0);
   const int64_t fixed = 2 * 10 * 2 + 2 + 7;
-  EXPECT_EQ(of.partitions[2].memory, fixed + 200 + 50 + 7000);
+  EXPECT_EQ(explanation.partitions[2].memory, fixed + 200 + 50 + 7000);
 }
 
 TEST(Explain, TransfersTakeTime) {
@@ -175,25 +175,25 @@ TEST(Explain, ASplitBackwardTakesHalvesAndKeepsUntilTheSecond) {
     return Schedule::from_text(
         "stages 1\nmicro_batches 2\nworker 0: F0.0 I0.0 F0.1 I0.1 W0.0 W0.1\n");
   };
-  const Explanation of = explain(even(2), {2}, options);
-  EXPECT_DOUBLE_EQ(of.step, 2 * 6.0);
-  EXPECT_EQ(of.partitions[0].memory, 2 * 10 * 2 + 2 + 7 + 2 * 1200);
+  const Explanation explanation = explain(even(2), {2}, options);
+  EXPECT_DOUBLE_EQ(explanation.step, 2 * 6.0);
+  EXPECT_EQ(explanation.partitions[0].memory, 2 * 10 * 2 + 2 + 7 + 2 * 1200);
 }
 
 TEST(Explain, ASplitBackwardRecomputesBeforeItsFirstHalf) {
   ExplainOptions options = plain(2);
   options.checkpoint = Checkpoint::kAlways;
   const int64_t fixed = 2 * 10 * 2 + 2 + 7;
-  const auto of = [&options](const std::string& actions) {
+  const auto explain_actions = [&options](const std::string& actions) {
     options.schedule = [actions](int64_t, int64_t) {
       return Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: " + actions + "\n");
     };
     return explain(even(2), {2}, options);
   };
-  const Explanation late = of("F0.0 I0.0 F0.1 I0.1 W0.0 W0.1");
+  const Explanation late = explain_actions("F0.0 I0.0 F0.1 I0.1 W0.0 W0.1");
   EXPECT_DOUBLE_EQ(late.step, 2 * (2.0 + 2.0 + 4.0));
   EXPECT_EQ(late.partitions[0].memory, fixed + 2 * 1200) << "both recomputed, neither released";
-  const Explanation early = of("F0.0 I0.0 W0.0 F0.1 I0.1 W0.1");
+  const Explanation early = explain_actions("F0.0 I0.0 W0.0 F0.1 I0.1 W0.1");
   EXPECT_EQ(early.partitions[0].memory, fixed + 1200);
 }
 
@@ -207,17 +207,17 @@ TEST(Explain, MeasuredHalvesOfABackwardAreTaken) {
     return Schedule::from_text(
         "stages 2\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 I1.0 W1.0\n");
   };
-  const Explanation of = explain(profile, {1, 1}, options);
-  EXPECT_TRUE(of.halves_measured);
-  EXPECT_TRUE(of.splits);
-  EXPECT_DOUBLE_EQ(of.partitions[1].input_gradient, 1.5);
-  EXPECT_DOUBLE_EQ(of.partitions[1].weight_gradient, 0.75);
+  const Explanation explanation = explain(profile, {1, 1}, options);
+  EXPECT_TRUE(explanation.halves_measured);
+  EXPECT_TRUE(explanation.splits);
+  EXPECT_DOUBLE_EQ(explanation.partitions[1].input_gradient, 1.5);
+  EXPECT_DOUBLE_EQ(explanation.partitions[1].weight_gradient, 0.75);
   // Nothing waits for the gradient of the first partition's inputs: both halves run in the second.
-  EXPECT_DOUBLE_EQ(of.partitions[0].input_gradient, 0);
-  EXPECT_DOUBLE_EQ(of.partitions[0].weight_gradient, 2);
-  EXPECT_DOUBLE_EQ(of.step, 1 + 1 + 1.5 + 2);
-  EXPECT_EQ(of.partitions[0].waiting, 1000 + 100);
-  EXPECT_EQ(of.partitions[1].waiting, 30);
+  EXPECT_DOUBLE_EQ(explanation.partitions[0].input_gradient, 0);
+  EXPECT_DOUBLE_EQ(explanation.partitions[0].weight_gradient, 2);
+  EXPECT_DOUBLE_EQ(explanation.step, 1 + 1 + 1.5 + 2);
+  EXPECT_EQ(explanation.partitions[0].waiting, 1000 + 100);
+  EXPECT_EQ(explanation.partitions[1].waiting, 30);
 }
 
 TEST(Explain, BetweenTheHalvesOnlyWhatWaitsIsHeld) {
@@ -237,9 +237,9 @@ TEST(Explain, BetweenTheHalvesOnlyWhatWaitsIsHeld) {
 TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
   ExplainOptions options = plain(2);
   options.partition_checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
-  const Explanation of = explain(even(4), {2, 2}, options);
-  EXPECT_DOUBLE_EQ(of.partitions[0].recompute, 2);
-  EXPECT_EQ(of.partitions[1].recompute, 0);
+  const Explanation explanation = explain(even(4), {2, 2}, options);
+  EXPECT_DOUBLE_EQ(explanation.partitions[0].recompute, 2);
+  EXPECT_EQ(explanation.partitions[1].recompute, 0);
   options.partition_checkpoints = {Checkpoint::kAlways};
   EXPECT_THAT(
       [&] {
@@ -256,15 +256,15 @@ TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {
         "stages 4\nmicro_batches 1\nworker 0: F0.0 F3.0 B3.0 B0.0\n"
         "worker 1: F1.0 F2.0 B2.0 B1.0\n");
   };
-  const Explanation of = explain(even(4), {1, 1, 1, 1}, options);
-  ASSERT_EQ(of.workers.size(), 2);
+  const Explanation explanation = explain(even(4), {1, 1, 1, 1}, options);
+  ASSERT_EQ(explanation.workers.size(), 2);
   // Two partitions' parameters and buffers, the larger workspace, and all that both hold at once.
-  EXPECT_EQ(of.workers[0].memory, 2 * 10 * 2 + 2 + 7 + (1000 + 100) + (50 + 100));
-  EXPECT_EQ(of.workers[1].memory, 2 * 10 * 2 + 2 + 7 + 2 * (50 + 100));
-  EXPECT_DOUBLE_EQ(of.workers[0].busy, 0.5);
-  EXPECT_EQ(of.partitions[0].fixed, 10 * 2 + 1 + 7);
-  EXPECT_EQ(of.partitions[0].received, 1000);
-  EXPECT_EQ(of.partitions[3].kept, 100);
+  EXPECT_EQ(explanation.workers[0].memory, 2 * 10 * 2 + 2 + 7 + (1000 + 100) + (50 + 100));
+  EXPECT_EQ(explanation.workers[1].memory, 2 * 10 * 2 + 2 + 7 + 2 * (50 + 100));
+  EXPECT_DOUBLE_EQ(explanation.workers[0].busy, 0.5);
+  EXPECT_EQ(explanation.partitions[0].fixed, 10 * 2 + 1 + 7);
+  EXPECT_EQ(explanation.partitions[0].received, 1000);
+  EXPECT_EQ(explanation.partitions[3].kept, 100);
 }
 
 TEST(Explain, RecomputesCountForWhoBinds) {
@@ -279,10 +279,10 @@ TEST(Explain, RecomputesCountForWhoBinds) {
 TEST(Explain, NoTimesGiveNoSpeedUp) {
   Profile profile = even(2);
   for (LayerProfile& layer : profile.layers) layer.forward = layer.backward = 0;
-  const Explanation of = explain(profile, {1, 1}, plain(2));
-  EXPECT_EQ(of.step, 0);
-  EXPECT_EQ(of.speed_up, 0);
-  EXPECT_EQ(of.bubble, 0);
+  const Explanation explanation = explain(profile, {1, 1}, plain(2));
+  EXPECT_EQ(explanation.step, 0);
+  EXPECT_EQ(explanation.speed_up, 0);
+  EXPECT_EQ(explanation.bubble, 0);
   EXPECT_THAT(best_balance(profile, 2, plain(2)), ElementsAre(1, 1));
 }
 

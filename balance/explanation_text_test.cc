@@ -17,10 +17,10 @@ using ::testing::SizeIs;
 constexpr int64_t kMiB = 1 << 20;
 
 Explanation sample() {
-  Explanation of;
-  of.device = "Some processor of 2 cores";
-  of.batch_rows = 4;
-  of.chunks = 8;
+  Explanation explanation;
+  explanation.device = "Some processor of 2 cores";
+  explanation.batch_rows = 4;
+  explanation.chunks = 8;
   PartitionExplanation first;
   first.layers = {0, 33};
   first.forward = 0.01234;
@@ -37,13 +37,13 @@ Explanation sample() {
   second.parameters = 1;
   second.memory = 12345 * kMiB;
   second.busy = 1;
-  of.partitions = {first, second};
-  of.binding = 1;
-  of.step = 0.4567;
-  of.bubble = 0.184;
-  of.one_device = 0.745;
-  of.speed_up = 1.631;
-  return of;
+  explanation.partitions = {first, second};
+  explanation.binding = 1;
+  explanation.step = 0.4567;
+  explanation.bubble = 0.184;
+  explanation.one_device = 0.745;
+  explanation.speed_up = 1.631;
+  return explanation;
 }
 
 TEST(ExplanationText, Golden) {
@@ -61,28 +61,29 @@ TEST(ExplanationText, Golden) {
 
 // In MiB all of it would be 0.
 TEST(ExplanationText, SmallPartitionsAreInKiB) {
-  Explanation of = sample();
-  of.partitions[0].parameters = 288;
-  of.partitions[0].memory = 456 << 10;
-  of.partitions[0].sent = 18 << 10;
-  of.partitions[1].memory = 12 << 10;
-  EXPECT_THAT(to_text(of), ::testing::HasSubstr("                          KiB\n"));
-  EXPECT_THAT(to_text(of), ::testing::HasSubstr("      10.8     0.281       456     18.0  63%\n"));
+  Explanation explanation = sample();
+  explanation.partitions[0].parameters = 288;
+  explanation.partitions[0].memory = 456 << 10;
+  explanation.partitions[0].sent = 18 << 10;
+  explanation.partitions[1].memory = 12 << 10;
+  EXPECT_THAT(to_text(explanation), ::testing::HasSubstr("                          KiB\n"));
+  EXPECT_THAT(to_text(explanation),
+              ::testing::HasSubstr("      10.8     0.281       456     18.0  63%\n"));
 }
 
 TEST(ExplanationText, FitsEightyColumns) {
-  Explanation of = sample();
-  of.device = std::string("A processor with a rather long name, ") +
-              "as some have, of 2 cores and " + "many more words";
-  of.chunks = 123456789;
-  std::istringstream lines(to_text(of));
+  Explanation explanation = sample();
+  explanation.device = std::string("A processor with a rather long name, ") +
+                       "as some have, of 2 cores and " + "many more words";
+  explanation.chunks = 123456789;
+  std::istringstream lines(to_text(explanation));
   for (std::string line; std::getline(lines, line);) EXPECT_THAT(line, SizeIs(Le(80u)));
 }
 
 TEST(ExplanationText, OneIsSingular) {
-  Explanation of = sample();
-  of.chunks = of.batch_rows = 1;
-  EXPECT_THAT(to_text(of), ::testing::HasSubstr("1 micro-batch of 1 row: 457 ms"));
+  Explanation explanation = sample();
+  explanation.chunks = explanation.batch_rows = 1;
+  EXPECT_THAT(to_text(explanation), ::testing::HasSubstr("1 micro-batch of 1 row: 457 ms"));
 }
 
 TEST(ExplanationJson, HasAllDigits) {

@@ -115,8 +115,8 @@ struct Candidate {
   double step = 0;  // predicted for the best cut without limits
 };
 
-int64_t interpolate(int64_t low, int64_t high, double at) {
-  return std::llround(static_cast<double>(low) + at * static_cast<double>(high - low));
+int64_t interpolate(int64_t low, int64_t high, double share) {
+  return std::llround(static_cast<double>(low) + share * static_cast<double>(high - low));
 }
 
 // One model on the devices.
@@ -249,22 +249,22 @@ class Search {
     if (rows == least || rows == most) return measured(rows);
     const Profile& low = measured(least);
     const Profile& high = measured(most);
-    const double at = static_cast<double>(rows - least) / static_cast<double>(most - least);
+    const double share = static_cast<double>(rows - least) / static_cast<double>(most - least);
     Profile result = low;
     result.batch_rows = rows;
-    result.input = interpolate(low.input, high.input, at);
+    result.input = interpolate(low.input, high.input, share);
     for (size_t k = 0; k < result.layers.size(); ++k) {
       LayerProfile& layer = result.layers[k];
       const LayerProfile& other = high.layers[k];
-      layer.forward += at * (other.forward - layer.forward);
-      layer.backward += at * (other.backward - layer.backward);
-      layer.split = mixed_split(layer, other, at);
-      layer.kept = interpolate(layer.kept, other.kept, at);
-      layer.workspace = interpolate(layer.workspace, other.workspace, at);
-      layer.output = interpolate(layer.output, other.output, at);
+      layer.forward += share * (other.forward - layer.forward);
+      layer.backward += share * (other.backward - layer.backward);
+      layer.split = mixed_split(layer, other, share);
+      layer.kept = interpolate(layer.kept, other.kept, share);
+      layer.workspace = interpolate(layer.workspace, other.workspace, share);
+      layer.output = interpolate(layer.output, other.output, share);
     }
     for (size_t k = 0; k < result.skips.size(); ++k) {
-      result.skips[k].bytes = interpolate(low.skips[k].bytes, high.skips[k].bytes, at);
+      result.skips[k].bytes = interpolate(low.skips[k].bytes, high.skips[k].bytes, share);
     }
     return result;
   }
@@ -301,10 +301,10 @@ class Search {
   // micro-batches, of which the activations are dropped. Where activations are small, it is a
   // single micro-batch, whose gradients are not added to others.
   std::vector<Candidate> thriftiest() const {
-    const auto order = [](const Candidate& of) {
-      return of.checkpoint == Checkpoint::kAlways       ? 0
-             : of.checkpoint == Checkpoint::kExceptLast ? 1
-                                                        : 2;
+    const auto order = [](const Candidate& candidate) {
+      return candidate.checkpoint == Checkpoint::kAlways       ? 0
+             : candidate.checkpoint == Checkpoint::kExceptLast ? 1
+                                                               : 2;
     };
     std::vector<Candidate> smallest = candidates_;
     std::stable_sort(smallest.begin(), smallest.end(), [&](const Candidate& a, const Candidate& b) {
@@ -321,10 +321,10 @@ class Search {
   }
 
   // The largest share by which a device is predicted to be exceeded.
-  double excess(const Explanation& of, const std::vector<int64_t>& limits) const {
+  double excess(const Explanation& explanation, const std::vector<int64_t>& limits) const {
     double most = -1;
     for (size_t d = 0; d < room_.size(); ++d) {
-      most = std::max(most, static_cast<double>(of.partitions[d].memory - limits[d]) /
+      most = std::max(most, static_cast<double>(explanation.partitions[d].memory - limits[d]) /
                                 static_cast<double>(std::max<int64_t>(room_[d], 1)));
     }
     return most;
@@ -339,13 +339,13 @@ class Search {
       std::optional<std::vector<int64_t>> cut = fastest_fitting_cut(profile, options);
       if (!cut && k > 0) return;
       if (!cut) cut = smallest_cut(profile, options);  // the prediction may be wrong
-      const Explanation of = explain(profile, *cut, options.explain);
-      if (excess(of, options.limits) > kHopeless) return;
-      if (best_ && !(of.step < best_->step)) return;
-      Fit found = plan(candidate, of, whole, options.limits);
+      const Explanation explanation = explain(profile, *cut, options.explain);
+      if (excess(explanation, options.limits) > kHopeless) return;
+      if (best_ && !(explanation.step < best_->step)) return;
+      Fit found = plan(candidate, explanation, whole, options.limits);
       if (found.fits && !whole) {  // the first micro-batches do: now all
         whole = true;
-        found = plan(candidate, of, whole, options.limits);
+        found = plan(candidate, explanation, whole, options.limits);
       }
       if (!found.fits) continue;
       best_ = std::move(found);
@@ -360,11 +360,11 @@ class Search {
     for (int k = 0; k < kMostPlans; ++k) {
       const std::vector<int64_t> cut = smallest_cut(profile, options);
       if (std::find(tried.begin(), tried.end(), cut) != tried.end()) return;
-      const Explanation of = explain(profile, cut, options.explain);
-      if (k == 0 && !explain_it && excess(of, options.limits) > kHopeless) return;
-      if (k > 0 && excess(of, options.limits) > kHopelessAfterPlan) return;
+      const Explanation explanation = explain(profile, cut, options.explain);
+      if (k == 0 && !explain_it && excess(explanation, options.limits) > kHopeless) return;
+      if (k > 0 && excess(explanation, options.limits) > kHopelessAfterPlan) return;
       tried.push_back(cut);
-      Fit found = plan(candidate, of, whole, options.limits);
+      Fit found = plan(candidate, explanation, whole, options.limits);
       if (!found.fits) continue;
       best_ = std::move(found);
       return;
@@ -381,7 +381,7 @@ class Search {
 
   // Plans the cut with all micro-batches or with enough of them, and corrects the limits by what
   // the prediction was wrong. Remembers what comes nearest of those that do not fit.
-  Fit plan(const Candidate& candidate, const Explanation& of, bool whole,
+  Fit plan(const Candidate& candidate, const Explanation& explanation, bool whole,
            std::vector<int64_t>& limits) {
     const bool all = whole || planned_with_all(candidate);
     const int64_t rows = all ? batch_ : enough() * candidate.rows;
@@ -389,10 +389,10 @@ class Search {
     const Tensors targets = first_rows(targets_, rows);
 
     Fit fit;
-    fit.balance = of.balance();
+    fit.balance = explanation.balance();
     fit.chunks = candidate.chunks;
     fit.checkpoint = candidate.checkpoint;
-    fit.step = of.step;
+    fit.step = explanation.step;
     fit.room = room_;
     const std::string note =
         absl::StrFormat("plan %d: %d micro-batches, %s", ++plans_, candidate.micro_batches,
@@ -431,7 +431,7 @@ class Search {
         fit.needed.push_back(left_out[d] + least_room(fit.plan.trace, d, std::max<int64_t>(room, 0),
                                                       without_limit, precision));
       }
-      const int64_t predicted = of.partitions[d].memory;
+      const int64_t predicted = explanation.partitions[d].memory;
       // Of what is cached some would be given back, so only what is in use counts where it fits.
       const int64_t actual = device.reserved < 0 ? fit.needed[d] : device.peak.bytes;
       const int64_t limit = room_[d] - (actual - predicted);

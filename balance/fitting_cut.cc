@@ -151,9 +151,10 @@ class Search {
     least[0] = -kNever;
     for (size_t j = 0; j < partitions_; ++j) {
       std::vector<double> next(layers_ + 1, kNever);
-      for_each_block(j, least, kNever, cost, [&](size_t first, size_t past, const Cost& of) {
-        next[past] = std::min(next[past], std::max(least[first], of.largest));
-      });
+      for_each_block(
+          j, least, kNever, cost, [&](size_t first, size_t past, const Cost& block_cost) {
+            next[past] = std::min(next[past], std::max(least[first], block_cost.largest));
+          });
       least = std::move(next);
     }
     const double limit = least[layers_];
@@ -165,9 +166,9 @@ class Search {
     std::vector<std::vector<size_t>> firsts(partitions_, std::vector<size_t>(layers_ + 1));
     for (size_t j = 0; j < partitions_; ++j) {
       std::vector<double> next(layers_ + 1, kNever);
-      for_each_block(j, sums, limit, cost, [&](size_t first, size_t past, const Cost& of) {
-        if (!(sums[first] + of.sum < next[past])) return;
-        next[past] = sums[first] + of.sum;
+      for_each_block(j, sums, limit, cost, [&](size_t first, size_t past, const Cost& block_cost) {
+        if (!(sums[first] + block_cost.sum < next[past])) return;
+        next[past] = sums[first] + block_cost.sum;
         firsts[j][past] = first;
       });
       sums = std::move(next);
@@ -193,9 +194,9 @@ class Search {
       Block block(profile_, skips_to_, options_.explain.param_scale, held_[j], first);
       for (size_t past = first + 1; past + later <= layers_; ++past) {
         block.add(past - 1);
-        const Cost of = cost(block, j);
-        if (of.largest > limit || of.largest == kNever) break;
-        if (may_cut_[past] && (later > 0 || past == layers_)) visit(first, past, of);
+        const Cost block_cost = cost(block, j);
+        if (block_cost.largest > limit || block_cost.largest == kNever) break;
+        if (may_cut_[past] && (later > 0 || past == layers_)) visit(first, past, block_cost);
       }
     }
   }

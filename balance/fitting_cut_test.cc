@@ -105,8 +105,8 @@ TEST(FittingCut, CountsAsExplainDoes) {
       if (fill_drain) options.explain.schedule = Schedule::gpipe;
       options.explain.param_scale = 3;
       const std::vector<int64_t> balance = smallest_cut(profile, options);
-      const Explanation of = explain(profile, balance, options.explain);
-      for (size_t j = 0; j < 3; ++j) options.limits[j] = of.partitions[j].memory;
+      const Explanation explanation = explain(profile, balance, options.explain);
+      for (size_t j = 0; j < 3; ++j) options.limits[j] = explanation.partitions[j].memory;
       EXPECT_NE(fastest_fitting_cut(profile, options), std::nullopt);
       // No other cut has a smaller largest partition.
       const auto largest = std::max_element(options.limits.begin(), options.limits.end());

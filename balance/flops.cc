@@ -274,11 +274,11 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
                     "0, got ",
                     device.seconds_per_operator);
   if (!model.is_empty() && !model->is_empty()) {
-    const c10::Device on = device_of(model, sample);
-    TORCH_CHECK_VALUE(on.is_meta(),
+    const c10::Device model_device = device_of(model, sample);
+    TORCH_CHECK_VALUE(model_device.is_meta(),
                       "a nominal profile is of a model on the meta device, but this "
                       "one is on ",
-                      on,
+                      model_device,
                       "; measure it there with profile(), or build the model "
                       "while a gpipe::MetaScope lives (meta/meta_scope.h)");
   }

@@ -68,10 +68,10 @@ TEST(Grid, UnitsAreTheNearest) {
     const std::vector<double> values = random_values(20, random);
     const std::vector<int64_t> result = units(values);
     const double largest = *std::max_element(values.begin(), values.end());
-    const size_t at = std::max_element(values.begin(), values.end()) - values.begin();
+    const size_t largest_index = std::max_element(values.begin(), values.end()) - values.begin();
     // The largest of 20 has at least 55 bits, more than a double: its units are exact, and tell the
     // size of one.
-    const long double unit = static_cast<long double>(largest) / result[at];
+    const long double unit = static_cast<long double>(largest) / result[largest_index];
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_LE(std::abs(values[i] / unit - static_cast<long double>(result[i])), 0.5L);
     }

@@ -66,7 +66,7 @@ std::vector<int64_t> device_of_stage(const MemoryPlanOptions& options) {
 }
 
 // As it would be on that device.
-at::Tensor on(int64_t device, const at::Tensor& tensor) {
+at::Tensor placed_on(int64_t device, const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::DeviceGuard guard(meta(device));
   at::Tensor moved = at::empty_strided(tensor.sizes(), tensor.strides(),
@@ -74,9 +74,9 @@ at::Tensor on(int64_t device, const at::Tensor& tensor) {
   return moved.requires_grad_(tensor.requires_grad());
 }
 
-Tensors on(int64_t device, const Tensors& tensors) {
+Tensors placed_on(int64_t device, const Tensors& tensors) {
   Tensors moved;
-  for (const at::Tensor& tensor : tensors) moved.push_back(on(device, tensor));
+  for (const at::Tensor& tensor : tensors) moved.push_back(placed_on(device, tensor));
   return moved;
 }
 
@@ -91,8 +91,8 @@ class Planner {
       : options_(options),
         devices_(device_of_stage(options)),
         pipe_(model, pipe_options()),
-        inputs_(on(devices_.front(), inputs)),
-        targets_(on(devices_.back(), targets)),
+        inputs_(placed_on(devices_.front(), inputs)),
+        targets_(placed_on(devices_.back(), targets)),
         loss_(loss) {
     plan_.balance = options.balance();
     plan_.capacity = options.capacity();

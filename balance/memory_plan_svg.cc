@@ -50,12 +50,12 @@ std::string area(const std::vector<MemoryPeak>& columns, int use, double bytes_p
   };
   std::string upper, lower;
   for (size_t k = 0; k < columns.size(); ++k) {
-    const double from = kLeft + kWidth * static_cast<double>(k) / count;
-    const double to = kLeft + kWidth * static_cast<double>(k + 1) / count;
+    const double left = kLeft + kWidth * static_cast<double>(k) / count;
+    const double right = kLeft + kWidth * static_cast<double>(k + 1) / count;
     const double high = height_at(columns[k], use + 1);
     const double low = height_at(columns[k], use);
-    absl::StrAppendFormat(&upper, "%s%.1f %.1fH%.1f", k == 0 ? "M" : "L", from, high, to);
-    lower = absl::StrFormat("L%.1f %.1fH%.1f", to, low, from) + lower;
+    absl::StrAppendFormat(&upper, "%s%.1f %.1fH%.1f", k == 0 ? "M" : "L", left, high, right);
+    lower = absl::StrFormat("L%.1f %.1fH%.1f", right, low, left) + lower;
   }
   return absl::StrFormat("<path d=\"%s%sZ\" fill=\"%s\"/>\n", upper, lower, kColors[use]);
 }

@@ -136,10 +136,10 @@ TEST(MemoryPlan, AModelTooLargeForAnyMachine) {
 // What stays on a device between a forward and its backward.
 TEST(MemoryPlan, CheckpointingKeepsInputsInsteadOfActivations) {
   const nn::Sequential model = on_meta([] {
-    nn::Sequential made;
-    for (int k = 0; k < 8; ++k) made->push_back(nn::Tanh());
-    made->push_back(nn::Linear(100, 1));
-    return made;
+    nn::Sequential network;
+    for (int k = 0; k < 8; ++k) network->push_back(nn::Tanh());
+    network->push_back(nn::Linear(100, 1));
+    return network;
   });
   const auto plan = [&](Checkpoint checkpoint) {
     return memory_plan(
@@ -681,9 +681,9 @@ TEST(MemoryPlan, TheFirstInputMayBeUndefined) {
     at::Tensor forward(const Tensors& x) { return x.at(1) * 2; }
   };
   const nn::Sequential model = on_meta([] {
-    nn::Sequential made(std::make_shared<SecondImpl>());
-    made->push_back(nn::Linear(4, 4));
-    return made;
+    nn::Sequential network(std::make_shared<SecondImpl>());
+    network->push_back(nn::Linear(4, 4));
+    return network;
   });
   const MemoryPlan plan = memory_plan(model, {at::Tensor(), at::empty({8, 4}, on_meta())}, {},
                                       &squares, MemoryPlanOptions({1, 1}).chunks(4));

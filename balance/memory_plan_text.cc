@@ -44,7 +44,8 @@ std::string device_text(const MemoryPlan& plan) {
 
 std::string with_separators(int64_t number) {
   std::string text = absl::StrCat(number);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
+  for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3)
+    text.insert(place, ",");
   return text;
 }
 

@@ -19,8 +19,8 @@ struct Seen {
 
 // Never destroyed: threads may run operators while the process ends.
 Seen& seen() {
-  static auto* const made = new Seen;
-  return *made;
+  static auto* const seen_operators = new Seen;
+  return *seen_operators;
 }
 
 std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {

@@ -152,7 +152,8 @@ std::vector<int64_t> units(const Grid& grid, const std::vector<double>& values) 
 }
 
 // What a cut costs at each place, nothing at both ends. `values` may be empty.
-std::vector<int64_t> at(const std::vector<int64_t>& places, const std::vector<int64_t>& values) {
+std::vector<int64_t> cut_costs(const std::vector<int64_t>& places,
+                               const std::vector<int64_t>& values) {
   std::vector<int64_t> result(places.size());
   for (size_t k = 1; !values.empty() && k + 1 < places.size(); ++k) {
     result[k] = values[static_cast<size_t>(places[k]) - 1];
@@ -174,8 +175,8 @@ CutProblem make_problem(const std::vector<double>& costs, int64_t partitions,
   problem.cost = sums(problem.layers, units(grid, costs));
   const bool has_transfers = !options.send_costs.empty() || !options.receive_costs.empty();
   if (has_transfers) {
-    problem.send = at(problem.layers, units(grid, options.send_costs));
-    problem.receive = at(problem.layers, units(grid, options.receive_costs));
+    problem.send = cut_costs(problem.layers, units(grid, options.send_costs));
+    problem.receive = cut_costs(problem.layers, units(grid, options.receive_costs));
   }
 
   problem.slowness.assign(blocks, 1);

@@ -125,8 +125,8 @@ std::vector<NamedOptions> option_sets() {
 void BM_Partition(benchmark::State& state, const Kind& kind, const NamedOptions& options) {
   constexpr int64_t kPartitions = 64;
   const Costs costs = kind.make(1000);
-  const PartitionOptions made = options.make(costs, kPartitions);
-  for (auto _ : state) benchmark::DoNotOptimize(partition(costs, kPartitions, made));
+  const PartitionOptions partition_options = options.make(costs, kPartitions);
+  for (auto _ : state) benchmark::DoNotOptimize(partition(costs, kPartitions, partition_options));
 }
 
 void BM_Size(benchmark::State& state) {

@@ -111,8 +111,8 @@ void for_each_balance(int64_t layers, int64_t partitions,
 Balance brute_force(const Costs& costs, int64_t partitions, const PartitionOptions& options = {}) {
   std::optional<Rank> best;
   for_each_balance(static_cast<int64_t>(costs.size()), partitions, [&](const Balance& balance) {
-    std::optional<Rank> one = rank(costs, balance, options);
-    if (one && (!best || *one < *best)) best = std::move(one);
+    std::optional<Rank> candidate = rank(costs, balance, options);
+    if (candidate && (!best || *candidate < *best)) best = std::move(candidate);
   });
   return best ? best->balance : Balance{};
 }
@@ -502,8 +502,8 @@ TEST(Properties, TheMirrorImageIsAsGood) {
     const Costs costs = random_costs(kind, draw<size_t>(1, 30, random), random);
     const int64_t partitions = draw<int64_t>(1, costs.size(), random);
     const Costs mirrored(costs.rbegin(), costs.rend());
-    const auto sorted_rank = [&](const Costs& of) {
-      const Rank found = *rank(of, partition(of, partitions), {});
+    const auto sorted_rank = [&](const Costs& layer_costs) {
+      const Rank found = *rank(layer_costs, partition(layer_costs, partitions), {});
       return std::make_tuple(found.longest, found.unevenness, found.squared_layers);
     };
     EXPECT_TRUE(sorted_rank(costs) == sorted_rank(mirrored)) << text(costs, partitions);

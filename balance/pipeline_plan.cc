@@ -142,10 +142,10 @@ bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
   const auto fail = [&](const std::string& what) { throw std::invalid_argument(prefix + what); };
   const auto count = [](size_t size) { return static_cast<int64_t>(size); };
-  const auto match = [&](const char* what, size_t size, int64_t expected, const char* of) {
+  const auto match = [&](const char* what, size_t size, int64_t expected, const char* parts) {
     if (count(size) == expected) return;
     fail(std::string(what) + " has " + std::to_string(size) + " values, but the schedule has " +
-         std::to_string(expected) + " " + of);
+         std::to_string(expected) + " " + parts);
   };
   match("balance", plan.balance.size(), plan.schedule.stages(), "stages");
   match("checkpoints", plan.checkpoints.size(), plan.schedule.stages(), "stages");
@@ -285,9 +285,9 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
   std::optional<std::string> schedule;
   const char* name = "";
   try {
-    const auto get = [&](const Json& of, const char* field, auto& value) {
+    const auto get = [&](const Json& object, const char* field, auto& value) {
       name = field;
-      of.at(field).get_to(value);
+      object.at(field).get_to(value);
     };
     get(json, "model", plan.model);
     get(json, "profiled_on", plan.profiled_on);

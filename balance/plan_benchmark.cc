@@ -236,9 +236,9 @@ std::vector<GridSetting> grid(const std::map<int64_t, Profile>& profiles) {
         explained.checkpoint = way.mode;
         explained.schedule = schedule_by_name(way.schedule, named);
         explained.cores = kDevices;
-        const Explanation of = explain(profile, balance, explained);
+        const Explanation explanation = explain(profile, balance, explained);
         int64_t memory = 0;
-        for (const WorkerExplanation& worker : of.workers) {
+        for (const WorkerExplanation& worker : explanation.workers) {
           memory = std::max(memory, worker.memory);
         }
         settings.push_back(
@@ -250,7 +250,7 @@ std::vector<GridSetting> grid(const std::map<int64_t, Profile>& profiles) {
                  .placement(placement_by_name(way.schedule, stages, named))
                  .devices(std::vector<c10::Device>(static_cast<size_t>(stages), c10::kCPU))
                  .cpu_threads_per_stage(1),
-             StepOptions().schedule(explained.schedule), of.step, memory});
+             StepOptions().schedule(explained.schedule), explanation.step, memory});
       }
     }
   }
@@ -295,19 +295,19 @@ struct Part {
 // From plain LibTorch's step to the choice's.
 std::vector<Part> losses(const PlanReport& report, const Run& choice, const Run& plain,
                          const Run& both) {
-  const Explanation& of = report.explanation;
+  const Explanation& explanation = report.explanation;
   const double half = time_of(both) / kDevices;
-  const double scale = half / (of.one_device / kDevices);
+  const double scale = half / (explanation.one_device / kDevices);
   double mean = 0, most = 0;
-  for (const WorkerExplanation& worker : of.workers) {
-    mean += worker.busy * of.step / kDevices;
-    most = std::max(most, worker.busy * of.step);
+  for (const WorkerExplanation& worker : explanation.workers) {
+    mean += worker.busy * explanation.step / kDevices;
+    most = std::max(most, worker.busy * explanation.step);
   }
   return {{"micro-batches", half - time_of(plain)},
-          {"recomputes", scale * (mean - of.one_device / kDevices)},
+          {"recomputes", scale * (mean - explanation.one_device / kDevices)},
           {"uneven", scale * (most - mean)},
-          {"waiting", scale * (of.step - most)},
-          {"beyond", time_of(choice) - scale * of.step}};
+          {"waiting", scale * (explanation.step - most)},
+          {"beyond", time_of(choice) - scale * explanation.step}};
 }
 
 std::string text_of(const PipelinePlan& plan) {

@@ -60,21 +60,22 @@ class Check {
                                   ", but the profile has " + std::to_string(profile.layers.size()) +
                                   " layers");
     }
-    const bool measured = std::all_of(profile.layers.begin(), profile.layers.end(),
-                                      [](const LayerProfile& of) { return of.split.has_value(); });
+    const bool measured = std::all_of(
+        profile.layers.begin(), profile.layers.end(),
+        [](const LayerProfile& layer_profile) { return layer_profile.split.has_value(); });
     for (size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];
       for (size_t k = stage.first; k < stage.past; ++k) {
-        const LayerProfile& of = profile.layers[k];
-        stage.forward += of.forward;
-        stage.whole += of.backward;
-        stage.inputs += measured ? of.split->input : of.backward / 2;
-        stage.weights += measured ? of.split->weight : of.backward / 2;
-        stage.waits += measured ? static_cast<double>(of.split->waiting) : 0.0;
-        stage.state += static_cast<double>(of.parameters) * machine.param_scale +
-                       static_cast<double>(of.buffers);
-        stage.workspace = std::max(stage.workspace, static_cast<double>(of.workspace));
-        stage.kept += static_cast<double>(of.kept);
+        const LayerProfile& layer_profile = profile.layers[k];
+        stage.forward += layer_profile.forward;
+        stage.whole += layer_profile.backward;
+        stage.inputs += measured ? layer_profile.split->input : layer_profile.backward / 2;
+        stage.weights += measured ? layer_profile.split->weight : layer_profile.backward / 2;
+        stage.waits += measured ? static_cast<double>(layer_profile.split->waiting) : 0.0;
+        stage.state += static_cast<double>(layer_profile.parameters) * machine.param_scale +
+                       static_cast<double>(layer_profile.buffers);
+        stage.workspace = std::max(stage.workspace, static_cast<double>(layer_profile.workspace));
+        stage.kept += static_cast<double>(layer_profile.kept);
       }
       const int64_t before = s == 0 ? profile.input : profile.layers[stage.first - 1].output;
       stage.arrives = static_cast<double>(before);

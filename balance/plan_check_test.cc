@@ -116,8 +116,8 @@ TEST(PlanCheck, NothingIsBelowTheLowerBound) {
 }
 
 TEST(PlanCheck, MistakesAreNamed) {
-  const std::vector<double> one = {1};
-  EXPECT_THAT([&one] { check_plan(by_hand(), two_layers(), one, {}); },
+  const std::vector<double> one_size = {1};
+  EXPECT_THAT([&one_size] { check_plan(by_hand(), two_layers(), one_size, {}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("1 sizes were given for 2")));
   EXPECT_THAT(
       [] {

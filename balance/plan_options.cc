@@ -47,8 +47,8 @@ StepOptions step_options(const PipelinePlan& plan) {
       if (named.shape == PlacementShape::kLoop) {
         options.stages_per_worker = stages / placement.workers();
       }
-      const Schedule made = schedule_by_name(named.name, stages, micro_batches, options);
-      if (made.placement() == placement) return made;
+      const Schedule candidate = schedule_by_name(named.name, stages, micro_batches, options);
+      if (candidate.placement() == placement) return candidate;
     }
     return default_schedule(placement, micro_batches);
   });

@@ -179,14 +179,15 @@ class Search {
            (problem_.machine.bandwidth > 0 ? bytes / problem_.machine.bandwidth : 0.0);
   }
 
-  void add(size_t cut, const std::string& name, int64_t per_device, std::vector<Setting>& to) {
+  void add(size_t cut, const std::string& name, int64_t per_device,
+           std::vector<Setting>& settings) {
     const int64_t stages = problem_.devices * per_device;
     if (stages > pieces_ || stages > Schedule::kMostCells / micro_batches(cut)) return;
     tell(name);
     NamedScheduleOptions options;
     options.stages_per_worker = per_device;
     options.costs = mean_costs(cut, stages);
-    to.push_back(
+    settings.push_back(
         {cut, name, per_device, schedule_by_name(name, stages, micro_batches(cut), options)});
   }
 
@@ -195,7 +196,7 @@ class Search {
       if (!is_wanted(named.name)) continue;
       switch (named.shape) {
         case PlacementShape::kOneEach:
-          if (has(1)) visit(named.name, 1);
+          if (allows_stages(1)) visit(named.name, 1);
           break;
         case PlacementShape::kLoop:
           // With one stage each it is one of those above.
@@ -204,7 +205,7 @@ class Search {
           }
           break;
         case PlacementShape::kVShape:
-          if (has(2)) visit(named.name, 2);
+          if (allows_stages(2)) visit(named.name, 2);
           break;
         case PlacementShape::kOneWorker:
           break;  // with one device 1F1B is the same
@@ -212,7 +213,7 @@ class Search {
     }
   }
 
-  bool has(int64_t per_device) const {
+  bool allows_stages(int64_t per_device) const {
     return std::find(problem_.stages_per_device.begin(), problem_.stages_per_device.end(),
                      per_device) != problem_.stages_per_device.end();
   }
@@ -293,7 +294,7 @@ class Search {
     ++examined_;
     spent_ += cost_of(setting);
     if (examined_ % 16 == 0) tell(setting.name);
-    const Explanation of =
+    const Explanation explanation =
         explain(problem_.cuts[setting.cut].profile, balance, options_of(setting, modes));
     PlanCandidate candidate;
     candidate.cut = setting.cut;
@@ -303,12 +304,13 @@ class Search {
     candidate.balance = balance;
     candidate.checkpoints = modes;
     candidate.schedule = setting.schedule;
-    candidate.step = of.step;
+    candidate.step = explanation.step;
     candidate.excess = std::numeric_limits<int64_t>::min();
-    for (size_t d = 0; d < of.workers.size(); ++d) {
-      candidate.memory.push_back(of.workers[d].memory);
-      const int64_t more = problem_.limits.empty() ? of.workers[d].memory - kNoLimit
-                                                   : of.workers[d].memory - problem_.limits[d];
+    for (size_t d = 0; d < explanation.workers.size(); ++d) {
+      candidate.memory.push_back(explanation.workers[d].memory);
+      const int64_t more = problem_.limits.empty()
+                               ? explanation.workers[d].memory - kNoLimit
+                               : explanation.workers[d].memory - problem_.limits[d];
       candidate.excess = std::max(candidate.excess, more);
     }
     return candidate;
@@ -429,8 +431,8 @@ class Search {
   // Moves cuts and changes modes for as long as that is better, or until so much is spent.
   void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
     const auto stages = static_cast<size_t>(setting.schedule.stages());
-    int64_t by = 1;
-    while (by < 16 && by * 8 < layers_ / static_cast<int64_t>(stages)) by *= 2;
+    int64_t distance = 1;
+    while (distance < 16 && distance * 8 < layers_ / static_cast<int64_t>(stages)) distance *= 2;
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
       if (spent_ >= until || !allowed(balance)) return false;
@@ -439,7 +441,7 @@ class Search {
       best = std::move(candidate);
       return true;
     };
-    while (by >= 1 && spent_ < until) {
+    while (distance >= 1 && spent_ < until) {
       bool better = false;
       for (size_t j = 0; j < stages; ++j) {
         for (const Checkpoint mode : problem_.checkpoints) {
@@ -450,7 +452,7 @@ class Search {
         }
       }
       for (size_t j = 0; j + 1 < stages; ++j) {
-        for (const int64_t layers : {by, -by}) {
+        for (const int64_t layers : {distance, -distance}) {
           // The cut alone, or with the one behind it: then a partition moves as a whole.
           for (const size_t end : {j + 1, j + 2}) {
             if (end >= stages) continue;
@@ -461,7 +463,7 @@ class Search {
           }
         }
       }
-      if (!better) by /= 2;
+      if (!better) distance /= 2;
     }
   }
 
@@ -510,7 +512,7 @@ class Search {
   // for all micro-batches of a partition or for none.
   SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting) const {
     const Profile& profile = problem_.cuts[candidate.cut].profile;
-    const Explanation of =
+    const Explanation explanation =
         explain(profile, candidate.balance, options_of(setting, candidate.checkpoints));
     SearchOptions options;
     options.placement = setting.schedule.placement();
@@ -520,8 +522,8 @@ class Search {
     options.waiting_bytes.clear();
     std::vector<double> fixed(static_cast<size_t>(problem_.devices));
     std::vector<double> recomputed(fixed.size());
-    for (size_t j = 0; j < of.partitions.size(); ++j) {
-      const PartitionExplanation& partition = of.partitions[j];
+    for (size_t j = 0; j < explanation.partitions.size(); ++j) {
+      const PartitionExplanation& partition = explanation.partitions[j];
       const bool again = partition.recompute > partition.forward / 2;
       const double more = problem_.machine.overhead;
       const double recompute = again ? partition.forward : 0.0;
@@ -531,7 +533,7 @@ class Search {
       options.activation_bytes.push_back(
           static_cast<double>(partition.received + (again ? 0 : partition.kept)));
       options.waiting_bytes.push_back(static_cast<double>(partition.waiting));
-      if (j + 1 < of.partitions.size()) {
+      if (j + 1 < explanation.partitions.size()) {
         const auto last = static_cast<size_t>(partition.layers.last);
         options.activation_transfer.push_back(
             transfer(static_cast<double>(profile.layers[last].output)));
@@ -546,7 +548,7 @@ class Search {
     // Their bytes are among those that a partition receives.
     const auto partition_of = [&](int64_t layer) {
       int64_t j = 0;
-      while (of.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
+      while (explanation.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
       return j;
     };
     for (const SkipProfile& skip : profile.skips) {

@@ -129,13 +129,13 @@ double brute_force(const PlanProblem& problem) {
                                options.partition_checkpoints.push_back(
                                    problem.checkpoints[static_cast<size_t>(rest % count)]);
                              }
-                             const Explanation of = explain(cut.profile, layers, options);
+                             const Explanation explanation = explain(cut.profile, layers, options);
                              bool fits = true;
-                             for (size_t d = 0; d < of.workers.size() && !problem.limits.empty();
-                                  ++d) {
-                               fits = fits && of.workers[d].memory <= problem.limits[d];
+                             for (size_t d = 0;
+                                  d < explanation.workers.size() && !problem.limits.empty(); ++d) {
+                               fits = fits && explanation.workers[d].memory <= problem.limits[d];
                              }
-                             if (fits) best = std::min(best, of.step);
+                             if (fits) best = std::min(best, explanation.step);
                            }
                          });
       }

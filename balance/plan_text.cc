@@ -30,7 +30,7 @@ std::string percent(double share) { return absl::StrFormat("%+.1f %%", share * 1
 
 // "never", or one for each partition.
 std::string modes_text(const std::vector<Checkpoint>& modes) {
-  if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint of) { return of == modes[0]; })) {
+  if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint mode) { return mode == modes[0]; })) {
     return to_text(modes[0]);
   }
   return absl::StrJoin(modes, ", ",

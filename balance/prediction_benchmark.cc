@@ -102,25 +102,26 @@ void compare(const SmallNetwork& network, int64_t partitions, bool contends,
       options.schedule = runs[k].schedule;
       // One cut for all rounds, or every round would compare another pipeline.
       if (balance.empty()) balance = best_balance(measured, partitions, options);
-      Figures& of = figures[k];
-      of.plain.push_back(explain(measured, balance, options).step);
+      Figures& run_figures = figures[k];
+      run_figures.plain.push_back(explain(measured, balance, options).step);
       options.contention = contention;
-      of.contended.push_back(explain(measured, balance, options).step);
-      of.measured.push_back(measured_step(network, balance, runs[k]));
-      of.ratio.push_back(of.plain.back() / of.measured.back());
-      of.contended_ratio.push_back(of.contended.back() / of.measured.back());
+      run_figures.contended.push_back(explain(measured, balance, options).step);
+      run_figures.measured.push_back(measured_step(network, balance, runs[k]));
+      run_figures.ratio.push_back(run_figures.plain.back() / run_figures.measured.back());
+      run_figures.contended_ratio.push_back(run_figures.contended.back() /
+                                            run_figures.measured.back());
     }
   }
   std::printf("%s, balance %s, contention %.2f\n", network.name.c_str(),
               absl::StrJoin(balance, ",").c_str(), median(contentions));
   for (size_t k = 0; k < runs.size(); ++k) {
-    const Figures& of = figures[k];
+    const Figures& run_figures = figures[k];
     std::printf(
         "  %-12s %-6s predicted %7.1f ms (%7.1f with contention), measured %7.1f ms, "
         "ratio %.2f (%.2f)\n",
-        runs[k].checkpoint.c_str(), runs[k].schedule_name.c_str(), 1e3 * median(of.plain),
-        1e3 * median(of.contended), 1e3 * median(of.measured), median(of.ratio),
-        median(of.contended_ratio));
+        runs[k].checkpoint.c_str(), runs[k].schedule_name.c_str(), 1e3 * median(run_figures.plain),
+        1e3 * median(run_figures.contended), 1e3 * median(run_figures.measured),
+        median(run_figures.ratio), median(run_figures.contended_ratio));
   }
   std::fflush(stdout);
 }

@@ -177,7 +177,8 @@ Rows sizes() {
 INSTANTIATE_TEST_SUITE_P(Sizes, WrongInputTest, ::testing::ValuesIn(sizes()), testing::row_name);
 
 Rows ranges() {
-  const auto one = [](std::string name, int64_t first, int64_t last, const std::string& shown) {
+  const auto range_row = [](std::string name, int64_t first, int64_t last,
+                            const std::string& shown) {
     PartitionOptions options;
     options.keep_together = {{0, 1}, {first, last}};
     return row(std::move(name), options,
@@ -185,11 +186,11 @@ Rows ranges() {
   };
   PartitionOptions all;
   all.keep_together = {{0, 3}, {3, 4}};
-  return {one("Negative", -1, 2, "-1 to 2"),
-          one("PastTheEnd", 3, 5, "3 to 5"),
-          one("Backwards", 3, 2, "3 to 2"),
-          one("Least", kMin, 0, std::to_string(kMin)),
-          one("Most", 0, kMax, "0 to " + std::to_string(kMax)),
+  return {range_row("Negative", -1, 2, "-1 to 2"),
+          range_row("PastTheEnd", 3, 5, "3 to 5"),
+          range_row("Backwards", 3, 2, "3 to 2"),
+          range_row("Least", kMin, 0, std::to_string(kMin)),
+          range_row("Most", 0, kMax, "0 to " + std::to_string(kMax)),
           row("TooFewPieces", all,
               {"keep_together leaves 1 piece of 5 layers for 2 partitions", "fewer"})};
 }

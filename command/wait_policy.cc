@@ -20,8 +20,8 @@ std::string contents(const char* file) {
 bool is_traced() {
   const std::string status = contents("/proc/self/status");
   const std::string key = "\nTracerPid:\t";
-  const std::size_t at = status.find(key);
-  return at != std::string::npos && status.compare(at + key.size(), 2, "0\n") != 0;
+  const std::size_t place = status.find(key);
+  return place != std::string::npos && status.compare(place + key.size(), 2, "0\n") != 0;
 }
 
 bool are_of_this_process(int argc, const char* const* argv) {

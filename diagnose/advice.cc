@@ -176,12 +176,12 @@ class Search {
     keep_faster(best, with_even_balance(start));
     double best_step = step(best);
     int left = kMostSimulations;
-    int64_t by = 1;
-    for (const int64_t layers : best.balance) by = std::max(by, layers / 8);
-    while (by >= 1) {
+    int64_t distance = 1;
+    for (const int64_t layers : best.balance) distance = std::max(distance, layers / 8);
+    while (distance >= 1) {
       bool better = false;
       for (size_t cut = 0; cut + 1 < best.balance.size(); ++cut) {
-        for (const int64_t layers : {by, -by}) {
+        for (const int64_t layers : {distance, -distance}) {
           PipelineSetup moved = best;
           moved.balance[cut] += layers;
           moved.balance[cut + 1] -= layers;
@@ -195,7 +195,7 @@ class Search {
           better = true;
         }
       }
-      if (!better) by /= 2;
+      if (!better) distance /= 2;
     }
     return best;
   }
@@ -239,17 +239,17 @@ std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const Pipeline
   const auto add = [&](Change change, const PipelineSetup& other, double least) {
     if (changes(other, setup) == 0 || modeled <= 0) return;
     const double predicted = search.step(other);
-    Advice of;
-    of.change = change;
-    of.setup = other;
-    of.step = step * predicted / modeled;
-    of.speed_up = modeled / predicted;
-    if (!(of.speed_up >= least)) return;
+    Advice advice_item;
+    advice_item.change = change;
+    advice_item.setup = other;
+    advice_item.step = step * predicted / modeled;
+    advice_item.speed_up = modeled / predicted;
+    if (!(advice_item.speed_up >= least)) return;
     for (const Advice& known : advice) {
       if (changes(known.setup, other) == 0) return;
     }
-    of.memory = search.memory(other);
-    advice.push_back(std::move(of));
+    advice_item.memory = search.memory(other);
+    advice.push_back(std::move(advice_item));
   };
   add(Change::kChunks, search.with_chunks(), options.least_speed_up);
   add(Change::kBalance, search.with_balance(), options.least_speed_up);
@@ -260,7 +260,7 @@ std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const Pipeline
     add(Change::kSchedule, other, options.least_speed_up);
   }
   double best = 1;
-  for (const Advice& of : advice) best = std::max(best, of.speed_up);
+  for (const Advice& advice_item : advice) best = std::max(best, advice_item.speed_up);
   const PipelineSetup all = search.with_all();
   if (changes(all, setup) > 1) {
     add(Change::kSeveral, all, std::max(options.least_speed_up, best * 1.005));

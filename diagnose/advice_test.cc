@@ -56,8 +56,9 @@ std::vector<Advice> advise(const Costs& costs, const PipelineSetup& setup,
 }
 
 const Advice* find(const std::vector<Advice>& advice, Change change) {
-  const auto found = std::find_if(advice.begin(), advice.end(),
-                                  [&](const Advice& of) { return of.change == change; });
+  const auto found = std::find_if(advice.begin(), advice.end(), [&](const Advice& advice_item) {
+    return advice_item.change == change;
+  });
   return found == advice.end() ? nullptr : &*found;
 }
 
@@ -120,8 +121,9 @@ TEST(Advice, WithinALimitOfMemoryPartitionsGetModesOfTheirOwn) {
   const Advice* modes = find(advice, Change::kCheckpoints);
   ASSERT_NE(modes, nullptr);
   EXPECT_THAT(modes->setup.checkpoints, ElementsAre(Checkpoint::kExceptLast, Checkpoint::kNever));
-  for (const Advice& of : advice) {
-    EXPECT_LE(*std::max_element(of.memory.begin(), of.memory.end()), limited.memory_limit);
+  for (const Advice& advice_item : advice) {
+    EXPECT_LE(*std::max_element(advice_item.memory.begin(), advice_item.memory.end()),
+              limited.memory_limit);
   }
   limited.memory_limit = 1;
   EXPECT_TRUE(advise(costs({1, 1}), bad, limited).empty());
@@ -159,9 +161,10 @@ TEST(Advice, AScheduleForOneNumberOfMicroBatchesIsTriedWithThatOnly) {
   const ScheduleChoice picky = {"picky", [](int64_t, int64_t) -> Schedule {
                                   throw std::invalid_argument("not for this number");
                                 }};
-  AdviceOptions of = options();
-  of.schedules = {picky};
-  EXPECT_TRUE(advise(costs({1, 1}, 4), setup({1, 1}, 16, Checkpoint::kNever, fixed), of).empty());
+  AdviceOptions advice_options = options();
+  advice_options.schedules = {picky};
+  EXPECT_TRUE(advise(costs({1, 1}, 4), setup({1, 1}, 16, Checkpoint::kNever, fixed), advice_options)
+                  .empty());
 }
 
 }  // namespace

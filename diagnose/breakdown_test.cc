@@ -34,7 +34,7 @@ PipelineSetup setup(std::vector<int64_t> balance, int64_t chunks, Checkpoint mod
           {"gpipe", Schedule::gpipe}};
 }
 
-double of(const std::vector<Part>& parts, Cause cause) {
+double seconds_of(const std::vector<Part>& parts, Cause cause) {
   for (const Part& part : parts) {
     if (part.cause == cause) return part.seconds;
   }
@@ -56,15 +56,15 @@ TEST(BreakDown, EachCauseGetsItsOwn) {
   machine.contention = 1.25;
   const auto parts = break_down(costs({1, 3}, 1.5), 4, setup({1, 1}, 4, Checkpoint::kAlways),
                                 machine, /*ideal=*/4 * 12.0 / 2, /*step=*/200);
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kSmallMicroBatches), 0.5 * 24);
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kImbalance), 1.5 * (36 - 24));
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kSmallMicroBatches), 0.5 * 24);
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kImbalance), 1.5 * (36 - 24));
   // The slow partition waits for a forward of the fast one, and so does the caller for its
   // backward.
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kFillAndDrain), 1.5 * (1 + 2));
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kRecompute), 1.5 * (4 * 3 + 1));
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kTransfers), 2 * 0.125);
-  EXPECT_GT(of(parts, Cause::kSharedCores), 0);
-  EXPECT_GT(of(parts, Cause::kOverhead), 0);
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kFillAndDrain), 1.5 * (1 + 2));
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kRecompute), 1.5 * (4 * 3 + 1));
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kTransfers), 2 * 0.125);
+  EXPECT_GT(seconds_of(parts, Cause::kSharedCores), 0);
+  EXPECT_GT(seconds_of(parts, Cause::kOverhead), 0);
 }
 
 TEST(BreakDown, PartsSumUpExactly) {
@@ -88,9 +88,9 @@ TEST(BreakDown, FewCoresAreACauseOfTheirOwn) {
   machine.cores = 1;
   const auto parts =
       break_down(costs({1, 1}), 4, setup({1, 1}, 4, Checkpoint::kNever), machine, 12, 24);
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kFillAndDrain), 3);
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kSharedCores), 9);
-  EXPECT_DOUBLE_EQ(of(parts, Cause::kOverhead), 0);
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kFillAndDrain), 3);
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kSharedCores), 9);
+  EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kOverhead), 0);
 }
 
 TEST(FitContention, FindsWhatTheWorkersWereBusyMore) {

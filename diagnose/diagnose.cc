@@ -317,9 +317,9 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
                                       [&](c10::Device d) { return d == devices.front(); });
   const Guards guards(pipe);
   pipe->train();
-  const Measurements of(pipe, inputs, targets, loss_fn, options);
+  const Measurements measurements(pipe, inputs, targets, loss_fn, options);
   Measured result;
-  result.costs.together = together(of.model(), options);
+  result.costs.together = together(measurements.model(), options);
 
   std::map<int64_t, int64_t> chunks_by_rows = {{sizes.rows, pipe->chunks()}};
   for (const int64_t count : chunks) {
@@ -336,7 +336,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   };
 
   tell("steps", 0);
-  diagnosis::StepTimer steps = of.steps();
+  diagnosis::StepTimer steps = measurements.steps();
   steps.run(/*counts=*/false);
   if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds(), check);
   result.link = diagnosis::measure_link(devices);
@@ -344,7 +344,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
   for (const auto& [each, count] : chunks_by_rows) {
     check();
-    diagnosis::StepTimer timer = of.one_stage(count, Schedule::one_f_one_b);
+    diagnosis::StepTimer timer = measurements.one_stage(count, Schedule::one_f_one_b);
     try {
       timer.run(/*counts=*/false);
     } catch (const c10::OutOfMemoryError&) {
@@ -360,7 +360,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   // Memory for the host is given back and taken anew; on accelerators it is kept.
   std::optional<diagnosis::StepTimer> held;
   if (devices.front().is_cpu() && sizes.micro_batches > 1 && stages.count(rows) > 0) {
-    held = of.one_stage(pipe->chunks(), Schedule::gpipe);
+    held = measurements.one_stage(pipe->chunks(), Schedule::gpipe);
   }
   std::vector<diagnosis::StepTimer*> timers;
   if (one_device) timers.push_back(&steps);
@@ -373,12 +373,12 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   if (held) result.held = held->times().step;
 
   Costs& costs = result.costs;
-  const diagnosis::LossTimes loss = of.loss(pipe->chunks());
+  const diagnosis::LossTimes loss = measurements.loss(pipe->chunks());
   costs.loss_forward = loss.forward / static_cast<double>(sizes.rows);
   costs.loss_backward = loss.backward / static_cast<double>(sizes.rows);
   for (const auto& [each, seconds] : result.by_rows) {
     tell("layers, " + text::counted(each, "row"), static_cast<int64_t>(costs.profiles.size()) + 1);
-    costs.profiles.push_back(of.layers(each));
+    costs.profiles.push_back(measurements.layers(each));
     fit_profile(costs.profiles.back(), costs, rows, seconds);
   }
   int64_t kept = 0;
@@ -449,10 +449,10 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   const std::vector<int64_t> memory =
       diagnosis::model_memory(costs, rows, setup, options.param_scale());
   for (size_t j = 0; j < modeled.partitions.size(); ++j) {
-    const diagnosis::ModeledPartition& of = modeled.partitions[j];
-    result.partitions.push_back({of.layers, of.work, of.recompute, memory[j]});
+    const diagnosis::ModeledPartition& partition = modeled.partitions[j];
+    result.partitions.push_back({partition.layers, partition.work, partition.recompute, memory[j]});
     const PartitionDiagnosis& most = result.partitions[static_cast<size_t>(result.binding)];
-    if (of.work + of.recompute > most.work + most.recompute) {
+    if (partition.work + partition.recompute > most.work + most.recompute) {
       result.binding = static_cast<int64_t>(j);
     }
   }

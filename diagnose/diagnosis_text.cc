@@ -246,12 +246,12 @@ std::string to_json(const Diagnosis& d) {
   json["warning"] = d.warning;
   json["memory_limit"] = d.memory_limit;
   Json& advice = json["advice"] = Json::array();
-  for (const Advice& of : d.advice) {
-    advice.push_back({{"change", to_text(of.change)},
-                      {"setup", json_of(of.setup)},
-                      {"step", of.step},
-                      {"speed_up", of.speed_up},
-                      {"memory", of.memory}});
+  for (const Advice& advice_item : d.advice) {
+    advice.push_back({{"change", to_text(advice_item.change)},
+                      {"setup", json_of(advice_item.setup)},
+                      {"step", advice_item.step},
+                      {"speed_up", advice_item.speed_up},
+                      {"memory", advice_item.memory}});
   }
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -146,13 +146,13 @@ Link measure_link(const std::vector<c10::Device>& devices) {
   if (other == devices.end()) return {};
   const std::vector<c10::Device> both = {devices.front(), *other};
   const auto seconds_of = [&](int64_t bytes) {
-    const at::Tensor from =
+    const at::Tensor source =
         at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(both[0]));
     std::vector<double> times;
     for (size_t k = 0; k <= kLeastTurns; ++k) {
       synchronize(both);
       const Clock::time_point begin = Clock::now();
-      const at::Tensor to = from.to(both[1]);
+      const at::Tensor destination = source.to(both[1]);
       synchronize(both);
       times.push_back(since(begin));
     }

@@ -137,7 +137,7 @@ void check(const Costs& costs, const PipelineSetup& setup, const Schedule& sched
            int64_t micro_batches) {
   const auto layers = static_cast<int64_t>(costs.profiles.at(0).layers.size());
   int64_t sum = 0;
-  for (const int64_t of : setup.balance) sum += of;
+  for (const int64_t partition_layers : setup.balance) sum += partition_layers;
   if (sum != layers) {
     throw std::invalid_argument("the balance sums up to " + std::to_string(sum) +
                                 ", but there are " + std::to_string(layers) + " layers");
@@ -200,9 +200,9 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
   if (effects.transfers && (machine.bandwidth > 0 || machine.latency > 0)) {
     options.transfer = [&](const Transfer& transfer) {
       const std::optional<size_t> skip = cut.routes.skip(transfer.route);
-      const Profile& of = is_last(transfer.producer) ? last_profile : profile;
+      const Profile& producer_profile = is_last(transfer.producer) ? last_profile : profile;
       const auto source = static_cast<size_t>(cut.routes[transfer.route].source_stage);
-      const int64_t bytes = skip ? of.skips[cut.skips[*skip]].bytes
+      const int64_t bytes = skip ? producer_profile.skips[cut.skips[*skip]].bytes
                                  : (is_last(transfer.producer) ? last : usual)[source].sent;
       return machine.latency +
              (machine.bandwidth > 0 ? static_cast<double>(bytes) / machine.bandwidth : 0.0);

@@ -144,9 +144,9 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
                                     held[3] - direct[3]}),
               ElementsAre(0, 1000, 1000, 0));
   // One partition: the skips stay inside.
-  PipelineSetup one = setup({4}, 1, Checkpoint::kNever);
-  one.direct_skips = false;
-  EXPECT_DOUBLE_EQ(model_step(skips, 1, one, machine).step, 12);
+  PipelineSetup one_partition = setup({4}, 1, Checkpoint::kNever);
+  one_partition.direct_skips = false;
+  EXPECT_DOUBLE_EQ(model_step(skips, 1, one_partition, machine).step, 12);
 }
 
 TEST(ModelStep, RefusesWhatDoesNotFit) {

@@ -27,8 +27,8 @@ struct Current {
   uint64_t scope = 0;
 };
 Current& current() {
-  static auto* const made = new Current;  // blocks are given back until the very end
-  return *made;
+  static auto* const current_scope = new Current;  // blocks are given back until the very end
+  return *current_scope;
 }
 
 struct Block {
@@ -83,8 +83,8 @@ class Blocks {
   std::array<Shard, 16> shards_;
 };
 Blocks& blocks() {
-  static auto* const made = new Blocks;
-  return *made;
+  static auto* const seen_blocks = new Blocks;
+  return *seen_blocks;
 }
 
 c10::DeleterFnPtr delete_cpu = nullptr;  // of LibTorch's own allocator

@@ -103,13 +103,13 @@ TEST(AllocationScope, OnlyOneAtATime) {
 
 TEST(AllocationScope, SeesAllThreads) {
   Ledger ledger;
-  std::vector<at::Tensor> made(8);
+  std::vector<at::Tensor> tensors(8);
   {
     const AllocationScope scope(ledger);
     std::vector<std::thread> threads;
     for (int t = 0; t < 8; ++t) {
       threads.emplace_back([&, t] {
-        for (int k = 0; k < 1000; ++k) made[t] = at::empty({100}, at::kFloat);
+        for (int k = 0; k < 1000; ++k) tensors[t] = at::empty({100}, at::kFloat);
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -12,7 +12,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-int64_t rounded_up(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+int64_t rounded_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
 
 // (batch, heads, rows, dim) that lie as (batch, rows, heads, dim).
 at::Tensor rows_before_heads(const at::Tensor& x, int64_t dim) {

@@ -30,10 +30,11 @@ std::vector<int64_t> output_sizes(const Arguments& in) {
   std::vector<int64_t> sizes = {
       input.size(0), transposed ? weight.size(1) * in.integer("groups") : weight.size(0)};
   for (int64_t i = 0; i < spatial; ++i) {
-    const int64_t from = input.size(i + 2);
+    const int64_t input_size = input.size(i + 2);
     const int64_t reach = dilation[i] * (weight.size(i + 2) - 1);  // kernel, less one
-    sizes.push_back(transposed ? (from - 1) * stride[i] - 2 * padding[i] + reach + extra[i] + 1
-                               : (from + 2 * padding[i] - reach - 1) / stride[i] + 1);
+    sizes.push_back(transposed
+                        ? (input_size - 1) * stride[i] - 2 * padding[i] + reach + extra[i] + 1
+                        : (input_size + 2 * padding[i] - reach - 1) / stride[i] + 1);
     TORCH_CHECK(sizes.back() > 0, "convolution of ", input.sizes(), " with a kernel of ",
                 weight.sizes(), " gives dimension ", i + 2, " a size of ", sizes.back());
   }

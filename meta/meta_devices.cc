@@ -74,8 +74,8 @@ at::Tensor& shape_only(at::Tensor& out, const Make& make) {
 
 at::Tensor& arange(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
                    const at::Scalar& step, at::Tensor& out) {
-  const auto make = [&](at::Tensor& at) {
-    at::redispatch::arange_outf(internal::after_interception(keys), start, end, step, at);
+  const auto make = [&](at::Tensor& result) {
+    at::redispatch::arange_outf(internal::after_interception(keys), start, end, step, result);
   };
   if (out.is_meta()) return shape_only(out, make);
   make(out);
@@ -84,8 +84,8 @@ at::Tensor& arange(c10::DispatchKeySet keys, const at::Scalar& start, const at::
 
 at::Tensor& range(c10::DispatchKeySet keys, const at::Scalar& start, const at::Scalar& end,
                   const at::Scalar& step, at::Tensor& out) {
-  const auto make = [&](at::Tensor& at) {
-    at::redispatch::range_outf(internal::after_interception(keys), start, end, step, at);
+  const auto make = [&](at::Tensor& result) {
+    at::redispatch::range_outf(internal::after_interception(keys), start, end, step, result);
   };
   if (out.is_meta()) return shape_only(out, make);
   make(out);

@@ -61,9 +61,9 @@ void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   const c10::ArrayRef<c10::IValue> values(stack->data() + base, schema.size());
   const std::optional<size_t> device = open_device(schema, values);
   if (device && op.operator_name().name == "aten::randperm") {
-    at::Tensor made = meta_randperm(schema, values);
+    at::Tensor permutation = meta_randperm(schema, values);
     stack->resize(base);
-    stack->emplace_back(std::move(made));
+    stack->emplace_back(std::move(permutation));
     return;
   }
   if (device && has_meta_form(op)) (*stack)[base + *device] = c10::Device(c10::kMeta);

@@ -142,7 +142,7 @@ TEST(MetaScope, MakesWhatHasNoDeviceOnMeta) {
   const at::Tensor state = random_state();
   const MetaScope scope;
   const at::Generator generator = at::detail::createCPUGenerator();
-  const at::Tensor made[] = {
+  const at::Tensor tensors[] = {
       at::empty({2, 3}),
       at::empty_strided({2, 3}, {1, 2}),
       at::empty_permuted({2, 3}, {1, 0}),
@@ -163,11 +163,11 @@ TEST(MetaScope, MakesWhatHasNoDeviceOnMeta) {
       torch::empty({2, 3}, torch::requires_grad()),
       torch::randn({2, 3}, torch::kDouble),
   };
-  for (const at::Tensor& x : made) {
-    EXPECT_TRUE(x.is_meta()) << &x - made;
-    EXPECT_EQ(x.sizes(), (std::vector<int64_t>{2, 3})) << &x - made;
+  for (const at::Tensor& x : tensors) {
+    EXPECT_TRUE(x.is_meta()) << &x - tensors;
+    EXPECT_EQ(x.sizes(), (std::vector<int64_t>{2, 3})) << &x - tensors;
   }
-  EXPECT_EQ(made[1].strides(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(tensors[1].strides(), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(at::randperm(6).scalar_type(), at::kLong);
   EXPECT_EQ(at::randperm(6, at::kInt).scalar_type(), at::kInt);
   EXPECT_TRUE(torch::empty({2}, torch::requires_grad()).requires_grad());

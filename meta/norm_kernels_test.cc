@@ -29,46 +29,46 @@ TEST(NormKernels, AreAsOnTheCPU) {
   for (const auto& input : kInputs) {
     const auto& [sizes, format] = input;
     const auto x = [input](Trial& trial) { return trial.leaf(input.first, input.second); };
-    const std::string of = c10::str(" of ", c10::IntArrayRef(sizes), format);
+    const std::string input_text = c10::str(" of ", c10::IntArrayRef(sizes), format);
     for (const bool affine : {false, true}) {
       const auto scale = [affine](Trial& trial, at::IntArrayRef sizes) {
         return affine ? trial.leaf(sizes) : at::Tensor();
       };
       for (const bool training : {false, true}) {
         cases.push_back(
-            {c10::str("batch norm", of, affine, training), [=](Trial& trial) -> Tensors {
+            {c10::str("batch norm", input_text, affine, training), [=](Trial& trial) -> Tensors {
                return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
                                       trial.data({4}), trial.data({4}), training, 0.1, 1e-5, true)};
              }});
       }
-      cases.push_back(
-          {c10::str("batch norm without statistics", of, affine), [=](Trial& trial) -> Tensors {
-             return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {}, {}, true,
-                                    0.1, 1e-5, true)};
-           }});
+      cases.push_back({c10::str("batch norm without statistics", input_text, affine),
+                       [=](Trial& trial) -> Tensors {
+                         return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {},
+                                                {}, true, 0.1, 1e-5, true)};
+                       }});
       // Channels stay last on the CPU only: LibTorch makes the input of any other device
       // contiguous.
       if (format == c10::MemoryFormat::Contiguous)
-        cases.push_back({c10::str("group norm", of, affine), [=](Trial& trial) -> Tensors {
+        cases.push_back({c10::str("group norm", input_text, affine), [=](Trial& trial) -> Tensors {
                            return {
                                at::group_norm(x(trial), 2, scale(trial, {4}), scale(trial, {4}))};
                          }});
       for (size_t from = 1; from < sizes.size(); ++from) {
         const std::vector<int64_t> last(sizes.begin() + static_cast<int64_t>(from), sizes.end());
         cases.push_back(
-            {c10::str("layer norm", of, affine, from), [=](Trial& trial) -> Tensors {
+            {c10::str("layer norm", input_text, affine, from), [=](Trial& trial) -> Tensors {
                return {at::layer_norm(x(trial), last, scale(trial, last), scale(trial, last))};
              }});
       }
       if (sizes.size() == 2) continue;
       for (const bool use_input : {false, true}) {
-        cases.push_back(
-            {c10::str("instance norm", of, affine, use_input), [=](Trial& trial) -> Tensors {
-               return {at::instance_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
-                                         use_input ? at::Tensor() : trial.data({4}),
-                                         use_input ? at::Tensor() : trial.data({4}), use_input, 0.1,
-                                         1e-5, true)};
-             }});
+        cases.push_back({c10::str("instance norm", input_text, affine, use_input),
+                         [=](Trial& trial) -> Tensors {
+                           return {at::instance_norm(x(trial), scale(trial, {4}), scale(trial, {4}),
+                                                     use_input ? at::Tensor() : trial.data({4}),
+                                                     use_input ? at::Tensor() : trial.data({4}),
+                                                     use_input, 0.1, 1e-5, true)};
+                         }});
       }
     }
   }

@@ -208,8 +208,8 @@ TEST(RandomKernels, ShapesAreAsOnTheCPU) {
        }},
       {"randperm",
        [](Trial& trial) -> Tensors {
-         const auto on = at::TensorOptions(trial.on_meta() ? at::kMeta : at::kCPU);
-         return {at::randperm(5, on), at::randperm(5, on.dtype(at::kInt))};
+         const auto options = at::TensorOptions(trial.on_meta() ? at::kMeta : at::kCPU);
+         return {at::randperm(5, options), at::randperm(5, options.dtype(at::kInt))};
        }},
   });
 }

@@ -20,7 +20,7 @@ struct Input {
   std::vector<int64_t> sizes;
   c10::MemoryFormat format = c10::MemoryFormat::Contiguous;
 
-  at::Tensor of(Trial& trial) const { return trial.leaf(sizes, format); }
+  at::Tensor leaf(Trial& trial) const { return trial.leaf(sizes, format); }
   std::string text() const { return c10::str(" of ", c10::IntArrayRef(sizes), format); }
   // One for each dimension of space.
   std::vector<int64_t> all(int64_t value) const { return std::vector<int64_t>(rank, value); }
@@ -43,12 +43,12 @@ TEST(PoolKernels, MaxAndAverageAreAsOnTheCPU) {
     for (const int64_t stride : {1, 2, 3}) {
       for (const int64_t padding : {0, 1}) {
         for (const bool ceil : {false, true}) {
-          const std::string of =
+          const std::string case_text =
               c10::str(input.text(), " stride ", stride, " padding ", padding, ceil);
           for (const int64_t dilation : {1, 2}) {
             cases.push_back(
-                {c10::str("max", of, " dilation ", dilation), [=](Trial& trial) -> Tensors {
-                   const at::Tensor x = input.of(trial);
+                {c10::str("max", case_text, " dilation ", dilation), [=](Trial& trial) -> Tensors {
+                   const at::Tensor x = input.leaf(trial);
                    const auto k = input.all(3), s = input.all(stride), p = input.all(padding),
                               d = input.all(dilation);
                    const auto [y, places] =
@@ -58,8 +58,8 @@ TEST(PoolKernels, MaxAndAverageAreAsOnTheCPU) {
                    return {y, places};
                  }});
           }
-          cases.push_back({"average" + of, [=](Trial& trial) -> Tensors {
-                             const at::Tensor x = input.of(trial);
+          cases.push_back({"average" + case_text, [=](Trial& trial) -> Tensors {
+                             const at::Tensor x = input.leaf(trial);
                              const auto k = input.all(3), s = input.all(stride),
                                         p = input.all(padding);
                              return {input.rank == 1   ? at::avg_pool1d(x, k, s, p, ceil, false)
@@ -77,16 +77,16 @@ TEST(PoolKernels, AdaptiveOnesAreAsOnTheCPU) {
   std::vector<Case> cases;
   for (const Input& input : kInputs) {
     for (const int64_t size : {1, 3, 5}) {
-      const std::string of = c10::str(input.text(), " to ", size);
-      cases.push_back({"average" + of, [=](Trial& trial) -> Tensors {
-                         const at::Tensor x = input.of(trial);
+      const std::string case_text = c10::str(input.text(), " to ", size);
+      cases.push_back({"average" + case_text, [=](Trial& trial) -> Tensors {
+                         const at::Tensor x = input.leaf(trial);
                          const auto out = input.all(size);
                          return {input.rank == 1   ? at::adaptive_avg_pool1d(x, out)
                                  : input.rank == 2 ? at::adaptive_avg_pool2d(x, out)
                                                    : at::adaptive_avg_pool3d(x, out)};
                        }});
-      cases.push_back({"max" + of, [=](Trial& trial) -> Tensors {
-                         const at::Tensor x = input.of(trial);
+      cases.push_back({"max" + case_text, [=](Trial& trial) -> Tensors {
+                         const at::Tensor x = input.leaf(trial);
                          const auto out = input.all(size);
                          const auto [y, places] = input.rank == 1 ? at::adaptive_max_pool1d(x, out)
                                                   : input.rank == 2
@@ -104,7 +104,7 @@ TEST(PoolKernels, UnpoolingAndFractionsAreAsOnTheCPU) {
   for (const Input& input : kInputs) {
     if (input.rank == 1) continue;
     cases.push_back({"unpool" + input.text(), [=](Trial& trial) -> Tensors {
-                       const at::Tensor x = input.of(trial);
+                       const at::Tensor x = input.leaf(trial);
                        const int64_t space = x.dim() - input.rank;
                        const auto two = input.all(2), size = x.sizes().slice(space).vec();
                        const auto [y, places] = input.rank == 2
@@ -117,7 +117,7 @@ TEST(PoolKernels, UnpoolingAndFractionsAreAsOnTheCPU) {
     if (input.format != c10::MemoryFormat::Contiguous) continue;
     cases.push_back(
         {"fractional" + input.text(), [=](Trial& trial) -> Tensors {
-           const at::Tensor x = input.of(trial);
+           const at::Tensor x = input.leaf(trial);
            const bool batch = x.dim() == input.rank + 2;
            const at::Tensor samples = trial.data({batch ? x.size(0) : 1, 4, input.rank});
            const auto [y, places] =
@@ -141,11 +141,11 @@ TEST(PaddingKernels, AreAsOnTheCPU) {
         continue;
       }
       cases.push_back({mode + input.text(), [=](Trial& trial) -> Tensors {
-                         return {at::pad(input.of(trial), all, mode)};
+                         return {at::pad(input.leaf(trial), all, mode)};
                        }});
     }
     cases.push_back({"negative" + input.text(), [=](Trial& trial) -> Tensors {
-                       return {at::constant_pad_nd(input.of(trial), {-1, 1, 1, -1}, 0)};
+                       return {at::constant_pad_nd(input.leaf(trial), {-1, 1, 1, -1}, 0)};
                      }});
   }
   expect_same_on_meta(cases);
@@ -158,13 +158,13 @@ TEST(PaddingKernels, ResamplingIsAsOnTheCPU) {
     if (static_cast<int64_t>(input.sizes.size()) != batched) continue;
     const std::vector<int64_t> size = input.all(12);
     cases.push_back({"nearest" + input.text(), [=](Trial& trial) -> Tensors {
-                       const at::Tensor x = input.of(trial);
+                       const at::Tensor x = input.leaf(trial);
                        return {input.rank == 1   ? at::upsample_nearest1d(x, size)
                                : input.rank == 2 ? at::upsample_nearest2d(x, size)
                                                  : at::upsample_nearest3d(x, size)};
                      }});
     cases.push_back({"linear" + input.text(), [=](Trial& trial) -> Tensors {
-                       const at::Tensor x = input.of(trial);
+                       const at::Tensor x = input.leaf(trial);
                        return {input.rank == 1   ? at::upsample_linear1d(x, size, false)
                                : input.rank == 2 ? at::upsample_bilinear2d(x, size, false)
                                                  : at::upsample_trilinear3d(x, size, false)};
@@ -174,20 +174,20 @@ TEST(PaddingKernels, ResamplingIsAsOnTheCPU) {
                        std::vector<int64_t> grid = input.all(6);
                        grid.insert(grid.begin(), 2);
                        grid.push_back(input.rank);
-                       return {at::grid_sampler(input.of(trial), trial.leaf(grid), 0, 0, false)};
+                       return {at::grid_sampler(input.leaf(trial), trial.leaf(grid), 0, 0, false)};
                      }});
     if (input.rank == 3) continue;
     cases.push_back({"bicubic" + input.text(), [=](Trial& trial) -> Tensors {
-                       return {at::upsample_bicubic2d(input.of(trial), size, false)};
+                       return {at::upsample_bicubic2d(input.leaf(trial), size, false)};
                      }});
     cases.push_back({"im2col" + input.text(), [=](Trial& trial) -> Tensors {
-                       return {at::im2col(input.of(trial), {3, 2}, {1, 2}, {1, 0}, {2, 1})};
+                       return {at::im2col(input.leaf(trial), {3, 2}, {1, 2}, {1, 0}, {2, 1})};
                      }});
     cases.push_back({"channel shuffle" + input.text(), [=](Trial& trial) -> Tensors {
-                       return {at::channel_shuffle(input.of(trial).detach(), 2)};
+                       return {at::channel_shuffle(input.leaf(trial).detach(), 2)};
                      }});
     cases.push_back({"pixel shuffle" + input.text(), [=](Trial& trial) -> Tensors {
-                       return {at::pixel_shuffle(input.of(trial), 2)};
+                       return {at::pixel_shuffle(input.leaf(trial), 2)};
                      }});
   }
   cases.push_back(

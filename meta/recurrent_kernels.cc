@@ -10,7 +10,9 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kNumber = 4;  // bytes
 constexpr int64_t kPage = 4096;
 
-int64_t rounded_up(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+int64_t rounded_up(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
 int64_t pages(int64_t numbers) { return rounded_up(numbers * kNumber, kPage); }
 
 // The length of a row in oneDNN's memory: a multiple of `step`, and rows are not all in one set of

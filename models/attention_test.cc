@@ -170,8 +170,8 @@ TEST(Rotation, TurnsPairsOfHalves) {
 TEST(Rotation, ProductsDependOnDistancesAlone) {
   const at::Tensor query = numbers({1, 1, 1, 8}), key = numbers({1, 1, 1, 8});
   const auto product = [&](int64_t place, int64_t other) {
-    const auto turned = [](const at::Tensor& x, int64_t at) {
-      return rotate(x, rotation(at::full({1, 1}, at, at::kLong), 8, 10000, at::kDouble));
+    const auto turned = [](const at::Tensor& x, int64_t position) {
+      return rotate(x, rotation(at::full({1, 1}, position, at::kLong), 8, 10000, at::kDouble));
     };
     return (turned(query, place) * turned(key, other)).sum().item<double>();
   };

@@ -40,18 +40,19 @@ struct Outcome {
   at::Tensor loss, vectors, matrix;
 };
 
-Outcome in_pieces(const Case& one, const HeadLossOptions& options) {
-  const at::Tensor loss = head_cross_entropy(one.vectors, one.matrix, one.targets, options);
-  const auto gradients = torch::autograd::grad({loss * 3}, {one.vectors, one.matrix});
+Outcome in_pieces(const Case& test_case, const HeadLossOptions& options) {
+  const at::Tensor loss =
+      head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets, options);
+  const auto gradients = torch::autograd::grad({loss * 3}, {test_case.vectors, test_case.matrix});
   return {loss.detach(), gradients[0], gradients[1]};
 }
 
-Outcome at_once(const Case& one, int64_t ignore_index = -100) {
-  const at::Tensor logits = at::linear(one.vectors, one.matrix);
+Outcome at_once(const Case& test_case, int64_t ignore_index = -100) {
+  const at::Tensor logits = at::linear(test_case.vectors, test_case.matrix);
   const at::Tensor loss =
-      at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), one.targets.reshape({-1}), {},
-                             at::Reduction::Mean, ignore_index);
-  const auto gradients = torch::autograd::grad({loss * 3}, {one.vectors, one.matrix});
+      at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), test_case.targets.reshape({-1}),
+                             {}, at::Reduction::Mean, ignore_index);
+  const auto gradients = torch::autograd::grad({loss * 3}, {test_case.vectors, test_case.matrix});
   return {loss.detach(), gradients[0], gradients[1]};
 }
 
@@ -71,20 +72,20 @@ TEST(HeadCrossEntropy, IsThatOfAllLogitsUpToRounding) {
   // Relative to the largest element. bfloat16 has eight bits, and the whole one rounds each logit.
   for (const auto& [type, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
            {at::kDouble, 1e-14}, {at::kFloat, 2e-6}, {at::kBFloat16, 0.05}}) {
-    const Case one({3, 7}, 16, 29, type);
+    const Case test_case({3, 7}, 16, 29, type);
     for (const int64_t piece : {1, 4, 7, 20, 21, 1000}) {
       SCOPED_TRACE(::testing::Message() << type << ", pieces of " << piece);
-      expect_near(in_pieces(one, HeadLossOptions().tokens_per_piece(piece)), at_once(one),
-                  tolerance);
+      expect_near(in_pieces(test_case, HeadLossOptions().tokens_per_piece(piece)),
+                  at_once(test_case), tolerance);
     }
   }
 }
 
 TEST(HeadCrossEntropy, ItsBitsDependOnThePiecesAlone) {
-  const Case one({5, 6}, 8, 11, at::kFloat);
-  const Outcome first = in_pieces(one, HeadLossOptions().tokens_per_piece(7));
+  const Case test_case({5, 6}, 8, 11, at::kFloat);
+  const Outcome first = in_pieces(test_case, HeadLossOptions().tokens_per_piece(7));
   for (int i = 0; i < 3; ++i) {
-    const Outcome again = in_pieces(one, HeadLossOptions().tokens_per_piece(7));
+    const Outcome again = in_pieces(test_case, HeadLossOptions().tokens_per_piece(7));
     EXPECT_THAT(again.loss, EqualsBitwise(first.loss));
     EXPECT_THAT(again.vectors, EqualsBitwise(first.vectors));
     EXPECT_THAT(again.matrix, EqualsBitwise(first.matrix));
@@ -92,12 +93,12 @@ TEST(HeadCrossEntropy, ItsBitsDependOnThePiecesAlone) {
 }
 
 TEST(HeadCrossEntropy, LargeLogitsDoNotOverflow) {
-  Case one({4}, 2, 3, at::kFloat);
-  one.vectors = (one.vectors.detach() * 1e4).requires_grad_();
-  const Outcome have = in_pieces(one, HeadLossOptions().tokens_per_piece(3));
+  Case test_case({4}, 2, 3, at::kFloat);
+  test_case.vectors = (test_case.vectors.detach() * 1e4).requires_grad_();
+  const Outcome have = in_pieces(test_case, HeadLossOptions().tokens_per_piece(3));
   EXPECT_TRUE(have.loss.isfinite().item<bool>());
   EXPECT_TRUE(have.vectors.isfinite().all().item<bool>());
-  expect_near(have, at_once(one), 1e-6);
+  expect_near(have, at_once(test_case), 1e-6);
 }
 
 // The gradient of a class that is no target, about 1 / (words * tokens), is 0 in float16 unless the
@@ -116,60 +117,65 @@ TEST(HeadCrossEntropy, AScaledLossKeepsSmallGradientsInFloat16) {
 }
 
 TEST(HeadCrossEntropy, WhatDoesNotCountMayBeInfinite) {
-  Case one({4}, 2, 3, at::kFloat);
-  one.targets[2] = -100;
+  Case test_case({4}, 2, 3, at::kFloat);
+  test_case.targets[2] = -100;
   {
     const at::NoGradGuard no_grad;
-    one.vectors[2].fill_(std::numeric_limits<float>::infinity());
+    test_case.vectors[2].fill_(std::numeric_limits<float>::infinity());
   }
-  EXPECT_TRUE(head_cross_entropy(one.vectors, one.matrix, one.targets).isfinite().item<bool>());
+  EXPECT_TRUE(head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets)
+                  .isfinite()
+                  .item<bool>());
 }
 
 TEST(HeadCrossEntropy, IgnoredTargetsDoNotCount) {
   for (const int64_t ignored : {-100, 7}) {
-    Case one({4, 5}, 6, 9, at::kDouble);
-    one.targets.select(0, 1).fill_(ignored);
-    one.targets.select(1, 3).fill_(ignored);
+    Case test_case({4, 5}, 6, 9, at::kDouble);
+    test_case.targets.select(0, 1).fill_(ignored);
+    test_case.targets.select(1, 3).fill_(ignored);
     const auto options = HeadLossOptions().tokens_per_piece(3).ignore_index(ignored);
-    const Outcome have = in_pieces(one, options);
-    expect_near(have, at_once(one, ignored), 1e-14);
+    const Outcome have = in_pieces(test_case, options);
+    expect_near(have, at_once(test_case, ignored), 1e-14);
     EXPECT_EQ(have.vectors.select(0, 1).abs().max().item<double>(), 0);
     // The mean over nothing, as LibTorch's.
-    one.targets.fill_(ignored);
+    test_case.targets.fill_(ignored);
     EXPECT_TRUE(std::isnan(
-        head_cross_entropy(one.vectors, one.matrix, one.targets, options).item<double>()));
+        head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets, options)
+            .item<double>()));
   }
 }
 
 TEST(HeadCrossEntropy, GradientsAreComputedOnlyWhereWanted) {
-  const Case one({3, 4}, 5, 6, at::kDouble);
-  const Outcome want = in_pieces(one, {});
-  const at::Tensor vectors = one.vectors.detach(), matrix = one.matrix.detach();
-  const auto with_matrix = head_cross_entropy(vectors, one.matrix, one.targets);
-  EXPECT_THAT(torch::autograd::grad({with_matrix * 3}, {one.matrix})[0],
+  const Case test_case({3, 4}, 5, 6, at::kDouble);
+  const Outcome want = in_pieces(test_case, {});
+  const at::Tensor vectors = test_case.vectors.detach(), matrix = test_case.matrix.detach();
+  const auto with_matrix = head_cross_entropy(vectors, test_case.matrix, test_case.targets);
+  EXPECT_THAT(torch::autograd::grad({with_matrix * 3}, {test_case.matrix})[0],
               EqualsBitwise(want.matrix));
-  const auto with_vectors = head_cross_entropy(one.vectors, matrix, one.targets);
-  EXPECT_THAT(torch::autograd::grad({with_vectors * 3}, {one.vectors})[0],
+  const auto with_vectors = head_cross_entropy(test_case.vectors, matrix, test_case.targets);
+  EXPECT_THAT(torch::autograd::grad({with_vectors * 3}, {test_case.vectors})[0],
               EqualsBitwise(want.vectors));
-  const auto with_neither = head_cross_entropy(vectors, matrix, one.targets);
+  const auto with_neither = head_cross_entropy(vectors, matrix, test_case.targets);
   EXPECT_FALSE(with_neither.requires_grad());
   EXPECT_THAT(with_neither, EqualsBitwise(want.loss));
   const torch::NoGradGuard no_grad;
-  EXPECT_THAT(head_cross_entropy(one.vectors, one.matrix, one.targets), EqualsBitwise(want.loss));
+  EXPECT_THAT(head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets),
+              EqualsBitwise(want.loss));
 }
 
 TEST(HeadCrossEntropy, GivesEachGradientOnce) {
-  const Case one({3, 4}, 5, 6, at::kDouble);
-  const Outcome want = in_pieces(one, {});
-  const at::Tensor loss = head_cross_entropy(one.vectors, one.matrix, one.targets);
-  const auto gradient = [&](const at::Tensor& of, bool create_graph = false) {
-    return torch::autograd::grad({loss * 3}, {of}, {}, /*retain_graph=*/true, create_graph)[0];
+  const Case test_case({3, 4}, 5, 6, at::kDouble);
+  const Outcome want = in_pieces(test_case, {});
+  const at::Tensor loss =
+      head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets);
+  const auto gradient = [&](const at::Tensor& input, bool create_graph = false) {
+    return torch::autograd::grad({loss * 3}, {input}, {}, /*retain_graph=*/true, create_graph)[0];
   };
-  EXPECT_THROW(gradient(one.vectors, true), c10::Error);
-  EXPECT_THAT(gradient(one.vectors), EqualsBitwise(want.vectors));
-  EXPECT_THAT(gradient(one.matrix), EqualsBitwise(want.matrix));
+  EXPECT_THROW(gradient(test_case.vectors, true), c10::Error);
+  EXPECT_THAT(gradient(test_case.vectors), EqualsBitwise(want.vectors));
+  EXPECT_THAT(gradient(test_case.matrix), EqualsBitwise(want.matrix));
   try {
-    gradient(one.matrix);
+    gradient(test_case.matrix);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("compute it again for a second backward"));
@@ -177,7 +183,7 @@ TEST(HeadCrossEntropy, GivesEachGradientOnce) {
 }
 
 TEST(HeadCrossEntropy, MistakesAreNamed) {
-  const Case one({3, 4}, 5, 6, at::kFloat);
+  const Case test_case({3, 4}, 5, 6, at::kFloat);
   const auto refused = [](const std::function<void()>& call, const std::string& part) {
     try {
       call();
@@ -186,14 +192,22 @@ TEST(HeadCrossEntropy, MistakesAreNamed) {
       EXPECT_THAT(error.what(), HasSubstr(part));
     }
   };
-  refused([&] { in_pieces(one, HeadLossOptions().tokens_per_piece(0)); }, "tokens_per_piece");
-  refused([&] { head_cross_entropy(one.vectors, one.matrix.t(), one.targets); }, "[5, 6]");
-  refused([&] { head_cross_entropy(one.vectors.to(at::kDouble), one.matrix, one.targets); },
-          "Double");
-  refused([&] { head_cross_entropy(one.vectors, one.matrix, one.targets.flatten()); },
-          "must be Long of shape [3, 4], got Long of shape [12]");
-  refused([&] { head_cross_entropy(one.vectors, one.matrix, one.targets.to(at::kInt)); },
-          "got Int");
+  refused([&] { in_pieces(test_case, HeadLossOptions().tokens_per_piece(0)); }, "tokens_per_piece");
+  refused([&] { head_cross_entropy(test_case.vectors, test_case.matrix.t(), test_case.targets); },
+          "[5, 6]");
+  refused(
+      [&] {
+        head_cross_entropy(test_case.vectors.to(at::kDouble), test_case.matrix, test_case.targets);
+      },
+      "Double");
+  refused(
+      [&] { head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets.flatten()); },
+      "must be Long of shape [3, 4], got Long of shape [12]");
+  refused(
+      [&] {
+        head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets.to(at::kInt));
+      },
+      "got Int");
   refused([] { HeadLoss(nullptr); }, "got none");
   auto model = transformer(gpt2_small().num_layers(0).hidden_size(12).vocab_size(5));
   refused([&] { HeadLoss(model->ptr(2)); }, "got one without");
@@ -205,19 +219,21 @@ TEST(HeadCrossEntropy, MistakesAreNamed) {
 TEST(HeadCrossEntropy, HoldsTheLogitsOfOnePiece) {
   gpipe::testing::count_live_memory();
   const int64_t tokens = 1024, words = 2000, width = 16, piece = 64;
-  const Case one({tokens}, width, words, at::kFloat);
+  const Case test_case({tokens}, width, words, at::kFloat);
   const auto most = [&](const std::function<at::Tensor()>& loss) {
-    one.vectors.mutable_grad() = at::Tensor();
-    one.matrix.mutable_grad() = at::Tensor();
+    test_case.vectors.mutable_grad() = at::Tensor();
+    test_case.matrix.mutable_grad() = at::Tensor();
     const int64_t before = gpipe::testing::live_bytes();
     gpipe::testing::reset_peak_bytes();
     loss().backward();
     return gpipe::testing::peak_bytes() - before;
   };
-  const int64_t whole = most(
-      [&] { return at::cross_entropy_loss(at::linear(one.vectors, one.matrix), one.targets); });
+  const int64_t whole = most([&] {
+    return at::cross_entropy_loss(at::linear(test_case.vectors, test_case.matrix),
+                                  test_case.targets);
+  });
   const int64_t pieces = most([&] {
-    return head_cross_entropy(one.vectors, one.matrix, one.targets,
+    return head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets,
                               HeadLossOptions().tokens_per_piece(piece));
   });
   const int64_t logits = tokens * words * 4, gradients = (tokens + words) * width * 4;

@@ -308,10 +308,11 @@ TEST(HuggingFace, DamagedFoldersAreRefused) {
     return [&] { loaded(folder); };
   };
   const std::string second = "model-00002-of-00002.safetensors";
-  const auto replaced = [&](const std::string& by) {
+  const auto replaced = [&](const std::string& replacement) {
     std::string text = index;
-    for (size_t at = 0; (at = text.find(second, at)) != std::string::npos; at += by.size()) {
-      text.replace(at, second.size(), by);
+    for (size_t place = 0; (place = text.find(second, place)) != std::string::npos;
+         place += replacement.size()) {
+      text.replace(place, second.size(), replacement);
     }
     return text;
   };

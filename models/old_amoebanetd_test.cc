@@ -108,7 +108,7 @@ TEST(OldAmoebaNetDTest, ACellGrowsAndShrinksTheTensors) {
 TEST(OldAmoebaNetDTest, TensorsAtTheCutsOfPublishedBalances) {
   const std::vector<size_t> tensors =
       tensors_after(old_amoebanetd(options(10, 4, 8)), at::rand({1, 3, 224, 224}));
-  const auto at = [&tensors](const std::vector<size_t>& balance) {
+  const auto tensors_at_cuts = [&tensors](const std::vector<size_t>& balance) {
     std::vector<size_t> counts;
     size_t cut = 0;
     for (size_t i = 0; i + 1 < balance.size(); ++i)
@@ -116,10 +116,10 @@ TEST(OldAmoebaNetDTest, TensorsAtTheCutsOfPublishedBalances) {
     EXPECT_EQ(cut + balance.back(), tensors.size());
     return counts;
   };
-  EXPECT_THAT(at({84, 241}), ElementsAre(2));
-  EXPECT_THAT(at({144, 181}), ElementsAre(2));
-  EXPECT_THAT(at({78, 77, 92, 78}), ElementsAre(8, 7, 3));
-  EXPECT_THAT(at({43, 35, 36, 38, 43, 45, 46, 39}), ElementsAre(8, 8, 6, 6, 7, 8, 3));
+  EXPECT_THAT(tensors_at_cuts({84, 241}), ElementsAre(2));
+  EXPECT_THAT(tensors_at_cuts({144, 181}), ElementsAre(2));
+  EXPECT_THAT(tensors_at_cuts({78, 77, 92, 78}), ElementsAre(8, 7, 3));
+  EXPECT_THAT(tensors_at_cuts({43, 35, 36, 38, 43, 45, 46, 39}), ElementsAre(8, 8, 6, 6, 7, 8, 3));
 }
 
 TEST(OldAmoebaNetDTest, APipelineEqualsThePlainModel) {

@@ -75,14 +75,14 @@ TEST(OldResNetTest, TwoTensorsGoThroughABlock) {
 TEST(OldResNetTest, TensorsAtTheCutsOfThePublishedBalances) {
   const std::vector<size_t> tensors = tensors_after(
       old_resnet(OldResNetOptions({3, 4, 23, 3}).base_planes(1)), at::rand({1, 3, 32, 32}));
-  const auto at = [&tensors](const std::vector<size_t>& cuts) {
+  const auto tensors_at_cuts = [&tensors](const std::vector<size_t>& cuts) {
     std::vector<size_t> counts;
     for (size_t cut : cuts) counts.push_back(tensors[cut - 1]);
     return counts;
   };
-  EXPECT_THAT(at({115}), ElementsAre(2));
-  EXPECT_THAT(at({39, 117, 214}), ElementsAre(1, 2, 2));
-  EXPECT_THAT(at({22, 40, 67, 103, 139, 193, 247}), Each(1));
+  EXPECT_THAT(tensors_at_cuts({115}), ElementsAre(2));
+  EXPECT_THAT(tensors_at_cuts({39, 117, 214}), ElementsAre(1, 2, 2));
+  EXPECT_THAT(tensors_at_cuts({22, 40, 67, 103, 139, 193, 247}), Each(1));
 }
 
 TEST(OldResNetTest, APipelineEqualsThePlainModel) {

@@ -84,8 +84,8 @@ TEST(ResNetTest, SkipsGoBetweenThePartitionsOfThePublishedBalances) {
   auto crossing = [&model](const std::vector<int64_t>& balance) {
     std::istringstream all(skip_partitions(model, balance));
     std::string text;
-    for (std::string one; all >> one;) {
-      if (one.front() != one.back()) text += one + " ";
+    for (std::string route; all >> route;) {
+      if (route.front() != route.back()) text += route + " ";
     }
     return text;
   };

@@ -42,16 +42,16 @@ TEST(NamespaceTest, IsAKeyOfSetsTheCommonOneIncluded) {
 }
 
 TEST(NamespaceTest, OnesMadeInSeveralThreadsDiffer) {
-  std::vector<std::vector<Namespace>> made(4);
+  std::vector<std::vector<Namespace>> namespaces(4);
   std::vector<std::thread> threads;
-  for (auto& mine : made) {
+  for (auto& mine : namespaces) {
     threads.emplace_back([&mine] {
       for (int i = 0; i < 1000; ++i) mine.emplace_back();
     });
   }
   for (auto& thread : threads) thread.join();
   std::set<Namespace> all;
-  for (const auto& mine : made) all.insert(mine.begin(), mine.end());
+  for (const auto& mine : namespaces) all.insert(mine.begin(), mine.end());
   EXPECT_EQ(all.size(), 4000u);
 }
 

@@ -304,9 +304,10 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
   command::Progress progress(std::cerr, "seconds",
                              std::max<int64_t>(std::llround(settings.timeout), 1),
                              command::terminal_options(STDERR_FILENO));
-  const auto on_pass = [&](const TimeProgress& at) {
+  const auto on_pass = [&](const TimeProgress& time_progress) {
     interrupt.check();
-    progress.update(static_cast<int64_t>(at.seconds), absl::StrFormat("pass %d", at.passes));
+    progress.update(static_cast<int64_t>(time_progress.seconds),
+                    absl::StrFormat("pass %d", time_progress.passes));
   };
   return profile(model, sample,
                  ProfileOptions()

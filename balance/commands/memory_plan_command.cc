@@ -154,14 +154,14 @@ int run(const Settings& settings) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
                                  settings.batch, cut, settings.options.chunks());
   }
-  const MemoryPlan made = plan(settings, interrupt);
-  std::cout << to_text(made) << std::flush;
-  command::write_result(settings.json, json_of(settings, made));
+  const MemoryPlan memory_plan = plan(settings, interrupt);
+  std::cout << to_text(memory_plan) << std::flush;
+  command::write_result(settings.json, json_of(settings, memory_plan));
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
       absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
       settings.checkpoint, settings.schedule);
-  if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(made, title));
+  if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(memory_plan, title));
   return 0;
 }
 

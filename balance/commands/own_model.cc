@@ -67,11 +67,13 @@ at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device)
         "with: make them with torch::rand, torch::randint or torch::zeros, say, and outside of a "
         "MetaScope");
   } else {
-    const at::Tensor from =
+    const at::Tensor indices =
         at::arange(rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
     // Which kernels a layer takes depends on the strides: images may have their channels last.
-    result =
-        sample.detach().index_select(0, from).to(device).contiguous(sample.suggest_memory_format());
+    result = sample.detach()
+                 .index_select(0, indices)
+                 .to(device)
+                 .contiguous(sample.suggest_memory_format());
   }
   return result.set_requires_grad(sample.requires_grad());
 }

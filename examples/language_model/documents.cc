@@ -14,9 +14,9 @@ namespace {
 constexpr size_t kOpenRows = 16;
 
 int64_t token(const Piece& piece, int64_t place) {
-  const int64_t at = piece.begin + place - 1;
-  const bool is_byte = at >= 0 && at < static_cast<int64_t>(piece.document.size());
-  return is_byte ? static_cast<unsigned char>(piece.document[static_cast<size_t>(at)]) : kEnd;
+  const int64_t index = piece.begin + place - 1;
+  const bool is_byte = index >= 0 && index < static_cast<int64_t>(piece.document.size());
+  return is_byte ? static_cast<unsigned char>(piece.document[static_cast<size_t>(index)]) : kEnd;
 }
 
 // The next document, with its end; removes it and what separates it from the next.

@@ -393,9 +393,9 @@ class Run {
     int64_t steps = 0, tokens = 0;
     double losses = 0, seconds = 0;
 
-    void add(double loss, int64_t of, double took) {
+    void add(double loss, int64_t batch_tokens, double took) {
       ++steps;
-      tokens += of;
+      tokens += batch_tokens;
       losses += loss;
       seconds += took;
     }

@@ -62,12 +62,13 @@ TEST(Network, LossAndGradientsDependNeitherOnRowsNorOnCuts) {
       EXPECT_NEAR(pipeline->evaluate(batch), want, 1e-6 * want);
       EXPECT_NEAR(pipeline->step(batch), want, 1e-6 * want);
       EXPECT_NEAR(plain->evaluate(batch), want, 1e-6 * want);
-      const std::vector<at::Tensor> have = pipeline->parameters(), of = plain->parameters();
-      ASSERT_EQ(have.size(), of.size());
+      const std::vector<at::Tensor> have = pipeline->parameters(),
+                                    plain_parameters = plain->parameters();
+      ASSERT_EQ(have.size(), plain_parameters.size());
       for (size_t k = 0; k < have.size(); ++k) {
         // Sums in another order, in float32.
-        const double largest = of[k].grad().abs().max().item<double>();
-        const double off = (have[k].grad() - of[k].grad()).abs().max().item<double>();
+        const double largest = plain_parameters[k].grad().abs().max().item<double>();
+        const double off = (have[k].grad() - plain_parameters[k].grad()).abs().max().item<double>();
         EXPECT_LE(off, 1e-5 * (largest + 1e-2)) << "parameter " << k << ", packed " << packed;
       }
     }

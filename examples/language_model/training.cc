@@ -30,9 +30,9 @@ std::unique_ptr<torch::optim::AdamW> make_optimizer(const std::vector<at::Tensor
     (parameter.dim() > 1 ? matrices : others).push_back(parameter);
   }
   const auto options = [](double decay) {
-    auto made = std::make_unique<AdamWOptions>();
-    made->betas({0.9, 0.95}).weight_decay(decay);
-    return made;
+    auto adamw_options = std::make_unique<AdamWOptions>();
+    adamw_options->betas({0.9, 0.95}).weight_decay(decay);
+    return adamw_options;
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(matrices, options(weight_decay));

@@ -42,15 +42,15 @@ TEST_P(PublishedAmoebaNetDMemory, EveryRowHasAVariant) {
 
 TEST_P(PublishedAmoebaNetDMemory, SmallNetworksCanBeMade) {
   const MemoryExperiment experiment = amoebanetd_memory(GetParam());
-  std::set<std::string> made;
+  std::set<std::string> networks;
   for (const MemoryVariant& variant : experiment.variants) {
     for (const Scale scale : {Scale::kSmoke, Scale::kSmall}) {
       const SmallNetwork small = experiment.shrink(variant, scale);
       EXPECT_GE(layers(small.network), static_cast<int64_t>(variant.balance.size()));
-      made.insert(small.network);
+      networks.insert(small.network);
     }
   }
-  EXPECT_GE(made.size(), 8u);
+  EXPECT_GE(networks.size(), 8u);
 }
 
 TEST(OldAmoebaNetDMemory, SaysWhatIsAssumed) {

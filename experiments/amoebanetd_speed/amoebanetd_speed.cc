@@ -45,20 +45,20 @@ SpeedNetwork network(Scale scale) {
 }
 
 SpeedExperiment experiment() {
-  SpeedExperiment of;
-  of.name = "amoebanetd_speed";
-  of.table = published_speed();
-  of.variants = speed_variants();
-  of.samples = 10000;
-  of.remarks = {
+  SpeedExperiment experiment;
+  experiment.name = "amoebanetd_speed";
+  experiment.table = published_speed();
+  experiment.variants = speed_variants();
+  experiment.samples = 10000;
+  experiment.remarks = {
       "Published: torchgpipe v0.0.5 (on GPUs) and Huang et al. (GPipe), AmoebaNet-D (18, 256); "
       "speed-ups are over n2m1, two partitions with one micro-batch."};
-  of.network = network;
-  of.smoke = {/*samples=*/128, /*epochs=*/2, /*micro_batch=*/4, /*most_chunks=*/8};
-  of.small = {/*samples=*/256, /*epochs=*/3, /*micro_batch=*/4, /*most_chunks=*/16};
-  of.reference = "n2m1";
-  of.reference_throughput = 26.733;
-  return of;
+  experiment.network = network;
+  experiment.smoke = {/*samples=*/128, /*epochs=*/2, /*micro_batch=*/4, /*most_chunks=*/8};
+  experiment.small = {/*samples=*/256, /*epochs=*/3, /*micro_batch=*/4, /*most_chunks=*/16};
+  experiment.reference = "n2m1";
+  experiment.reference_throughput = 26.733;
+  return experiment;
 }
 
 Plan prepare() { return plan_speed(experiment()); }

@@ -27,18 +27,18 @@ balance::Profile two_layers() {
 
 TEST(MeasuredCosts, AreInProportionToTheRows) {
   const LayerCosts costs = measured_costs(two_layers());
-  const balance::Profile of = costs(10);
-  EXPECT_EQ(of.device, "a device");
-  EXPECT_EQ(of.batch_rows, 10);
-  EXPECT_EQ(of.input, 1000);
-  EXPECT_DOUBLE_EQ(of.layers[0].forward, 2.5);
-  EXPECT_DOUBLE_EQ(of.layers[1].backward, 10);
-  EXPECT_EQ(of.layers[0].output, 200);
-  EXPECT_EQ(of.layers[0].kept, 250);
-  EXPECT_EQ(of.layers[0].workspace, 50);
-  EXPECT_EQ(of.layers[0].parameters, 10) << "these are not of a micro-batch";
-  EXPECT_EQ(of.layers[0].buffers, 3);
-  EXPECT_EQ(of.skips[0].bytes, 120);
+  const balance::Profile profile = costs(10);
+  EXPECT_EQ(profile.device, "a device");
+  EXPECT_EQ(profile.batch_rows, 10);
+  EXPECT_EQ(profile.input, 1000);
+  EXPECT_DOUBLE_EQ(profile.layers[0].forward, 2.5);
+  EXPECT_DOUBLE_EQ(profile.layers[1].backward, 10);
+  EXPECT_EQ(profile.layers[0].output, 200);
+  EXPECT_EQ(profile.layers[0].kept, 250);
+  EXPECT_EQ(profile.layers[0].workspace, 50);
+  EXPECT_EQ(profile.layers[0].parameters, 10) << "these are not of a micro-batch";
+  EXPECT_EQ(profile.layers[0].buffers, 3);
+  EXPECT_EQ(profile.skips[0].bytes, 120);
   EXPECT_EQ(costs(4).layers[0].forward, 1);
   balance::Profile none = two_layers();
   none.batch_rows = 0;
@@ -47,10 +47,10 @@ TEST(MeasuredCosts, AreInProportionToTheRows) {
 }
 
 TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {
-  int made = 0;
+  int models_made = 0;
   const LayerCosts costs = nominal_costs(
-      [&made] {
-        ++made;
+      [&models_made] {
+        ++models_made;
         return torch::nn::Sequential(torch::nn::Linear(10, 20), torch::nn::ReLU());
       },
       {10}, {/*flops_per_second=*/1.0, /*bytes_per_second=*/1e30, /*seconds_per_operator=*/0});
@@ -59,24 +59,24 @@ TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {
   EXPECT_EQ(costs(5).layers[0].output, 5 * 20 * 4);
   EXPECT_EQ(costs(5).batch_rows, 5);
   EXPECT_DOUBLE_EQ(costs(3).layers[0].forward, 2 * 3 * 10 * 20);
-  EXPECT_EQ(made, 1);
+  EXPECT_EQ(models_made, 1);
 }
 
 TEST(NominalCosts, TakeNoMemoryForALargeNetwork) {
   const LayerCosts costs = nominal_costs(
       [] { return models::unet(models::UNetOptions().num_convs(1).base_channels(512)); },
       {3, 192, 192});
-  const balance::Profile of = costs(64);  // 6 GB in the first activation alone
-  EXPECT_EQ(of.layers[0].output, int64_t{64} * 512 * 192 * 192 * 4);
-  EXPECT_EQ(of.skips.size(), 5);
-  EXPECT_GT(of.layers[0].backward, of.layers[0].forward);
+  const balance::Profile profile = costs(64);  // 6 GB in the first activation alone
+  EXPECT_EQ(profile.layers[0].output, int64_t{64} * 512 * 192 * 192 * 4);
+  EXPECT_EQ(profile.skips.size(), 5);
+  EXPECT_GT(profile.layers[0].backward, profile.layers[0].forward);
 }
 
 TEST(ScaledCosts, OnlyTimesChange) {
-  const balance::Profile of = scaled(measured_costs(two_layers()), 3)(4);
-  EXPECT_DOUBLE_EQ(of.layers[0].forward, 3);
-  EXPECT_DOUBLE_EQ(of.layers[1].backward, 12);
-  EXPECT_EQ(of.layers[0].output, 80);
+  const balance::Profile profile = scaled(measured_costs(two_layers()), 3)(4);
+  EXPECT_DOUBLE_EQ(profile.layers[0].forward, 3);
+  EXPECT_DOUBLE_EQ(profile.layers[1].backward, 12);
+  EXPECT_EQ(profile.layers[0].output, 80);
 }
 
 }  // namespace

@@ -254,7 +254,9 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
       !absl::SimpleAtoi(parts[2], &second)) {
     throw std::invalid_argument("a network of two numbers is divided, not " + network);
   }
-  const auto rounded = [](int64_t value, int64_t by) { return (value + by / 2) / by; };
+  const auto rounded = [](int64_t value, int64_t divisor) {
+    return (value + divisor / 2) / divisor;
+  };
   first = std::max(rounded(first, first_by * least_first) * least_first, least_first);
   second = std::max(rounded(second, second_by), least_second);
   return absl::StrFormat("%s:%d,%d", parts[0], first, second);

@@ -61,12 +61,12 @@ TEST(OtherLoad, SeesAnotherProcessOnItsCores) {
   cpu_set_t all;
   CPU_ZERO(&all);
   ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
-    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  cpu_set_t one_core;
+  CPU_ZERO(&one_core);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one_core) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one_core);
   }
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one_core, &one_core), 0);
   const pid_t child = fork();
   if (child == 0) {
     while (true) {

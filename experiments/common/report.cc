@@ -76,10 +76,12 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
       throw std::invalid_argument(row + ": the table has no column " + key);
     }
   }
-  const bool has = !outcome.figures.empty();
-  if ((has && !may_have_figures(outcome.origin)) || (!has && is_way(outcome.origin))) {
-    throw std::invalid_argument(row + " is labelled " + to_text(outcome.origin) +
-                                (has ? " but has a figure of ours" : " but has no figure of ours"));
+  const bool has_figures = !outcome.figures.empty();
+  if ((has_figures && !may_have_figures(outcome.origin)) ||
+      (!has_figures && is_way(outcome.origin))) {
+    throw std::invalid_argument(
+        row + " is labelled " + to_text(outcome.origin) +
+        (has_figures ? " but has a figure of ours" : " but has no figure of ours"));
   }
   if ((outcome.origin == Origin::kNotRun || outcome.origin == Origin::kFailed) &&
       outcome.note.empty()) {
@@ -283,13 +285,13 @@ Report::Report(PublishedTable table, std::vector<Result> results) : table_(std::
   std::map<Origin, double> references;
   for (const Row& row : rows_) {
     if (is_way(row.outcome.origin) && table_.rows[row.published].experiment == table_.reference) {
-      references[row.outcome.way] = row.outcome.figures.at(table_.of);
+      references[row.outcome.way] = row.outcome.figures.at(table_.ratio_of);
     }
   }
   for (Row& row : rows_) {
     const auto reference = references.find(row.outcome.way);
     if (reference == references.end() || !is_way(row.outcome.origin)) continue;
-    const double ratio = row.outcome.figures.at(table_.of) / reference->second;
+    const double ratio = row.outcome.figures.at(table_.ratio_of) / reference->second;
     const auto cores = row.outcome.settings.value("cores", int64_t{0});
     if (row.outcome.way == Origin::kMeasured && cores > 0 && ratio > static_cast<double>(cores)) {
       row.outcome.note += absl::StrFormat(
@@ -452,7 +454,7 @@ std::string Report::to_json(const ReportSource& source) const {
   json["ratio"] =
       table_.ratio.empty()
           ? Json(nullptr)
-          : Json({{"key", table_.ratio}, {"of", table_.of}, {"reference", table_.reference}});
+          : Json({{"key", table_.ratio}, {"of", table_.ratio_of}, {"reference", table_.reference}});
   json["remarks"] = remarks_;
   json["environment"] = source.environment;
   json["command"] = source.command;
@@ -465,11 +467,11 @@ std::string Report::to_json(const ReportSource& source) const {
       figure["ours"] = number_or_null(figure_of(row.outcome, column));
       figure["published"] = Json::object();
       figure["published_text"] = Json::object();
-      for (const std::string& from : column.sources) {
-        const std::string text = published_of(published, column, from);
+      for (const std::string& source_name : column.sources) {
+        const std::string text = published_of(published, column, source_name);
         if (text.empty()) continue;
-        figure["published"][from] = as_json(text);
-        figure["published_text"][from] = text;
+        figure["published"][source_name] = as_json(text);
+        figure["published_text"][source_name] = text;
       }
       figure["compared"] = number_or_null(compare(published, row.outcome, column));
       figures[column.key] = figure;

@@ -70,10 +70,10 @@ struct PublishedTable {
   std::string title;
   std::vector<Column> columns;
   std::vector<PublishedRow> rows;
-  // The column of ratios is `of` divided by the same figure of the row `reference`, obtained in the
-  // same way, as in the published table. Empty: there is none.
+  // The column of ratios is `ratio_of` divided by the same figure of the row `reference`, obtained
+  // in the same way, as in the published table. Empty: there is none.
   std::string ratio;
-  std::string of;
+  std::string ratio_of;
   std::string reference;
 };
 

@@ -29,7 +29,7 @@ PublishedTable table() {
                 {"deep", {}, ""},
                 {"wide", {}, ""}};
   table.ratio = "speed_up";
-  table.of = "rate";
+  table.ratio_of = "rate";
   table.reference = "plain";
   return table;
 }
@@ -172,14 +172,15 @@ TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
 
 // Two cores cannot make anything 16 times as fast.
 TEST(Report, ARatioAboveTheCoresIsLeftOut) {
-  const auto on = [](double rate, int cores) {
+  const auto measured_on = [](double rate, int cores) {
     Outcome outcome = measured(1, rate);
     if (cores > 0) outcome.settings["cores"] = cores;
     return outcome;
   };
-  const Report report(
-      table(),
-      {{"plain", on(31, 2)}, {"pipeline", on(63, 2)}, {"deep", on(61, 2)}, {"wide", on(496, 0)}});
+  const Report report(table(), {{"plain", measured_on(31, 2)},
+                                {"pipeline", measured_on(63, 2)},
+                                {"deep", measured_on(61, 2)},
+                                {"wide", measured_on(496, 0)}});
   const Json rows = Json::parse(report.to_json())["rows"];
   const auto ratio = [&](int row) { return rows[row]["figures"]["speed_up"]["ours"]; };
   EXPECT_EQ(ratio(1), 1.0);

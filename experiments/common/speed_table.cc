@@ -25,18 +25,18 @@ PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>
       sources.emplace_back(source);
     }
   };
-  for (const SpeedRow& of : rows) {
-    PublishedRow row = {of.experiment, {}, ""};
-    add(row, throughput, kTorchgpipe, of.throughput);
-    add(row, throughput, kScript, of.script_throughput);
-    add(row, speed_up, kTorchgpipe, of.torchgpipe);
-    add(row, speed_up, kScript, of.script);
-    add(row, speed_up, kHuang, of.huang);
+  for (const SpeedRow& speed_row : rows) {
+    PublishedRow row = {speed_row.experiment, {}, ""};
+    add(row, throughput, kTorchgpipe, speed_row.throughput);
+    add(row, throughput, kScript, speed_row.script_throughput);
+    add(row, speed_up, kTorchgpipe, speed_row.torchgpipe);
+    add(row, speed_up, kScript, speed_row.script);
+    add(row, speed_up, kHuang, speed_row.huang);
     table.rows.push_back(row);
   }
   table.columns = {throughput, speed_up};
   table.ratio = speed_up.key;
-  table.of = throughput.key;
+  table.ratio_of = throughput.key;
   table.reference = rows.at(0).experiment;
   return table;
 }

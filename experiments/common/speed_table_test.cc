@@ -22,7 +22,7 @@ TEST(SpeedTable, HasTheSourcesThatHaveFigures) {
   EXPECT_EQ(table.rows[1].figures.count("throughput"), 0u);
   EXPECT_EQ(table.rows[1].figures.at("speed_up").at("Huang et al."), "1.42");
   EXPECT_EQ(table.ratio, "speed_up");
-  EXPECT_EQ(table.of, "throughput");
+  EXPECT_EQ(table.ratio_of, "throughput");
   EXPECT_EQ(table.reference, "plain");
   EXPECT_NO_THROW(Report(table, {}));
   const PublishedTable both = speed_table("June", {{"plain", "", "1", "1", "100.506", "1.000"}});

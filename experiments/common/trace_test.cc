@@ -78,13 +78,13 @@ TEST(WriteTrace, ExplainsASimulationThatTakesLonger) {
     Timeline timeline;
     const Observer observer = timeline.observer();
     const Event::Time now = std::chrono::steady_clock::now();
-    int64_t at = 0;
+    int64_t elapsed = 0;
     for (int32_t i = 0; i < 3; ++i) {
       const Action action{ActionKind::kForward, 0, i};
       const int64_t milliseconds = longer == (i == 0) ? 1 : 10;  // the median: 10, or 1
-      const auto time = [&] { return now + std::chrono::milliseconds(at); };
+      const auto time = [&] { return now + std::chrono::milliseconds(elapsed); };
       observer({Event::Edge::kBegin, action, 0, time(), false, {}, {}, 0});
-      at += milliseconds;
+      elapsed += milliseconds;
       observer({Event::Edge::kEnd, action, 0, time(), false, {}, {}, 0});
     }
     std::ostringstream out;

@@ -180,8 +180,8 @@ TrainingState load_training_state(const std::string& path, torch::nn::Module& mo
 
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor& to = model_tensors.at(name);
-    to.copy_(tensor);
+    const at::Tensor& destination = model_tensors.at(name);
+    destination.copy_(tensor);
   }
   optimizer.state().clear();
   for (const auto& [name, tensor] : momentum) {

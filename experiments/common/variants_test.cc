@@ -29,7 +29,7 @@ RunVariant make(const CommonFlags& flags, const std::string& name, Origin way) {
   return [](Outcome&, const RunContext&) {};
 }
 
-std::vector<Variant> made(const CommonFlags& flags, const std::string& defaults = "all") {
+std::vector<Variant> variants_for(const CommonFlags& flags, const std::string& defaults = "all") {
   return make_variants(flags, defaults, kKnown, {Origin::kMeasured}, make);
 }
 
@@ -41,33 +41,33 @@ std::vector<std::string> names(const std::vector<Variant>& variants) {
 
 TEST(MakeVariants, NamedOrDefault) {
   CommonFlags flags;
-  EXPECT_THAT(names(made(flags)), ElementsAre("plain", "pipeline-2", "deep"));
-  const std::vector<Variant> variants = made(flags, "plain,deep");
+  EXPECT_THAT(names(variants_for(flags)), ElementsAre("plain", "pipeline-2", "deep"));
+  const std::vector<Variant> variants = variants_for(flags, "plain,deep");
   EXPECT_THAT(names(variants), ElementsAre("plain", "pipeline-2", "deep"));
   EXPECT_EQ(variants[0].refusal, "");
   EXPECT_THAT(variants[1].refusal, HasSubstr("--experiment=pipeline-2 runs it"));
   flags.experiment = "deep,plain,deep";
-  EXPECT_THAT(names(made(flags)), ElementsAre("plain", "deep"));
+  EXPECT_THAT(names(variants_for(flags)), ElementsAre("plain", "deep"));
   flags.experiment = "depp";
-  EXPECT_THAT([&] { made(flags); },
+  EXPECT_THAT([&] { variants_for(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean deep?")));
 }
 
 TEST(MakeVariants, FlagsOfAWayThatIsNotAskedForAreRefused) {
-  const auto of = [](const std::string& ways, const std::string& measured,
-                     const std::string& simulated) {
+  const auto variants_of_ways = [](const std::string& ways, const std::string& measured,
+                                   const std::string& simulated) {
     CommonFlags flags;
     flags.ways = ways;
     flags.for_measured = measured;
     flags.for_simulated = simulated;
     return make_variants(flags, "all", kKnown, {Origin::kMeasured, Origin::kSimulated}, make);
   };
-  EXPECT_EQ(of("", "--samples", "--profile").size(), 6u);
-  EXPECT_EQ(of("measured", "--samples", "").size(), 3u);
-  EXPECT_EQ(of("simulated", "", "--profile").size(), 3u);
-  EXPECT_THAT([&] { of("simulated", "--samples", ""); },
+  EXPECT_EQ(variants_of_ways("", "--samples", "--profile").size(), 6u);
+  EXPECT_EQ(variants_of_ways("measured", "--samples", "").size(), 3u);
+  EXPECT_EQ(variants_of_ways("simulated", "", "--profile").size(), 3u);
+  EXPECT_THAT([&] { variants_of_ways("simulated", "--samples", ""); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("--samples is for measured rows")));
-  EXPECT_THAT([&] { of("measured", "", "--profile"); },
+  EXPECT_THAT([&] { variants_of_ways("measured", "", "--profile"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("--profile is for simulated rows")));
 }
 
@@ -126,32 +126,32 @@ TEST(MakeVariants, EachOnceForEveryWay) {
 }
 
 TEST(MakeVariants, TellsWhichWaysThereAre) {
-  const std::vector<Variant> variants = made({});
+  const std::vector<Variant> variants = variants_for({});
   EXPECT_TRUE(has_way(variants, Origin::kMeasured));
   EXPECT_FALSE(has_way(variants, Origin::kPlanned));
   EXPECT_FALSE(has_way({}, Origin::kMeasured));
 }
 
 TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
-  const auto made = [](const CommonFlags& flags) {
+  const auto labels_for = [](const CommonFlags& flags) {
     return labels(
         make_variants(flags, "deep", kKnown, {Origin::kMeasured, Origin::kSimulated}, make));
   };
   CommonFlags flags;
   flags.ways = "simulated,simulated";
-  EXPECT_EQ(made(flags).size(), 1u);
+  EXPECT_EQ(labels_for(flags).size(), 1u);
   flags.checkpoint_given = true;
-  EXPECT_THAT([&] { made(flags); },
+  EXPECT_THAT([&] { labels_for(flags); },
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("--checkpoint is for measured rows"), HasSubstr("(simulated)"))));
   flags.ways = "";
-  EXPECT_EQ(made(flags).size(), 2u);
+  EXPECT_EQ(labels_for(flags).size(), 2u);
 }
 
 TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {
   CommonFlags flags;
   flags.balance = {1, 2};
-  const std::vector<Variant> variants = made(flags);
+  const std::vector<Variant> variants = variants_for(flags);
   ASSERT_EQ(variants.size(), 3u);
   EXPECT_THAT(variants[0].refusal, IsEmpty());
   EXPECT_THAT(variants[1].refusal, IsEmpty());
@@ -162,22 +162,24 @@ TEST(MakeVariants, ANamedOneMustFit) {
   CommonFlags flags;
   flags.balance = {1, 2};
   flags.experiment = "deep";
-  EXPECT_THAT([&] { made(flags); },
+  EXPECT_THAT([&] { variants_for(flags); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("does not fit deep")));
   flags.experiment = "plain";
-  EXPECT_THAT([&] { made(flags); }, ThrowsMessage<std::invalid_argument>(HasSubstr(
-                                        "--balance=[1, 2] is for pipelines, not for plain")));
+  EXPECT_THAT([&] { variants_for(flags); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("--balance=[1, 2] is for pipelines, not for plain")));
 }
 
 TEST(MakeVariants, AFlagThatFitsNoneIsAnErrorThoughOthersCouldRun) {
   CommonFlags flags;
   flags.balance = {1, 2, 3};
-  EXPECT_THAT([&] { made(flags); }, ThrowsMessage<std::invalid_argument>(AllOf(
-                                        HasSubstr("pipeline-2: --balance does not fit pipeline-2"),
-                                        HasSubstr("deep: --balance does not fit deep"))));
+  EXPECT_THAT([&] { variants_for(flags); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("pipeline-2: --balance does not fit pipeline-2"),
+                        HasSubstr("deep: --balance does not fit deep"))));
   flags.balance = {};
   flags.chunks = 4;
-  EXPECT_THAT([&] { made(flags, "plain"); },
+  EXPECT_THAT([&] { variants_for(flags, "plain"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
 }
 

@@ -31,17 +31,17 @@ struct Idx {
                            ": install the data set anew or give another folder");
 }
 
-void read_exactly(gzFile file, const std::string& path, uint8_t* to, std::size_t count) {
+void read_exactly(gzFile file, const std::string& path, uint8_t* buffer, std::size_t count) {
   while (count > 0) {
     const auto piece = static_cast<unsigned>(std::min<std::size_t>(count, 1U << 20U));
-    const int got = gzread(file, to, piece);
+    const int got = gzread(file, buffer, piece);
     if (got < 0) {
       int code = 0;
       const char* text = gzerror(file, &code);
       fail(path, std::string("is damaged (") + text + ")");
     }
     if (got == 0) fail(path, "ends too early");
-    to += got;
+    buffer += got;
     count -= static_cast<std::size_t>(got);
   }
 }
@@ -135,11 +135,12 @@ ReadResult FashionMnist::read(int64_t index, Random& random, float* pixels) cons
     const uint8_t* lower = image + row.second * stored_.width;
     for (int64_t x = 0; x < width; ++x) {
       const Tap& column = columns_[static_cast<std::size_t>(mirrored ? width - 1 - x : x)];
-      const auto at = [&row, upper, lower](int64_t i) {
+      const auto between_rows = [&row, upper, lower](int64_t i) {
         return (1 - row.share) * static_cast<float>(upper[i]) +
                row.share * static_cast<float>(lower[i]);
       };
-      const float value = (1 - column.share) * at(column.first) + column.share * at(column.second);
+      const float value = (1 - column.share) * between_rows(column.first) +
+                          column.share * between_rows(column.second);
       *pixels++ = (value / 255.0F - kMean) / kDeviation;
     }
   }

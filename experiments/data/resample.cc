@@ -96,8 +96,8 @@ void resample(const RgbImage& image, const Box& source, int64_t width, int64_t h
       const float shift = normalization.mean[channel] / normalization.deviation[channel];
       float* to = pixels + (c * window.height + y) * window.width;
       for (int64_t x = 0; x < window.width; ++x) {
-        const int64_t at = mirrored ? window.width - 1 - x : x;
-        to[x] = sums[static_cast<std::size_t>(kChannels * at + c)] * scale - shift;
+        const int64_t column = mirrored ? window.width - 1 - x : x;
+        to[x] = sums[static_cast<std::size_t>(kChannels * column + c)] * scale - shift;
       }
     }
   }

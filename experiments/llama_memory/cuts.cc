@@ -34,10 +34,10 @@ balance::NominalDevice nominal_device() {
   return device;
 }
 
-torch::nn::Sequential make(const LlamaCase& of) {
+torch::nn::Sequential make(const LlamaCase& llama_case) {
   const MetaScope scope;
-  torch::nn::Sequential model = models::transformer(of.model);
-  model->to(of.type);
+  torch::nn::Sequential model = models::transformer(llama_case.model);
+  model->to(llama_case.type);
   return model;
 }
 
@@ -50,10 +50,10 @@ at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
                                 targets.at(0).flatten());
 }
 
-balance::ExplainOptions explain_options(const LlamaCase& of) {
+balance::ExplainOptions explain_options(const LlamaCase& llama_case) {
   balance::ExplainOptions options;
-  options.chunks = of.rows;
-  options.checkpoint = of.checkpoint;
+  options.chunks = llama_case.rows;
+  options.checkpoint = llama_case.checkpoint;
   options.param_scale = kCopiesOfParameters;
   return options;
 }
@@ -61,25 +61,26 @@ balance::ExplainOptions explain_options(const LlamaCase& of) {
 // A model and its profile, for several cuts.
 class Planner {
  public:
-  Planner(LlamaCase of, std::function<void()> check)
-      : of_(std::move(of)),
+  Planner(LlamaCase llama_case, std::function<void()> check)
+      : llama_case_(std::move(llama_case)),
         check_(std::move(check)),
-        model_(make(of_)),
-        profile_(balance::profile_on_meta(model_, {ids(1, of_.tokens)}, nominal_device())) {}
+        model_(make(llama_case_)),
+        profile_(balance::profile_on_meta(model_, {ids(1, llama_case_.tokens)}, nominal_device())) {
+  }
 
   const balance::Profile& profile() const { return profile_; }
 
   balance::Explanation predict(const std::vector<int64_t>& balance) const {
-    return balance::explain(profile_, balance, explain_options(of_));
+    return balance::explain(profile_, balance, explain_options(llama_case_));
   }
 
   PlannedCut plan(const std::vector<int64_t>& balance) const {
-    const at::Tensor tokens = ids(of_.rows, of_.tokens);
+    const at::Tensor tokens = ids(llama_case_.rows, llama_case_.tokens);
     return {balance,
             balance::memory_plan(model_, {tokens}, {tokens}, &loss,
                                  balance::MemoryPlanOptions(balance)
-                                     .chunks(of_.rows)
-                                     .checkpoint(of_.checkpoint)
+                                     .chunks(llama_case_.rows)
+                                     .checkpoint(llama_case_.checkpoint)
                                      .optimizer(balance::parse_optimizer("adamw"))
                                      .progress([&](int64_t, int64_t) {
                                        if (check_) check_();
@@ -88,7 +89,7 @@ class Planner {
   }
 
  private:
-  LlamaCase of_;
+  LlamaCase llama_case_;
   std::function<void()> check_;
   torch::nn::Sequential model_;
   balance::Profile profile_;
@@ -114,23 +115,23 @@ std::vector<int64_t> even_balance(int64_t blocks, int64_t devices) {
   return balance;
 }
 
-PlannedCut plan_cut(const LlamaCase& of, const std::vector<int64_t>& balance,
+PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
                     const std::function<void()>& check) {
-  return Planner(of, check).plan(balance);
+  return Planner(llama_case, check).plan(balance);
 }
 
-double predicted_step(const LlamaCase& of, const std::vector<int64_t>& balance) {
-  return Planner(of, nullptr).predict(balance).step;
+double predicted_step(const LlamaCase& llama_case, const std::vector<int64_t>& balance) {
+  return Planner(llama_case, nullptr).predict(balance).step;
 }
 
-PlannedCut exact_cut(const LlamaCase& of, const std::function<void()>& check) {
-  const int64_t layers = 2 * of.model.num_layers() + 3;
-  TORCH_CHECK_VALUE(of.devices >= 1 && of.devices <= layers, "a model of ", layers,
-                    " layers cannot be cut over ", of.devices, " devices");
-  const Planner planner(of, check);
+PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check) {
+  const int64_t layers = 2 * llama_case.model.num_layers() + 3;
+  TORCH_CHECK_VALUE(llama_case.devices >= 1 && llama_case.devices <= layers, "a model of ", layers,
+                    " layers cannot be cut over ", llama_case.devices, " devices");
+  const Planner planner(llama_case, check);
   balance::FittingCutOptions options;
-  options.limits.assign(static_cast<size_t>(of.devices), 0);
-  options.explain = explain_options(of);
+  options.limits.assign(static_cast<size_t>(llama_case.devices), 0);
+  options.explain = explain_options(llama_case);
   std::optional<PlannedCut> best;
   std::vector<std::vector<int64_t>> tried;
   for (int k = 0; k < kMostPlans; ++k) {

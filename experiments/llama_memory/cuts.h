@@ -43,16 +43,16 @@ struct PlannedCut {
 std::vector<int64_t> even_balance(int64_t blocks, int64_t devices);
 
 // Plans this cut. `check` is called again and again; what it throws ends the plan.
-PlannedCut plan_cut(const LlamaCase& of, const std::vector<int64_t>& balance,
+PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
                     const std::function<void()>& check = nullptr);
 
 // The cut whose fullest device holds least, halves of blocks told apart: exact for what a profile
 // predicts of each cut, which plans correct until no better cut is left. Throws c10::ValueError for
 // fewer layers than devices.
-PlannedCut exact_cut(const LlamaCase& of, const std::function<void()>& check = nullptr);
+PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check = nullptr);
 
 // PlannedCut::step of a cut, without planning it.
-double predicted_step(const LlamaCase& of, const std::vector<int64_t>& balance);
+double predicted_step(const LlamaCase& llama_case, const std::vector<int64_t>& balance);
 
 }  // namespace gpipe::experiments
 

@@ -18,20 +18,20 @@ using ::testing::ElementsAre;
 
 // A Llama of the same make, so small that every cut of it can be planned.
 LlamaCase small(Checkpoint checkpoint, int64_t words = 512) {
-  LlamaCase of{models::TransformerOptions(models::TransformerKind::kLlama)
-                   .vocab_size(words)
-                   .max_positions(64)
-                   .num_layers(3)
-                   .hidden_size(64)
-                   .num_heads(4)
-                   .num_kv_heads(2)
-                   .intermediate_size(160)
-                   .fused_attention(true)};
-  of.rows = 5;
-  of.tokens = 64;
-  of.devices = 3;
-  of.checkpoint = checkpoint;
-  return of;
+  LlamaCase llama_case{models::TransformerOptions(models::TransformerKind::kLlama)
+                           .vocab_size(words)
+                           .max_positions(64)
+                           .num_layers(3)
+                           .hidden_size(64)
+                           .num_heads(4)
+                           .num_kv_heads(2)
+                           .intermediate_size(160)
+                           .fused_attention(true)};
+  llama_case.rows = 5;
+  llama_case.tokens = 64;
+  llama_case.devices = 3;
+  llama_case.checkpoint = checkpoint;
+  return llama_case;
 }
 
 TEST(EvenBalance, HasAsManyBlocksOnEachDevice) {
@@ -43,9 +43,9 @@ TEST(EvenBalance, HasAsManyBlocksOnEachDevice) {
 
 // Embedding and head, and a block: queries, keys and values, output, the MLP's three, two norms.
 TEST(PlanCut, HoldsWhatTheFormulaSays) {
-  const LlamaCase of = small(Checkpoint::kAlways);
+  const LlamaCase llama_case = small(Checkpoint::kAlways);
   const int64_t block = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160 + 2 * 64;
-  const PlannedCut cut = plan_cut(of, even_balance(3, 3));
+  const PlannedCut cut = plan_cut(llama_case, even_balance(3, 3));
   EXPECT_EQ(cut.plan.parameters, 2 * 512 * 64 + 3 * block + 64);
   ASSERT_EQ(cut.plan.devices.size(), 3);
   EXPECT_EQ(cut.plan.devices[0].parameter_count, 512 * 64 + block);
@@ -60,15 +60,15 @@ TEST(PlanCut, HoldsWhatTheFormulaSays) {
   }
   EXPECT_EQ(cut.plan.device_type, c10::kCUDA);
   EXPECT_GT(cut.step, 0);
-  EXPECT_EQ(cut.step, predicted_step(of, cut.balance));
+  EXPECT_EQ(cut.step, predicted_step(llama_case, cut.balance));
 }
 
 TEST(PlanCut, DoesNotKeepTheWeightsOfAllPairsOfTokens) {
   const auto fullest = [](int64_t tokens, bool fused) {
-    LlamaCase of = small(Checkpoint::kNever, /*words=*/8);
-    of.model.fused_attention(fused);
-    of.tokens = tokens;
-    return static_cast<double>(plan_cut(of, even_balance(3, 3)).fullest());
+    LlamaCase llama_case = small(Checkpoint::kNever, /*words=*/8);
+    llama_case.model.fused_attention(fused);
+    llama_case.tokens = tokens;
+    return static_cast<double>(plan_cut(llama_case, even_balance(3, 3)).fullest());
   };
   // Four times the tokens: four times the memory, and sixteen times that of the pairs.
   EXPECT_LT(fullest(4096, true) / fullest(1024, true), 4.1);
@@ -79,17 +79,18 @@ TEST(PlanCut, DoesNotKeepTheWeightsOfAllPairsOfTokens) {
 TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
   for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
     for (const int64_t words : {64, 2048}) {
-      const LlamaCase of = small(checkpoint, words);
-      const PlannedCut exact = exact_cut(of);
+      const LlamaCase llama_case = small(checkpoint, words);
+      const PlannedCut exact = exact_cut(llama_case);
       EXPECT_EQ(std::accumulate(exact.balance.begin(), exact.balance.end(), int64_t{0}), 9);
       int64_t least = std::numeric_limits<int64_t>::max();
       for (int64_t first = 1; first <= 7; ++first) {
         for (int64_t second = 1; first + second <= 8; ++second) {
-          least = std::min(least, plan_cut(of, {first, second, 9 - first - second}).fullest());
+          least =
+              std::min(least, plan_cut(llama_case, {first, second, 9 - first - second}).fullest());
         }
       }
       EXPECT_EQ(exact.fullest(), least) << to_text(checkpoint) << ", " << words << " words";
-      EXPECT_LE(exact.fullest(), plan_cut(of, even_balance(3, 3)).fullest());
+      EXPECT_LE(exact.fullest(), plan_cut(llama_case, even_balance(3, 3)).fullest());
     }
   }
 }
@@ -97,14 +98,14 @@ TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
 // Any better cut would have fewer layers on that device: none that has one less, and one more on
 // another device, is better.
 TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
-  LlamaCase of{models::llama_7b().fused_attention(true)};
-  of.rows = 10;  // as many micro-batches as eight stages have at once, and two more
-  of.tokens = 4096;
-  of.devices = 8;
-  of.checkpoint = Checkpoint::kNever;
-  const PlannedCut exact = exact_cut(of);
+  LlamaCase llama_case{models::llama_7b().fused_attention(true)};
+  llama_case.rows = 10;  // as many micro-batches as eight stages have at once, and two more
+  llama_case.tokens = 4096;
+  llama_case.devices = 8;
+  llama_case.checkpoint = Checkpoint::kNever;
+  const PlannedCut exact = exact_cut(llama_case);
   EXPECT_EQ(exact.plan.parameters, 6738415616);
-  EXPECT_LT(exact.fullest(), plan_cut(of, even_balance(32, 8)).fullest());
+  EXPECT_LT(exact.fullest(), plan_cut(llama_case, even_balance(32, 8)).fullest());
   const auto fullest =
       std::max_element(exact.plan.devices.begin(), exact.plan.devices.end(),
                        [](const balance::DeviceMemory& a, const balance::DeviceMemory& b) {
@@ -115,7 +116,7 @@ TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
     std::vector<int64_t> balance = exact.balance;
     --balance[static_cast<size_t>(fullest)];
     ++balance[other];
-    EXPECT_GE(plan_cut(of, balance).fullest(), exact.fullest()) << other;
+    EXPECT_GE(plan_cut(llama_case, balance).fullest(), exact.fullest()) << other;
   }
 }
 
@@ -125,9 +126,9 @@ TEST(ExactCut, EndsWhenItIsAsked) {
 }
 
 TEST(ExactCut, RefusesMoreDevicesThanLayers) {
-  LlamaCase of = small(Checkpoint::kAlways);
-  of.devices = 10;
-  EXPECT_THROW(exact_cut(of), c10::ValueError);
+  LlamaCase llama_case = small(Checkpoint::kAlways);
+  llama_case.devices = 10;
+  EXPECT_THROW(exact_cut(llama_case), c10::ValueError);
 }
 
 }  // namespace

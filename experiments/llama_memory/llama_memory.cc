@@ -48,13 +48,13 @@ struct Row {
   std::string name() const {
     return absl::StrCat(model, "-", to_text(checkpoint), exact ? "-exact" : "-even");
   }
-  LlamaCase of() const {
-    LlamaCase of{models::TransformerOptions(options).fused_attention(true)};
-    of.rows = kRows;
-    of.tokens = kTokens;
-    of.devices = kDevices;
-    of.checkpoint = checkpoint;
-    return of;
+  LlamaCase llama_case() const {
+    LlamaCase llama_case{models::TransformerOptions(options).fused_attention(true)};
+    llama_case.rows = kRows;
+    llama_case.tokens = kTokens;
+    llama_case.devices = kDevices;
+    llama_case.checkpoint = checkpoint;
+    return llama_case;
   }
 };
 
@@ -82,9 +82,10 @@ void plan(const Row& row, Outcome& outcome, const RunContext& context) {
   const std::function<void()> check = [&context] {
     if (context.interrupted && context.interrupted()) throw command::Interrupted();
   };
-  const LlamaCase of = row.of();
-  const std::vector<int64_t> even = even_balance(of.model.num_layers(), of.devices);
-  const PlannedCut cut = row.exact ? exact_cut(of, check) : plan_cut(of, even, check);
+  const LlamaCase llama_case = row.llama_case();
+  const std::vector<int64_t> even = even_balance(llama_case.model.num_layers(), llama_case.devices);
+  const PlannedCut cut =
+      row.exact ? exact_cut(llama_case, check) : plan_cut(llama_case, even, check);
 
   Json peaks = Json::array();
   Json reserved = Json::array();
@@ -104,14 +105,14 @@ void plan(const Row& row, Outcome& outcome, const RunContext& context) {
   outcome.figures["fullest"] = gib(cut.fullest());
   outcome.figures["emptiest"] = gib(least);
   outcome.figures["reserved"] = gib(most_reserved);
-  outcome.figures["step_of_even"] = cut.step / predicted_step(of, even);
+  outcome.figures["step_of_even"] = cut.step / predicted_step(llama_case, even);
   outcome.settings = {{"network", "llama:" + row.model},
                       {"type", "bfloat16"},
-                      {"tokens", of.tokens},
-                      {"batch_size", of.rows},
-                      {"chunks", of.rows},
+                      {"tokens", llama_case.tokens},
+                      {"batch_size", llama_case.rows},
+                      {"chunks", llama_case.rows},
                       {"balance", cut.balance},
-                      {"checkpoint", to_text(of.checkpoint)},
+                      {"checkpoint", to_text(llama_case.checkpoint)},
                       {"schedule", "1f1b"},
                       {"optimizer", "adamw"},
                       {"peak_bytes", peaks},
@@ -153,13 +154,13 @@ Plan prepare() {
     throw std::invalid_argument(
         "--devices: this table is of eight devices that need not be there; leave it out");
   }
-  Plan made;
-  made.name = "llama_memory";
-  made.table = table();
-  made.json = flags.json;
+  Plan experiment_plan;
+  experiment_plan.name = "llama_memory";
+  experiment_plan.table = table();
+  experiment_plan.json = flags.json;
   std::vector<VariantName> names;
   for (const Row& row : rows()) names.push_back({row.name(), true});
-  made.variants = make_variants(
+  experiment_plan.variants = make_variants(
       flags, "all", names, {Origin::kPlanned},
       [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
         for (const Row& row : rows()) {
@@ -169,7 +170,7 @@ Plan prepare() {
         }
         throw std::invalid_argument("there is no variant " + name);
       });
-  made.remarks = {
+  experiment_plan.remarks = {
       "Planned, not run: two training steps on the meta device for CUDA devices, under 1F1B with "
       "32 "
       "micro-batches of a row of 4,096 tokens. Weights, gradients, AdamW's state and activations "
@@ -184,7 +185,7 @@ Plan prepare() {
       "The even cut has as many blocks on each device. The exact one is that whose fullest device "
       "holds least; a block is two layers, attention and MLP, which it may tell apart. Steps are "
       "predicted from counted operations, to compare cuts."};
-  return made;
+  return experiment_plan;
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ PublishedTable published_accuracy() {
     table.rows.push_back(row);
   }
   table.ratio = "speed_up";
-  table.of = "throughput";
+  table.ratio_of = "throughput";
   table.reference = "dataparallel-256";
   return table;
 }

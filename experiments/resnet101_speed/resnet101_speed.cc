@@ -58,32 +58,33 @@ SpeedNetwork old_network(Scale scale) {
 }
 
 SpeedExperiment experiment(Edition edition) {
-  SpeedExperiment of;
-  of.name = "resnet101_speed";
-  of.edition = to_text(edition);
-  of.table = published_speed(edition);
-  of.variants = speed_variants(edition);
-  of.samples = 50000;
-  of.smoke = {/*samples=*/1024, /*epochs=*/2, /*micro_batch=*/32, /*most_chunks=*/16};
-  of.small = {/*samples=*/4096, /*epochs=*/3, /*micro_batch=*/32, /*most_chunks=*/16};
+  SpeedExperiment experiment;
+  experiment.name = "resnet101_speed";
+  experiment.edition = to_text(edition);
+  experiment.table = published_speed(edition);
+  experiment.variants = speed_variants(edition);
+  experiment.samples = 50000;
+  experiment.smoke = {/*samples=*/1024, /*epochs=*/2, /*micro_batch=*/32, /*most_chunks=*/16};
+  experiment.small = {/*samples=*/4096, /*epochs=*/3, /*micro_batch=*/32, /*most_chunks=*/16};
   if (edition == Edition::kCurrent) {
-    of.remarks = {"Published: torchgpipe v0.0.5 and Huang et al. (GPipe), ResNet-101, on GPUs."};
-    of.network = network;
-    of.reference = "baseline";
-    of.reference_throughput = 95.862;
-    return of;
+    experiment.remarks = {
+        "Published: torchgpipe v0.0.5 and Huang et al. (GPipe), ResNet-101, on GPUs."};
+    experiment.network = network;
+    experiment.reference = "baseline";
+    experiment.reference_throughput = 95.862;
+    return experiment;
   }
-  of.remarks = {
+  experiment.remarks = {
       "Published: torchgpipe's README of 2019-06-20, speed-ups only. Its history does not show the "
       "batch sizes, balances and devices of that run. Its own script of four days later, whose "
       "settings are assumed here, has other results. That script makes images while it runs; here "
       "they are made once."};
-  of.assumed = "settings assumed: those of torchgpipe's script of 2019-06-24";
-  of.network = old_network;
-  of.reference = "naive-1";
-  of.reference_throughput = 100.506;
-  of.reference_source = "of torchgpipe's script of 2019-06-24";
-  return of;
+  experiment.assumed = "settings assumed: those of torchgpipe's script of 2019-06-24";
+  experiment.network = old_network;
+  experiment.reference = "naive-1";
+  experiment.reference_throughput = 100.506;
+  experiment.reference_source = "of torchgpipe's script of 2019-06-24";
+  return experiment;
 }
 
 Plan prepare() { return plan_speed(experiment(edition_flag())); }

@@ -152,35 +152,35 @@ class Subject {
 };
 
 Json settings_of(const Subject& subject, const std::string& schedule,
-                 const balance::Explanation& of) {
+                 const balance::Explanation& explanation) {
   return {{"network", subject.size().name()},
           {"batch_size", subject.size().batch},
           {"image_size", subject.size().image_size},
           {"chunks", subject.size().chunks},
           {"schedule", schedule},
           {"checkpoint", to_text(subject.checkpoint())},
-          {"balance", of.balance()},
+          {"balance", explanation.balance()},
           {"workers", kWorkers},
           {"contention", subject.contention()}};
 }
 
-std::string describe(const Subject& subject, const balance::Explanation& of) {
+std::string describe(const Subject& subject, const balance::Explanation& explanation) {
   return absl::StrFormat("%s, %d micro-batches, balance [%s], checkpoint %s, 2 workers of a thread",
                          subject.size().name(), subject.size().chunks,
-                         absl::StrJoin(of.balance(), ", "), to_text(subject.checkpoint()));
+                         absl::StrJoin(explanation.balance(), ", "), to_text(subject.checkpoint()));
 }
 
 void simulate(Subject& subject, const std::string& schedule, Outcome& outcome,
               const RunContext& context) {
-  const balance::Explanation of = subject.predicted(schedule, context);
-  outcome.note = describe(subject, of) +
+  const balance::Explanation explanation = subject.predicted(schedule, context);
+  outcome.note = describe(subject, explanation) +
                  absl::StrFormat(
                      "; layers measured here, one after another; two at once take %.2f "
                      "times as long",
                      subject.contention());
-  outcome.settings = settings_of(subject, schedule, of);
-  outcome.figures["step"] = kMilliseconds * of.step;
-  outcome.figures["idle"] = 100 * of.bubble;
+  outcome.settings = settings_of(subject, schedule, explanation);
+  outcome.figures["step"] = kMilliseconds * explanation.step;
+  outcome.figures["idle"] = 100 * explanation.bubble;
   outcome.origin = Origin::kSimulated;
 }
 
@@ -193,19 +193,19 @@ struct Measured {
 
 void measure(Subject& subject, const CommonFlags& flags, const std::string& schedule,
              Measured& measured, Outcome& outcome, const RunContext& context) {
-  const balance::Explanation of = subject.predicted(schedule, context);
+  const balance::Explanation explanation = subject.predicted(schedule, context);
   const int64_t stages = subject.stages_of(schedule);
   const std::vector<c10::Device> devices(static_cast<size_t>(stages), c10::kCPU);
   if (!measured.pipe) {
-    measured.pipe = GPipe(subject.make(), GPipeOptions(of.balance())
+    measured.pipe = GPipe(subject.make(), GPipeOptions(explanation.balance())
                                               .devices(devices)
                                               .chunks(subject.size().chunks)
                                               .checkpoint(subject.checkpoint())
                                               .placement(placement_by_name(schedule, stages))
                                               .cpu_threads_per_stage(1));
   }
-  outcome.note = describe(subject, of);
-  outcome.settings = settings_of(subject, schedule, of);
+  outcome.note = describe(subject, explanation);
+  outcome.settings = settings_of(subject, schedule, explanation);
   add_common(flags, std::vector<c10::Device>(kWorkers, c10::kCPU), outcome.settings);
   const at::Tensor input = subject.input(subject.size().batch);
   const at::Tensor target = subject.target(subject.size().batch);
@@ -225,7 +225,7 @@ void measure(Subject& subject, const CommonFlags& flags, const std::string& sche
     }
     measured.seconds.push_back(seconds_of(step));
     outcome.figures["step"] = kMilliseconds * median(measured.seconds);
-    outcome.figures["of_predicted"] = median(measured.seconds) / of.step;
+    outcome.figures["of_predicted"] = median(measured.seconds) / explanation.step;
     outcome.origin = Origin::kMeasured;
     progress.update(k + 1);
   }
@@ -251,7 +251,7 @@ PublishedTable table() {
                    {"of_predicted", "measured / predicted", {}},
                    {"idle", "idle (%)", {}}};
   table.ratio = "relative";
-  table.of = "step";
+  table.ratio_of = "step";
   table.reference = "1f1b";
   for (const char* name : {"1f1b", "zb-h1", "interleaved", "zb-v"}) {
     table.rows.push_back({name, {}, ""});
@@ -280,11 +280,11 @@ Plan prepare() {
   const auto subject =
       std::make_shared<Subject>(size_of(flags.scale), flags.seed,
                                 flags.checkpoint_given ? flags.checkpoint : Checkpoint::kNever);
-  Plan made;
-  made.name = "unet_schedules";
-  made.table = table();
-  made.json = flags.json;
-  made.remarks = {
+  Plan experiment_plan;
+  experiment_plan.name = "unet_schedules";
+  experiment_plan.table = table();
+  experiment_plan.json = flags.json;
+  experiment_plan.remarks = {
       "Nothing of this is published. Predicted (the rows that are simulated) is what explain() "
       "makes of one profile of the layers on this machine, of the same network and at the same "
       "size that is measured, with the cut that is found best for each schedule; without the "
@@ -293,11 +293,12 @@ Plan prepare() {
       "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) + ", in " +
           std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) + "."};
   if (command::usable_cores() < kWorkers) {
-    made.remarks.emplace_back("This process may use one core, so two workers share it.");
+    experiment_plan.remarks.emplace_back("This process may use one core, so two workers share it.");
   }
   std::vector<VariantName> names;
-  for (const PublishedRow& row : made.table.rows) names.push_back({row.experiment, false});
-  made.variants = make_variants(
+  for (const PublishedRow& row : experiment_plan.table.rows)
+    names.push_back({row.experiment, false});
+  experiment_plan.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kSimulated},
       [subject](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
         if (way == Origin::kSimulated) {
@@ -310,10 +311,10 @@ Plan prepare() {
           measure(*subject, given, name, *measured, outcome, context);
         };
       });
-  for (Variant& variant : made.variants) {
+  for (Variant& variant : experiment_plan.variants) {
     if (variant.way == Origin::kMeasured) variant.rounds = kRounds;
   }
-  return made;
+  return experiment_plan;
 }
 
 }  // namespace

@@ -45,21 +45,21 @@ SpeedNetwork network(Scale scale) {
 }
 
 SpeedExperiment experiment() {
-  SpeedExperiment of;
-  of.name = "unet_speed";
-  of.table = published_speed();
-  of.variants = speed_variants();
-  of.samples = 10000;
-  of.remarks = {"Published: torchgpipe v0.0.5, U-Net (5, 64), on GPUs."};
-  of.network = network;
-  of.smoke = {/*samples=*/512, /*epochs=*/2, /*micro_batch=*/8, /*most_chunks=*/16};
-  of.small = {/*samples=*/1024, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
-  of.target = [](const models::NamedModel& model, int64_t rows, c10::Device device) {
+  SpeedExperiment experiment;
+  experiment.name = "unet_speed";
+  experiment.table = published_speed();
+  experiment.variants = speed_variants();
+  experiment.samples = 10000;
+  experiment.remarks = {"Published: torchgpipe v0.0.5, U-Net (5, 64), on GPUs."};
+  experiment.network = network;
+  experiment.smoke = {/*samples=*/512, /*epochs=*/2, /*micro_batch=*/8, /*most_chunks=*/16};
+  experiment.small = {/*samples=*/1024, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
+  experiment.target = [](const models::NamedModel& model, int64_t rows, c10::Device device) {
     return at::ones({rows, 1, model.row[1], model.row[2]}, device);
   };
-  of.reference = "baseline";
-  of.reference_throughput = 28.500;
-  return of;
+  experiment.reference = "baseline";
+  experiment.reference_throughput = 28.500;
+  return experiment;
 }
 
 Plan prepare() { return plan_speed(experiment()); }

@@ -38,28 +38,29 @@ double seconds(const SimulatedStep& step) {
 }
 
 TEST(SimulateAblation, OneMicroBatchByHand) {
-  AblationSettings one = settings();
-  one.chunks = 1;  // its backward follows its forward at once, so nothing is recomputed
-  const auto of = [&](const char* name) {
-    return seconds(simulate_ablation(find_ablation(name), profile(), one));
+  AblationSettings one_micro_batch = settings();
+  one_micro_batch.chunks = 1;  // its backward follows its forward at once, so nothing is recomputed
+  const auto seconds_of = [&](const char* name) {
+    return seconds(simulate_ablation(find_ablation(name), profile(), one_micro_batch));
   };
   // Forwards 3, backwards 3 * 2, the activations' way there and back 4 * 0.5; the skip takes less
   // than both activations and the forward between.
-  EXPECT_DOUBLE_EQ(of("dep-str-ptl"), 11);
+  EXPECT_DOUBLE_EQ(seconds_of("dep-str-ptl"), 11);
   // Through the second partition: two ways of 1 each instead of 0.5, there and back.
-  EXPECT_DOUBLE_EQ(of("dep-str-x"), 13);
+  EXPECT_DOUBLE_EQ(seconds_of("dep-str-x"), 13);
   // Copies of 1.5 at either cut, there and back, part of both actions.
-  EXPECT_DOUBLE_EQ(of("dep-x-x"), 9 + 2 * 2 * 2 * 1.5);
-  EXPECT_DOUBLE_EQ(of("baseline"), of("dep-x-x"));
+  EXPECT_DOUBLE_EQ(seconds_of("dep-x-x"), 9 + 2 * 2 * 2 * 1.5);
+  EXPECT_DOUBLE_EQ(seconds_of("baseline"), seconds_of("dep-x-x"));
 }
 
 TEST(SimulateAblation, ActionsAndTransfersTakeLongerThanTheirLayersAndBytes) {
-  AblationSettings one = settings();
-  one.chunks = 1;
-  one.machine.latency = 0.25;
-  one.machine.overhead = 0.5;
-  EXPECT_DOUBLE_EQ(seconds(simulate_ablation(find_ablation("dep-str-ptl"), profile(), one)),
-                   11 + 4 * 0.25 + 6 * 0.5);
+  AblationSettings one_micro_batch = settings();
+  one_micro_batch.chunks = 1;
+  one_micro_batch.machine.latency = 0.25;
+  one_micro_batch.machine.overhead = 0.5;
+  EXPECT_DOUBLE_EQ(
+      seconds(simulate_ablation(find_ablation("dep-str-ptl"), profile(), one_micro_batch)),
+      11 + 4 * 0.25 + 6 * 0.5);
 }
 
 TEST(SimulateAblation, EarlyRecomputesAreInTheFirstBackward) {

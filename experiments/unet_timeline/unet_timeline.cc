@@ -260,11 +260,11 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
   const int64_t side = settings.network.image_size;
   const at::Tensor images = at::empty({settings.batch_size, 3, side, side}, at::kMeta);
   const at::Tensor targets = at::empty({settings.batch_size, 1, side, side}, at::kMeta);
-  const LossFn loss = [](const Tensors& outputs, const Tensors& of) {
-    return loss_of(outputs.at(0), of.at(0));
+  const LossFn loss = [](const Tensors& outputs, const Tensors& loss_targets) {
+    return loss_of(outputs.at(0), loss_targets.at(0));
   };
   std::optional<command::Progress> bar;
-  const balance::MemoryPlan made = balance::memory_plan(
+  const balance::MemoryPlan memory_plan = balance::memory_plan(
       model, {images}, {targets}, loss,
       balance::MemoryPlanOptions(settings.balance)
           .chunks(settings.chunks)
@@ -283,9 +283,9 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
             }
             if (bar) bar->update(done);
           }));
-  outcome.figures["memory"] = static_cast<double>(made.total_reserved()) / kGiB;
+  outcome.figures["memory"] = static_cast<double>(memory_plan.total_reserved()) / kGiB;
   Json& devices = outcome.settings["gib_of_devices"] = Json::array();
-  for (const balance::DeviceMemory& device : made.devices) {
+  for (const balance::DeviceMemory& device : memory_plan.devices) {
     devices.push_back(static_cast<double>(device.reserved) / kGiB);
   }
   outcome.origin = Origin::kPlanned;
@@ -351,15 +351,16 @@ Plan prepare() {
   (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
   flags.for_simulated = given_simulation_flag();
-  Plan made;
-  made.name = "unet_timeline";
-  made.table = published_timeline();
-  made.json = flags.json;
-  made.remarks = {"Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
+  Plan experiment_plan;
+  experiment_plan.name = "unet_timeline";
+  experiment_plan.table = published_timeline();
+  experiment_plan.json = flags.json;
+  experiment_plan.remarks = {
+      "Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
   const Simulated simulated = simulated_flags();
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
-  made.variants = make_variants(
+  experiment_plan.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
       [simulated](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
         const CommonFlags own = way == Origin::kMeasured ? given : published(given);
@@ -374,15 +375,15 @@ Plan prepare() {
           }
         };
       });
-  if (has_way(made.variants, Origin::kMeasured)) {
-    made.remarks.push_back(
+  if (has_way(experiment_plan.variants, Origin::kMeasured)) {
+    experiment_plan.remarks.push_back(
         "Measured: --scale=" + to_text(flags.scale) +
         "; whole training steps on random images. Utilization: the share of a step in which the "
         "workers are in actions; published: of the GPUs, by nvidia-smi. Memory: at most, over all "
         "devices; on CUDA devices reserved bytes, on the CPU bytes of tensors.");
   }
-  if (has_way(made.variants, Origin::kPlanned)) {
-    made.remarks.push_back(
+  if (has_way(experiment_plan.variants, Origin::kPlanned)) {
+    experiment_plan.remarks.push_back(
         "Planned: at full size. Memory: what LibTorch's allocator for CUDA would have reserved at "
         "most, over all devices. It is 0.84 of the published in dep-x-x and 0.53 to 0.60 in the "
         "other rows. Likely reasons, not verified: with copies on streams of their own, a block "
@@ -390,15 +391,15 @@ Plan prepare() {
         "torchgpipe from 19.1 to 30.0); in baseline, recomputes may run ahead of backwards in any "
         "partition, here they do in the last one; and all published rows have cuDNN's workspaces.");
   }
-  if (has_way(made.variants, Origin::kSimulated)) {
-    made.remarks.push_back("Simulated: at full size, without the optimizer's step. " +
-                           (simulated.profile
-                                ? std::string()
-                                : "Layers' times: FLOPs and bytes at the speeds of a Tesla P40 (" +
-                                      to_text(simulated.device) + "), multiplied by one factor. ") +
-                           to_text(simulated.machine) + ".");
+  if (has_way(experiment_plan.variants, Origin::kSimulated)) {
+    experiment_plan.remarks.push_back(
+        "Simulated: at full size, without the optimizer's step. " +
+        (simulated.profile ? std::string()
+                           : "Layers' times: FLOPs and bytes at the speeds of a Tesla P40 (" +
+                                 to_text(simulated.device) + "), multiplied by one factor. ") +
+        to_text(simulated.machine) + ".");
   }
-  return made;
+  return experiment_plan;
 }
 
 }  // namespace
