@@ -140,6 +140,8 @@ class GlooGroup final : public Group {
 
 std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
                                    const std::string& prefix) {
+  // For the store's thread, which starts here and answers whoever has asked, also if it has gone.
+  const NoSigpipe no_sigpipe;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(endpoint.port);
   options.isServer = true;

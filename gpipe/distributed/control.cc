@@ -138,6 +138,10 @@ class Control::Impl {
         if (!mesh_.last_error(rank).empty()) text += ": " + mesh_.last_error(rank);
       }
     }
+    if (!mesh_.accept_error().empty()) {
+      text += "; this process (rank " + std::to_string(options_.rank) +
+              ") cannot let in who connects: " + mesh_.accept_error();
+    }
     throw std::runtime_error(text);
   }
 

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -1082,6 +1085,41 @@ TEST(Control, ThoseThatConnectLearnWhoEnded) {
   const Heard dies = hear(ranks, 2);
   EXPECT_EQ(expect_one_failure(ranks, 4, {2}, dies.time),
             std::string("rank 2 (host2) is gone") + kGone);
+}
+
+// Somebody waits at the port, and there is no file for the connection.
+TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
+  Meeting meeting(2);
+  RankProcesses ranks(1, [&](int64_t rank, const Say& say) {
+    auto control = meeting.begin(rank);
+    const Socket stranger(socket(AF_INET, SOCK_STREAM, 0));
+    const int next = dup(0);
+    close(next);
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(next);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(meeting.endpoint(0).port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const auto* const where = reinterpret_cast<const sockaddr*>(&address);
+    say(connect(stranger.get(), where, sizeof address) == 0 ? "waits" : "cannot connect");
+    const std::clock_t before = std::clock();  // of the processor's time
+    try {
+      control->wait_until_connected(std::chrono::steady_clock::now() + Milliseconds(500));
+    } catch (const std::runtime_error& error) {
+      say(error.what());
+    }
+    const double used = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+    say(used < 0.1 ? "rests" : "is busy for " + std::to_string(used) + " s");
+  });
+  EXPECT_EQ(ranks.next(0), "waits");
+  EXPECT_EQ(ranks.next(0),
+            "rank 1 did not connect in time; this process (rank 0) cannot let in who connects: Too "
+            "many open files");
+  EXPECT_EQ(ranks.next(0), "rests");
+  EXPECT_TRUE(ranks.ends(0));
 }
 
 TEST(Control, NamesWhoDoesNotConnect) {

@@ -48,7 +48,8 @@ void Mesh::append_descriptors(std::vector<pollfd>& polled) const {
     const int events = POLLIN | (writes ? POLLOUT : 0);
     if (descriptor >= 0) polled.push_back({descriptor, static_cast<short>(events), 0});
   };
-  add(options_.listener.get(), false);
+  // It would be readable again and again.
+  if (accept_error_.empty()) add(options_.listener.get(), false);
   for (const Stranger& stranger : strangers_) add(stranger.connection.descriptor(), false);
   for (const Peer& one : peers_) {
     add(one.connection.descriptor(),
@@ -57,7 +58,7 @@ void Mesh::append_descriptors(std::vector<pollfd>& polled) const {
 }
 
 Mesh::Time Mesh::next_time() const {
-  Time next = Time::max();
+  Time next = accept_error_.empty() ? Time::max() : next_accept_;
   for (const Peer& one : peers_) {
     if (one.state == State::kWaiting) next = std::min(next, one.next_try);
   }
@@ -101,6 +102,7 @@ void Mesh::close(int64_t rank) {
 void Mesh::close_all() {
   for (int64_t rank = 0; rank < options_.size; ++rank) close(rank);
   options_.listener.close();
+  accept_error_.clear();
 }
 
 std::vector<int64_t> Mesh::missing() const {
@@ -138,11 +140,19 @@ void Mesh::accept_strangers(Time now) {
   if (missing().empty()) {
     options_.listener.close();
     strangers_.clear();
+    accept_error_.clear();
     return;
   }
+  if (!accept_error_.empty() && now < next_accept_) return;
+  accept_error_.clear();
   // No more at a time, or a flood of them would silence the others.
   for (size_t i = 0; i < kMostStrangers; ++i) {
-    Socket socket = accept_on(options_.listener);
+    int error = 0;
+    Socket socket = accept_on(options_.listener, &error);
+    if (error != 0) {
+      accept_error_ = std::strerror(error);
+      next_accept_ = now + kAgain;
+    }
     if (!socket.is_open()) break;
     if (strangers_.size() == kMostStrangers) {
       // It may be a rank, which has spoken since.

@@ -79,6 +79,8 @@ class Mesh {
   const Endpoint& endpoint(int64_t rank) const { return peer(rank).endpoint; }
   // Why the last try to connect to it was none; empty if there was none.
   const std::string& last_error(int64_t rank) const { return peer(rank).last_error; }
+  // Why those that want to connect are not let in; empty if they are.
+  const std::string& accept_error() const { return accept_error_; }
 
  private:
   enum class State {
@@ -122,6 +124,8 @@ class Mesh {
   MeshOptions options_;
   std::vector<Peer> peers_;
   std::vector<Stranger> strangers_;
+  std::string accept_error_;
+  Time next_accept_{};             // not before; where somebody waits and cannot be let in
   std::vector<MeshEvent> events_;  // not given out yet
 };
 

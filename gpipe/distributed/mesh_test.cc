@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -238,6 +241,46 @@ TEST_F(MeshTest, TriesAgainAndSaysWhoCannotBeReached) {
   EXPECT_THAT(events[0].why, HasSubstr("rank 1 cannot connect to 127.0.0.1:" +
                                        std::to_string(port) + ": Connection refused"));
   EXPECT_THROW(meshes_[1]->add_peer(1, endpoints_[1], now()), std::invalid_argument);
+}
+
+// While it lives, this process cannot open another file.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(0);
+    close(next);
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(next);
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~NoMoreFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// Somebody waits at the port all the time, and is let in when there is a file again.
+TEST_F(MeshTest, WithoutAFileForAConnectionTheThreadIsNotWokenAgainAndAgain) {
+  make(2);
+  meshes_[1]->add_peer(0, endpoints_[0], now());
+  const Mesh::Time begin = now();
+  {
+    const NoMoreFiles no_more;
+    EXPECT_THAT(meshes_[0]->read(begin), IsEmpty());
+    std::vector<pollfd> polled;
+    meshes_[0]->append_descriptors(polled);
+    EXPECT_EQ(poll(polled.data(), polled.size(), /*timeout=*/0), 0);
+    EXPECT_GT(meshes_[0]->next_time(), begin);
+    EXPECT_LT(meshes_[0]->next_time(), begin + std::chrono::seconds(1));
+    EXPECT_THAT(meshes_[0]->accept_error(), HasSubstr("open files"));
+  }
+  events_[0] = meshes_[0]->read(meshes_[0]->next_time());
+  settle();
+  EXPECT_THAT(told(0), ElementsAre("connected 1"));
+  EXPECT_THAT(meshes_[0]->accept_error(), IsEmpty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -15,10 +16,14 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "gpipe/distributed/c10d.h"
 #include "gpipe/distributed/master_port.h"
 #include "gpipe/distributed/rank_processes.h"
+#include "gpipe/distributed/sockets.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -306,6 +311,34 @@ TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
     });
     for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.next(rank), "well");
   }
+}
+
+// A write to a connection that is gone would bring SIGPIPE to the thread of c10d's store.
+TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
+  const MasterPort port;
+  RankProcesses server(1, [&](int64_t, const Say& say) {
+    int number = port.number();
+    Socket listener = listen_on("127.0.0.1", &number);
+    const auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
+    say("serves");
+    raise(SIGSTOP);
+    const auto client = connect_store("127.0.0.1", number, "", std::chrono::seconds(20));
+    client->set("key", "value");
+    say(client->get("key").value_or("nothing"));
+  });
+  EXPECT_EQ(server.next(0), "serves");
+  std::this_thread::sleep_for(Milliseconds(100));
+  // c10d's greeting; then the number of keys is asked for, twice.
+  const std::string requests = std::string("\0\xce\xf7\x85\x3c", 5) + std::string(2, '\7');
+  for (int client = 0; client < 3; ++client) {
+    const Socket socket = begin_connect({"127.0.0.1", port.number()});
+    pollfd polled{socket.get(), POLLOUT, 0};
+    EXPECT_EQ(poll(&polled, 1, /*timeout=*/10000), 1);
+    EXPECT_EQ(write(socket.get(), requests.data(), requests.size()), requests.size());
+  }
+  server.send(0, SIGCONT);
+  EXPECT_EQ(server.next(0), "value");
+  EXPECT_EQ(server.how_it_ends(0), "");
 }
 
 TEST(Session, OneProcessNeedsNobody) {

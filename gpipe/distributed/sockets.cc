@@ -97,9 +97,18 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
-Socket accept_on(const Socket& listener) {
-  Socket socket(open_private(
-      [&] { return accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
+Socket accept_on(const Socket& listener, int* error) {
+  int failed = 0;
+  Socket socket(open_private([&] {
+    const int accepted = accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    failed = accepted < 0 ? errno : 0;
+    return accepted;
+  }));
+  // Nobody waits, or no longer.
+  if (failed == EAGAIN || failed == EWOULDBLOCK || failed == ECONNABORTED || failed == EINTR) {
+    failed = 0;
+  }
+  if (error != nullptr) *error = failed;
   if (socket.is_open()) send_at_once(socket);
   return socket;
 }

@@ -55,8 +55,9 @@ Socket begin_connect(const Endpoint& endpoint);
 // What became of it, once it can be written to or has an error: 0 or an errno.
 int connect_error(const Socket& socket);
 
-// The next connection of a listening socket, not open if none is waiting.
-Socket accept_on(const Socket& listener);
+// The next connection of a listening socket, not open if none is waiting. *error, if it is given:
+// 0, or the errno for which one that waits stays there, e.g. because the process has no more files.
+Socket accept_on(const Socket& listener, int* error = nullptr);
 
 }  // namespace gpipe::distributed
 

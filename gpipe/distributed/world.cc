@@ -107,7 +107,8 @@ class ConnectedProcesses final : public Processes {
   // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
   // again wants to go on.
   bool failure_is_told_ = false;
-  bool failure_is_reported_ = false;  // to the others, in this call
+  // To the others, in this call. Workers write it, several perhaps at once.
+  std::atomic<bool> failure_is_reported_{false};
   ErrorFile error_file_;
   bool has_error_file_ = false;
 
@@ -116,11 +117,15 @@ class ConnectedProcesses final : public Processes {
 
 class ConnectedProcesses::ConnectedCall final : public Call {
  public:
-  ConnectedCall(ConnectedProcesses& processes, std::unique_lock<std::mutex> lock)
-      : processes_(processes), lock_(std::move(lock)), call_(processes.control()) {
+  // Whoever makes it has the lock.
+  explicit ConnectedCall(ConnectedProcesses& processes)
+      : processes_(processes), call_(processes.control()) {
     processes_.caller_ = std::this_thread::get_id();
   }
   ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
+
+  // It has begun.
+  void take(std::unique_lock<std::mutex> lock) { lock_ = std::move(lock); }
 
   void done() override {
     call_.done();
@@ -174,10 +179,12 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
       group_.reset();
     }
     failure_is_told_ = false;
-    auto call = std::make_unique<ConnectedCall>(*this, std::move(lock));
+    auto call = std::make_unique<ConnectedCall>(*this);
     if (group_ == nullptr) group_ = session_->connect_group("packets");
+    call->take(std::move(lock));
     return call;
   } catch (...) {
+    // What it writes is the call's, whose lock is still held: a call of another thread waits.
     failure_is_told_ = true;
     write_error_file();
     throw;

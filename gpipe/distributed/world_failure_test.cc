@@ -2,7 +2,9 @@
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
@@ -17,7 +19,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -524,6 +528,45 @@ TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
   std::string reason;
   std::getline(file, reason);
   EXPECT_THAT(reason, HasSubstr("rank 2 ("));
+  std::remove(path.c_str());
+}
+
+// Two threads: the second one's call does not begin before the first one's failure is written down.
+TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
+  MasterPort port;
+  const std::string path = ::testing::TempDir() + "/held" + std::to_string(getpid()) + ".json";
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 2, port.number());
+    setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), /*overwrite=*/1);
+    const World world = World::from_environment(WorldRanks::quick());
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
+    say(step(pipe));
+    if (rank == 1) return;  // so that no call can begin, once that is known
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // Whoever writes the file waits for a reader.
+    const std::string draft = path + "." + std::to_string(getpid());
+    mkfifo(draft.c_str(), 0600);
+    std::string of_first;
+    std::string of_second;
+    std::thread first([&] { of_first = step(pipe); });
+    std::thread second([&] { of_second = step(pipe); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::ifstream file(draft);
+    const std::string content(std::istreambuf_iterator<char>(file), {});
+    first.join();
+    second.join();
+    say(of_first);
+    say(of_second);
+    // The other one may have written it again since.
+    const auto record = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
+    say(record.is_discarded() ? "not one record: " + content : "one record");
+  });
+  for (const int64_t rank : {0, 1}) EXPECT_THAT(ranks.next(rank), StartsWith("loss "));
+  for (int thread = 0; thread < 2; ++thread) {
+    EXPECT_THAT(ranks.next(0), AllOf(StartsWith("failure: rank 1"), HasSubstr("left")));
+  }
+  EXPECT_EQ(ranks.next(0), "one record");
+  for (const int64_t rank : {0, 1}) EXPECT_TRUE(ranks.ends(rank));
   std::remove(path.c_str());
 }
 

@@ -1,6 +1,7 @@
 // A pipeline over replicas computes what one process computes with the same groups, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -11,16 +12,24 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/processes/processes.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
@@ -501,6 +510,20 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
   EXPECT_THAT(lines,
               Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
                          HasSubstr("first forward"))));
+  // So do the processes of the other stage, whose replicas have added up.
+  const auto of_two_stages = outcomes(4, [](const World& world) {
+    const World grid = world.grid(2, 2);
+    nn::Sequential module;
+    module->push_back(std::make_shared<LazyImpl>());
+    torch::manual_seed(1);
+    module->push_back(nn::Linear(5, 6));
+    GPipe pipe(module, GPipeOptions({1, 1}).chunks(4).cpu_threads_per_stage(1).world(grid));
+    const RowRange here = grid.rows(2, 4);  // none in the second
+    pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(of_two_stages,
+              Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"))));
 }
 
 // Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
@@ -569,6 +592,175 @@ TEST(WorldReplicas, AFailureIsEverybodys) {
   EXPECT_THAT(lines[0],
               AllOf(HasSubstr("failure: "), HasSubstr("rank 1"), HasSubstr("the weather")));
   EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
+}
+
+// How many bytes each rank has received of others outside of runs, in memory that all share.
+class Arrived {
+ public:
+  Arrived()
+      : bytes_(static_cast<Bytes*>(mmap(nullptr, sizeof(Bytes), PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0))) {}
+  ~Arrived() { munmap(bytes_, sizeof(Bytes)); }
+  Arrived(const Arrived&) = delete;
+  Arrived& operator=(const Arrived&) = delete;
+
+  std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
+  // Whether these ranks have so many, within 10 s.
+  bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
+    for (int i = 0; i < 1000; ++i) {
+      bool all = true;
+      for (const int64_t rank : ranks) all = all && of(rank) >= bytes;
+      if (all) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+ private:
+  using Bytes = std::array<std::atomic<int64_t>, 4>;
+  Bytes* const bytes_;  // of zeros
+};
+
+// Processes that count what arrives.
+class Counting final : public internal::Processes {
+ public:
+  Counting(std::shared_ptr<Processes> processes, std::atomic<int64_t>& bytes)
+      : processes_(std::move(processes)), bytes_(bytes) {}
+
+  int64_t rank() const override { return processes_->rank(); }
+  int64_t size() const override { return processes_->size(); }
+  int64_t next_number() override { return processes_->next_number(); }
+  std::unique_ptr<Call> begin_call() override { return processes_->begin_call(); }
+  std::vector<std::string> exchange(const std::string& name, const std::string& value,
+                                    bool is_patient) override {
+    return processes_->exchange(name, value, is_patient);
+  }
+  void agree(const std::string& name, const std::string& value) override {
+    processes_->agree(name, value);
+  }
+  void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
+    processes_->move(sends, receives);
+    for (const Parcel& parcel : receives) bytes_ += parcel.bytes.numel();
+  }
+  std::unique_ptr<Run> begin_run(const Program& program,
+                                 const std::vector<int64_t>& process_of_worker,
+                                 std::shared_ptr<Messages>& messages,
+                                 std::function<std::string(int64_t)> current_layer) override {
+    return processes_->begin_run(program, process_of_worker, messages, std::move(current_layer));
+  }
+
+ private:
+  const std::shared_ptr<Processes> processes_;
+  std::atomic<int64_t>& bytes_;
+};
+
+// Two replicas of two stages, each in a process of its own. The last backward of stage 0 waits for
+// the sums of stage 1 to have arrived in both replicas; then it calls `then(rank)`. Each rank says
+// what its step gave, how many of its parameters have got a gradient, and, with stage 0, whether
+// the sums came.
+WorldRanks::Main last_backward_late(const Arrived& arrived,
+                                    const std::function<void(int64_t rank)>& then) {
+  return [&arrived, then](const World& bare, const Say& say) {
+    const World world(std::make_shared<Counting>(bare.processes(), arrived.of(bare.rank())),
+                      bare.rank(), bare.size());
+    torch::manual_seed(1);
+    const nn::Linear last(6, 3);
+    const auto bytes = static_cast<int64_t>(last->weight.nbytes() + last->bias.nbytes());
+    int backwards = 0;
+    bool came = false;
+    const auto late = [&](const torch::Tensor& gradient) {
+      if (++backwards == 2) {  // of two micro-batches
+        came = arrived.come({1, 3}, bytes);
+        then(bare.rank());
+      }
+      return gradient;
+    };
+    const nn::Sequential module(nn::Linear(5, 6),
+                                testing::layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
+                                  torch::Tensor y = x * 2;
+                                  if (y.requires_grad()) y.register_hook(late);
+                                  return y;
+                                }),
+                                last);
+    GPipe pipe(module,
+               GPipeOptions({2, 1}).chunks(4).cpu_threads_per_stage(1).world(world.grid(2, 2)));
+    say(outcome([&] {
+      pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+      return std::string("went well");
+    }));
+    int with_gradient = 0;
+    for (const torch::Tensor& parameter : pipe->local_parameters()) {
+      with_gradient += parameter.grad().defined();
+    }
+    say(std::to_string(with_gradient));
+    say(pipe->is_here(0) && !came ? "the sums did not come" : "");
+  };
+}
+
+// The last stages are done first.
+TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
+  const Arrived arrived;
+  WorldRanks ranks(4, last_backward_late(arrived, [](int64_t) {}));
+  EXPECT_THAT(ranks.lines(), Each("went well"));
+  EXPECT_THAT(ranks.lines(), Each("2"));
+  EXPECT_THAT(ranks.lines(), Each(""));
+  ranks.expect_ends();
+}
+
+// All that are left learn it, and have added nothing: not even those that have their sums.
+TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
+  for (const bool is_killed : {false, true}) {
+    const Arrived arrived;
+    WorldRanks ranks(4, last_backward_late(arrived, [&](int64_t rank) {
+                       if (rank != 2) return;
+                       if (is_killed) kill(getpid(), SIGKILL);
+                       throw std::runtime_error("the weather");
+                     }));
+    const auto begin = std::chrono::steady_clock::now();
+    for (const int64_t rank : {0, 1, 3}) {
+      EXPECT_THAT(ranks->next(rank), AllOf(HasSubstr("failure: rank 2"),
+                                           HasSubstr(is_killed ? "is gone" : "the weather")));
+      EXPECT_EQ(ranks->next(rank), "0");
+      EXPECT_EQ(ranks->next(rank), "");
+      EXPECT_TRUE(ranks->ends(rank)) << rank;
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+    EXPECT_THAT(ranks->next(2), HasSubstr(is_killed ? "ended" : "exception: the weather"));
+  }
+}
+
+// One replica is done long before the other one, which works.
+TEST(WorldReplicas, TheLimitOfACallIsNotOneForTheWorkOfAnotherReplica) {
+  WorldOptions options = WorldRanks::quick();
+  options.call_limit = std::chrono::milliseconds(500);
+  WorldRanks ranks(
+      2,
+      [](const World& world, const Say& say) {
+        nn::Sequential module = linears();
+        module->push_back(nn::BatchNorm1d(3));
+        module->push_back(testing::layer<torch::Tensor, torch::Tensor>(
+            [rank = world.rank()](torch::Tensor value) {
+              if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+              return value;
+            }));
+        GPipe pipe(
+            module,
+            GPipeOptions({5}).chunks(4).deferred_batch_norm(true).cpu_threads_per_stage(1).world(
+                world.grid(2, 1)));
+        const std::vector<torch::Tensor> inputs{torch::ones({4, 5})};
+        const std::vector<torch::Tensor> targets{torch::ones({4, 3})};
+        say(outcome([&] {
+          pipe->step(inputs, targets, loss_fn);
+          return std::string("went well");
+        }));
+        say(outcome([&] {
+          pipe->evaluate(inputs, targets, loss_fn);
+          return std::string("went well");
+        }));
+      },
+      options);
+  for (int call = 0; call < 2; ++call) EXPECT_THAT(ranks.lines(), Each("went well"));
+  ranks.expect_ends();
 }
 
 }  // namespace

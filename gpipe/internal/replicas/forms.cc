@@ -1,13 +1,22 @@
 #include "gpipe/internal/replicas/forms.h"
 
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::internal {
+namespace {
+
+constexpr int64_t kMessage = 128;  // of a form; the numbers in it have 20 digits at most
+
+}  // namespace
 
 std::string form_of(const std::vector<at::Tensor>& tensors) {
   std::string text;
@@ -36,7 +45,28 @@ void check_forms(const World& world, const std::string& what,
 
 void agree_on_forms(const World& world, const std::string& what,
                     const std::vector<at::Tensor>& tensors) {
-  check_forms(world, what, exchange_long(*world.processes(), what, form_of(tensors)));
+  check_forms(world, what,
+              exchange_long(*world.processes(), what, form_of(tensors), /*is_patient=*/true));
+}
+
+bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors) {
+  const auto message = [] { return at::zeros({kMessage}, c10::TensorOptions(c10::kByte)); };
+  const std::string form = form_of(tensors);
+  const at::Tensor own = message();
+  TORCH_INTERNAL_ASSERT(static_cast<int64_t>(form.size()) <= kMessage);
+  std::memcpy(own.mutable_data_ptr(), form.data(), form.size());
+  std::vector<Processes::Parcel> sends;
+  std::vector<Processes::Parcel> receives;
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    if (replica == world.replica()) continue;
+    const int64_t rank = world.rank_of(replica, world.process());
+    sends.push_back({rank, own});
+    receives.push_back({rank, message()});
+  }
+  world.processes()->move(sends, receives);
+  return std::all_of(receives.begin(), receives.end(), [&](const Processes::Parcel& parcel) {
+    return std::memcmp(parcel.bytes.const_data_ptr(), own.const_data_ptr(), kMessage) == 0;
+  });
 }
 
 }  // namespace gpipe::internal

@@ -19,9 +19,14 @@ std::string form_of(const std::vector<at::Tensor>& tensors);
 void check_forms(const World& world, const std::string& what,
                  const std::vector<std::string>& forms);
 
-// Exchanges the forms, and checks them. Called within in_call(), by all processes.
+// Exchanges the forms, and checks them. Called within in_call(), by all processes, each of which
+// may have worked for long before.
 void agree_on_forms(const World& world, const std::string& what,
                     const std::vector<at::Tensor>& tensors);
+
+// Whether this process of all replicas has tensors of the same form. Called by these processes,
+// all of which find the same; the others may still be at something else.
+bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors);
 
 }  // namespace gpipe::internal
 

@@ -143,12 +143,12 @@ std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>
   return owners_of(sizes_of(parameters), world.replicas());
 }
 
-void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
   for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
   // A layer may have registered one in its first forward, which not all replicas run.
-  agree_on_forms(world, "the parameters", parameters);
+  if (!have_same_form(world, parameters)) return false;
   Exchange exchange(world, parameters, owners_of(world, parameters));
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
@@ -198,6 +198,7 @@ void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
       sums[parameter] = std::move(sum);
     }
   }
+  return true;
 }
 
 void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,

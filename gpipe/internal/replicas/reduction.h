@@ -18,10 +18,14 @@ namespace gpipe::internal {
 // so each replica sends and receives about as much as the gradients have bytes, twice.
 //
 // `parameters`: those of this process. `sums`: [parameter] of this replica; undefined: none has
-// arrived. Called within in_call(). Throws c10::ValueError for a gradient that is sparse or of
-// another type than its parameter; FoundByAll if a replica has other parameters.
-void sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
-                       int64_t groups_each, std::vector<at::Tensor>& sums);
+// arrived. Called within in_call(), by this process of all replicas: it needs no other processes,
+// which may still compute. Throws c10::ValueError for a gradient that is sparse or of another type
+// than its parameter.
+//
+// False, and nothing has happened, if a replica has other parameters; agree_on_forms() says so to
+// all processes.
+[[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
+                                     int64_t groups_each, std::vector<at::Tensor>& sums);
 
 // [parameter] the replica that owns it.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);

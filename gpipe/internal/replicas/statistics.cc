@@ -41,7 +41,8 @@ void gather(const World& world, std::vector<StatisticsLog>& stages,
   std::vector<std::string> forms;
   for (const std::string& text :
        exchange_long(*world.processes(), "the sizes of the norms' statistics",
-                     std::to_string(own.numel()) + " " + form_of(buffers))) {
+                     std::to_string(own.numel()) + " " + form_of(buffers),
+                     /*is_patient=*/true)) {
     const size_t space = text.find(' ');
     sizes.push_back(std::stoll(text.substr(0, space)));
     forms.push_back(text.substr(space + 1));

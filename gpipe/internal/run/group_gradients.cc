@@ -9,26 +9,34 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
 
 namespace gpipe::internal {
-namespace {
 
 using Leaf = GroupSums::Leaf;
 
-void add_replicas(std::vector<Leaf>& leaves, const ModelState& model, const World& world,
-                  int64_t groups_each) {
-  std::vector<at::Tensor> parameters;  // the same list in this process of each replica
+GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState& model,
+                               const World& world, int64_t groups_each)
+    : world_(world) {
+  const c10::NoGradGuard no_grad;
+  for (GroupSums& stage : stages) {
+    for (Leaf& leaf : stage.take()) leaves_.push_back(std::move(leaf));
+  }
+  if (world.replicas() > 1) sum_over_replicas(model, groups_each);
+}
+
+void GroupGradients::sum_over_replicas(const ModelState& model, int64_t groups_each) {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
   for (const ModelState::Parameter& parameter : model.parameters()) {
     // Those of other processes, and frozen ones.
     if (parameter.tensor.is_meta() || !parameter.tensor.requires_grad()) continue;
-    numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters.size());
-    parameters.push_back(parameter.tensor);
+    numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters_.size());
+    parameters_.push_back(parameter.tensor);
   }
-  std::vector<at::Tensor> sums(parameters.size());
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators(parameters.size());
-  for (Leaf& leaf : leaves) {
+  std::vector<at::Tensor> sums(parameters_.size());
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators(parameters_.size());
+  for (Leaf& leaf : leaves_) {
     const auto number = numbers.find(leaf.leaf.unsafeGetTensorImpl());
     TORCH_CHECK_VALUE(number != numbers.end(), "a tensor of shape ", leaf.leaf.sizes(),
                       " that no layer has registered requires a gradient (one that the loss "
@@ -37,31 +45,25 @@ void add_replicas(std::vector<Leaf>& leaves, const ModelState& model, const Worl
     sums[number->second] = std::move(leaf.sum);
     accumulators[number->second] = std::move(leaf.accumulator);
   }
-  leaves.clear();
-  sum_over_replicas(world, parameters, groups_each, sums);
-  for (size_t k = 0; k < parameters.size(); ++k) {
+  leaves_.clear();
+  are_summed_ = internal::sum_over_replicas(world_, parameters_, groups_each, sums);
+  if (!are_summed_) return;
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     if (!sums[k].defined()) continue;
     if (accumulators[k] == nullptr) {  // nothing arrived in this replica
-      TORCH_CHECK_VALUE(parameters[k].requires_grad(), "a parameter of shape ",
-                        parameters[k].sizes(),
-                        " requires a gradient in another replica, and not in this one");
-      accumulators[k] = torch::autograd::impl::grad_accumulator(parameters[k]);
+      accumulators[k] = torch::autograd::impl::grad_accumulator(parameters_[k]);
     }
-    leaves.push_back({std::move(accumulators[k]), parameters[k], std::move(sums[k])});
+    leaves_.push_back({std::move(accumulators[k]), parameters_[k], std::move(sums[k])});
   }
 }
 
-}  // namespace
-
-void accumulate_groups(std::vector<GroupSums>& stages, const ModelState& model, const World& world,
-                       int64_t groups_each) {
+void GroupGradients::accumulate() {
   const c10::NoGradGuard no_grad;
-  std::vector<Leaf> leaves;
-  for (GroupSums& stage : stages) {
-    for (Leaf& leaf : stage.take()) leaves.push_back(std::move(leaf));
+  if (world_.replicas() > 1) {
+    agree_on_forms(world_, "the parameters", parameters_);
+    TORCH_INTERNAL_ASSERT(are_summed_);
   }
-  if (world.replicas() > 1) add_replicas(leaves, model, world, groups_each);
-  for (Leaf& leaf : leaves) {
+  for (Leaf& leaf : std::exchange(leaves_, {})) {
     c10::OptionalDeviceGuard guard;
     if (!leaf.leaf.device().is_cpu()) guard.reset_device(leaf.leaf.device());
     // Not through the engine, which would show the sum to the leaf's own hooks.

@@ -279,9 +279,12 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   check_step(pass, schedule, check_finite, /*gradients=*/true);
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
+    // With the processes of the same stages, which are done about now; those of earlier stages may
+    // not be yet.
+    GroupGradients gradients(pass.group_sums, model_state(), world_, pass.plan.groups_each);
     // What may still fail comes before the first gradient is added.
     commit_statistics(pass);
-    accumulate_groups(pass.group_sums, model_state(), world_, pass.plan.groups_each);
+    gradients.accumulate();
   }
   if (check_finite) {
     check_finite_parameters(pass.plan.model,
