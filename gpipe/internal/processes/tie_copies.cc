@@ -20,9 +20,9 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
 
 }  // namespace
 
-TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, World world)
+TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world)
     : ties_(std::move(ties)),
-      edges_(edges_of(ties_, residence)),
+      edges_(edges_of(ties_, places_of(residence, stages))),
       world_(std::move(world)),
       shared_(ties_.size()) {
   for (const Tie& tie : ties_) {

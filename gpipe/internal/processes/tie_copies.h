@@ -15,8 +15,8 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class TieCopies {
  public:
-  // `world` and `residence`: of this process.
-  TieCopies(std::vector<Tie> ties, const Residence& residence, World world);
+  // `world` and `residence`: of this process, with so many stages in all.
+  TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world);
 
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
