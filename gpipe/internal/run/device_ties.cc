@@ -117,14 +117,15 @@ void DeviceTies::refresh(Transfers& transfers) {
     }
     const int64_t version = version_of(parameter);
     const c10::StorageImpl* const storage = storage_of(parameter);
-    const bool same = fits && copy.version == version && copy.storage == storage;
-    if (!same || parameter.is_inference()) {
-      if (copy.used != nullptr) copy.used->block(current_stream(copy.device));
-      transfers.copy_into(copy.tensor, parameter);
-      copy.version = version;
-      copy.storage = storage;
-      note_use(copy, current_stream(copy.device));
-    }
+    // A change that the parameter has counted counts for the copy, too: autograd refuses a backward
+    // of before. Otherwise the values may be new all the same, as LibTorch's SGD writes into
+    // data(), and autograd does not see it either.
+    const bool counts = copy.version != version || copy.storage != storage;
+    if (copy.used != nullptr) copy.used->block(current_stream(copy.device));
+    transfers.copy_into(counts ? copy.tensor.detach() : copy.tensor.variable_data(), parameter);
+    copy.version = version;
+    copy.storage = storage;
+    note_use(copy, current_stream(copy.device));
     // It may have been frozen since.
     if (copy.tensor.requires_grad() != parameter.requires_grad()) {
       copy.tensor.set_requires_grad(parameter.requires_grad());

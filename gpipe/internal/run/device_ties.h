@@ -36,9 +36,9 @@ class DeviceTies {
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
 
-  // Called before a forward, before its model_state() is taken: the copies get the values of
-  // parameters that have changed since. Changes that leave version counters as they are are not
-  // seen. What is put on the current streams from now on may use them.
+  // Called before a forward, before its model_state() is taken: the copies get the parameters'
+  // values. Each time, for not all changes can be seen. What is put on the current streams from now
+  // on may use them.
   void refresh(Transfers& transfers);
 
   std::vector<ModelState::Tied> in_model() const;

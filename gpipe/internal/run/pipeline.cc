@@ -293,6 +293,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   device_ties_.refresh(transfers_);
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
+  ties_.note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
     // What may still fail comes before the first gradient is added.

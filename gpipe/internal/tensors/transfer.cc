@@ -256,7 +256,6 @@ void Transfers::depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10:
 
 void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
   const c10::NoGradGuard no_grad;
-  at::Tensor values = target.detach();  // its changes count as the target's
   const Lane lane = this->lane(source.device(), target.device());
   if (!source.is_cpu()) {
     follow(lane.from, current_stream(source.device()));
@@ -273,6 +272,7 @@ void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
     const at::Tensor arriving =
         by_host ? copied(source.detach(), target.device()) : source.detach();
     if (target.is_cpu()) recorded(lane.from)->synchronize();
+    at::Tensor values = target;
     values.copy_(arriving, /*non_blocking=*/true);
   }
   if (!target.is_cpu()) follow(current_stream(target.device()), lane.to);

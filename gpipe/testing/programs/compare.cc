@@ -62,9 +62,14 @@ struct Side {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
+// On accelerators the stages of every second program are on several devices, as far as there are
+// some.
+bool spreads(const Program& program) { return program.seed % 2 == 1; }
+
 Side make_side(const Program& program) {
   Side side;
   torch::manual_seed(program.seed);
+  side.workshop.names_tied = spreads(program);
   side.model = torch::nn::Sequential();
   for (const Layer& layer : program.layers) side.model->push_back(layer.make(side.workshop));
   if (program.in_double) side.model->to(at::kDouble);
@@ -106,13 +111,12 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
   });
 }
 
-// On accelerators the stages of every second program are on several devices, as far as there are
-// some. Documented to need one device are
-// - a tensor of layers of two stages (docs/guide/13-devices.md);
+// Documented to need one device are
+// - a tensor that layers of two stages have registered (docs/guide/13-devices.md);
 // - code that writes into its gradient, which the other routes of a tensor see as long as they have
 //   the same memory (docs/guide/17-same-training.md).
 std::vector<c10::Device> devices_of(const Program& program, Side& side) {
-  const bool on_one = program.seed % 2 == 0 ||
+  const bool on_one = !spreads(program) ||
                       has_any(program, {"gradient_scaled_in_place", "ScaleGradientInPlace",
                                         "AddAndScaleInPlace"}) ||
                       shares_between_stages(program, side.model);
