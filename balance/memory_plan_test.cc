@@ -468,6 +468,35 @@ TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
   }
 }
 
+TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
+  static constexpr int64_t kWords = 4000, kWidth = 64, kTokens = 8;
+  const auto plan_of = [](bool tied, std::vector<int64_t> device_of_stage) {
+    const auto make = [&] {
+      return models::transformer(models::TransformerOptions(models::TransformerKind::kGPT2)
+                                     .vocab_size(kWords)
+                                     .max_positions(kTokens)
+                                     .num_layers(2)
+                                     .hidden_size(kWidth)
+                                     .num_heads(4)
+                                     .tied(tied));
+    };
+    return memory_plan(on_meta(make), {at::empty({8, kTokens}, on_meta(at::kLong))}, {}, &squares,
+                       MemoryPlanOptions({3, 4})
+                           .chunks(4)
+                           .schedule(&Schedule::one_f_one_b)
+                           .device_of_stage(std::move(device_of_stage)));
+  };
+  constexpr int64_t kMatrix = kWords * kWidth * int64_t{sizeof(float)};
+  const MemoryPlan tied = plan_of(true, {0, 1}), untied = plan_of(false, {0, 1});
+  EXPECT_EQ(tied.devices[0].parameters, untied.devices[0].parameters);
+  EXPECT_EQ(tied.parameters, untied.parameters - kWords * kWidth);
+  // A copy instead of a parameter; the gradient's sum goes after each micro-batch.
+  EXPECT_EQ(tied.devices[1].gradients, untied.devices[1].gradients - kMatrix);
+  std::cout << "XX " << tied.devices[1].peak.bytes << " " << untied.devices[1].peak.bytes << " "
+            << kMatrix << " " << tied.devices[1].parameters << " " << untied.devices[1].parameters << " " << tied.devices[0].peak.bytes << " "
+            << untied.devices[0].peak.bytes << "\n";
+}
+
 // Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
 // kernels take while they run included.
 double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {
