@@ -238,8 +238,8 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   if (!layout.processes.empty()) placement.processes(layout.processes);
   GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
   // LibTorch's SGD changes parameters without their counting it.
-  const auto optimizer_of =
-      [&](const std::vector<torch::Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+  const auto optimizer_of = [&](const std::vector<torch::Tensor>& parameters)
+      -> std::unique_ptr<torch::optim::Optimizer> {
     if (parameters.empty()) return nullptr;
     if (mode == Checkpoint::kAlways) return std::make_unique<torch::optim::Adam>(parameters, 0.01);
     return std::make_unique<torch::optim::SGD>(parameters, 0.5);

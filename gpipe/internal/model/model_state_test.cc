@@ -84,7 +84,8 @@ TEST(ModelStateTest, KnowsACopyAsItsParameter) {
   const at::Tensor other = weight_of(weighted());
   EXPECT_TRUE(state.used_on(c10::kMeta, other).is_same(other));
   weight.detach().mul_(2);
-  EXPECT_THAT(refusal([&] { state.check_parameters(2); }), HasSubstr("'a.weight' has been modified"));
+  EXPECT_THAT(refusal([&] { state.check_parameters(2); }),
+              HasSubstr("'a.weight' has been modified"));
   EXPECT_EQ(refusal([&] { state.check_parameters(1); }), "");
   // Its layer has another parameter by now.
   EXPECT_EQ(state_of({{weighted()}}, {{weight, {0}, {copy}}}).find(copy), nullptr);

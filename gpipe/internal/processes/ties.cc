@@ -66,11 +66,12 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, cons
   };
   all.erase(std::remove_if(all.begin(), all.end(), is_in_one_place), all.end());
   for (const Tie& tie : all) {
-    TORCH_CHECK_VALUE(!tie.name.empty(), "partition ", tie.stages.front(),
-                      " uses a parameter of shape ", tie.tensor.sizes(),
-                      " (TiedLayer::tied_parameters) that no layer before has registered, and "
-                      "another process or device uses it, too; register it in the first layer that uses "
-                      "it");
+    TORCH_CHECK_VALUE(
+        !tie.name.empty(), "partition ", tie.stages.front(), " uses a parameter of shape ",
+        tie.tensor.sizes(),
+        " (TiedLayer::tied_parameters) that no layer before has registered, and "
+        "another process or device uses it, too; register it in the first layer that uses "
+        "it");
   }
   return all;
 }

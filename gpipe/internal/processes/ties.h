@@ -32,7 +32,7 @@ struct Tie {
 
 // [stage] the number of the place where it is.
 using Places = std::vector<int64_t>;
-Places places_of(const Residence& residence, size_t stages);   // its process
+Places places_of(const Residence& residence, size_t stages);  // its process
 Places places_of(const std::vector<c10::Device>& of_stages);  // its device
 
 // In the order of the model; the same in all processes. Throws c10::ValueError for one that is used

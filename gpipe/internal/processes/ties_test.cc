@@ -41,9 +41,8 @@ std::vector<std::vector<Layer>> stages_of(const std::vector<std::vector<at::Tens
 }
 
 Places places(int64_t stages, std::vector<int64_t> processes, int64_t size) {
-  return places_of(
-      Residence(Placement::one_each(stages).processes(std::move(processes)), 0, size),
-      static_cast<size_t>(stages));
+  return places_of(Residence(Placement::one_each(stages).processes(std::move(processes)), 0, size),
+                   static_cast<size_t>(stages));
 }
 
 std::string text(const std::vector<TieEdge>& edges) {

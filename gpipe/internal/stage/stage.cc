@@ -614,8 +614,7 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
   gradients.resize(ports_.outputs.size());
 }
 
-void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients,
-                      LeafSums& sums) const {
+void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
   for (const size_t number : ports_.ties_in) {
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
     at::Tensor sum;

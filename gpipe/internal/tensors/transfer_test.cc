@@ -63,9 +63,9 @@ TEST_F(Transfer, FromASlowDeviceToTheHost) {
 }
 
 TEST_F(Transfer, IntoMemoryThatIsThere) {
-  for (const auto& [source, target] :
-       {std::pair(device(0), device(1)), {c10::Device(c10::kCPU), device(0)},
-        {device(0), c10::Device(c10::kCPU)}}) {
+  for (const auto& [source, target] : {std::pair(device(0), device(1)),
+                                       {c10::Device(c10::kCPU), device(0)},
+                                       {device(0), c10::Device(c10::kCPU)}}) {
     if (source == target) continue;
     SCOPED_TRACE(source.str() + " to " + target.str());
     Transfers transfers;

@@ -39,10 +39,10 @@ namespace {
 
 namespace nn = torch::nn;
 using at::Tensor;
-using testing::EqualsBitwise;
-using testing::on_host;
 using ::testing::AllOf;
+using testing::EqualsBitwise;
 using ::testing::HasSubstr;
+using testing::on_host;
 
 constexpr int64_t kWidth = 8;
 constexpr int64_t kRows = 8;
@@ -185,8 +185,8 @@ TEST_F(TiedDevices, ForwardAndBackwardDoToo) {
 }
 
 TEST_F(TiedDevices, SoDoSeveralStagesOnAWorkerAndGroups) {
-  for (const auto& placement :
-       {Placement::loop(3, 2), Placement::of({0, 1, 2, 2, 1, 0}), Placement::of({0, 0, 0, 0, 0, 0})}) {
+  for (const auto& placement : {Placement::loop(3, 2), Placement::of({0, 1, 2, 2, 1, 0}),
+                                Placement::of({0, 0, 0, 0, 0, 0})}) {
     SCOPED_TRACE(placement.to_text());
     for (const int64_t groups : {0, 2}) {
       Training training;
@@ -216,7 +216,8 @@ TEST_F(TiedDevices, AFrozenWeightAndOneThatThawsAreSeen) {
   Training training;
   training.before = [](GPipe&, Model& model, int64_t k) {
     model.first->weight.set_requires_grad(k >= 2 && k != 4);
-    if (k < 2 || k == 4) model.first->weight.mutable_grad() = torch::zeros_like(model.first->weight);
+    if (k < 2 || k == 4)
+      model.first->weight.mutable_grad() = torch::zeros_like(model.first->weight);
   };
   expect_same_everywhere(training);
 }

@@ -207,8 +207,7 @@ bool is_of_the_device(const std::string& error) {
   return says("has no kernel for fake devices") ||
          says("does not have a deterministic implementation") ||
          says("cudnn RNN backward can only be called in training mode") ||
-         says("to be on the same device") ||
-         says("needs both on the same device") ||
+         says("to be on the same device") || says("needs both on the same device") ||
          says("changed a tensor in place that also went another way");
 }
 
