@@ -128,18 +128,22 @@ class TableTest(unittest.TestCase):
 
 
 class ReadmeTest(unittest.TestCase):
-    def test_its_table_is_that_of_the_measured_rows(self):
-        measured = table.of_document(json.loads((HERE / "measured.json").read_text()))
+    MEASURED = ("measured.json", "measured_gpu.json")
+
+    def test_its_tables_are_those_of_the_measured_rows(self):
         readme = (HERE / "README.md").read_text().splitlines()
-        self.assertEqual([line for line in table.to_markdown(measured).splitlines() if line not in readme], [],
-                         "python3 experiments/rivals/table.py experiments/rivals/measured.json prints it")
+        for name in self.MEASURED:
+            measured = table.of_document(json.loads((HERE / name).read_text()))
+            self.assertEqual([line for line in table.to_markdown(measured).splitlines() if line not in readme], [],
+                             f"python3 experiments/rivals/table.py experiments/rivals/{name} prints it")
 
     def test_the_measured_rows_say_as_many_rounds_as_they_have(self):
-        document = json.loads((HERE / "measured.json").read_text())
-        for row in document["rows"]:
-            if row["step_seconds"]:
-                self.assertEqual(len(row["round_seconds"]), row["environment"]["rounds"], row)
-        self.assertEqual(document, table.to_json(document["rows"]))
+        for name in self.MEASURED:
+            document = json.loads((HERE / name).read_text())
+            for row in document["rows"]:
+                if row["step_seconds"]:
+                    self.assertEqual(len(row["round_seconds"]), row["environment"]["rounds"], row)
+            self.assertEqual(document, table.to_json(document["rows"]))
 
 
 if __name__ == "__main__":

@@ -124,10 +124,18 @@ struct Copy : torch::autograd::Function<Copy> {
   }
 };
 
+}  // namespace
+
+at::Tensor own_copy(const at::Tensor& tensor) {
+  return tensor.defined() ? Copy::apply(tensor) : tensor;
+}
+
+namespace {
+
 torch::nn::AnyValue copied(torch::nn::AnyValue any) {
   internal::Value value = internal::from_any(std::move(any));
   for (at::Tensor& tensor : value.tensors) {
-    if (tensor.defined()) tensor = Copy::apply(tensor);
+    tensor = own_copy(tensor);
   }
   return internal::to_any(std::move(value));
 }

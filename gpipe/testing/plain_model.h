@@ -20,6 +20,9 @@ namespace gpipe::testing {
 // In which order the micro-batches run their backward.
 enum class BackwardOrder { kAscending /* 1F1B */, kDescending /* GPipe, forward() */ };
 
+// In memory of its own; so is the gradient that goes back.
+at::Tensor own_copy(const at::Tensor& tensor);
+
 class PlainModel {
  public:
   // The inputs of the layers `copied_before` come in memory of their own, and the gradients that go

@@ -31,6 +31,11 @@ expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
 expect 1 "more than --most_mib=1" "${packer}" --output="${work}/x.tar.xz" --most_mib=1 "${programs[@]:0:4}"
 [[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
 expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
+# Kernels are noted as missing where nvcc compiled none, and only there.
+for program in "${programs[@]}"; do [[ ${program} != *spin_kernel_cuda_test ]] || spins="${program#*:}"; done
+noted="$(grep -c 'no CUDA Toolkit compiled the kernels' "${work}/log")"
+compiled="$(readelf --section-headers --wide "${spins}" | grep -c ' \.nv_fatbin ')"
+[[ $((noted + compiled)) -eq 1 ]] || fail "kernels compiled: ${compiled}, noted as missing: ${noted}"
 tar -C "${work}" -xf "${work}/gpu.tar.xz" || fail "the archive cannot be unpacked"
 run="${work}/gpipe_gpu/run.sh"
 compgen -G "${work}/gpipe_gpu/lib/*torch*" >/dev/null && fail "LibTorch was packed"
@@ -57,7 +62,7 @@ expect 0 '"program": "gpipe_internal_graphs_device_graph_cuda_test", "kind": "te
   "${run}" --device=cpu --output="${work}/results" --only='*device_graph*' --only='gpu_test/*' --only='*peer_access*' --only='*bitwise*'
 grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
   fail "nothing tells of a test that needs a GPU"
-expect 0 '"programs": 7' grep '"summary": true' "${work}/results/summary.json"
+expect 0 '"programs": 8' grep '"summary": true' "${work}/results/summary.json"
 expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"skipped": 0' <(grep '"summary": true' "${work}/results/summary.json") && fail "nothing was left out"
 # In the order of the patterns, each once.

@@ -83,6 +83,7 @@ def open_device(name):
     if not torch.cuda.is_available():
         sys.exit(f"--device=cuda: torch {torch.__version__} finds no GPU here; nvidia-smi tells whether there is one, "
                  "and torch must be one for CUDA")
+    torch.cuda.init()  # The allocator's figures are asked for before anything is on the GPU.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda:0")

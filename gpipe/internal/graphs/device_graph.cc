@@ -41,7 +41,7 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
   const CountedRecording counted;
   const c10::Stream here = current_stream(side.device());
   follow(side, here);
-  {
+  try {
     const StreamScope scope(side);
     graph.begin();
     try {
@@ -51,6 +51,14 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
       throw;
     }
     graph.end();
+  } catch (...) {
+    // LibTorch's begin() writes the generators' seeds on that stream, in memory of this one: a
+    // graph that nobody wants is gone before they are written, and somebody else has its memory.
+    try {
+      follow(here, side);
+    } catch (...) {  // the device is broken, as the next call says
+    }
+    throw;
   }
   follow(here, side);
 }

@@ -315,6 +315,25 @@ TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
+// To begin writes the seeds on the side's stream; what takes their memory afterwards must not find
+// them there.
+TEST_F(DeviceGraphs, ARecordingThatFailsWritesNothingAfterwards) {
+  {
+    const c10::OptionalStreamGuard on_side(*side);
+    testing::slow_work(device());
+  }
+  const at::Generator generator = at::globalContext().defaultGenerator(device()).clone();
+  EXPECT_THROW((void)record([] { throw std::runtime_error("of a layer"); }, {generator}),
+               std::runtime_error);
+  std::vector<at::Tensor> taken;
+  for (int64_t k = 0; k < 64; ++k) taken.push_back(torch::full({1}, 7.0, x.options()));
+  {
+    const c10::OptionalStreamGuard on_side(*side);
+    (void)on_host(x);  // until all is written
+  }
+  for (const at::Tensor& tensor : taken) EXPECT_EQ(on_host(tensor).item<float>(), 7);
+}
+
 // The last resort: StageGraphs refuses what waits before it is launched.
 TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   const testing::HostWaitsAllowed waits;

@@ -509,6 +509,8 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
       if (twin != known.end()) {
         item.tensor = twin->second;
       } else {
+        // Made in inference mode, nothing would count what the layers change in place there.
+        const c10::InferenceMode off(false);
         item.tensor = memory_like(item.tensor);
         known.emplace_back(impl, item.tensor);
         slot->fill.back().back() = alias_to_fill(item.tensor);

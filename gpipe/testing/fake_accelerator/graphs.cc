@@ -27,8 +27,8 @@ class FakeGraph final : public internal::DeviceGraph {
   FakeGraph(c10::Device device, std::shared_ptr<internal::GraphPool> pool,
             std::vector<at::Generator> generators)
       : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {
-    // As LibTorch's, generators have their seeds on the device for replays, in memory of the stream
-    // that is current where the graph is made.
+    // As LibTorch's, generators have their seeds on the device, in memory of the stream that is
+    // current where the graph is made. They are written by each replay and, before it, by begin().
     if (!generators_.empty()) seeds_ = device_allocator()->allocate(kSeedBytes);
   }
   ~FakeGraph() override {
@@ -39,6 +39,7 @@ class FakeGraph final : public internal::DeviceGraph {
 
   void begin() override {
     stream_ = current_stream(device_);
+    touch_seeds(stream_, "seeds of a recording", /*write=*/true);
     allocator().begin_pool(stream_, pool());
     uses_pool_ = true;
     runtime().begin_recording(stream_);

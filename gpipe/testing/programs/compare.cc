@@ -66,8 +66,9 @@ struct Side {
 // some.
 bool spreads(const Program& program) { return program.seed % 2 == 1; }
 
-Side make_side(const Program& program) {
+Side make_side(const Program& program, bool copies_skips = false) {
   Side side;
+  side.workshop.copies_skips = copies_skips;
   torch::manual_seed(program.seed);
   side.workshop.names_tied = spreads(program);
   side.model = torch::nn::Sequential();
@@ -79,8 +80,8 @@ Side make_side(const Program& program) {
 
 // On one device, like a model that is not in a pipeline. The tensors stay the same objects, so what
 // layers share they still share.
-Side make_plain_side(const Program& program) {
-  Side side = make_side(program);
+Side make_plain_side(const Program& program, bool copies_skips = false) {
+  Side side = make_side(program, copies_skips);
   if (for_gpus()) side.model->to(device());
   return side;
 }
@@ -111,15 +112,10 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
   });
 }
 
-// Documented to need one device are
-// - a tensor that layers of two stages have registered (docs/guide/13-devices.md);
-// - code that writes into its gradient, which the other routes of a tensor see as long as they have
-//   the same memory (docs/guide/17-same-training.md).
+// Not where layers of two stages have registered the same tensor, which needs one device
+// (docs/guide/13-devices.md).
 std::vector<c10::Device> devices_of(const Program& program, Side& side) {
-  const bool on_one = !spreads(program) ||
-                      has_any(program, {"gradient_scaled_in_place", "ScaleGradientInPlace",
-                                        "AddAndScaleInPlace"}) ||
-                      shares_between_stages(program, side.model);
+  const bool on_one = !spreads(program) || shares_between_stages(program, side.model);
   const size_t stages = program.balance.size();
   return on_one ? std::vector<c10::Device>(stages, device())
                 : devices(static_cast<int64_t>(stages));
@@ -584,7 +580,7 @@ int64_t replayed(const GPipe& pipeline) {
 Outcome run_both(const Program& program, const World& world,
                  const std::set<int64_t>& copied_before) {
   Comparison comparison(program.in_double);
-  Side plain = make_plain_side(program);
+  Side plain = make_plain_side(program, /*copies_skips=*/!copied_before.empty());
   const LossFn loss = make_loss(program);
   make_optimizer(program, plain.model->parameters(), plain);
   PlainModel plain_model(plain.model, program.chunks, copied_before);

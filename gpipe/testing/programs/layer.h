@@ -44,6 +44,7 @@ struct Workshop {
   std::map<int64_t, at::Tensor> tied;
   std::map<int64_t, torch::nn::AnyModule> modules;
   std::map<int64_t, skip::Namespace> namespaces;
+  bool copies_skips = false;  // what is popped has memory of its own, as from another device
   // What hooks count. Compared between the plain model and the pipeline.
   std::map<int64_t, std::shared_ptr<std::atomic<int64_t>>> counters;
 };

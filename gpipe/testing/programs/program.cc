@@ -117,7 +117,8 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
   } else if (once_in(random, 8) && allowed("hook", without)) {
     const bool scale = once_in(random, 2);
     // Gradients of modules' parameters are in memory of their own.
-    const bool in_place = scale && drawer == draw_module && once_in(random, 2);
+    const bool in_place =
+        scale && drawer == draw_module && once_in(random, 2) && allowed("halve in place", without);
     last = with_parameter_hooks(last, state.next_number++, scale, in_place);
   }
   return true;

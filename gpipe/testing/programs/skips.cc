@@ -3,6 +3,7 @@
 #include <ATen/ops/randn.h>
 
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/programs/catalogue.h"
 #include "gpipe/testing/programs/expression.h"
 #include "skip/skippable.h"
@@ -22,7 +23,9 @@ struct SkipLayerImpl : torch::nn::Module, skip::Skippable {
 
   Value forward(Value value) {
     Tensors popped;
-    for (const std::string& name : pops()) popped.push_back(pop(name));
+    for (const std::string& name : pops()) {
+      popped.push_back(copies ? own_copy(pop(name)) : pop(name));
+    }
     Tensors stashed;
     Tensors values;
     if constexpr (std::is_same_v<Value, Tensor>) {
@@ -40,6 +43,7 @@ struct SkipLayerImpl : torch::nn::Module, skip::Skippable {
   }
 
   SkipBody body;
+  bool copies = false;
 };
 
 std::string name_of(const OpenSkip& skip) {
@@ -60,6 +64,7 @@ torch::nn::AnyModule make_skip_layer(Workshop& workshop, const std::vector<OpenS
   for (const OpenSkip& skip : stashes) stash_names.push_back(name_of(skip));
   for (const OpenSkip& skip : pops) pop_names.push_back(name_of(skip));
   auto module = std::make_shared<SkipLayerImpl<Value>>(stash_names, pop_names, std::move(body));
+  module->copies = workshop.copies_skips;
   for (const std::vector<OpenSkip>* side : {&stashes, &pops}) {
     for (const OpenSkip& skip : *side) {
       if (skip.isolated) module->isolate(workshop.namespaces[skip.number], {name_of(skip)});

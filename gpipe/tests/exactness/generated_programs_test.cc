@@ -56,9 +56,12 @@ const char* const kLacksOnFake[] = {
     "autocast",                  // there is no list of operators for such a device
 };
 
-// What a GPU computes anew each time:
+// What a GPU computes anew each time, or hands out in one piece:
 const char* const kLacksOnCuda[] = {
-    "num_layers(2)",  // dropout inside of cuDNN, which has a state of its own
+    "num_layers(2)",   // dropout inside of cuDNN, which has a state of its own
+    "halve in place",  // a fused cell gives both of its biases one tensor as their gradients, so
+                       // what a hook writes there depends on who comes first (docs/guide, chapter
+                       // 17)
 };
 
 enum class Kind { kCpu, kFake, kCuda };
@@ -157,7 +160,8 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   // More would mean that the generator tests less than it seems to.
   if (programs >= 100) {
     EXPECT_LE(counts[Outcome::kInvalid], kind == Kind::kCuda ? drawn / 3 : drawn / 10);
-    EXPECT_LE(counts[Outcome::kRefused], drawn / 10);
+    // Elsewhere fewer programs are run, and chance counts for more.
+    EXPECT_LE(counts[Outcome::kRefused], kind == Kind::kCpu ? drawn / 10 : drawn / 7);
     EXPECT_LE(counts[Outcome::kEqualButCopies], drawn / 50);
     EXPECT_LE(counts[Outcome::kUnrepeatable], drawn / 20);
     if (graphs && kind != Kind::kCpu) {

@@ -170,6 +170,7 @@ Left run(const Program& program, Where where) {
       }
       for (const at::Tensor& input : inputs) {
         left.trace.push_back(input.is_inference() ? at::Tensor() : on_host(input.grad()));
+        left.trace.push_back(on_host(input.detach()));  // a layer may change it in place
       }
       testing::add_state(pipe, left.trace);
       if (!program.forward_only() && !parameters.empty()) {

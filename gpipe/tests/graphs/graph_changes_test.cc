@@ -4,6 +4,7 @@
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/mse_loss.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function.h>
@@ -291,6 +292,30 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
     const at::Tensor y = testing::copy_on(device(1), torch::randn({8, 6}));
     for (int64_t k = 0; k < 3; ++k) {
       pipe->step({x}, {y}, &square_loss);
+      trace.push_back(on_host(x));
+    }
+    if (graphs) use = graphs_of(pipe->graph_use());
+    return trace;
+  };
+  expect_same(run(true), run(false));
+  EXPECT_THAT(use,
+              first_left_alone("it cannot be recorded: it changes the caller's input in place"));
+}
+
+// The same where nobody trains: tensors made in inference mode count no changes.
+TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
+    nn::Sequential model;
+    model->push_back(tensor_layer([](at::Tensor x) { return x.mul_(2); }));
+    model->push_back(tensor_layer([](at::Tensor x) { return x.add_(1); }));
+    GPipe pipe(model, options_for({1, 1}, 2).graphs(graphs));
+    const c10::InferenceMode inference;
+    testing::manual_seed(3);
+    Trace trace;
+    const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
+    for (int64_t k = 0; k < 6; ++k) {
+      for (const at::Tensor& output : pipe->forward(Tensors{x})) trace.push_back(on_host(output));
       trace.push_back(on_host(x));
     }
     if (graphs) use = graphs_of(pipe->graph_use());

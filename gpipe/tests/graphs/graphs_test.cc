@@ -2,6 +2,7 @@
 // As graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
 // graphs_cuda_test on CUDA's.
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,6 +12,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/transformerlayer.h>
 #include <torch/utils.h>
 
 #include <cstdint>
@@ -189,6 +192,74 @@ TEST_F(Graphs, SplitBackwardsGetTheSameBits) {
       return training;
     });
     expect_replayed(use);
+  }
+}
+
+// Autocast to bfloat16 on the program's device, on this thread.
+class AutocastScope {
+ public:
+  AutocastScope() : type_(device().type()), former_(at::autocast::is_autocast_enabled(type_)) {
+    at::autocast::set_autocast_enabled(type_, true);
+    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~AutocastScope() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(type_, former_);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  const c10::DeviceType type_;
+  const bool former_;
+};
+
+nn::Sequential attention_and_more(double dropout) {
+  nn::TransformerEncoderLayer layer(
+      nn::TransformerEncoderLayerOptions(4, 2).dim_feedforward(8).dropout(dropout));
+  return nn::Sequential(layer, nn::Linear(4, 4));
+}
+
+nn::Sequential linear_and_dropout(double dropout) {
+  return nn::Sequential(nn::Linear(4, 4), nn::Dropout(dropout),
+                        nn::LayerNorm(nn::LayerNormOptions({4})));
+}
+
+TEST_F(Graphs, MixedPrecisionGetsTheSameBits) {
+  if (device().is_privateuseone()) GTEST_SKIP() << "the fake accelerator has no autocast";
+  const std::pair<const char*, nn::Sequential (*)(double)> models[] = {
+      {"attention", attention_and_more}, {"linear", linear_and_dropout}};
+  for (const auto& [name, make] : models) {
+    for (double dropout : {0.0, 0.1}) {
+      for (bool mixed : {false, true}) {
+        for (int64_t rows : {1, 6}) {
+          SCOPED_TRACE(std::string(name) + ", dropout " + std::to_string(dropout) + ", rows " +
+                       std::to_string(rows) + (mixed ? ", bfloat16" : ""));
+          const auto use = expect_same_training([&] {
+            testing::manual_seed(5);
+            const nn::Sequential model = make(dropout);
+            const at::Tensor input = torch::randn({rows, 6, 4});
+            GraphTraining training{model,
+                                   options_for({static_cast<int64_t>(model->size())}, rows),
+                                   {testing::copy_on(device(), input)},
+                                   {testing::copy_on(device(), torch::randn({rows, 6, 4}))}};
+            training.steps = 6;
+            // As long as the training lives.
+            if (mixed) {
+              training.before_step = [held = std::make_shared<AutocastScope>()](GPipe&, int64_t) {};
+            }
+            return training;
+          });
+          // LibTorch's attention in C++ compares query and key by their values.
+          if (std::string(name) == "attention") {
+            expect_left_alone(use[0], "aten::equal waits for the device");
+          } else {
+            expect_replayed(use);
+          }
+        }
+      }
+    }
   }
 }
 
