@@ -468,6 +468,35 @@ TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
   }
 }
 
+TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
+  static constexpr int64_t kWords = 4000, kWidth = 64, kTokens = 8;
+  const auto plan_of = [](bool tied, const char* optimizer) {
+    const auto make = [&] {
+      return models::transformer(models::TransformerOptions(models::TransformerKind::kGPT2)
+                                     .vocab_size(kWords)
+                                     .max_positions(kTokens)
+                                     .num_layers(2)
+                                     .hidden_size(kWidth)
+                                     .num_heads(4)
+                                     .tied(tied));
+    };
+    auto options = MemoryPlanOptions({3, 4}).chunks(4).schedule(&Schedule::one_f_one_b);
+    if (optimizer != nullptr) options.optimizer(parse_optimizer(optimizer));
+    return memory_plan(on_meta(make), {at::empty({8, kTokens}, on_meta(at::kLong))}, {}, &squares,
+                       options.device_of_stage({0, 1}));
+  };
+  constexpr int64_t kMatrix = kWords * kWidth * int64_t{sizeof(float)};
+  for (const char* optimizer : {static_cast<const char*>(nullptr), "momentum"}) {
+    const MemoryPlan tied = plan_of(true, optimizer), untied = plan_of(false, optimizer);
+    EXPECT_EQ(tied.parameters, untied.parameters - kWords * kWidth);
+    EXPECT_EQ(tied.devices[0].parameters, untied.devices[0].parameters);
+    // There is a copy in the parameter's place. Its gradient goes after each micro-batch, and the
+    // optimizer has nothing there.
+    const int64_t saved = (optimizer == nullptr ? 1 : 2) * kMatrix;
+    EXPECT_EQ(tied.devices[1].peak.bytes, untied.devices[1].peak.bytes - saved);
+  }
+}
+
 // Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
 // kernels take while they run included.
 double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {

@@ -42,8 +42,8 @@ const char* model_names();
 //   old_amoebanetd:L,D  L normal cells in each of the three groups, D filters
 //   old_resnet:...      as resnet:...
 // Language models, with the published vocabulary and sequences as long as they are made for. Their
-// heads have matrices of their own, for tied ones need one device, and attention is the device's
-// own (fused_attention of TransformerOptions):
+// heads have matrices of their own, so that the last layer is like any other, and attention is the
+// device's own (fused_attention of TransformerOptions):
 //   gpt2:small, gpt2:medium, gpt2:large, gpt2:xl; llama:7b, llama:13b, llama:70b
 //   gpt2:L,E,H,T        L blocks, E wide, H heads, T tokens in a sequence
 //   llama:L,E,H,K,T     K heads of keys and values; the MLP is 8/3 E wide, to the next 256

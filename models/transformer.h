@@ -26,7 +26,8 @@ namespace gpipe::models {
 // them, some at a time.
 //
 // A tied head has no parameter of its own, so `parameters()` has the matrix once; its gradient is
-// the sum of both uses. Head and embedding must be on one device, and the model cannot be cloned.
+// the sum of both uses. The model cannot be cloned. Without a pipeline, which copies the matrix
+// where it is needed (TiedLayer), head and embedding must be on one device.
 //
 // Throws c10::ValueError for options that make no network; its layers do for inputs that are no
 // token ids and, with learned positions, for sequences longer than max_positions.

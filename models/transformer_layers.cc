@@ -197,6 +197,10 @@ std::vector<at::Tensor> TokenHeadImpl::tied_parameters() const {
   return tied_ ? std::vector<at::Tensor>{weight} : std::vector<at::Tensor>();
 }
 
+void TokenHeadImpl::use_tied_parameters(const std::vector<at::Tensor>& parameters) {
+  if (tied_) weight = parameters.at(0);
+}
+
 at::Tensor TokenHeadImpl::logits(const at::Tensor& input) const {
   return at::linear(input, matrix_for(input));
 }

@@ -127,6 +127,7 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLay
 
   at::Tensor forward(const at::Tensor& input);
   std::vector<at::Tensor> tied_parameters() const override;
+  void use_tied_parameters(const std::vector<at::Tensor>& parameters) override;
 
   bool in_loss() const { return options_.head_in_loss(); }
   at::Tensor logits(const at::Tensor& input) const;

@@ -19,6 +19,7 @@
 #include "gpipe/several_arguments.h"
 #include "meta/meta_scope.h"
 #include "models/unet.h"
+#include "tied/tied_layer.h"
 
 namespace {
 
@@ -219,6 +220,15 @@ struct TiedHeadImpl : torch::nn::Module {
 TORCH_MODULE(TiedHead);
 // [/tied]
 
+// [tied_devices]
+struct MovableHeadImpl : TiedHeadImpl, gpipe::TiedLayer {  // tied/tied_layer.h
+  using TiedHeadImpl::TiedHeadImpl;
+  std::vector<torch::Tensor> tied_parameters() const override { return {weight}; }
+  void use_tied_parameters(const std::vector<torch::Tensor>& those) override { weight = those[0]; }
+};
+TORCH_MODULE(MovableHead);
+// [/tied_devices]
+
 nn::Sequential nested() {
   // [nested]
   torch::nn::Sequential model;
@@ -279,6 +289,13 @@ const guide::Chapter kSequential("3", [] {
   gpipe::GPipe tied(language_model(true), gpipe::GPipeOptions({2, 2}).chunks(2));
   tied->step({torch::randint(20, {8, 5})}, {}, mean);
   guide::expect(tied->parameters().size() == 3, "a tied weight is listed once");
+
+  const nn::Embedding words(20, 16);
+  const MovableHead head(words->weight);
+  gpipe::GPipe movable(nn::Sequential(words, head), gpipe::GPipeOptions({1, 1}).chunks(2));
+  movable->step({torch::randint(20, {8, 5})}, {}, mean);
+  guide::expect(head->weight.is_same(words->weight) && words->weight.grad().defined(),
+                "a head that can take a copy has the embedding's weight between calls");
 });
 
 const guide::Answer kLstmAlone("3.1", [](std::ostream& out) {

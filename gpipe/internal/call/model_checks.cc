@@ -197,7 +197,10 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
                           entry->second.second, "' of partition ", entry->second.first, " on ",
                           devices[entry->second.first], " is also '", full, "' of partition ", j,
                           " on ", devices[j],
-                          "; a tensor shared between partitions needs both on the same device");
+                          "; a tensor shared between partitions needs both on the same device",
+                          is_buffer ? ""
+                                    : ", unless the later layer uses it without registering it, as "
+                                      "a gpipe::TiedLayer (tied/tied_layer.h) does");
         if (residence == nullptr) return;
         const int64_t here = residence->process_of_stage(static_cast<int64_t>(j));
         if (fresh) memory.add(tensor, full, here);

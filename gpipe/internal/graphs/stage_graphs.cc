@@ -27,6 +27,7 @@
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::internal {
 namespace {
@@ -92,6 +93,22 @@ void add_settings(Key& key) {
   for (const at::SDPBackend backend : context.sDPPriorityOrder()) {
     key.push_back(static_cast<int64_t>(backend));
   }
+}
+
+// `own`: all of the layers' parameters.
+bool uses_parameters_of_others(const std::vector<Layer>& layers,
+                               const std::vector<at::Tensor>& own) {
+  for (const Layer& layer : layers) {
+    for (const auto& module : layer.module.ptr()->modules()) {
+      const auto* const tied = dynamic_cast<const TiedLayer*>(module.get());
+      if (tied == nullptr) continue;
+      for (const at::Tensor& parameter : tied->tied_parameters()) {
+        const auto is_it = [&](const at::Tensor& one) { return one.is_same(parameter); };
+        if (std::none_of(own.begin(), own.end(), is_it)) return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -236,6 +253,9 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
   parameters_ = parameters;
   tensors_ = std::move(tensors);
   entries_.clear();
+  if (uses_parameters_of_others(layers, tensors_)) {
+    give_up("it uses a parameter of another stage (TiedLayer)");
+  }
 }
 
 StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vector<Packet>& inputs,

@@ -2,14 +2,16 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
 
-ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
-    : of_stage_(partitions.size()) {
+ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions,
+                       std::vector<Tied> tied)
+    : of_stage_(partitions.size()), tied_(std::move(tied)) {
   // One memory may be a parameter's and a buffer's. A sparse tensor has none.
   const auto own = [this](const c10::StorageImpl* storage, bool is_parameter) {
     if (storage != nullptr) storages_[storage] |= is_parameter;
@@ -46,6 +48,21 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions)
       }
     }
   }
+  for (const Tied& tie : tied_) {
+    const std::optional<size_t> number = number_of(tie.parameter);
+    if (!number) continue;  // its layer has another one by now
+    for (const at::Tensor& copy : tie.copies) {
+      numbers_[copy.unsafeGetTensorImpl()] = *number;
+      own(storage_of(copy), /*is_parameter=*/true);
+    }
+    auto& stages = parameters_[*number].stages;
+    for (const int64_t stage : tie.stages) {
+      if (std::find(stages.begin(), stages.end(), stage) != stages.end()) continue;
+      stages.push_back(stage);
+      of_stage_[static_cast<size_t>(stage)].push_back(*number);
+    }
+    std::sort(stages.begin(), stages.end());
+  }
 }
 
 const ModelState::Parameter* ModelState::find(const at::Tensor& tensor) const {
@@ -57,6 +74,16 @@ std::optional<size_t> ModelState::number_of(const at::Tensor& tensor) const {
   const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
   if (found == numbers_.end()) return std::nullopt;
   return found->second;
+}
+
+const at::Tensor& ModelState::used_on(c10::Device device, const at::Tensor& parameter) const {
+  for (const Tied& tie : tied_) {
+    if (!tie.parameter.is_same(parameter)) continue;
+    for (const at::Tensor& copy : tie.copies) {
+      if (copy.device() == device) return copy;
+    }
+  }
+  return parameter;
 }
 
 void ModelState::check_parameters(int64_t stage) const {

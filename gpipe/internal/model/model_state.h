@@ -3,6 +3,7 @@
 #define GPIPE_INTERNAL_MODEL_MODEL_STATE_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/SmallVector.h>
 #include <torch/nn/module.h>
 
@@ -24,22 +25,34 @@ class ModelState {
   struct Parameter {
     std::string name;  // in the model, where it occurs first
     at::Tensor tensor;
-    c10::SmallVector<int64_t, 2> stages;  // that have it, ascending; the first owns the gradient
+    // That have it, or a copy, ascending; the first owns the gradient.
+    c10::SmallVector<int64_t, 2> stages;
     bool requires_grad;
     int64_t version;
     const c10::StorageImpl* storage;
   };
 
+  // A parameter that stages on several devices use, and its copies, one on each device but its own.
+  struct Tied {
+    at::Tensor parameter;
+    std::vector<int64_t> stages;  // that use it, ascending
+    std::vector<at::Tensor> copies;
+  };
+
   ModelState() = default;
-  explicit ModelState(const std::vector<const std::vector<Layer>*>& partitions);
+  explicit ModelState(const std::vector<const std::vector<Layer>*>& partitions,
+                      std::vector<Tied> tied = {});
 
   // Each parameter once.
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  // Null if no layer has registered it.
+  // Null if no layer has registered it. Of a copy: the parameter.
   const Parameter* find(const at::Tensor& tensor) const;
   // Its place among parameters(), which is the same for every balance; none: as above.
   std::optional<size_t> number_of(const at::Tensor& tensor) const;
+
+  // What stages on this device use in the parameter's place: a copy, or itself.
+  const at::Tensor& used_on(c10::Device device, const at::Tensor& parameter) const;
 
   // Whether the memory belongs to a parameter or buffer.
   bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }
@@ -70,6 +83,7 @@ class ModelState {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers_;
   absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // whether of a parameter
   std::vector<Mode> modes_;
+  std::vector<Tied> tied_;
 };
 
 }  // namespace gpipe::internal

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/internal/tensors/alias.h"
@@ -42,7 +43,7 @@ at::Tensor weight_of(const std::shared_ptr<Block>& module) {
 using Stages = std::vector<std::vector<std::shared_ptr<Block>>>;
 
 // The layers are called "a", "b", ... through the whole model.
-ModelState state_of(const Stages& stages) {
+ModelState state_of(const Stages& stages, std::vector<ModelState::Tied> tied = {}) {
   std::vector<std::vector<Layer>> partitions(stages.size());
   std::vector<const std::vector<Layer>*> pointers;
   int64_t index = 0;
@@ -55,7 +56,7 @@ ModelState state_of(const Stages& stages) {
     }
     pointers.push_back(&partitions[j]);
   }
-  return ModelState(pointers);
+  return ModelState(pointers, std::move(tied));
 }
 
 // The message of the c10::Error that it throws; "" if none.
@@ -66,6 +67,28 @@ std::string refusal(const std::function<void()>& call) {
     return error.what_without_backtrace();
   }
   return "";
+}
+
+TEST(ModelStateTest, KnowsACopyAsItsParameter) {
+  const auto first = weighted();
+  const at::Tensor weight = weight_of(first);
+  const at::Tensor copy = at::empty({3}, at::TensorOptions().device(c10::kMeta));
+  const ModelState state = state_of({{first}, {weighted()}, {}}, {{weight, {0, 2}, {copy}}});
+  EXPECT_EQ(state.parameters().size(), 2u);
+  ASSERT_NE(state.find(copy), nullptr);
+  EXPECT_EQ(state.find(copy), state.find(weight));
+  EXPECT_THAT(state.find(copy)->stages, ElementsAre(0, 2));
+  EXPECT_TRUE(state.owns_as_parameter(storage_of(copy)));
+  EXPECT_TRUE(state.used_on(c10::kMeta, weight).is_same(copy));
+  EXPECT_TRUE(state.used_on(c10::kCPU, weight).is_same(weight));
+  const at::Tensor other = weight_of(weighted());
+  EXPECT_TRUE(state.used_on(c10::kMeta, other).is_same(other));
+  weight.detach().mul_(2);
+  EXPECT_THAT(refusal([&] { state.check_parameters(2); }),
+              HasSubstr("'a.weight' has been modified"));
+  EXPECT_EQ(refusal([&] { state.check_parameters(1); }), "");
+  // Its layer has another parameter by now.
+  EXPECT_EQ(state_of({{weighted()}}, {{weight, {0}, {copy}}}).find(copy), nullptr);
 }
 
 TEST(ModelStateTest, HasEachParameterOnceUnderItsFirstName) {

@@ -20,9 +20,9 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
 
 }  // namespace
 
-TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, World world)
+TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world)
     : ties_(std::move(ties)),
-      edges_(edges_of(ties_, residence)),
+      edges_(edges_of(ties_, places_of(residence, stages))),
       world_(std::move(world)),
       shared_(ties_.size()) {
   for (const Tie& tie : ties_) {
@@ -43,7 +43,8 @@ std::string TieCopies::changed() const {
   for (size_t k = 0; k < ties_.size(); ++k) {
     const bool owned = processes_[k].front() == world_.process();
     const Shared current = owned ? now(ties_[k]) : shared_[k];
-    const bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
+    bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
+    if (owned && (has_gradients_ || ties_[k].tensor.grad().defined())) same = false;
     changed += same ? '0' : '1';
   }
   return changed;
@@ -75,6 +76,9 @@ void TieCopies::share(const std::string& changed) {
   for (const size_t k : owned) shared_[k] = Shared();  // until it has arrived
   if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
+  // An optimizer changes what has a gradient.
+  const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
+  has_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
   for (const auto& [k, values] : copies) {
     // A model that was built on meta has only what layers here have registered.
     if (ties_[k].tensor.is_meta()) give_memory(ties_[k].tensor, c10::kCPU);

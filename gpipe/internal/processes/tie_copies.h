@@ -15,15 +15,18 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class TieCopies {
  public:
-  // `world` and `residence`: of this process.
-  TieCopies(std::vector<Tie> ties, const Residence& residence, World world);
+  // `world` and `residence`: of this process, with so many stages in all.
+  TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world);
 
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
 
-  // [tie] '1' where this process owns it and has changed it since it was shared, or never shared
-  // it; '0' for the others. Changes that leave version counters as they are are not seen.
+  // [tie] '1' where this process owns it and may have changed it since it was shared, or never
+  // shared it; '0' for the others. LibTorch's SGD changes no version counter, so one that has got a
+  // gradient may have changed. Other changes that leave version counters as they are are not seen.
   std::string changed() const;
+  // Called when a run may add to gradients.
+  void note_gradients() { has_gradients_ = true; }
   // Gives the owners' values of these to the copies, in each replica. `changed`: [tie], the same in
   // all processes. Called within in_call(), by all processes.
   void share(const std::string& changed);
@@ -41,6 +44,7 @@ class TieCopies {
   // [tie] Of a replica, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;
   std::vector<Shared> shared_;  // [tie] what was shared last
+  bool has_gradients_ = false;  // since a share() at which there were none
 };
 
 }  // namespace gpipe::internal

@@ -25,8 +25,23 @@ std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Modul
   return used;
 }
 
-std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
-                         const Residence& residence) {
+Places places_of(const Residence& residence, size_t stages) {
+  Places places;
+  for (size_t stage = 0; stage < stages; ++stage) {
+    places.push_back(residence.process_of_stage(static_cast<int64_t>(stage)));
+  }
+  return places;
+}
+
+Places places_of(const std::vector<c10::Device>& of_stages) {
+  Places places;
+  for (const c10::Device& device : of_stages) {
+    places.push_back(std::find(of_stages.begin(), of_stages.end(), device) - of_stages.begin());
+  }
+  return places;
+}
+
+std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places) {
   std::vector<Tie> all;
   std::unordered_map<const c10::TensorImpl*, size_t> numbers;
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
@@ -43,28 +58,32 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions,
       }
     }
   }
-  const auto is_in_one_process = [&](const Tie& tie) {
-    const int64_t first = residence.process_of_stage(tie.stages.front());
+  const auto place_of = [&](int64_t stage) { return places.at(static_cast<size_t>(stage)); };
+  const auto is_in_one_place = [&](const Tie& tie) {
+    const int64_t first = place_of(tie.stages.front());
     return std::all_of(tie.stages.begin(), tie.stages.end(),
-                       [&](int64_t stage) { return residence.process_of_stage(stage) == first; });
+                       [&](int64_t stage) { return place_of(stage) == first; });
   };
-  all.erase(std::remove_if(all.begin(), all.end(), is_in_one_process), all.end());
+  all.erase(std::remove_if(all.begin(), all.end(), is_in_one_place), all.end());
   for (const Tie& tie : all) {
-    TORCH_CHECK_VALUE(!tie.name.empty(), "partition ", tie.stages.front(),
-                      " uses a parameter of shape ", tie.tensor.sizes(),
-                      " (TiedLayer::tied_parameters) that no layer before has registered, and "
-                      "another process uses it, too; register it in the first layer that uses it");
+    TORCH_CHECK_VALUE(
+        !tie.name.empty(), "partition ", tie.stages.front(), " uses a parameter of shape ",
+        tie.tensor.sizes(),
+        " (TiedLayer::tied_parameters) that no layer before has registered, and "
+        "another process or device uses it, too; register it in the first layer that uses "
+        "it");
   }
   return all;
 }
 
-std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Residence& residence) {
+std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places) {
   std::vector<TieEdge> edges;
   for (size_t number = 0; number < ties.size(); ++number) {
     const std::vector<int64_t>& stages = ties[number].stages;
     for (size_t k = 1; k < stages.size(); ++k) {
-      // Within a process the stages share LeafSums.
-      if (residence.process_of_stage(stages[k - 1]) == residence.process_of_stage(stages[k])) {
+      // Within a place the stages share LeafSums.
+      if (places.at(static_cast<size_t>(stages[k - 1])) ==
+          places.at(static_cast<size_t>(stages[k]))) {
         continue;
       }
       edges.push_back({number, stages[k - 1], stages[k]});

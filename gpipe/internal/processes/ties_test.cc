@@ -40,8 +40,9 @@ std::vector<std::vector<Layer>> stages_of(const std::vector<std::vector<at::Tens
   return stages;
 }
 
-Residence residence(int64_t stages, std::vector<int64_t> processes, int64_t size) {
-  return Residence(Placement::one_each(stages).processes(std::move(processes)), 0, size);
+Places places(int64_t stages, std::vector<int64_t> processes, int64_t size) {
+  return places_of(Residence(Placement::one_each(stages).processes(std::move(processes)), 0, size),
+                   static_cast<size_t>(stages));
 }
 
 std::string text(const std::vector<TieEdge>& edges) {
@@ -60,14 +61,14 @@ TEST(Ties, AreWhatSeveralProcessesHave) {
   // `inner` is in one process only.
   const auto stages =
       stages_of({{head, weight()}, {inner, inner}, {inner}, {weight(), head, head}});
-  const Residence over = residence(4, {0, 1, 1, 2}, 3);
+  const Places over = places(4, {0, 1, 1, 2}, 3);
   const std::vector<Tie> ties = ties_of(stages, over);
   ASSERT_EQ(ties.size(), 1u);
   EXPECT_EQ(ties[0].name, "0.weight");
   EXPECT_TRUE(ties[0].tensor.is_same(head));
   EXPECT_THAT(ties[0].stages, ElementsAre(0, 3));
   EXPECT_EQ(text(edges_of(ties, over)), "0:0-3 ");
-  EXPECT_TRUE(ties_of(stages, residence(4, {0, 0, 0, 0}, 1)).empty());
+  EXPECT_TRUE(ties_of(stages, places(4, {0, 0, 0, 0}, 1)).empty());
 }
 
 struct BorrowerImpl : torch::nn::Module, TiedLayer {
@@ -83,7 +84,7 @@ TEST(Ties, ALayerNamesWhatItUsesAndHasNotRegistered) {
   auto stages = stages_of({{a}, {weight()}});
   const Borrower borrower(a);
   stages[1].push_back({torch::nn::AnyModule(borrower), "2", 2, skip::CallPlan(*borrower)});
-  const Residence over = residence(2, {0, 1}, 2);
+  const Places over = places(2, {0, 1}, 2);
   const std::vector<Tie> ties = ties_of(stages, over);
   ASSERT_EQ(ties.size(), 1u);
   EXPECT_EQ(ties[0].name, "0.weight");
@@ -92,10 +93,22 @@ TEST(Ties, ALayerNamesWhatItUsesAndHasNotRegistered) {
   EXPECT_THROW((void)ties_of(stages, over), c10::ValueError);
 }
 
+TEST(Ties, OnDevicesTheyAreTheSame) {
+  const c10::Device cpu(c10::kCPU), first(c10::kMeta, 0), second(c10::kMeta, 1);
+  EXPECT_THAT(places_of({first, second, first, cpu, second}), ElementsAre(0, 1, 0, 3, 1));
+  const at::Tensor a = weight();
+  const auto stages = stages_of({{a}, {weight()}, {a}});
+  EXPECT_TRUE(ties_of(stages, places_of({first, second, first})).empty());
+  const Places over = places_of({first, first, second});
+  const std::vector<Tie> ties = ties_of(stages, over);
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(text(edges_of(ties, over)), "0:0-2 ");
+}
+
 TEST(Ties, TermsGoFromUseToUseBetweenProcesses) {
   const at::Tensor a = weight(), b = weight();
   const auto stages = stages_of({{a}, {a, b}, {a}, {b}, {a}});
-  const Residence over = residence(5, {0, 1, 1, 0, 0}, 2);
+  const Places over = places(5, {0, 1, 1, 0, 0}, 2);
   const std::vector<Tie> ties = ties_of(stages, over);
   ASSERT_EQ(ties.size(), 2u);
   EXPECT_THAT(ties[0].stages, ElementsAre(0, 1, 2, 4));

@@ -53,6 +53,14 @@ Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
   return Routes::create(stages, std::move(routes));
 }
 
+// Those over processes, or over devices: several processes have no devices.
+const std::vector<Tie>& ties_over(const TieCopies& processes, const DeviceTies& devices) {
+  return devices.ties().empty() ? processes.ties() : devices.ties();
+}
+const std::vector<TieEdge>& edges_over(const TieCopies& processes, const DeviceTies& devices) {
+  return devices.ties().empty() ? processes.edges() : devices.edges();
+}
+
 std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation& ablation) {
   return ablation.direct_skips ? layout.crossing() : hops(layout.crossing());
 }
@@ -118,18 +126,20 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     : placement_(placement),
       world_(std::move(world)),
       residence_(placement, world_.process(), world_.processes_each()),
-      ties_(ties_of(partitions, residence_), residence_, world_),
+      ties_(ties_of(partitions, places_of(residence_, partitions.size())), residence_,
+            partitions.size(), world_),
+      device_ties_(partitions, devices),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
-                          ties_.ties(), ties_.edges())) {
+                          ties_over(ties_, device_ties_), edges_over(ties_, device_ties_))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
   const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
   std::vector<at::Tensor> ties;
-  for (const Tie& tie : ties_.ties()) ties.push_back(tie.tensor);
+  for (const Tie& tie : ties_over(ties_, device_ties_)) ties.push_back(tie.tensor);
   std::vector<size_t> tie_of_edge;
-  for (const TieEdge& edge : ties_.edges()) tie_of_edge.push_back(edge.tie);
+  for (const TieEdge& edge : edges_over(ties_, device_ties_)) tie_of_edge.push_back(edge.tie);
   const bool copies = world_.processes_each() > 1 ||
                       (world_.processes() != nullptr && world_.processes()->copies_within());
   stages_.reserve(stages);
@@ -206,10 +216,14 @@ std::optional<Failure> Pipeline::last_failure() const {
   return last_failure_;
 }
 
-ModelState Pipeline::model_state() const {
-  std::vector<const std::vector<Layer>*> partitions;
+DeviceTies::Partitions Pipeline::partitions() const {
+  DeviceTies::Partitions partitions;
   for (const Stage& stage : stages_) partitions.push_back(&stage.layers());
-  return ModelState(partitions);
+  return partitions;
+}
+
+ModelState Pipeline::model_state() const {
+  return ModelState(partitions(), device_ties_.in_model());
 }
 
 Schedule Pipeline::fill_drain(int64_t micro_batches) const {
@@ -218,6 +232,7 @@ Schedule Pipeline::fill_drain(int64_t micro_batches) const {
 
 void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
+  device_ties_.refresh(transfers_);
   // With a single micro-batch, outputs may be the model's own memory.
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
   run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
@@ -275,8 +290,10 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                         bool check_finite) {
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
+  device_ties_.refresh(transfers_);
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
+  ties_.note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
     // With the processes of the same stages, which are done about now; those of earlier stages may
@@ -312,6 +329,7 @@ void Pipeline::commit_statistics(Pass& pass) const {
 void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
                               bool check_finite) {
   const RunLock::Scope scope(run_lock_);
+  device_ties_.refresh(transfers_);
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/false);
   run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
@@ -407,6 +425,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const std::vector<c10::Stream> of_caller = streams_of_caller();
   if (pass.streams.empty()) pass.streams = of_caller;
   for (size_t k = 0; k < of_caller.size(); ++k) follow(pass.streams[k], of_caller[k]);
+  device_ties_.begin_run(pass.streams);
+  const DeviceTies::Scope tied(device_ties_, partitions());
   const bool on_caller = pool_->is_inline();
   ForeignNodes foreign;
   RunContext context{pass.plan,
@@ -546,6 +566,7 @@ void Pipeline::check_backward_thread() const {
 
 void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
                          const std::vector<c10::Stream>& of_caller) {
+  device_ties_.end_run(pass.streams);
   for (size_t k = 0; k < of_caller.size(); ++k) {
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);

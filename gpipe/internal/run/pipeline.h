@@ -32,6 +32,7 @@
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/tie_copies.h"
+#include "gpipe/internal/run/device_ties.h"
 #include "gpipe/internal/run/program_cache.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -113,7 +114,8 @@ class Pipeline {
   int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
-  // The parameters that stages of several processes have.
+  // The parameters that stages of several processes have. Those of several devices are nobody's
+  // business.
   TieCopies& ties() { return ties_; }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
@@ -167,6 +169,8 @@ class Pipeline {
   // `gradients`: whether it will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                   bool gradients) const;
+  DeviceTies::Partitions partitions() const;
+
   // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;
 
@@ -182,6 +186,7 @@ class Pipeline {
   const World world_;
   const Residence residence_;
   TieCopies ties_;
+  DeviceTies device_ties_;  // none if there are several processes, which run on CPUs
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.
   std::vector<Stage> stages_;

@@ -23,9 +23,9 @@ struct Ports {
   };
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  // Behind these are the ties with other processes, by number, whose packets are empty on their way
-  // forward. On their way back they have the terms of a parameter's gradient: those of all stages
-  // behind.
+  // Behind these are the ties with other processes or devices, by number, whose packets are empty
+  // on their way forward. On their way back they have the terms of a parameter's gradient: those of
+  // all stages behind.
   std::vector<size_t> ties_in;
   std::vector<size_t> ties_out;
   // The outputs' numbers in the order in which their gradients are added up. The plain model adds

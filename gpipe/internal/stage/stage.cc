@@ -546,11 +546,19 @@ struct Stage::Backward {
     return gradients;
   }
 
+  // What the caller names to get the leaf's gradient: of a copy, the parameter's accumulator.
+  const Node* asked_for(const Node* accumulator, const at::Tensor& leaf) const {
+    const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
+    if (parameter == nullptr || parameter->tensor.is_same(leaf)) return accumulator;
+    return torch::autograd::impl::try_get_grad_accumulator(parameter->tensor).get();
+  }
+
   // The tensor in which the terms for the leaf are added up; null: its .grad.
   at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
     if (run.requested != nullptr) {
       const auto& leaves = run.requested->leaves;
-      if (std::find(leaves.begin(), leaves.end(), accumulator.get()) == leaves.end()) {
+      if (std::find(leaves.begin(), leaves.end(), asked_for(accumulator.get(), leaf)) ==
+          leaves.end()) {
         TORCH_CHECK(!run.requested->all.contains(accumulator.get()), stage.current_layer(),
                     " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
                     "asked for, but that no layer has registered; register it "
@@ -595,16 +603,20 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
   for (size_t k = 0; k < ports_.ties_out.size(); ++k) {
     Packet& packet = gradients.at(ports_.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
-    const at::Tensor& tie = ties_[ports_.ties_out[k]];
-    *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie)) =
-        std::move(packet.items.front().tensor);
+    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[ports_.ties_out[k]]);
+    at::Tensor& sum =
+        *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie));
+    at::Tensor& arrived = packet.items.front().tensor;
+    // A stage between here and there may use it unsaid, if it has the parameter itself.
+    const c10::NoGradGuard no_grad;
+    sum = sum.defined() ? sum + arrived : std::move(arrived);
   }
   gradients.resize(ports_.outputs.size());
 }
 
-void Stage::send_ties(std::vector<Packet>& gradients, LeafSums& sums) const {
+void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
   for (const size_t number : ports_.ties_in) {
-    const at::Tensor& tie = ties_[number];
+    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
     at::Tensor sum;
     if (tie.requires_grad()) {
       sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
@@ -648,7 +660,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                                    backward.graph_task(), running_layer_);
   groups.check_first_half();
   backward.hand_over_requested();
-  if (task.part != BackwardPart::kWeights) send_ties(result, *task.leaf_sums);
+  if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);
   if (!run.keep_graph) {
     cell.recompute.reset();
     cell.loss.reset();

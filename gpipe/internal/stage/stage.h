@@ -57,7 +57,7 @@ struct BackwardTask {
 class Stage {
  public:
   // `over_processes`: whether some stages are in other processes. `ties`: the parameters that are
-  // there, too, by the numbers that the ports have.
+  // there, or on other devices, too, by the numbers that the ports have.
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
         bool over_processes = false, std::vector<at::Tensor> ties = {});
 
@@ -129,7 +129,7 @@ class Stage {
                 const Packet& handed_over, Cell& cell);
   // The terms of ties that the stages behind have sent, and those that the stages before get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  void send_ties(std::vector<Packet>& gradients, LeafSums& sums) const;
+  void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   // The stage that accumulates the leaf's gradient.
   int64_t owner_of(const RunContext& run, const at::Tensor& leaf) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;

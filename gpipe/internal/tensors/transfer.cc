@@ -254,6 +254,30 @@ void Transfers::depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10:
   }
 }
 
+void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
+  const c10::NoGradGuard no_grad;
+  const Lane lane = this->lane(source.device(), target.device());
+  if (!source.is_cpu()) {
+    follow(lane.from, current_stream(source.device()));
+    use_on(source, lane.from);
+  }
+  if (!target.is_cpu()) {
+    follow(lane.to, current_stream(target.device()));  // which may read it still
+    use_on(target, lane.to);
+  }
+  {
+    StreamScope to(lane.to);
+    StreamScope from(lane.from);
+    const bool by_host = source.is_cpu() || target.is_cpu();
+    const at::Tensor arriving =
+        by_host ? copied(source.detach(), target.device()) : source.detach();
+    if (target.is_cpu()) recorded(lane.from)->synchronize();
+    at::Tensor values = target;
+    values.copy_(arriving, /*non_blocking=*/true);
+  }
+  if (!target.is_cpu()) follow(current_stream(target.device()), lane.to);
+}
+
 void Transfers::let_follow(const c10::Stream& stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Lane& lane : lanes_) {

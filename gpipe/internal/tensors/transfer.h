@@ -90,6 +90,12 @@ class Transfers {
   // it.
   void depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets);
 
+  // Copies the values of `source` into `target`, a tensor of the same shape on another device that
+  // belongs to no graph, for what is put on the current stream there from now on. The source's
+  // current stream does not wait for it (see let_follow()), nor does this thread, unless the target
+  // is on the host.
+  void copy_into(const at::Tensor& target, const at::Tensor& source);
+
   // What is put on `stream` from now on waits for the copies that read memory of its device. After
   // a run the caller may change memory there that a stage only passed on.
   void let_follow(const c10::Stream& stream);

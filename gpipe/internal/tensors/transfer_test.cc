@@ -62,6 +62,27 @@ TEST_F(Transfer, FromASlowDeviceToTheHost) {
   }
 }
 
+TEST_F(Transfer, IntoMemoryThatIsThere) {
+  for (const auto& [source, target] : {std::pair(device(0), device(1)),
+                                       {c10::Device(c10::kCPU), device(0)},
+                                       {device(0), c10::Device(c10::kCPU)}}) {
+    if (source == target) continue;
+    SCOPED_TRACE(source.str() + " to " + target.str());
+    Transfers transfers;
+    slow_work(source);
+    const at::Tensor from = torch::ones({100}, source) * 3;
+    slow_work(target);
+    const at::Tensor into = torch::zeros({100}, target);
+    const at::Tensor before = into * 1;
+    transfers.copy_into(into, from);
+    const at::Tensor after = into * 1;
+    if (!source.is_cpu()) transfers.let_follow(current_stream(source));
+    from.fill_(7);
+    EXPECT_EQ(before.cpu().sum().item<double>(), 0);
+    EXPECT_EQ(after.cpu().sum().item<double>(), 300);
+  }
+}
+
 TEST_F(Transfer, TheScopeOfTheCurrentStreamChangesNothing) {
   const c10::Stream before = current_stream(device());
   {

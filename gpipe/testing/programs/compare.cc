@@ -62,10 +62,15 @@ struct Side {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
+// On accelerators the stages of every second program are on several devices, as far as there are
+// some.
+bool spreads(const Program& program) { return program.seed % 2 == 1; }
+
 Side make_side(const Program& program, bool copies_skips = false) {
   Side side;
   side.workshop.copies_skips = copies_skips;
   torch::manual_seed(program.seed);
+  side.workshop.names_tied = spreads(program);
   side.model = torch::nn::Sequential();
   for (const Layer& layer : program.layers) side.model->push_back(layer.make(side.workshop));
   if (program.in_double) side.model->to(at::kDouble);
@@ -107,11 +112,10 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
   });
 }
 
-// On accelerators the stages of every second program are on several devices, as far as there are
-// some: not where layers of two stages have the same tensor, which needs one device
+// Not where layers of two stages have registered the same tensor, which needs one device
 // (docs/guide/13-devices.md).
 std::vector<c10::Device> devices_of(const Program& program, Side& side) {
-  const bool on_one = program.seed % 2 == 0 || shares_between_stages(program, side.model);
+  const bool on_one = !spreads(program) || shares_between_stages(program, side.model);
   const size_t stages = program.balance.size();
   return on_one ? std::vector<c10::Device>(stages, device())
                 : devices(static_cast<int64_t>(stages));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,9 +33,13 @@ Expression draw_extra(const State& state, Random& random);
 
 // "[a = parameter({4})]", and the parameters themselves, registered in `module`.
 std::string parameters_text(const std::vector<Parameter>& parameters);
-std::vector<at::Tensor> make_parameters(const std::vector<Parameter>& parameters,
-                                        Workshop& workshop);
-void register_parameters(torch::nn::Module& module, const std::vector<at::Tensor>& parameters);
+// Layers look at them anew in each call: a pipeline may give them copies (tied/tied_layer.h).
+using LayerParameters = std::shared_ptr<std::vector<at::Tensor>>;
+LayerParameters make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop);
+// `parameters`: as given to make_parameters(). What another layer has registered is only named, if
+// the workshop says so.
+void register_parameters(torch::nn::Module& module, const LayerParameters& made,
+                         const std::vector<Parameter>& parameters, Workshop& workshop);
 
 }  // namespace gpipe::testing::programs
 

@@ -14,6 +14,7 @@
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/programs/catalogue.h"
 #include "gpipe/testing/programs/expression.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::testing::programs {
 namespace {
@@ -484,22 +485,38 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
                                    : std::string("return ") + internal::to_text(out) + "(v); }");
   }
   layer.make = [=](Workshop& workshop) {
-    const Tensors parameters = make_parameters(expression.parameters, workshop);
+    const LayerParameters parameters = make_parameters(expression.parameters, workshop);
     torch::nn::AnyModule module = function_module(state.kind, out, [=](Tensors v) {
       Tensor s = at == 0 ? Tensor() : v.at(at);
       if (erase) v.erase(v.begin() + static_cast<int64_t>(at));
       v[0] = expression.compute(std::move(v[0]), std::move(s),
-                                parameters.empty() ? Tensor() : parameters[0],
-                                parameters.size() < 2 ? Tensor() : parameters[1]);
+                                parameters->empty() ? Tensor() : parameters->at(0),
+                                parameters->size() < 2 ? Tensor() : parameters->at(1));
       return v;
     });
-    register_parameters(*module.ptr(), parameters);
+    register_parameters(*module.ptr(), parameters, expression.parameters, workshop);
     return module;
   };
   layer.in_place = expression.in_place;
   layer.fresh = expression.fresh;
   return layer;
 }
+
+// Names those of a layer's parameters that it has not registered.
+struct TiedUse : torch::nn::Module, TiedLayer {
+  TiedUse(LayerParameters parameters, std::vector<size_t> named)
+      : parameters(std::move(parameters)), named(std::move(named)) {}
+  std::vector<Tensor> tied_parameters() const override {
+    std::vector<Tensor> tied;
+    for (const size_t k : named) tied.push_back(parameters->at(k));
+    return tied;
+  }
+  void use_tied_parameters(const std::vector<Tensor>& those) override {
+    for (size_t k = 0; k < named.size(); ++k) parameters->at(named[k]) = those.at(k);
+  }
+  LayerParameters parameters;
+  std::vector<size_t> named;
+};
 
 // The user's own running statistics: a buffer that the layer changes in each first run.
 Layer moving_average() {
@@ -558,19 +575,27 @@ std::string parameters_text(const std::vector<Parameter>& parameters) {
   return text + "]";
 }
 
-std::vector<Tensor> make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop) {
-  std::vector<Tensor> result;
+LayerParameters make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop) {
+  auto result = std::make_shared<Tensors>();
   for (const Parameter& p : parameters) {
-    result.push_back(p.tied >= 0 ? workshop.tied_parameter(p.tied, p.shape)
-                                 : at::randn(p.shape).mul_(0.5).requires_grad_(!p.frozen));
+    result->push_back(p.tied >= 0 ? workshop.tied_parameter(p.tied, p.shape)
+                                  : at::randn(p.shape).mul_(0.5).requires_grad_(!p.frozen));
   }
   return result;
 }
 
-void register_parameters(torch::nn::Module& module, const std::vector<Tensor>& parameters) {
-  for (size_t k = 0; k < parameters.size(); ++k) {
-    module.register_parameter(k == 0 ? "a" : "b", parameters[k], parameters[k].requires_grad());
+void register_parameters(torch::nn::Module& module, const LayerParameters& made,
+                         const std::vector<Parameter>& parameters, Workshop& workshop) {
+  std::vector<size_t> named;
+  for (size_t k = 0; k < made->size(); ++k) {
+    const int64_t tied = parameters.at(k).tied;
+    if (workshop.names_tied && tied >= 0 && !workshop.registered.insert(tied).second) {
+      named.push_back(k);
+      continue;
+    }
+    module.register_parameter(k == 0 ? "a" : "b", made->at(k), made->at(k).requires_grad());
   }
+  if (!named.empty()) module.register_module("tied", std::make_shared<TiedUse>(made, named));
 }
 
 std::optional<Draw> draw_function(const State& state, Random& random) {
@@ -647,14 +672,14 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
                (count == 1 ? "Tensors v{x}; " : "auto& x = v[0]; ") + "v.push_back(" + chosen.text +
                "); " + (on ? "v[0] = x * 2; " : "") + "return " + internal::to_text(out) + "(v); }";
   layer.make = [in = state.kind, out, chosen, on](Workshop& workshop) {
-    const Tensors parameters = make_parameters(chosen.parameters, workshop);
+    const LayerParameters parameters = make_parameters(chosen.parameters, workshop);
     torch::nn::AnyModule module = function_module(in, out, [=](Tensors v) {
       v.push_back(
-          chosen.compute(v[0], {}, parameters.empty() ? Tensor() : parameters[0], Tensor()));
+          chosen.compute(v[0], {}, parameters->empty() ? Tensor() : parameters->at(0), Tensor()));
       if (on) v[0] = v[0] * 2;
       return v;
     });
-    register_parameters(*module.ptr(), parameters);
+    register_parameters(*module.ptr(), parameters, chosen.parameters, workshop);
     return module;
   };
   layer.fresh = on || (state.fresh && chosen.keeps_fresh);

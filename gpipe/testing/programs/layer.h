@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,11 @@ bool once_in(Random& random, int64_t count);
 // stays valid when layers are left out of it.
 struct Workshop {
   at::Tensor tied_parameter(int64_t number, at::IntArrayRef shape);
+
+  // Whether a tied parameter is registered by the first layer that uses it alone, and named by the
+  // others (TiedLayer); otherwise all of them register it.
+  bool names_tied = false;
+  std::set<int64_t> registered;  // those that are, if so
 
   std::map<int64_t, at::Tensor> tied;
   std::map<int64_t, torch::nn::AnyModule> modules;

@@ -80,17 +80,17 @@ std::function<torch::nn::AnyModule(Workshop&)> skip_layer(
   for (OpenSkip& skip : stashes) skip.sample.reset();
   for (OpenSkip& skip : pops) skip.sample.reset();
   return [=](Workshop& workshop) {
-    Tensors made = make_parameters(parameters, workshop);
-    const Tensors registered = made;
-    made.resize(2);
+    const LayerParameters made = make_parameters(parameters, workshop);
     SkipBody bound = [body, made](const Tensors& popped, Tensors values, Tensors& stashed) {
-      return body(popped, std::move(values), stashed, made);
+      Tensors now = *made;
+      now.resize(2);
+      return body(popped, std::move(values), stashed, now);
     };
     torch::nn::AnyModule module =
         kind == ValueKind::kTensor
             ? make_skip_layer<Tensor>(workshop, stashes, pops, std::move(bound))
             : make_skip_layer<Tensors>(workshop, stashes, pops, std::move(bound));
-    register_parameters(*module.ptr(), registered);
+    register_parameters(*module.ptr(), made, parameters, workshop);
     return module;
   };
 }

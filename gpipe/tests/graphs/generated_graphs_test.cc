@@ -70,6 +70,7 @@ std::vector<c10::Device> devices_for(const Program& program, Where where) {
 GPipe make_pipe(const Program& program, Where where) {
   testing::manual_seed(program.seed);
   testing::programs::Workshop workshop;
+  workshop.names_tied = program.seed % 2 == 1;  // as in devices_for()
   torch::nn::Sequential model;
   for (const auto& layer : program.layers) model->push_back(layer.make(workshop));
   model->train(program.train);

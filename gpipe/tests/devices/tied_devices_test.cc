@@ -1,0 +1,465 @@
+// Parameters that stages on several devices use, through TiedLayer: bitwise as with all stages on
+// one device of that kind. As tied_devices_test all stages are on the CPU, where nothing is copied.
+
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/torch_seed.h"
+#include "models/head_loss.h"
+#include "models/transformer.h"
+#include "models/transformer_options.h"
+#include "tied/tied_layer.h"
+
+namespace gpipe {
+namespace {
+
+namespace nn = torch::nn;
+using at::Tensor;
+using ::testing::AllOf;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::on_host;
+
+constexpr int64_t kWidth = 8;
+constexpr int64_t kRows = 8;
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+struct FirstImpl : nn::Module {
+  FirstImpl() : weight(register_parameter("weight", torch::randn({kWidth, kWidth}) * 0.3)) {}
+  Tensor forward(const Tensor& x) { return x.matmul(weight); }
+  Tensor weight;
+};
+TORCH_MODULE(First);
+
+// Uses the weight so often that the order of the sums shows.
+struct LaterImpl : nn::Module, TiedLayer {
+  LaterImpl(Tensor weight, int64_t uses) : weight(std::move(weight)), uses(uses) {}
+  Tensor forward(Tensor x) {
+    for (int64_t k = 0; k < uses; ++k) {
+      const Tensor& now = weight;
+      x = (x.matmul(k % 2 == 0 ? now.t() : now) + x * (0.3 + 0.1 * k)).tanh();
+    }
+    return x;
+  }
+  std::vector<Tensor> tied_parameters() const override { return {weight}; }
+  void use_tied_parameters(const std::vector<Tensor>& parameters) override {
+    weight = parameters.at(0);
+  }
+  Tensor weight;
+  int64_t uses;
+};
+TORCH_MODULE(Later);
+
+struct Model {
+  nn::Sequential layers;
+  First first{nullptr};
+  std::vector<Later> later;
+};
+
+Model make_model() {
+  testing::manual_seed(7);
+  Model model;
+  model.first = First();
+  const Tensor weight = model.first->weight;
+  model.later = {Later(weight, 1), Later(weight, 2), Later(weight, 1)};
+  model.layers = nn::Sequential(model.first, nn::Linear(kWidth, kWidth), model.later[0],
+                                nn::Linear(kWidth, kWidth), model.later[1], model.later[2]);
+  return model;
+}
+
+const std::vector<int64_t> kBalance = {1, 1, 1, 1, 1, 1};
+
+std::vector<c10::Device> devices_of(const std::vector<int64_t>& numbers) {
+  std::vector<c10::Device> devices;
+  for (const int64_t number : numbers) devices.push_back(testing::device(number));
+  return devices;
+}
+
+const std::vector<std::vector<int64_t>> kSpread = {
+    {0, 1, 2, 0, 1, 3}, {0, 1, 1, 1, 1, 0}, {1, 0, 2, 2, 2, 2}, {0, 0, 0, 1, 0, 1}};
+
+Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
+
+GPipeOptions options_on(const std::vector<int64_t>& numbers) {
+  return GPipeOptions(kBalance).devices(devices_of(numbers)).chunks(4);
+}
+
+Tensor rows(const GPipe& pipe) {
+  return testing::copy_on(pipe->devices().front(), torch::randn({kRows, kWidth}));
+}
+
+struct Training {
+  std::function<GPipeOptions(GPipeOptions)> options = [](GPipeOptions given) { return given; };
+  StepOptions step = StepOptions();
+  bool by_step = true;
+  std::function<void(GPipe&, Model&, int64_t)> before = nullptr;  // each call
+};
+
+// What is left after each of a few steps.
+std::vector<Tensor> train(const std::vector<int64_t>& numbers, const Training& training,
+                          std::vector<GraphUse>* use = nullptr) {
+  Model model = make_model();
+  GPipe pipe(model.layers, training.options(options_on(numbers)));
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<Tensor> trace;
+  testing::manual_seed(11);
+  for (int64_t k = 0; k < 6; ++k) {
+    if (training.before) training.before(pipe, model, k);
+    const Tensor x = rows(pipe).requires_grad_();
+    if (k % 3 != 1) optimizer.zero_grad();
+    if (training.by_step) {
+      trace.push_back(torch::tensor(pipe->step({x}, {}, square, training.step).loss, at::kDouble));
+    } else {
+      square({pipe->forward(x)}, {}).backward();
+    }
+    trace.push_back(on_host(x.grad()));
+    for (const Tensor& parameter : pipe->parameters()) {
+      const Tensor& gradient = parameter.grad();
+      trace.push_back(gradient.defined() ? on_host(gradient).clone() : Tensor());
+    }
+    optimizer.step();
+    for (const Tensor& parameter : pipe->parameters()) {
+      trace.push_back(on_host(parameter.detach().clone()));
+    }
+    const c10::NoGradGuard no_grad;
+    trace.push_back(on_host(pipe->forward(x)));
+  }
+  if (use != nullptr) *use = pipe->graph_use();
+  return trace;
+}
+
+void expect_same_everywhere(const Training& training) {
+  const std::vector<Tensor> want = train({0, 0, 0, 0, 0, 0}, training);
+  for (const std::vector<int64_t>& numbers : kSpread) {
+    SCOPED_TRACE(::testing::PrintToString(numbers));
+    EXPECT_THAT(train(numbers, training), EqualsBitwise(want));
+  }
+}
+
+using TiedDevices = testing::DeviceTest;
+
+TEST_F(TiedDevices, TrainToTheBitsOfOneDeviceInEveryModeAndSchedule) {
+  for (const Checkpoint mode : kModes) {
+    for (const char* schedule : {"1f1b", "gpipe", "fill-drain", "zb-h1"}) {
+      SCOPED_TRACE(std::string(to_text(mode)) + " " + schedule);
+      Training training;
+      training.options = [&](GPipeOptions options) { return options.checkpoint(mode); };
+      training.step.schedule(schedule_by_name(schedule));
+      expect_same_everywhere(training);
+    }
+  }
+}
+
+TEST_F(TiedDevices, ForwardAndBackwardDoToo) {
+  for (const Checkpoint mode : kModes) {
+    SCOPED_TRACE(to_text(mode));
+    Training training;
+    training.by_step = false;
+    training.options = [&](GPipeOptions options) { return options.checkpoint(mode); };
+    expect_same_everywhere(training);
+  }
+}
+
+TEST_F(TiedDevices, SoDoSeveralStagesOnAWorkerAndGroups) {
+  for (const auto& placement : {Placement::loop(3, 2), Placement::of({0, 1, 2, 2, 1, 0}),
+                                Placement::of({0, 0, 0, 0, 0, 0})}) {
+    SCOPED_TRACE(placement.to_text());
+    for (const int64_t groups : {0, 2}) {
+      Training training;
+      training.options = [&](GPipeOptions options) {
+        return options.placement(placement).groups(groups);
+      };
+      expect_same_everywhere(training);
+    }
+  }
+}
+
+TEST_F(TiedDevices, StepsOnOtherStreamsWaitForTheCopies) {
+  std::optional<testing::OtherStreamsScope> streams;
+  Training training;
+  training.before = [&](GPipe& pipe, Model& model, int64_t k) {
+    streams.reset();
+    if (k % 2 == 1) streams.emplace();
+    // What the copies are made of is not there yet.
+    const c10::NoGradGuard no_grad;
+    testing::slow_work(pipe->devices().front());
+    model.first->weight.mul_(0.9);
+  };
+  expect_same_everywhere(training);
+}
+
+TEST_F(TiedDevices, AFrozenWeightAndOneThatThawsAreSeen) {
+  Training training;
+  training.before = [](GPipe&, Model& model, int64_t k) {
+    model.first->weight.set_requires_grad(k >= 2 && k != 4);
+    if (k < 2 || k == 4)
+      model.first->weight.mutable_grad() = torch::zeros_like(model.first->weight);
+  };
+  expect_same_everywhere(training);
+}
+
+TEST_F(TiedDevices, HooksSeeTheWholeGradientOfAMicroBatchOnce) {
+  std::vector<std::vector<Tensor>> seen;
+  for (const std::vector<int64_t>& numbers :
+       {std::vector<int64_t>{0, 0, 0, 0, 0, 0}, kSpread[0], kSpread[2]}) {
+    Model model = make_model();
+    GPipe pipe(model.layers, options_on(numbers));
+    std::vector<Tensor>& gradients = seen.emplace_back();
+    model.first->weight.register_hook([&](const Tensor& gradient) {
+      EXPECT_EQ(gradient.device(), model.first->weight.device());
+      gradients.push_back(gradient.clone());
+      return gradient * 2;
+    });
+    testing::manual_seed(11);
+    pipe->step({rows(pipe)}, {}, square);
+    gradients.push_back(model.first->weight.grad());
+    for (Tensor& gradient : gradients) gradient = on_host(gradient);
+  }
+  EXPECT_EQ(seen[0].size(), 5u);
+  EXPECT_THAT(seen[1], EqualsBitwise(seen[0]));
+  EXPECT_THAT(seen[2], EqualsBitwise(seen[0]));
+}
+
+TEST_F(TiedDevices, AutogradGradGetsItAndASecondBackwardAddsIt) {
+  std::vector<std::vector<Tensor>> seen;
+  for (const std::vector<int64_t>& numbers : {std::vector<int64_t>{0, 0, 0, 0, 0, 0}, kSpread[0]}) {
+    for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+      Model model = make_model();
+      GPipe pipe(model.layers, options_on(numbers).checkpoint(mode));
+      testing::manual_seed(11);
+      const Tensor loss = square({pipe->forward(rows(pipe))}, {});
+      const auto named = torch::autograd::grad({loss}, {model.first->weight}, {},
+                                               /*retain_graph=*/true);
+      EXPECT_FALSE(model.first->weight.grad().defined());
+      loss.backward({}, /*retain_graph=*/true);
+      loss.backward();
+      seen.push_back({on_host(named[0]), on_host(model.first->weight.grad())});
+    }
+  }
+  EXPECT_THAT(seen[2], EqualsBitwise(seen[0]));
+  EXPECT_THAT(seen[3], EqualsBitwise(seen[1]));
+}
+
+TEST_F(TiedDevices, TheCallerSeesOneParameter) {
+  Model model = make_model();
+  GPipe pipe(model.layers, options_on(kSpread[0]));
+  EXPECT_EQ(pipe->parameters().size(), 5u);
+  const Tensor x = rows(pipe);
+  for (int k = 0; k < 2; ++k) {
+    pipe->step({x}, {}, square);
+    for (const Later& later : model.later) {
+      EXPECT_TRUE(later->weight.is_same(model.first->weight)) << "outside of calls";
+    }
+  }
+  EXPECT_GT(pipe->clip_grad_norm_(1e-3), 0);
+  std::stringstream file;
+  torch::save(pipe, file);
+  Model other = make_model();
+  GPipe again(other.layers, options_on(kSpread[1]));
+  {
+    const c10::NoGradGuard no_grad;
+    model.first->weight.mul_(3);
+    (void)again->forward(x);
+  }
+  torch::load(again, file);
+  Model third = make_model();
+  GPipe saved(third.layers, options_on({0, 0, 0, 0, 0, 0}));
+  const c10::NoGradGuard no_grad;
+  const Tensor want = saved->forward(testing::copy_on(saved->devices().front(), x));
+  EXPECT_THAT(on_host(again->forward(x)), EqualsBitwise(on_host(want)));
+}
+
+TEST_F(TiedDevices, EvaluationAndInferenceUseTheLastValues) {
+  std::vector<std::vector<Tensor>> seen;
+  for (const std::vector<int64_t>& numbers : {std::vector<int64_t>{0, 0, 0, 0, 0, 0}, kSpread[0]}) {
+    Model model = make_model();
+    GPipe pipe(model.layers, options_on(numbers));
+    testing::manual_seed(11);
+    const Tensor x = rows(pipe);
+    std::vector<Tensor>& values = seen.emplace_back();
+    for (int k = 0; k < 3; ++k) {
+      {
+        const c10::InferenceMode inference;
+        values.push_back(on_host(pipe->forward(x)).clone());
+      }
+      values.push_back(torch::tensor(pipe->evaluate({x}, {}, square).loss, at::kDouble));
+      pipe->step({x}, {}, square);
+      const c10::NoGradGuard no_grad;
+      model.first->weight.sub_(model.first->weight.grad(), 0.5);
+    }
+    pipe->zero_grad();
+    pipe->to(at::kDouble);
+    pipe->step({x.to(at::kDouble)}, {}, square);
+    values.push_back(on_host(model.first->weight.grad()));
+  }
+  EXPECT_THAT(seen[1], EqualsBitwise(seen[0]));
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
+  if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
+  Model model = make_model();
+  std::vector<Checkpoint> modes(6, Checkpoint::kNever);
+  modes[2] = Checkpoint::kAlways;  // a stage with a copy alone
+  GPipe pipe(model.layers, options_on(kSpread[0]).partition_checkpoints(modes));
+  const Tensor x = rows(pipe);
+  const Tensor loss = square({pipe->forward(x)}, {});
+  {
+    const c10::NoGradGuard no_grad;
+    model.first->weight.mul_(2);
+    (void)pipe->forward(x);
+  }
+  EXPECT_THAT(refusal([&] { loss.backward(); }),
+              HasSubstr("the parameter '0.weight' has been modified by an inplace operation"));
+}
+
+TEST_F(TiedDevices, WithGraphsTheStagesOfATiedWeightRunPlainly) {
+  Training training;
+  const std::vector<Tensor> want = train({0, 0, 0, 0, 0, 0}, training);
+  training.options = [](GPipeOptions options) { return options.graphs(true); };
+  std::vector<GraphUse> use;
+  EXPECT_THAT(train(kSpread[0], training, &use), EqualsBitwise(want));
+  if (!testing::for_gpus()) return;
+  EXPECT_GT(use[1].replayed, 0);
+  EXPECT_GT(use[3].replayed, 0);
+  EXPECT_THAT(use[0].reason, HasSubstr("other stages use the parameter '0.weight'"));
+  for (const size_t stage : {2, 4, 5}) {
+    EXPECT_THAT(use[stage].reason, HasSubstr("it uses a parameter of another stage (TiedLayer)"));
+  }
+  for (const size_t stage : {0, 2, 4, 5}) EXPECT_EQ(use[stage].replayed, 0);
+}
+
+struct StubbornImpl : nn::Module, TiedLayer {
+  explicit StubbornImpl(Tensor weight) : weight(std::move(weight)) {}
+  Tensor forward(const Tensor& x) { return x.matmul(weight); }
+  std::vector<Tensor> tied_parameters() const override { return {weight}; }
+  Tensor weight;
+};
+TORCH_MODULE(Stubborn);
+
+TEST_F(TiedDevices, ALayerThatTakesNoCopyIsRefusedAndSaysWhatToDo) {
+  if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
+  const First first;
+  const nn::Sequential model(first, nn::Tanh(), Stubborn(first->weight));
+  EXPECT_THAT(refusal([&] {
+                GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 0, 1})));
+              }),
+              AllOf(HasSubstr("layer 2 ('2') on"), HasSubstr("use_tied_parameters")));
+  EXPECT_NO_THROW(GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 0}))));
+}
+
+struct OuterImpl : nn::Module {
+  explicit OuterImpl(Later inner) : inner(register_module("inner", std::move(inner))) {}
+  Tensor forward(const Tensor& x) { return inner->forward(x); }
+  Later inner;
+};
+TORCH_MODULE(Outer);
+
+TEST_F(TiedDevices, OneModuleOnTwoDevicesIsRefused) {
+  if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
+  const First first;
+  const Later later(first->weight, 1);
+  const nn::Sequential model(first, Outer(later), Outer(later));
+  EXPECT_THAT(refusal([&] {
+                GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 0, 1})));
+              }),
+              AllOf(HasSubstr("layer 2 ('2')"), HasSubstr("a module of its own")));
+  GPipe pipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 1})));
+  pipe->step({rows(pipe)}, {}, square);
+  EXPECT_TRUE(first->weight.grad().defined());
+}
+
+// GPT-2, whose head is tied to its embedding: on each device a part of it.
+std::vector<Tensor> train_gpt2(bool on_one, bool head_in_loss) {
+  models::TransformerOptions options(models::TransformerKind::kGPT2);
+  options.vocab_size(24).max_positions(8).num_layers(2).hidden_size(16).num_heads(4);
+  options.head_in_loss(head_in_loss);
+  testing::manual_seed(3);
+  const nn::Sequential model = models::transformer(options);
+  const auto layers = static_cast<int64_t>(model->size());
+  GPipe pipe(model, GPipeOptions({1, 2, 2, layers - 5})
+                        .devices(devices_of(on_one ? std::vector<int64_t>{0, 0, 0, 0}
+                                                   : std::vector<int64_t>{0, 1, 2, 3}))
+                        .chunks(4));
+  LossFn loss = [](const Tensors& outputs, const Tensors& targets) {
+    return nn::functional::cross_entropy(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
+  };
+  if (head_in_loss) loss = models::HeadLoss(model->ptr(model->size() - 1));
+  torch::optim::AdamW optimizer(pipe->parameters(), 0.01);
+  std::vector<Tensor> trace;
+  for (int64_t k = 0; k < 3; ++k) {
+    const Tensor ids = torch::randint(24, {8, 8}, at::kLong);
+    const Tensor x = testing::copy_on(pipe->devices().front(), ids);
+    const Tensor y = testing::copy_on(pipe->devices().back(), ids.roll(1, 1));
+    optimizer.zero_grad();
+    trace.push_back(torch::tensor(pipe->step({x}, {y}, loss).loss, at::kDouble));
+    for (const Tensor& parameter : pipe->parameters()) trace.push_back(on_host(parameter.grad()));
+    optimizer.step();
+  }
+  return trace;
+}
+
+TEST_F(TiedDevices, Gpt2TrainsToTheBitsOfOneDevice) {
+  for (const bool head_in_loss : {false, true}) {
+    SCOPED_TRACE(head_in_loss);
+    EXPECT_THAT(train_gpt2(false, head_in_loss), EqualsBitwise(train_gpt2(true, head_in_loss)));
+  }
+}
+
+// A failed call leaves the parameters in their places, too.
+struct ThrowsOnceImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    TORCH_CHECK(++calls != 3, "the third call");
+    return x * 1;
+  }
+  int64_t calls = 0;
+};
+TORCH_MODULE(ThrowsOnce);
+
+TEST_F(TiedDevices, AFailedStepLeavesNothing) {
+  const First first;
+  const Later later(first->weight, 2);
+  const nn::Sequential model(first, ThrowsOnce(), later);
+  GPipe pipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 2})).chunks(4));
+  const Tensor x = rows(pipe);
+  EXPECT_THAT(refusal([&] { pipe->step({x}, {}, square); }), HasSubstr("the third call"));
+  EXPECT_TRUE(later->weight.is_same(first->weight));
+  EXPECT_FALSE(first->weight.grad().defined());
+  pipe->step({x}, {}, square);
+  EXPECT_TRUE(first->weight.grad().defined());
+}
+
+}  // namespace
+}  // namespace gpipe
