@@ -40,8 +40,8 @@ int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
 
 // How the elements of a tensor lie in memory, and will lie in the copy's.
 struct CopyPlan {
-  at::Tensor from;  // what is read: each element once, the largest stride first
-  c10::SmallVector<int64_t, 6> order;    // of the tensor's dimensions in it
+  at::Tensor from;                     // what is read: each element once, the largest stride first
+  c10::SmallVector<int64_t, 6> order;  // of the tensor's dimensions in it
   c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
   int64_t extent = 0;                    // of the copy, in elements, up to its last one
   int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
@@ -75,8 +75,8 @@ CopyPlan plan_copy(const at::Tensor& plain, c10::Device target) {
   }
   plan.from = plain.as_strided(sizes, strides, range.begin);
   // The host could make the gaps only when it has waited for the elements.
-  plan.has_gaps = !target.is_cpu() &&
-                  plan.extent <= std::max(kMostGaps * elements, kSmallBytes / item);
+  plan.has_gaps =
+      !target.is_cpu() && plan.extent <= std::max(kMostGaps * elements, kSmallBytes / item);
   if (plan.has_gaps) return plan;
   plan.extent = elements;
   plan.offset = 0;
@@ -114,9 +114,9 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
   const at::Tensor memory =
       at::empty({plan.offset + plan.extent},
                 plain.options().device(target).pinned_memory(target.is_cpu()).requires_grad(false));
-  const at::Tensor to =
-      plan.has_gaps ? memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset)
-                    : memory.narrow(0, plan.offset, plan.extent).view(plan.from.sizes());
+  const at::Tensor to = plan.has_gaps
+                            ? memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset)
+                            : memory.narrow(0, plan.offset, plan.extent).view(plan.from.sizes());
   if (!plain.is_cpu()) {
     to.copy_(plan.from, kAtOnce);
   } else if (plan.has_gaps) {
@@ -125,8 +125,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
   } else {
     to.copy_(pinned_copy(plan.from), kAtOnce);
   }
-  at::Tensor copy =
-      detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
+  at::Tensor copy = detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
   if (tensor.is_conj()) copy._set_conj(true);
   if (tensor.is_neg()) copy._set_neg(true);
   return copy;

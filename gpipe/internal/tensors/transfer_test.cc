@@ -163,9 +163,9 @@ TEST_F(Transfer, RepeatedElementsAreCopiedOnce) {
     for (const Sample& sample : without_gaps(way.from)) {
       SCOPED_TRACE(sample.name + " " + way.name);
       const MemoryRange range = memory_range(sample.tensor);
-      EXPECT_LE(sent(sample.tensor, way.to).storage().nbytes(),
-                static_cast<size_t>(range.end - range.begin) * sizeof(float) +
-                    line_bytes(device()));
+      EXPECT_LE(
+          sent(sample.tensor, way.to).storage().nbytes(),
+          static_cast<size_t>(range.end - range.begin) * sizeof(float) + line_bytes(device()));
     }
   }
 }

@@ -264,7 +264,10 @@ TORCH_MODULE(TakesMean);
 // The order in which kernels add up depends on strides and on the place in a line of memory.
 TEST_F(Device, SumsOverViewsFromAnotherDeviceAreThoseOnOneDevice) {
   const std::vector<std::pair<const char*, Hand>> hands = {
-      {"expanded", [](const auto& x, const auto& w) { return w.expand({x.size(0), -1}); }},
+      {"expanded",
+       [](const auto& x, const auto& w) {
+         return w.expand({x.size(0), -1});
+       }},
       {"narrow", [](const auto& x, const auto&) { return x.narrow(-1, 0, 2); }},
       {"half", [](const auto& x, const auto&) { return x.narrow(-1, 3, 19); }},
       {"transposed", [](const auto& x, const auto&) { return x.t(); }},
