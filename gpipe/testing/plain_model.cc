@@ -14,6 +14,7 @@
 
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
 #include "interception/interception.h"
 #include "skip/tracker.h"
@@ -116,11 +117,11 @@ Tensors join(const std::vector<Tensors>& pieces) {
 struct Copy : torch::autograd::Function<Copy> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
     context->set_materialize_grads(false);
-    return x.clone();
+    return internal::copy_in_layout(x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  torch::autograd::variable_list gradients) {
-    return {gradients[0].defined() ? gradients[0].clone() : gradients[0]};
+    return {gradients[0].defined() ? internal::copy_in_layout(gradients[0]) : gradients[0]};
   }
 };
 

@@ -27,6 +27,116 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   return event;
 }
 
+// Views with gaps between their elements keep them in memory of at most so many times their size,
+// and small ones always: one column of a huge tensor must not take the memory of all.
+constexpr int64_t kMostGaps = 2;
+constexpr int64_t kSmallBytes = 64 * 1024;
+
+// Where a tensor begins in a line, as far as lines of both devices can tell.
+int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
+  const uintptr_t line = std::min(line_bytes(tensor.device()), line_bytes(target));
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line);
+}
+
+// How the elements of a tensor lie in memory, and will lie in the copy's.
+struct CopyPlan {
+  at::Tensor from;                     // what is read: each element once, the largest stride first
+  c10::SmallVector<int64_t, 6> order;  // of the tensor's dimensions in it
+  c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
+  int64_t extent = 0;                    // of the copy, in elements, up to its last one
+  int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
+  bool has_gaps = false;                 // the copy
+};
+
+// `plain` has elements, and no lazy conjugation or negation.
+CopyPlan plan_copy(const at::Tensor& plain, c10::Device target) {
+  CopyPlan plan;
+  plan.strides.assign(plain.strides().begin(), plain.strides().end());
+  plan.order.resize(static_cast<size_t>(plain.dim()));
+  std::iota(plan.order.begin(), plan.order.end(), int64_t{0});
+  std::stable_sort(plan.order.begin(), plan.order.end(),
+                   [&](int64_t a, int64_t b) { return plain.stride(a) > plain.stride(b); });
+  const MemoryRange range = memory_range(plain);
+  c10::SmallVector<int64_t, 6> sizes;
+  c10::SmallVector<int64_t, 6> strides;
+  int64_t elements = 1;
+  for (const int64_t d : plan.order) {
+    sizes.push_back(plain.stride(d) == 0 ? 1 : plain.size(d));
+    strides.push_back(plain.stride(d));
+    elements *= sizes.back();
+  }
+  plan.extent = range.end - range.begin;
+  const auto item = static_cast<int64_t>(plain.element_size());
+  plan.offset = place_in_line(plain, target) / item;
+  if (plan.extent <= elements) {
+    // Without gaps (or elements overlap, and no less could be read): one run of memory.
+    plan.from = plain.as_strided({plan.extent}, {1}, range.begin);
+    return plan;
+  }
+  plan.from = plain.as_strided(sizes, strides, range.begin);
+  // The host could make the gaps only when it has waited for the elements.
+  plan.has_gaps =
+      !target.is_cpu() && plan.extent <= std::max(kMostGaps * elements, kSmallBytes / item);
+  if (plan.has_gaps) return plan;
+  plan.extent = elements;
+  plan.offset = 0;
+  int64_t stride = 1;
+  for (size_t k = plan.order.size(); k-- > 0;) {
+    int64_t& own = plan.strides[plan.order[k]];
+    if (own != 0) own = stride;
+    stride *= sizes[k];
+  }
+  return plan;
+}
+
+// Within a device, or between two accelerators, or from pinned memory or to it.
+constexpr bool kAtOnce = true;
+
+// A copy in host memory that is pinned, and nobody else's: pin_memory() returns pinned memory as it
+// is, whose owner may change it before it is read. The allocator of pinned memory keeps the block
+// until a copy from it is done.
+at::Tensor pinned_copy(const at::Tensor& tensor) {
+  const at::Tensor pinned = at::empty(
+      tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
+  pinned.copy_(tensor, kAtOnce);
+  return pinned;
+}
+
+// With the strides and the place in a line that the tensor has, because otherwise kernels may add
+// up in another order (alias.h).
+at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
+  // Its bits as they are. A lazy conjugation or negation stays lazy.
+  at::Tensor plain = tensor.detach();
+  if (plain.is_conj()) plain._set_conj(false);
+  if (plain.is_neg()) plain._set_neg(false);
+  const CopyPlan plan = plan_copy(plain, target);
+  // A block of memory begins with a line, on accelerators and in pinned memory.
+  const at::Tensor memory =
+      at::empty({plan.offset + plan.extent},
+                plain.options().device(target).pinned_memory(target.is_cpu()).requires_grad(false));
+  const at::Tensor to = plan.has_gaps
+                            ? memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset)
+                            : memory.narrow(0, plan.offset, plan.extent).view(plan.from.sizes());
+  if (!plain.is_cpu()) {
+    to.copy_(plan.from, kAtOnce);
+  } else if (plan.has_gaps) {
+    // Between host and device only contiguous tensors are copied without a detour that waits.
+    to.copy_(pinned_copy(plan.from).to(target, kAtOnce), kAtOnce);
+  } else {
+    to.copy_(pinned_copy(plan.from), kAtOnce);
+  }
+  at::Tensor copy = detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
+  if (tensor.is_conj()) copy._set_conj(true);
+  if (tensor.is_neg()) copy._set_neg(true);
+  return copy;
+}
+
+// Whether its elements are all that lies in memory, one behind the other from the start of a line.
+bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
+  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg() &&
+         place_in_line(tensor, target) == 0;
+}
+
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   c10::NoGradGuard no_grad;
@@ -36,24 +146,17 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
     return tensor.is_meta() ? tensor.clone() : tensor.to(target);
   }
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
-  if (!tensor.is_cpu() && !target.is_cpu()) return tensor.to(target, /*non_blocking=*/true);
-  // Only contiguous tensors are copied without a detour that waits. So the dimensions are put in
-  // the order of their strides, and back afterwards. A lazy conjugation would be resolved on the
-  // host, too early, so it is resolved before.
-  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
-  std::vector<int64_t> order(plain.dim());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return plain.stride(a) > plain.stride(b); });
-  std::vector<int64_t> back(order.size());
-  for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
-  const at::Tensor ordered = plain.permute(order);
-  // Not pin_memory(): it returns pinned memory as it is, whose owner may change it before it is
-  // read. The allocator of pinned memory keeps the block until the copy is done.
-  const at::Tensor pinned = at::empty(
-      ordered.sizes(), plain.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
-  pinned.copy_(ordered, /*non_blocking=*/true);
-  return (target.is_cpu() ? pinned : pinned.to(target, /*non_blocking=*/true)).permute(back);
+  const bool with_host = tensor.is_cpu() || target.is_cpu();
+  if (!tensor.has_storage() || tensor.is_meta() || tensor.is_quantized() || tensor.has_names() ||
+      tensor._is_zerotensor() || tensor.numel() == 0) {
+    return tensor.to(target, /*non_blocking=*/!with_host);
+  }
+  if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target);
+  // The usual case. Memory that is new begins with a line, too.
+  if (!with_host) return tensor.to(target, kAtOnce);
+  if (!tensor.is_contiguous()) return copied_in_layout(tensor, target);
+  const at::Tensor pinned = pinned_copy(tensor);
+  return target.is_cpu() ? pinned : pinned.to(target, kAtOnce);
 }
 
 // Of all pipelines of the process. One that was given to several stands there so often.

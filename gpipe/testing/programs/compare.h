@@ -16,8 +16,8 @@ struct Outcome {
     kEqual,         // bit by bit
     kEqualButSums,  // up to the order of sums, where one tensor takes several routes
     // Bit by bit what the plain model computes that copies where the pipeline goes to another
-    // device: a view that goes there leaves its place in a line of memory, and with that the order
-    // of sums over it (docs/guide/17-same-training.md).
+    // device, with strides and place in a line as they are there: what code writes into its
+    // gradient is not seen on the tensor's other routes (docs/guide/17-same-training.md).
     kEqualButCopies,
     kInvalid,       // the plain model throws
     kRefused,       // the pipeline throws what it documents, see compare.cc

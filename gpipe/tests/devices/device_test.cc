@@ -27,6 +27,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -231,6 +232,65 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
     EXPECT_TRUE(torch::allclose(want[name], have[name].cpu(), /*rtol=*/0, /*atol=*/1e-6)) << name;
   }
   EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
+}
+
+// A value that the first stage hands to the second past what it computes.
+using Hand = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)>;
+
+struct HandsOverImpl : nn::Module, skip::Skippable {
+  explicit HandsOverImpl(Hand hand)
+      : Skippable({"skip"}, {}),
+        hand(std::move(hand)),
+        weight(register_parameter("weight", torch::rand({1, 37}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = x * weight;
+    stash("skip", hand(y, weight));
+    return y;
+  }
+  Hand hand;
+  at::Tensor weight;
+};
+TORCH_MODULE(HandsOver);
+
+struct TakesMeanImpl : nn::Module, skip::Skippable {
+  TakesMeanImpl() : Skippable({}, {"skip"}) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor handed = pop("skip");
+    return x * handed.mean() + x * handed.sum(0).mean();
+  }
+};
+TORCH_MODULE(TakesMean);
+
+// The order in which kernels add up depends on strides and on the place in a line of memory.
+TEST_F(Device, SumsOverViewsFromAnotherDeviceAreThoseOnOneDevice) {
+  const std::vector<std::pair<const char*, Hand>> hands = {
+      {"expanded",
+       [](const auto& x, const auto& w) {
+         return w.expand({x.size(0), -1});
+       }},
+      {"narrow", [](const auto& x, const auto&) { return x.narrow(-1, 0, 2); }},
+      {"half", [](const auto& x, const auto&) { return x.narrow(-1, 3, 19); }},
+      {"transposed", [](const auto& x, const auto&) { return x.t(); }},
+      {"rows", [](const auto& x, const auto&) { return x.narrow(0, 1, x.size(0) - 1); }},
+      {"every second row", [](const auto& x, const auto&) { return x.slice(0, 1, x.size(0), 2); }},
+  };
+  for (const auto& [name, hand] : hands) {
+    for (Checkpoint mode : kModes) {
+      SCOPED_TRACE(std::string(name) + " " + to_text(mode));
+      const auto gradients = [&, &hand = hand](const std::vector<c10::Device>& where) {
+        testing::manual_seed(1);
+        return piped_gradients(nn::Sequential(HandsOver(hand), TakesMean()),
+                               GPipeOptions({1, 1}).devices(where).chunks(2).checkpoint(mode),
+                               torch::rand({46, 37}), /*step=*/true);
+      };
+      const auto want = gradients({device(0), device(0)});
+      const auto have = gradients(devices(2));
+      ASSERT_EQ(want.size(), have.size());
+      for (size_t k = 0; k < want.size(); ++k) {
+        EXPECT_THAT(on_host(have[k]), EqualsBitwise(on_host(want[k]))) << k;
+      }
+    }
+  }
 }
 
 struct FailsOnceImpl : nn::Module {
