@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "examples/distributed/layout.h"
+#include "examples/language_model/bits.h"
 #include "examples/language_model/documents.h"
 #include "examples/language_model/network.h"
 #include "examples/language_model/sample.h"
@@ -139,6 +141,12 @@ gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& mo
                           .world(world));
 }
 
+gpipe::StepOptions step_options(const Settings& settings) {
+  return gpipe::StepOptions()
+      .schedule(gpipe::schedule_by_name(settings.schedule))
+      .weight(count_tokens);
+}
+
 void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
              PackedRows& rows, const command::InterruptScope& interrupt, const Output& out,
              Json& json) {
@@ -230,9 +238,18 @@ class Run {
     if (world.size() == 1) interrupt_.emplace();
   }
 
-  int run() {
+  // Finds whatever is wrong with the settings, here and together with the other processes'.
+  void prepare() {
     describe();
     build();
+    check_resume();
+  }
+
+  int run() {
+    if (settings_.explain) {
+      explain(settings_, pipe_, step_options(settings_), rows_, *interrupt_, out_, json_);
+    }
+    torch::manual_seed(settings_.seed);  // of dropout; rank 0's counts
     resume();
     train();
     finish();
@@ -283,7 +300,6 @@ class Run {
     } else {
       optimizer_ = make(network_->parameters());
     }
-    torch::manual_seed(settings_.seed);  // of dropout; rank 0's counts
   }
 
   void build_pipeline(const torch::nn::Sequential& model) {
@@ -303,15 +319,46 @@ class Run {
                          {"replicas", world_.replicas()},
                          {"groups", settings_.groups},
                          {"zero", settings_.zero}};
-    const auto options = gpipe::StepOptions()
-                             .schedule(gpipe::schedule_by_name(settings_.schedule))
-                             .weight(count_tokens);
-    network_ = make_pipeline(pipe_, options, settings_.bfloat16);
-    if (!settings_.explain) return;
-    if (!interrupt_) {
+    network_ = make_pipeline(pipe_, step_options(settings_), settings_.bfloat16);
+    if (settings_.explain && !interrupt_) {
       throw std::invalid_argument("--explain measures within one process; start no others");
     }
-    explain(settings_, pipe_, options, rows_, *interrupt_, out_, json_);
+    const std::vector<c10::Device>& devices = pipe_->devices();
+    const bool on_cpu = std::any_of(devices.begin(), devices.end(),
+                                    [](const c10::Device& device) { return device.is_cpu(); });
+    bits_ = bits_of(settings_, on_cpu ? pipe_->cpu_threads_per_stage() : 0);
+  }
+
+  void check_resume() const {
+    if (settings_.resume.empty()) return;
+    const std::string saved = gpipe::read_progress(settings_.resume).settings;
+    if (saved.empty()) {
+      warn(
+          "it does not say with which flags it was trained; with others than these the run goes "
+          "on with other bits");
+      return;
+    }
+    const BitsDifference difference = compare_bits(saved, bits_);
+    if (!difference.unknown.empty()) {
+      warn(
+          "another version of this program has saved it; if it did otherwise what these flags "
+          "say, the run goes on with other bits: --" +
+          absl::StrJoin(difference.unknown, ", --"));
+    }
+    if (difference.flags.empty()) return;
+    if (!settings_.resume_anyway) {
+      throw std::invalid_argument(absl::StrFormat(
+          "--resume=%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
+          "give %s; or --resume_anyway to go on with what is given now",
+          settings_.resume, to_text(difference), flags_of_saved(difference)));
+    }
+    out_.line("goes on with other bits than if it had not been stopped:\n" + to_text(difference));
+  }
+
+  void warn(const std::string& text) const {
+    if (out_.on()) {
+      std::cerr << "warning: --resume=" << settings_.resume << ": " << text << std::endl;
+    }
   }
 
   void resume() {
@@ -334,7 +381,7 @@ class Run {
 
   void save() {
     if (settings_.save.empty()) return;
-    const gpipe::Progress progress{step_, row_};
+    const gpipe::Progress progress{step_, row_, {}, bits_};
     if (zero_) {
       gpipe::save_checkpoint(pipe_, *zero_, progress, settings_.save);
     } else {
@@ -461,27 +508,26 @@ class Run {
   std::unique_ptr<Network> network_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;  // or:
   std::optional<gpipe::ZeroOptimizer> zero_;
+  std::string bits_;  // bits_of this run
   Json json_;
   int64_t step_ = 0;
   int64_t row_ = 0;                   // the first of the next mini-batch
   std::optional<double> validation_;  // after step_
 };
 
-int run(const Settings& settings) {
+std::function<int()> prepare() {
+  const auto settings = std::make_shared<Settings>();
+  read_flags(*settings);
   const auto world =
-      distributed::world_of_replicas(gpipe::World::from_environment(), settings.replicas);
-  return Run(settings, world).run();
+      distributed::world_of_replicas(gpipe::World::from_environment(), settings->replicas);
+  const auto run = std::make_shared<Run>(*settings, world);
+  run->prepare();
+  return [settings, run] { return run->run(); };
 }
 
 }  // namespace
 }  // namespace language_model
 
 int main(int argc, char** argv) {
-  using language_model::Settings;
-  return gpipe::command::run_command(argc, argv, language_model::kUsage,
-                                     []() -> std::function<int()> {
-                                       auto settings = std::make_shared<Settings>();
-                                       language_model::read_flags(*settings);
-                                       return [settings] { return language_model::run(*settings); };
-                                     });
+  return gpipe::command::run_command(argc, argv, language_model::kUsage, language_model::prepare);
 }

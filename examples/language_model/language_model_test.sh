@@ -41,6 +41,7 @@ expect_mistake "give always, except_last or never" "${tiny[@]}" --checkpoint=oft
 expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
 expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
 expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
+expect_mistake "say from where, with --resume=FOLDER" "${tiny[@]}" --resume_anyway
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
@@ -80,11 +81,41 @@ grep -q -e "--replicas=3: each has as many processes, and there is 1 process" "$
 "$launch" --processes=2 -- "$program" "${tiny[@]}" --replicas=3 >"$work/two_processes.log" 2>&1
 grep -q "there are 2 processes; start 3 or a multiple" "$work/two_processes.log" || fail "replicas in two processes"
 
-# Of another shape.
-"$program" "${tiny[@]}" --resume="$work/end" --batch=3 >"$work/batch.log" 2>&1
+# With what gives other bits (bits_test has each flag): a mistake, in one process and in several.
+again=("${tiny[@]}" --resume="$work/run/last")
+expect_mistake "--seed: 0 in the checkpoint, 1 now" "${again[@]}" --seed=1
+expect_mistake "give --packed --seed=0; or --resume_anyway" "${again[@]}" --seed=1 --nopacked
+expect_mistake "--groups: none in the checkpoint, 3 now" "${again[@]}" --groups=3
+expect_mistake "--threads: 1 in the checkpoint, 2 now" "${again[@]}" --threads=2
+expect_mistake "--schedule: gradients added up in the order" "${again[@]}" --schedule=gpipe
+expect_mistake "--batch: 6 in the checkpoint, 3 now" "${again[@]}" --batch=3
+expect_mistake "--width: 16 in the checkpoint, 32 now" "${again[@]}" --width=32
+anyway=$(hash_of anyway "$program" "${again[@]}" --groups=3 --dropout=0 --resume_anyway)
+[[ ${anyway} =~ ^[0-9a-f]{16}$ && $anyway != "$through" ]] || fail "--resume_anyway: parameters $anyway"
+grep -q -e "--groups: none in the checkpoint, 3 now" "$work/anyway.log" || fail "--resume_anyway says nothing"
+# What cannot go on.
+"$program" "${again[@]}" --batch=3 --resume_anyway >"$work/batch.log" 2>&1
 grep -q "of another --batch" "$work/batch.log" || fail "another --batch"
-"$program" "${tiny[@]}" --resume="$work/end" --width=32 >"$work/width.log" 2>&1
+"$program" "${again[@]}" --width=32 --resume_anyway >"$work/width.log" 2>&1
 grep -q "and F32 \[257, 32\] in the model" "$work/width.log" || fail "another --width"
+# A checkpoint from before the program saved its flags.
+cp -r "$work/run/last" "$work/old"
+python3 - "$work/old/progress.safetensors" <<'END' || fail "a checkpoint without flags"
+import json, struct, sys, zlib
+content = open(sys.argv[1], "rb").read()
+size = struct.unpack("<Q", content[:8])[0]
+header, generator = json.loads(content[8:8 + size]), content[8 + size:]
+metadata = header["__metadata__"]
+assert json.loads(metadata.pop("settings"))["seed"] == 0, metadata
+of = lambda content: f"{len(content)} bytes, CRC-32 {zlib.crc32(content):08x}"
+lines = lambda: "".join(f"{key}={metadata[key]}\n" for key in sorted(metadata) if key != "progress.safetensors")
+metadata["progress.safetensors"] = of(lines().encode() + generator)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + generator)
+END
+expect_same old "$program" "${tiny[@]}" --resume="$work/old"
+grep -q "warning: .*it does not say with which flags" "$work/old.err.log" || fail "no warning about an old checkpoint"
 
 # A hash that never changes would show nothing.
 other=$(hash_of other "$program" "${tiny[@]}" --balance=3,4 --seed=1)
@@ -94,7 +125,7 @@ other=$(hash_of other "$program" "${tiny[@]}" --balance=3,4 --seed=1)
 hash_of plain "$program" "${tiny[@]}" --plain --dropout=0 --json="$work/plain.json"
 hash_of no_dropout "$program" "${tiny[@]}" --dropout=0 --json="$work/no_dropout.json" >/dev/null
 hash_of bfloat16 "$program" "${tiny[@]}" --dropout=0 --bfloat16 --json="$work/bfloat16.json" >/dev/null
-hash_of apart "$program" "${tiny[@]}" --resume="$work/end" --nopacked --json="$work/apart.json" \
+hash_of apart "$program" "${tiny[@]}" --resume="$work/end" --resume_anyway --nopacked --json="$work/apart.json" \
   --validation_rows=1000 >/dev/null
 hash_of packed "$program" "${tiny[@]}" --resume="$work/end" --validation_rows=1000 --json="$work/packed.json" >/dev/null
 samples=("${tiny[@]}" --resume="$work/end" --samples=3 --sample=40 --prompt="And " --temperature=1)

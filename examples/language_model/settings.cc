@@ -92,8 +92,12 @@ ABSL_FLAG(bool, explain, false,
 ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written at the end.");
 ABSL_FLAG(int64_t, save_every, 0, "Steps between two checkpoints. Default: 0, none on the way.");
 ABSL_FLAG(std::string, resume, "",
-          "Go on from the checkpoint in this folder, with the same --steps and --batch. The "
-          "pipeline may be another.");
+          "Go on from the checkpoint in this folder, with what was given there. Stages, schedule, "
+          "replicas, processes, --checkpoint and devices may be others.");
+ABSL_FLAG(
+    bool, resume_anyway, false,
+    "With --resume: go on where other flags than the checkpoint's were given, with other bits "
+    "than the run that was stopped would have had.");
 ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt, "Stop after this step, as after Ctrl-C.");
 ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
 
@@ -151,7 +155,8 @@ void read_text(Settings& settings) {
     throw std::invalid_argument(settings.path + ": " + error.what());
   }
 
-  const std::string documents = absl::GetFlag(FLAGS_documents);
+  settings.documents_are = absl::GetFlag(FLAGS_documents);
+  const std::string& documents = settings.documents_are;
   if (documents != "lines" && documents != "paragraphs") {
     throw std::invalid_argument("--documents=" + documents + ": give lines or paragraphs");
   }
@@ -175,7 +180,8 @@ void read_text(Settings& settings) {
 }
 
 void read_model(Settings& settings) {
-  const std::string kind = absl::GetFlag(FLAGS_model);
+  settings.model_name = absl::GetFlag(FLAGS_model);
+  const std::string& kind = settings.model_name;
   if (kind != "llama" && kind != "gpt2") {
     throw std::invalid_argument("--model=" + kind + ": give llama or gpt2");
   }
@@ -255,10 +261,7 @@ void check_layers(const Settings& settings, const std::string& balance) {
 // Alone, too, where groups are cut as for replicas.
 void check_order_of_sums(const Settings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
-  // Every schedule has 4 stages, and 2 micro-batches show the order.
-  constexpr int64_t kStages = 4, kMicroBatches = 2;
-  const auto schedule = gpipe::schedule_by_name(settings.schedule, kStages, kMicroBatches);
-  if (schedule.verify(gpipe::Sends::kBuffered).ascending) return;
+  if (adds_in_order(settings.schedule)) return;
   throw std::invalid_argument(absl::StrFormat(
       "--schedule=%s adds up the gradients of micro-batches in another order than theirs, which "
       "--replicas and --groups need; give fill-drain, or any other",
@@ -352,6 +355,10 @@ void read_files(Settings& settings) {
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
     throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
   }
+  settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
+  if (settings.resume_anyway && settings.resume.empty()) {
+    throw std::invalid_argument("--resume_anyway: say from where, with --resume=FOLDER");
+  }
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
 }
 
@@ -381,6 +388,13 @@ void check_plain(const Settings& settings) {
 }
 
 }  // namespace
+
+bool adds_in_order(const std::string& schedule) {
+  // Every schedule has 4 stages, and 2 micro-batches show the order.
+  constexpr int64_t kStages = 4, kMicroBatches = 2;
+  const auto table = gpipe::schedule_by_name(schedule, kStages, kMicroBatches);
+  return table.verify(gpipe::Sends::kBuffered).ascending;
+}
 
 void read_flags(Settings& settings) {
   read_text(settings);

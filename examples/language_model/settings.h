@@ -21,10 +21,12 @@ struct Settings {
   std::string path, text;
   std::vector<std::string_view> documents;  // in `text`
   std::vector<Piece> training, validation;
-  int64_t held_out = 0;  // documents for the validation
+  int64_t held_out = 0;       // documents for the validation
+  std::string documents_are;  // "lines" or "paragraphs"
   int64_t length = 0;
   bool packed = true;
 
+  std::string model_name;
   gpipe::models::TransformerOptions model = gpipe::models::TransformerKind::kLlama;
 
   // Training.
@@ -53,6 +55,7 @@ struct Settings {
   // Files, made absolute; empty: none.
   std::string save, resume, json;
   int64_t save_every = 0;
+  bool resume_anyway = false;
 
   // The samples.
   int64_t sample = 0;  // bytes of each
@@ -70,6 +73,9 @@ struct Settings {
 // Throws std::invalid_argument or c10::ValueError, with the flag and its value, for what makes no
 // run: wrong values, and flags that do not go together.
 void read_flags(Settings& settings);
+
+// Whether a schedule adds up gradients in the order of the micro-batches.
+bool adds_in_order(const std::string& schedule);
 
 }  // namespace language_model
 

@@ -128,10 +128,11 @@ void Shards::add(std::unique_ptr<safetensors::File> file) {
   files_.push_back(std::move(file));
 }
 
-CheckpointFiles::CheckpointFiles(const std::string& path) : progress(path + "/" + progress_name()) {
+void check_progress(const safetensors::File& progress) {
   const std::string& format = metadata_of(progress, "format");
   if (format != format_name()) {
-    throw_damaged(path, "it is '" + format + "', this program reads '" + format_name() + "'");
+    throw_damaged(progress.path(),
+                  "it is '" + format + "', this program reads '" + format_name() + "'");
   }
   const bool whole = progress.header().tensors.count("generator") == 1;
   const std::string found =
@@ -139,6 +140,10 @@ CheckpointFiles::CheckpointFiles(const std::string& path) : progress(path + "/" 
   if (found != metadata_of(progress, progress_name())) {
     throw_damaged(progress.path(), "it is damaged");
   }
+}
+
+CheckpointFiles::CheckpointFiles(const std::string& path) : progress(path + "/" + progress_name()) {
+  check_progress(progress);
   for (const auto& [what, shards] : {std::pair("model", &model), {"optimizer", &optimizer}}) {
     for (const std::string& name : parts_of(progress, what)) {
       shards->add(std::make_unique<safetensors::File>(path + "/" + name));

@@ -36,6 +36,10 @@ std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
 // Throws std::runtime_error if there is none.
 const std::string& metadata_of(const safetensors::File& file, const std::string& key);
 
+// Throws std::runtime_error with the path and the reason if the file is of no checkpoint that this
+// program reads, or is damaged.
+void check_progress(const safetensors::File& progress);
+
 // Tensors of several files, as if they were in one.
 class Shards {
  public:

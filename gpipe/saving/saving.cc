@@ -92,6 +92,19 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
+Progress progress_of(const safetensors::File& file) {
+  Progress found;
+  found.step = number(file, "step");
+  found.rows = number(file, "rows");
+  found.generator = file.read("generator");
+  const std::string fault = fault_of(found.generator);
+  if (!fault.empty()) throw_damaged(file.path(), fault);
+  const auto& all = file.header().metadata;
+  const auto settings = all.find("settings");
+  if (settings != all.end()) found.settings = settings->second;
+  return found;
+}
+
 // The model's tensors are those of the files, with their shapes and types. Those of layers in other
 // processes are checked, too. `alone`: there are none.
 void check_model(const Named& state, const internal::Shards& files, bool alone) {
@@ -223,6 +236,7 @@ struct Saving {
     if (processes != nullptr) {
       processes->agree("the progress that is saved", std::to_string(progress.step) + " steps, " +
                                                          std::to_string(progress.rows) + " rows");
+      processes->agree("Progress::settings", progress.settings);
     }
     const at::Tensor generator =
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
@@ -269,6 +283,7 @@ struct Saving {
       std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
                                                      {"step", std::to_string(progress.step)},
                                                      {"rows", std::to_string(progress.rows)}};
+      if (!progress.settings.empty()) metadata["settings"] = progress.settings;
       for (int64_t part = 0; part < size; ++part) {
         metadata[internal::part_name("model", part, size)] = models[static_cast<size_t>(part)];
       }
@@ -309,12 +324,7 @@ struct Saving {
       processes->agree("the checkpoint",
                        internal::metadata_of(files->progress, internal::progress_name()));
     }
-    Progress found;
-    found.step = number(files->progress, "step");
-    found.rows = number(files->progress, "rows");
-    found.generator = files->progress.read("generator");
-    const std::string fault = fault_of(found.generator);
-    if (!fault.empty()) throw_damaged(files->progress.path(), fault);
+    Progress found = progress_of(files->progress);
     const Named state = state_of(pipe);
     check_model(state, files->model, processes == nullptr);
     const internal::ParameterNames names = names_of(pipe);
@@ -422,6 +432,13 @@ Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const 
 
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
   return load(Saving{pipe, optimizer.local(), &optimizer}, path);
+}
+
+Progress read_progress(const std::string& path) {
+  TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
+  const safetensors::File progress(path + "/" + internal::progress_name());
+  internal::check_progress(progress);
+  return progress_of(progress);
 }
 
 }  // namespace gpipe

@@ -20,6 +20,10 @@ struct Progress {
   // The state of LibTorch's generator on the CPU, from which each step takes its seed; [bytes],
   // uint8. Saved if it is undefined: the state at that moment.
   at::Tensor generator = {};
+  // What else must be the same where the run goes on, in the program's own words; UTF-8, the same
+  // in all processes. The library only keeps it: read_progress() gives it back before anything is
+  // made or changed.
+  std::string settings = {};
 };
 
 // Writes the folder `path`, with three files that any reader of safetensors reads:
@@ -27,8 +31,8 @@ struct Progress {
 //                          model; a tied weight once, under its first name
 //   optimizer.safetensors  states, "0.weight/exp_avg"; groups, options and numbers, such as steps,
 //                          are JSON in the metadata
-//   progress.safetensors   the generator's state; step, rows, and the sizes and CRC-32 of all files
-//                          in the metadata
+//   progress.safetensors   the generator's state; step, rows, settings, and the sizes and CRC-32 of
+//                          all files in the metadata
 // Over several processes (GPipeOptions::world) all of them call this with the same path on one file
 // system, and each writes its part: model-00001-of-00004.safetensors, the optimizer's likewise, and
 // an index in Hugging Face's form. Each has an optimizer of its local_parameters(), with the same
@@ -69,6 +73,13 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
 //   const gpipe::Progress progress = gpipe::load_checkpoint(pipe, optimizer, "run/last");
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
+
+// How far the run of such a folder was, and with which settings (empty if it was saved without).
+// Changes nothing, and looks at none of the large files. Each process may call it by itself.
+//
+// Throws c10::ValueError for an empty path; std::runtime_error with the path and the reason if
+// there is no checkpoint, or its progress is damaged.
+Progress read_progress(const std::string& path);
 
 }  // namespace gpipe
 

@@ -390,6 +390,35 @@ TEST(Checkpoint, HasTheGeneratorThatItIsGiven) {
   }
 }
 
+TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
+  const std::string path = new_path();
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
+  save_checkpoint(pipe, optimizer, {3, 18, state, R"({"seed": 5})"}, path);
+  for (const Progress& progress : {read_progress(path), load_checkpoint(pipe, optimizer, path)}) {
+    EXPECT_EQ(progress.step, 3);
+    EXPECT_EQ(progress.rows, 18);
+    EXPECT_THAT(progress.generator, EqualsBitwise(state));
+    EXPECT_EQ(progress.settings, R"({"seed": 5})");
+  }
+  // As those of before, which knew no settings.
+  save_checkpoint(pipe, optimizer, {4, 24}, path);
+  EXPECT_EQ(read_progress(path).step, 4);
+  EXPECT_EQ(read_progress(path).settings, "");
+
+  // What the others say, and nothing of the files of the model, which are not looked at.
+  std::filesystem::remove(path + "/model.safetensors");
+  EXPECT_EQ(read_progress(path).step, 4);
+  flip(path + "/progress.safetensors", size_of(path + "/progress.safetensors") - 1);
+  EXPECT_THAT([&] { read_progress(path); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("damaged")));
+  EXPECT_THAT([&] { read_progress(new_path()); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("No such file")));
+  EXPECT_THAT([&] { read_progress(""); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("the path of the checkpoint is empty")));
+}
+
 // A reader has the files of one moment, however others hurry.
 TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   const auto pipe_of = [](int64_t step) {

@@ -226,6 +226,9 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
     refused("other progress", [&] {
       save_checkpoint(pipe, optimizer, {2 + world.rank(), 12, {}}, path);
     });
+    refused("other settings", [&] {
+      save_checkpoint(pipe, optimizer, {2, 12, {}, world.rank() == 0 ? "3" : "4"}, path);
+    });
     refused("fewer parameters", [&] {
       auto some = pipe->local_parameters();
       if (world.rank() == 1) some.pop_back();
@@ -253,6 +256,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   both("Adam");
   both("which is in another process; make it of GPipe::local_parameters()");
   both("the progress that is saved must be the same on all ranks");
+  both("Progress::settings must be the same on all ranks");
   both("is of an optimizer of 6 parameters, and those of the processes have 5");
   both("No such file or directory");
   both("in the model");
