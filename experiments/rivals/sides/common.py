@@ -168,6 +168,21 @@ def measure_steps(step, count, device):
     return seconds
 
 
+def serve_module(module, step, peak, device, **ready):
+    """Serves a network that is whole in this process. `step` trains it once and returns the loss; `ready`: what else
+    the first line says."""
+
+    def check():
+        fill_parameters(module)
+        set_dropout(module, 0)
+        loss = step()
+        set_dropout(module, 0.1)
+        return {"loss": loss, "gradient": gradient_sum(module)}
+
+    say({"parameters": sum(parameter.numel() for parameter in module.parameters()), **ready})
+    serve(check, lambda count: {"seconds": measure_steps(step, count, device), "peak_bytes": peak.bytes()})
+
+
 def serve(check, steps):
     """Answers the commands on the standard input: "check" and "steps N"."""
     for line in sys.stdin:

@@ -43,17 +43,7 @@ def main():
         loss.backward()
         return loss.item()
 
-    def check():
-        common.fill_parameters(module)
-        common.set_dropout(module, 0)
-        loss = step()
-        common.set_dropout(module, 0.1)
-        return {"loss": loss, "gradient": common.gradient_sum(module)}
-
-    common.say({"parameters": sum(parameter.numel() for parameter in module.parameters()),
-                "version": f"torch {torch.__version__}"})
-    common.serve(check, lambda count: {"seconds": common.measure_steps(step, count, device),
-                                       "peak_bytes": peak.bytes()})
+    common.serve_module(module, step, peak, device, version=f"torch {torch.__version__}")
 
 
 if __name__ == "__main__":

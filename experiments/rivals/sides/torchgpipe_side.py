@@ -71,17 +71,8 @@ def main():
         loss.backward()
         return loss.item()
 
-    def check():
-        common.fill_parameters(pipe)
-        common.set_dropout(pipe, 0)
-        loss = step()
-        common.set_dropout(pipe, 0.1)
-        return {"loss": loss, "gradient": common.gradient_sum(pipe)}
-
-    common.say({"parameters": sum(parameter.numel() for parameter in pipe.parameters()),
-                "version": f"torchgpipe {torchgpipe.__version__}, torch {torch.__version__}", "balance": balance})
-    common.serve(check, lambda count: {"seconds": common.measure_steps(step, count, device),
-                                       "peak_bytes": peak.bytes()})
+    common.serve_module(pipe, step, peak, device, balance=balance,
+                        version=f"torchgpipe {torchgpipe.__version__}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":
