@@ -11,10 +11,12 @@
 
 namespace gpipe::internal {
 
-// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is no
-// defined tensor, if one has no dimension, or if the sizes differ. `what` names the argument in the
-// message.
-int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
+// The common size of dimension 0 of the defined tensors but those with a number in `shared`, which
+// all micro-batches have whole (GPipeOptions::shared_inputs). Throws c10::ValueError if there is no
+// such tensor, if one has no dimension, if the sizes differ, or if a number is none of theirs.
+// `what` names the argument in the message.
+int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
+                   const std::vector<int64_t>& shared = {});
 
 // How rows are cut: each micro-batch has ceil(rows / chunks) rows and the last one the remainder,
 // as with Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one
