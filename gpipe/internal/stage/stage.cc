@@ -14,6 +14,7 @@
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
 #include "gpipe/internal/stage/group_scope.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -115,7 +116,7 @@ std::string Stage::current_layer() const {
 }
 
 std::string Stage::current_layer_type() const {
-  if (running_layer_ < 0 || running_layer_ >= static_cast<int64_t>(layers_.size())) return "";
+  if (!runs_layer()) return "";
   return readable_type(layers_[running_layer_].module.type_info());
 }
 
@@ -521,6 +522,13 @@ struct Stage::Backward {
     return result;
   }
 
+  // What the loss function captures is the caller's own.
+  void notice(const at::Tensor& leaf) const {
+    if (run.unregistered == nullptr || run.unregistered->noted()) return;
+    if (!stage.runs_layer() || run.plan.model.find(leaf) != nullptr) return;
+    run.unregistered->note(stage.current_layer(), leaf);
+  }
+
   void take(LeafSums& sums) {
     sums.take(stage.index_, [this](LeafSums::Entry entry) {
       if (run.requested != nullptr) {
@@ -566,6 +574,7 @@ struct Stage::Backward {
         return LocalBackwardOptions::discarded();
       }
     }
+    notice(leaf);
     const int64_t owner = stage.owner_of(run, leaf);
     if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
     return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
