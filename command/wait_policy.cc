@@ -11,6 +11,9 @@
 namespace gpipe::command {
 namespace {
 
+// Some 25 microseconds, what it takes to wake a thread.
+constexpr char kSpins[] = "1000";
+
 std::string contents(const char* file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -42,13 +45,17 @@ std::string program() {
 
 void start_with_sleeping_threads(int argc, const char* const* argv) {
   constexpr char kPolicy[] = "OMP_WAIT_POLICY";
-  if (std::getenv(kPolicy) != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  constexpr char kCount[] = "GOMP_SPINCOUNT";
+  if (std::getenv(kPolicy) != nullptr || std::getenv(kCount) != nullptr) return;
   if (is_traced() || !are_of_this_process(argc, argv)) return;
   const std::string path = program();
-  if (path.empty() || setenv(kPolicy, "passive", 0) != 0) return;
-  execv(path.c_str(), const_cast<char* const*>(argv));
+  if (path.empty()) return;
+  if (setenv(kPolicy, "passive", 0) == 0 && setenv(kCount, kSpins, 0) == 0) {
+    execv(path.c_str(), const_cast<char* const*>(argv));
+  }
   // Still here: it was removed or replaced since it was started, say.
   unsetenv(kPolicy);
+  unsetenv(kCount);
 }
 
 }  // namespace gpipe::command

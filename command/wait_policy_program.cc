@@ -23,11 +23,14 @@ namespace {
 using gpipe::command::InterruptScope;
 
 int work(const std::string& name) {
-  const char* policy = std::getenv("OMP_WAIT_POLICY");
+  const auto value = [](const char* name) -> std::string {
+    const char* text = std::getenv(name);
+    return text == nullptr ? "none" : text;
+  };
   struct sigaction hang_up = {};
   sigaction(SIGHUP, nullptr, &hang_up);
-  std::cout << "policy " << (policy == nullptr ? "none" : policy) << "\nname " << name << "\npid "
-            << getpid() << "\nword " << absl::GetFlag(FLAGS_word) << "\nignores a closed terminal "
+  std::cout << "policy " << value("OMP_WAIT_POLICY") << "\nspins " << value("GOMP_SPINCOUNT")
+            << "\nname " << name << "\npid " << getpid() << "\nword " << absl::GetFlag(FLAGS_word) << "\nignores a closed terminal "
             << (hang_up.sa_handler == SIG_IGN) << std::endl;
   if (absl::GetFlag(FLAGS_wait)) {
     const InterruptScope interrupt;

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Commands wait asleep: OMP_WAIT_POLICY is there when OpenMP's library is loaded, and nothing else is changed.
+# Commands soon wait asleep: OMP_WAIT_POLICY and GOMP_SPINCOUNT are there when OpenMP's library is loaded, and
+# nothing else is changed.
 #   wait_policy_test.sh PROGRAM
 set -u
 program=$1
@@ -11,11 +12,13 @@ unset OMP_WAIT_POLICY GOMP_SPINCOUNT
 expect() { grep -q -x -e "$1" "$2" || fail "no line '$1'"; }
 
 # OMP_DISPLAY_ENV: what the library itself has read, each time that it is loaded.
-OMP_DISPLAY_ENV=true "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
+OMP_DISPLAY_ENV=verbose "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
 [ $? -eq 7 ] || fail "the exit code of the work"
 expect "policy passive" "$work/plain.log"
+expect "spins 1000" "$work/plain.log"
 expect "word two words" "$work/plain.log"
 grep "OMP_WAIT_POLICY = " "$work/plain.log" | tail -n 1 | grep -q -i "passive" || fail "OpenMP's library did not read it"
+grep "GOMP_SPINCOUNT = " "$work/plain.log" | tail -n 1 | grep -q "'1000'" || fail "OpenMP's library did not read the count"
 
 # The name and the process stay.
 bash -c 'echo "pid $$" >"$1"; exec -a "another name" "$2"' - "$work/pid" "$program" >"$work/name.log" 2>&1 ||
@@ -27,8 +30,10 @@ expect "policy passive" "$work/name.log"
 # What the user has set stays, and so does a signal that is ignored.
 OMP_WAIT_POLICY=active "$program" >"$work/active.log" 2>&1 || fail "with a policy"
 expect "policy active" "$work/active.log"
-GOMP_SPINCOUNT=1000 "$program" >"$work/count.log" 2>&1 || fail "with a count"
+expect "spins none" "$work/active.log"
+GOMP_SPINCOUNT=77 "$program" >"$work/count.log" 2>&1 || fail "with a count"
 expect "policy none" "$work/count.log"
+expect "spins 77" "$work/count.log"
 expect "ignores a closed terminal 0" "$work/active.log"
 (
   trap '' HUP

@@ -27,7 +27,8 @@ class Program:
         # It is killed in the end, and its files with it.
         self.folder = tempfile.TemporaryDirectory(prefix="rivals-")
         # All sides' threads wait alike: our program would set this for itself only (command/wait_policy.h).
-        environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "TMPDIR": self.folder.name, **contestant.environment}
+        environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000", **os.environ,
+                       "TMPDIR": self.folder.name, **contestant.environment}
         try:
             # A session of its own: Ctrl-C is for us, and all that it started ends with it.
             self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
