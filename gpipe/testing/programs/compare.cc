@@ -1,6 +1,5 @@
 #include "gpipe/testing/programs/compare.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
@@ -29,6 +28,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/random_schedule.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
@@ -256,29 +256,6 @@ LossFn make_loss(const Program& program) {
   };
 }
 
-class Autocast {
- public:
-  Autocast(bool on, c10::DeviceType type)
-      : type_(type), former_(at::autocast::is_autocast_enabled(type)), on_(on) {
-    if (!on_) return;
-    at::autocast::set_autocast_enabled(type_, true);
-    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (!on_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(type_, former_);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  c10::DeviceType type_;
-  bool former_;
-  bool on_;
-};
-
 uint64_t call_seed(const Program& program, int64_t call) {
   return program.seed * 7919 + static_cast<uint64_t>(call);
 }
@@ -340,7 +317,8 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   switch (program.entry) {
     case Entry::kForward: {
       {
-        Autocast autocast(program.autocast, device().type());
+        std::optional<AutocastScope> autocast;
+        if (program.autocast) autocast.emplace(device().type(), at::kBFloat16);
         result.outputs = pipe->forward(inputs);
       }
       const Tensor value = loss(result.outputs, {batch.target});
