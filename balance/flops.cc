@@ -268,8 +268,7 @@ std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& 
 }
 
 Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sample,
-                        const NominalDevice& device,
-                        const std::vector<int64_t>& shared_inputs) {
+                        const NominalDevice& device, const std::vector<int64_t>& shared_inputs) {
   check_speed("flops_per_second", device.flops_per_second);
   check_speed("bytes_per_second", device.bytes_per_second);
   TORCH_CHECK_VALUE(std::isfinite(device.seconds_per_operator) && device.seconds_per_operator >= 0,

@@ -104,9 +104,8 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    const internal::CutSizes cut =
-        internal::cut_sizes(internal::batch_size(inputs_, "input", options_.shared_inputs()),
-                            options_.chunks());
+    const internal::CutSizes cut = internal::cut_sizes(
+        internal::batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
     StepOptions step_options;
     if (options_.schedule()) step_options.schedule(options_.schedule());
     const Schedule schedule =

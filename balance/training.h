@@ -30,8 +30,8 @@ struct Training {
   // Makes the model; called while a MetaScope lives (meta/meta_scope.h), so that it takes no
   // memory. The commands that measure (balance/commands) call it without one, too.
   std::function<torch::nn::Sequential()> make;
-  // The mini-batch, all but the shared inputs with the same rows. For memory and counted operations only shapes and types
-  // matter, so tensors on meta do.
+  // The mini-batch, all but the shared inputs with the same rows. For memory and counted operations
+  // only shapes and types matter, so tensors on meta do.
   Tensors inputs;
   Tensors targets;
   LossFn loss;  // as in GPipeImpl::step

@@ -103,8 +103,7 @@ TEST(Diagnose, CutsNoSharedInputs) {
                          return values.at(0) + values.at(1);
                        }),
                        nn::Linear(2, 2));
-  const GPipe pipe(model,
-                   GPipeOptions({1, 2}).devices(cpus(2)).chunks(4).shared_inputs({1}));
+  const GPipe pipe(model, GPipeOptions({1, 2}).devices(cpus(2)).chunks(4).shared_inputs({1}));
   const Diagnosis d = diagnose(pipe, {at::rand({8, 2}), at::rand({1, 2})}, {}, sum,
                                DiagnoseOptions().seconds(1e-3).cpu_cores(64));
   EXPECT_EQ(d.rows, 8);

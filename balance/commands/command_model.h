@@ -31,7 +31,7 @@ struct CommandModel {
   MakeRows targets;
   LossFn loss;
   std::vector<int64_t> shared_inputs;  // as of a Training
-  std::optional<int64_t> batch;  // --batch, if it is given
+  std::optional<int64_t> batch;        // --batch, if it is given
   int64_t default_batch = 32;
 
   int64_t rows() const { return batch.value_or(default_batch); }
@@ -41,7 +41,7 @@ struct CommandModel {
 
   // A mini-batch of those rows, on meta.
   Training training() const {
-    return {make, inputs(rows(), c10::kMeta), targets(rows(), c10::kMeta), loss, name,
+    return {make,         inputs(rows(), c10::kMeta), targets(rows(), c10::kMeta), loss, name,
             shared_inputs};
   }
   // Makes it on the meta device. Throws std::invalid_argument if it has no layers.

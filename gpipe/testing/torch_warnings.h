@@ -1,4 +1,5 @@
-// TorchWarnings: what LibTorch warns of on this thread, instead of writing it to the standard error.
+// TorchWarnings: what LibTorch warns of on this thread, instead of writing it to the standard
+// error.
 #ifndef GPIPE_TESTING_TORCH_WARNINGS_H_
 #define GPIPE_TESTING_TORCH_WARNINGS_H_
 

@@ -494,8 +494,9 @@ struct Stage::Backward {
   const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;         // terms of others for leaves that this stage accumulates
-  LeafSums requested;  // what the caller asked for; terms of others come first
+  Roots roots;                    // terms of others for leaves that this stage accumulates
+  LeafSums requested;             // what the caller asked for; terms of others come first
+  std::vector<const Node*> sent;  // accumulators of leaves for which there are terms of others
 
   // Each function captures one pointer, so it allocates no memory.
   GraphTask graph_task() {
@@ -522,10 +523,12 @@ struct Stage::Backward {
     return result;
   }
 
-  // What the loss function captures is the caller's own.
-  void notice(const at::Tensor& leaf) const {
+  // What the loss function captures is the caller's own, and terms that others sent come from no
+  // layer here.
+  void notice(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
     if (!stage.runs_layer() || run.plan.model.find(leaf) != nullptr) return;
+    if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
     run.unregistered->note(stage.current_layer(), leaf);
   }
 
@@ -534,6 +537,7 @@ struct Stage::Backward {
       if (run.requested != nullptr) {
         *requested.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
       } else {
+        sent.push_back(entry.accumulator.get());
         roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
       }
     });
@@ -574,7 +578,7 @@ struct Stage::Backward {
         return LocalBackwardOptions::discarded();
       }
     }
-    notice(leaf);
+    notice(accumulator.get(), leaf);
     const int64_t owner = stage.owner_of(run, leaf);
     if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
     return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);

@@ -67,9 +67,8 @@ TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
   nn::Linear captured(4, 4);
   const auto make = [&] {
     nn::Sequential layers = model(2);
-    layers->push_back(nn::Functional([captured](const torch::Tensor& x) mutable {
-      return captured->forward(x).tanh();
-    }));
+    layers->push_back(nn::Functional(
+        [captured](const torch::Tensor& x) mutable { return captured->forward(x).tanh(); }));
     layers->push_back(nn::Linear(4, 4));
     return layers;
   };
