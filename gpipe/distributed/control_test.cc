@@ -249,7 +249,7 @@ TEST(Control, AllMustMakeTheSameExchange) {
             : "other");
   });
   for (const auto& [first, second] : {std::pair("rank 1 compares", " exchanges"),
-                                     std::pair("rank 2 is at 'sizes'", " is at 'times'")}) {
+                                      std::pair("rank 2 is at 'sizes'", " is at 'times'")}) {
     std::set<std::string> texts;
     for (int64_t rank = 0; rank < 3; ++rank) texts.insert(ranks.next(rank));
     EXPECT_THAT(texts, SizeIs(1));

@@ -75,11 +75,11 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
       rows = tensor.size(0);
       first = k;
     }
-    TORCH_CHECK_VALUE(tensor.size(0) == rows, what, " ", k, " has ", tensor.size(0),
-                      " rows in dimension 0, but ", what, " ", first, " has ", rows,
-                      "; all must have the same batch size to be cut into micro-batches",
-                      may_share ? " (the options' shared_inputs names those that are not cut)"
-                                : "");
+    TORCH_CHECK_VALUE(
+        tensor.size(0) == rows, what, " ", k, " has ", tensor.size(0), " rows in dimension 0, but ",
+        what, " ", first, " has ", rows,
+        "; all must have the same batch size to be cut into micro-batches",
+        may_share ? " (the options' shared_inputs names those that are not cut)" : "");
   }
   TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
                     " tensors of ", what, "; at least one is needed to tell the batch size",

@@ -174,15 +174,14 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
                "); x = " + use->text + "; " +
                (both ? "stash(" + text_of(next) + ", x.sin()); " : "") +
                (state.kind == ValueKind::kTensor ? "return x; }" : "return v; }");
-  layer.make = skip_layer(
-      state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{}, {skip},
-      use->parameters,
-      [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed,
-                         const Tensors& tensors) {
-        v[0] = use.compute(std::move(v[0]), popped[0], tensors[0], tensors[1]);
-        if (both) stashed.push_back(v[0].sin());
-        return v;
-      });
+  layer.make = skip_layer(state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{},
+                          {skip}, use->parameters,
+                          [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed,
+                                             const Tensors& tensors) {
+                            v[0] = use.compute(std::move(v[0]), popped[0], tensors[0], tensors[1]);
+                            if (both) stashed.push_back(v[0].sin());
+                            return v;
+                          });
   layer.in_place = use->in_place;
   layer.fresh = use->fresh && !both;
   return Draw{std::move(layer), [index, both, next](State& after) {
