@@ -87,13 +87,6 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
   return rows;
 }
 
-CutSizes cut_sizes(int64_t rows, int64_t chunks) {
-  if (rows == 0) return {};
-  chunks = std::min(chunks, rows);  // also keeps the sum below from overflowing
-  const int64_t size = (rows + chunks - 1) / chunks;
-  return {size, (rows + size - 1) / size};
-}
-
 MiniBatch::MiniBatch(int64_t rows, int64_t chunks) : rows_(rows) {
   const CutSizes cut = cut_sizes(rows, chunks);
   sizes_.assign(cut.micro_batches, cut.rows);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/tensors/packet.h"
 
 namespace gpipe::internal {
@@ -18,20 +19,11 @@ namespace gpipe::internal {
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
                    const std::vector<int64_t>& shared = {});
 
-// How rows are cut: each micro-batch has ceil(rows / chunks) rows and the last one the remainder,
-// as with Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one
-// empty micro-batch.
-struct CutSizes {
-  int64_t rows = 0;  // of a micro-batch but the last
-  int64_t micro_batches = 1;
-};
-CutSizes cut_sizes(int64_t rows, int64_t chunks);
-
 // A value type: it knows numbers of rows and no tensors.
 class MiniBatch {
  public:
   MiniBatch() = default;
-  MiniBatch(int64_t rows, int64_t chunks);
+  MiniBatch(int64_t rows, int64_t chunks);  // cut_sizes()
   // Part `part` of `parts` of such a mini-batch: its share of the chunks, with the rows that are in
   // them, of which there may be none. Micro-batches and rows are counted from the part's first.
   //

@@ -528,22 +528,22 @@ void compare_parameters(const Side& plain, const Side& pipe, Comparison& compari
 std::string difference_of_plain_runs(const Program& program) {
   Comparison comparison(/*close=*/false);
   const LossFn loss = make_loss(program);
-  Side one = make_plain_side(program);
-  Side other = make_plain_side(program);
-  for (Side* side : {&one, &other}) make_optimizer(program, side->model->parameters(), *side);
+  Side first = make_plain_side(program);
+  Side second = make_plain_side(program);
+  for (Side* side : {&first, &second}) make_optimizer(program, side->model->parameters(), *side);
   for (int64_t call = 0; call < program.calls && !comparison.failed(); ++call) {
-    const Batch one_batch = make_batch(program, call, device(), device());
-    const Batch other_batch = make_batch(program, call, device(), device());
-    PlainModel one_model(one.model, program.chunks);
-    PlainModel other_model(other.model, program.chunks);
+    const Batch first_batch = make_batch(program, call, device(), device());
+    const Batch second_batch = make_batch(program, call, device(), device());
+    PlainModel first_model(first.model, program.chunks);
+    PlainModel second_model(second.model, program.chunks);
     torch::manual_seed(call_seed(program, call));
-    const StepResult want = run_plain(program, one_model, one_batch, loss);
+    const StepResult want = run_plain(program, first_model, first_batch, loss);
     torch::manual_seed(call_seed(program, call));
-    const StepResult have = run_plain(program, other_model, other_batch, loss);
-    compare_call(program, want, have, one_batch, other_batch, one, other, Here(), comparison);
-    end_call(program, call, one);
-    end_call(program, call, other);
-    compare_parameters(one, other, comparison);
+    const StepResult have = run_plain(program, second_model, second_batch, loss);
+    compare_call(program, want, have, first_batch, second_batch, first, second, Here(), comparison);
+    end_call(program, call, first);
+    end_call(program, call, second);
+    compare_parameters(first, second, comparison);
   }
   return comparison.what();
 }

@@ -359,11 +359,11 @@ TEST(Recompute, OfALayerWithAStateIsAnErrorInEveryTypeAndLayout) {
       {"sparse", [](Tensor x) { return x.to_sparse(); }},
   };
   auto refused = ThrowsMessage<c10::Error>(HasSubstr("gave other values than its forward"));
-  for (const Case& one : cases) {
+  for (const Case& test_case : cases) {
     for (const bool state : {false, true}) {
-      SCOPED_TRACE(std::string(one.what) + (state ? " with a state" : ""));
-      auto leave = layer<Tensor, Tensor>([&one, state](Tensor x) {
-        return one.leave(x * (state && is_recomputing() ? 3.0 : 2.0));
+      SCOPED_TRACE(std::string(test_case.what) + (state ? " with a state" : ""));
+      auto leave = layer<Tensor, Tensor>([&test_case, state](Tensor x) {
+        return test_case.leave(x * (state && is_recomputing() ? 3.0 : 2.0));
       });
       auto arrive = layer<Tensor, Tensor>([](Tensor x) {
         if (x.is_sparse()) x = x.to_dense();
@@ -518,9 +518,9 @@ TEST(Recompute, WithoutAnyChangeBetweenTwoForwardsIsFine) {
   nn::Linear linear(kWidth, kWidth);
   GPipe pipe(nn::Sequential(linear, nn::Tanh()),
              cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
-  const Tensor one = pipe->forward(torch::randn({4, kWidth}));
-  const Tensor two = pipe->forward(torch::randn({4, kWidth}));
-  (one.sum() + two.sum()).backward();
+  const Tensor first = pipe->forward(torch::randn({4, kWidth}));
+  const Tensor second = pipe->forward(torch::randn({4, kWidth}));
+  (first.sum() + second.sum()).backward();
   EXPECT_TRUE(linear->weight.grad().defined());
 }
 
