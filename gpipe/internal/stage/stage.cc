@@ -656,7 +656,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
   }
   GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
-  Backward backward{*this, run, micro_batch, task, {}, {}};
+  Backward backward{*this, run, micro_batch, task, {}, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
