@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "balance/caching_allocator.h"
 #include "balance/explain.h"
+#include "balance/first_rows.h"
 #include "balance/fitting_cut.h"
 #include "balance/param_scale.h"
 #include "balance/partition.h"
@@ -45,10 +46,6 @@ int64_t sum(const std::vector<int64_t>& values) {
   return result;
 }
 
-at::Tensor first_rows(const at::Tensor& tensor, int64_t rows) {
-  return tensor.defined() && tensor.dim() > 0 ? tensor.narrow(0, 0, rows) : tensor;
-}
-
 // On meta, whatever they are on.
 Tensors on_meta(const Tensors& tensors) {
   Tensors result;
@@ -62,11 +59,10 @@ Tensors on_meta(const Tensors& tensors) {
   return result;
 }
 
-Tensors first_rows(const Tensors& tensors, int64_t rows) {
+// With memory of its own, as a smaller mini-batch has.
+Tensors smaller(const Tensors& tensors, int64_t rows, const std::vector<int64_t>& shared) {
   Tensors result;
-  for (const at::Tensor& tensor : tensors) {
-    // With memory of its own, as a smaller mini-batch has.
-    const at::Tensor part = first_rows(tensor, rows);
+  for (const at::Tensor& part : first_rows(tensors, rows, shared)) {
     result.push_back(part.defined() ? at::empty(part.sizes(), part.options()) : part);
   }
   return result;
@@ -80,8 +76,8 @@ int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-int64_t rows_of(const Tensors& inputs) {
-  const int64_t rows = internal::batch_size(inputs, "input");
+int64_t rows_of(const Tensors& inputs, const std::vector<int64_t>& shared) {
+  const int64_t rows = internal::batch_size(inputs, "input", shared);
   TORCH_CHECK_VALUE(rows > 0, "the mini-batch has no rows; give inputs with at least one");
   return rows;
 }
@@ -131,7 +127,7 @@ class Search {
         name_(std::move(name)),
         inputs_(on_meta(training.inputs)),
         targets_(on_meta(training.targets)),
-        batch_(rows_of(inputs_)),
+        batch_(rows_of(inputs_, training.shared_inputs)),
         model_(make(training)),
         pieces_(internal::pieces_of(model_)) {
     for (const int64_t bytes : device_bytes) room_.push_back(bytes - options.margin());
@@ -232,7 +228,8 @@ class Search {
     if (found != profiles_.end()) return found->second;
     report(absl::StrFormat("counting with %d rows", rows));
     return profiles_
-        .emplace(rows, profile_on_meta(model_, first_rows(inputs_, rows), options_.speed()))
+        .emplace(rows, profile_on_meta(model_, smaller(inputs_, rows, training_.shared_inputs),
+                                       options_.speed(), training_.shared_inputs))
         .first->second;
   }
 
@@ -385,8 +382,8 @@ class Search {
            std::vector<int64_t>& limits) {
     const bool all = whole || planned_with_all(candidate);
     const int64_t rows = all ? batch_ : enough() * candidate.rows;
-    const Tensors inputs = first_rows(inputs_, rows);
-    const Tensors targets = first_rows(targets_, rows);
+    const Tensors inputs = smaller(inputs_, rows, training_.shared_inputs);
+    const Tensors targets = smaller(targets_, rows, /*shared=*/{});
 
     Fit fit;
     fit.balance = explanation.balance();
@@ -401,6 +398,7 @@ class Search {
     fit.plan = memory_plan(model_, inputs, targets, training_.loss,
                            MemoryPlanOptions(fit.balance)
                                .chunks(all ? candidate.chunks : enough())
+                               .shared_inputs(training_.shared_inputs)
                                .checkpoint(candidate.checkpoint)
                                .schedule(options_.schedule())
                                .optimizer(options_.optimizer())

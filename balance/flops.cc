@@ -216,7 +216,8 @@ void install_meta() {
 }
 
 // After profile() has checked the arguments.
-std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample) {
+std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample,
+                             const std::vector<int64_t>& shared_inputs) {
   const c10::Device device = device_of(model, sample);
   // On the calling thread, on which the counter is.
   internal::LayerRuns runs(model, device, /*cpu_threads=*/0);
@@ -229,7 +230,7 @@ std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample)
   }
   std::vector<LayerWork> of_pieces(runs.pieces().size());
   Counter counter;
-  runs.run(inputs, [&](const internal::LayerEvent& event) {
+  runs.run(inputs, shared_inputs, [&](const internal::LayerEvent& event) {
     const bool counts = event.begin && !event.backward;
     counter.count_into(counts ? &of_pieces[static_cast<size_t>(event.piece)] : nullptr);
   });
@@ -253,20 +254,21 @@ double NominalDevice::seconds(const Work& work) const {
          work.operators * seconds_per_operator;
 }
 
-std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample) {
+std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample,
+                             const std::vector<int64_t>& shared_inputs) {
   if (!model.is_empty() && !model->is_empty() && !sample.empty()) {
     if (device_of(model, sample).is_meta()) install_meta();
   }
   // Checks model and sample; sizes on other devices than these cannot be measured, but these
   // checks are all that is wanted of it.
   ProfileOptions quick;
-  quick.timeout(1e-9);
+  quick.timeout(1e-9).shared_inputs(shared_inputs);
   (void)profile(model, sample, quick);
-  return count(model, sample);
+  return count(model, sample, shared_inputs);
 }
 
 Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sample,
-                        const NominalDevice& device) {
+                        const NominalDevice& device, const std::vector<int64_t>& shared_inputs) {
   check_speed("flops_per_second", device.flops_per_second);
   check_speed("bytes_per_second", device.bytes_per_second);
   TORCH_CHECK_VALUE(std::isfinite(device.seconds_per_operator) && device.seconds_per_operator >= 0,
@@ -283,9 +285,9 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
                       "while a gpipe::MetaScope lives (meta/meta_scope.h)");
   }
   install_meta();
-  Profile result = profile(model, sample);
+  Profile result = profile(model, sample, ProfileOptions().shared_inputs(shared_inputs));
   result.device = "nominal, from FLOPs";
-  const std::vector<LayerWork> work = count(model, sample);
+  const std::vector<LayerWork> work = count(model, sample, shared_inputs);
   for (size_t k = 0; k < work.size(); ++k) {
     result.layers[k].forward = device.seconds(work[k].forward);
     result.layers[k].backward = device.seconds(work[k].backward);

@@ -50,7 +50,9 @@ struct LayerWork {
 // Example:
 //   std::vector<LayerWork> work = flops(model, {at::empty({32, 3, 224, 224}, at::kMeta)});
 //   work[0].forward.flops;
-std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample);
+// `shared_inputs`: as in ProfileOptions.
+std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample,
+                             const std::vector<int64_t>& shared_inputs = {});
 
 // A device that nobody has measured. The defaults are about those of a GPU with 16 or 32 GB of
 // 2018: what counts is how they relate.
@@ -69,7 +71,8 @@ struct NominalDevice {
 // Throws as flops() does, and c10::ValueError for a model that is not on the meta device and for a
 // speed that is not above 0.
 Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sample,
-                        const NominalDevice& device = {});
+                        const NominalDevice& device = {},
+                        const std::vector<int64_t>& shared_inputs = {});
 
 }  // namespace gpipe::balance
 

@@ -104,8 +104,8 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    const internal::CutSizes cut =
-        internal::cut_sizes(internal::batch_size(inputs_, "input"), options_.chunks());
+    const internal::CutSizes cut = internal::cut_sizes(
+        internal::batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
     StepOptions step_options;
     if (options_.schedule()) step_options.schedule(options_.schedule());
     const Schedule schedule =
@@ -151,6 +151,7 @@ class Planner {
     return GPipeOptions(options_.balance())
         .devices(devices)
         .chunks(options_.chunks())
+        .shared_inputs(options_.shared_inputs())
         .groups(options_.groups())
         .checkpoint(options_.checkpoint())
         .partition_checkpoints(options_.partition_checkpoints())

@@ -49,6 +49,7 @@ struct MemoryPlanOptions {
   TORCH_ARG(std::vector<int64_t>, balance);
   // As in GPipeOptions.
   TORCH_ARG(int64_t, chunks) = 1;
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
   TORCH_ARG(int64_t, groups) = 0;
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/caching_allocator.h"
+#include "balance/first_rows.h"
 #include "balance/param_scale.h"
 #include "balance/profiler.h"
 #include "balance/training.h"
@@ -51,7 +52,7 @@ class Planner {
                       options.devices());
     TORCH_CHECK_VALUE(options.memory() >= 0, "memory must be at least 0 bytes, got ",
                       options.memory());
-    rows_ = internal::batch_size(sample, "sample tensor");
+    rows_ = internal::batch_size(sample, "sample tensor", options.shared_inputs());
     TORCH_CHECK_VALUE(rows_ > 0, "the sample has no rows; give a mini-batch of the model's inputs");
     on_meta_ = device_of(model, sample).is_meta();
     if (on_meta_) {
@@ -165,15 +166,13 @@ class Planner {
         absl::StrFormat("%s micro-batches of %d rows", on_meta_ ? "counting" : "measuring", rows);
     tell(note);
     if (on_meta_) {
-      Tensors first;
-      for (const at::Tensor& tensor : sample_) {
-        first.push_back(tensor.defined() && tensor.dim() > 0 ? tensor.narrow(0, 0, rows) : tensor);
-      }
-      return profile_on_meta(model_, first, options_.speed());
+      return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()),
+                             options_.speed(), options_.shared_inputs());
     }
     return profile(model_, sample_,
                    ProfileOptions()
                        .micro_batch_rows(rows)
+                       .shared_inputs(options_.shared_inputs())
                        .timeout(options_.timeout())
                        .cpu_threads(options_.cpu_threads())
                        .after_each_layer([&] { tell(note); }));
@@ -194,6 +193,7 @@ class Planner {
         options_.loss() ? options_.loss() : LossFn(sum_of_first_output),
         MemoryPlanOptions(candidate.balance)
             .chunks(candidate.chunks)
+            .shared_inputs(options_.shared_inputs())
             .partition_checkpoints(candidate.checkpoints)
             .schedule([schedule = *candidate.schedule](int64_t, int64_t) { return schedule; })
             .device_of_stage(candidate.schedule->placement().worker_of_stage())

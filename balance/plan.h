@@ -54,6 +54,8 @@ struct PlanOptions {
   // first output.
   TORCH_ARG(Tensors, targets) = {};
   TORCH_ARG(LossFn, loss) = nullptr;
+  // As in GPipeOptions.
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
   // As in MemoryPlanOptions. On CPUs what is live must fit; on CUDA devices what LibTorch's
   // allocator reserves.
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;

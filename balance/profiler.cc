@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "balance/first_rows.h"
 #include "balance/layer_memory.h"
 #include "balance/model_guard.h"
 #include "gpipe/internal/batch/mini_batch.h"
@@ -94,10 +95,11 @@ c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample)
 }
 
 // The number of rows of the micro-batch.
-int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows) {
+int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows,
+                const std::vector<int64_t>& shared) {
   TORCH_CHECK_VALUE(!sample.empty(),
                     "the sample has no tensors; give one micro-batch of the model's inputs");
-  const int64_t rows = internal::batch_size(sample, "sample tensor");
+  const int64_t rows = internal::batch_size(sample, "sample tensor", shared);
   TORCH_CHECK_VALUE(rows > 0, "the sample has 0 rows; give one micro-batch of the model's inputs");
   TORCH_CHECK_VALUE(
       micro_batch_rows >= 0 && micro_batch_rows <= rows,
@@ -135,15 +137,17 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model,
 class Subject {
  public:
   // Checks everything before anything is changed.
-  Subject(const torch::nn::Sequential& model, const Tensors& sample, int64_t micro_batch_rows,
-          int64_t cpu_threads, const std::vector<LayerRange>& keep_together)
+  template <typename Options>  // TimeOptions, SizeOptions or ProfileOptions
+  Subject(const torch::nn::Sequential& model, const Tensors& sample, const Options& options,
+          int64_t cpu_threads)
       : model_(checked(model)),
-        rows_(rows_of(sample, micro_batch_rows)),
+        shared_(options.shared_inputs()),
+        rows_(rows_of(sample, options.micro_batch_rows(), shared_)),
         device_(prepared(device_of(model, sample))),
-        runs_(model, device_, cpu_threads, pieces_of(model, keep_together)),
+        runs_(model, device_, cpu_threads, pieces_of(model, options.keep_together())),
         guard_(*model_, device_) {
-    for (const at::Tensor& tensor : sample) {
-      sample_.push_back(tensor.defined() ? tensor.detach().narrow(0, 0, rows_) : tensor);
+    for (const at::Tensor& tensor : first_rows(sample, rows_, shared_)) {
+      sample_.push_back(tensor.defined() ? tensor.detach() : tensor);
       needs_grad_.push_back(tensor.defined() && tensor.requires_grad());
     }
     model_->train();
@@ -168,9 +172,9 @@ class Subject {
   void after_each_layer(std::function<void()> call) { after_each_layer_ = std::move(call); }
 
   void run(const internal::LayerObserver& observer, Backwards backwards = Backwards::kWhole) {
-    if (!after_each_layer_) return runs_.run(inputs(), observer, backwards);
+    if (!after_each_layer_) return runs_.run(inputs(), shared_, observer, backwards);
     runs_.run(
-        inputs(),
+        inputs(), shared_,
         [&](const LayerEvent& event) {
           observer(event);
           if (!event.begin) after_each_layer_();
@@ -223,6 +227,7 @@ class Subject {
   }
 
   torch::nn::Sequential model_;
+  std::vector<int64_t> shared_;
   int64_t rows_;
   c10::Device device_;
   LayerRuns runs_;
@@ -379,12 +384,11 @@ std::vector<LayerTimes> profile_times(const torch::nn::Sequential& model, const 
   check_timeout(options.timeout());
   check_threads(options.cpu_threads());
   check_model(model);
-  (void)rows_of(sample, options.micro_batch_rows());
+  (void)rows_of(sample, options.micro_batch_rows(), options.shared_inputs());
   TORCH_CHECK_VALUE(!device_of(model, sample).is_meta(),
                     "the model is on the meta device, where nothing is computed, so layers have "
                     "no times; use profile_sizes or balance_by_size, or a model on another device");
-  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
-                  options.keep_together());
+  Subject subject(model, sample, options, options.cpu_threads());
   subject.warm_up();
   const MeasuredTimes measured =
       measure_times(subject, /*split=*/false, options.timeout(), options.progress());
@@ -407,7 +411,7 @@ std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Ten
                     "param_scale must be a finite number of at least 0 (see ParamScale), got ",
                     options.param_scale());
   check_model(model);
-  (void)rows_of(sample, options.micro_batch_rows());
+  (void)rows_of(sample, options.micro_batch_rows(), options.shared_inputs());
   const c10::Device device = device_of(model, sample);
   TORCH_CHECK_VALUE(sees_memory(device),
                     "sizes are measured on the CPU, on CUDA and on the meta device, but the model "
@@ -415,8 +419,7 @@ std::vector<int64_t> profile_sizes(const torch::nn::Sequential& model, const Ten
                     device,
                     "; profile a model of the same layers there (gpipe::MetaScope builds it)");
   const std::vector<LayerProfile> layers = held(model);
-  Subject subject(model, sample, options.micro_batch_rows(), /*cpu_threads=*/0,
-                  options.keep_together());
+  Subject subject(model, sample, options, /*cpu_threads=*/0);
   subject.warm_up();
   const std::vector<LayerBytes> measured = measure_memory(subject);
   std::vector<int64_t> sizes;
@@ -446,8 +449,7 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   check_model(model);
   Profile result;
   result.layers = held(model);
-  Subject subject(model, sample, options.micro_batch_rows(), options.cpu_threads(),
-                  options.keep_together());
+  Subject subject(model, sample, options, options.cpu_threads());
   subject.after_each_layer(options.after_each_layer());
   result.device = name_of(subject.device());
   result.batch_rows = subject.rows();

@@ -70,6 +70,8 @@ struct TimeOptions {
 
   // How many of the sample's first rows are the micro-batch. Default: 0, all of them.
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
+  // As in GPipeOptions: the tensors of the sample that all micro-batches have whole.
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
 
   // The intra-op threads of a layer on the CPU, at most 1024. Default: 0, for balance_by_time() an
   // equal share of the calling thread's for each partition, and otherwise all of them.
@@ -131,6 +133,8 @@ struct SizeOptions {
 
   // How many of the sample's first rows are the micro-batch. Default: 0, all of them.
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
+  // As in GPipeOptions: the tensors of the sample that all micro-batches have whole.
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
 
   // Layers of which no two neighbors may be separated. Default: none.
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
@@ -158,6 +162,7 @@ struct ProfileOptions {
   // As in TimeOptions.
   TORCH_ARG(double, timeout) = 1.0;
   TORCH_ARG(int64_t, micro_batch_rows) = 0;
+  TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
   TORCH_ARG(int64_t, cpu_threads) = 0;
   TORCH_ARG(TimeProgressFn, progress) = nullptr;
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};

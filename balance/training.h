@@ -6,8 +6,10 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "gpipe/loss_fn.h"
 
@@ -28,13 +30,15 @@ struct Training {
   // Makes the model; called while a MetaScope lives (meta/meta_scope.h), so that it takes no
   // memory. The commands that measure (balance/commands) call it without one, too.
   std::function<torch::nn::Sequential()> make;
-  // The mini-batch, all with the same rows. For memory and counted operations only shapes and types
-  // matter, so tensors on meta do.
+  // The mini-batch, all but the shared inputs with the same rows. For memory and counted operations
+  // only shapes and types matter, so tensors on meta do.
   Tensors inputs;
   Tensors targets;
   LossFn loss;  // as in GPipeImpl::step
   // For messages, titles and saved profiles. Default: none.
   std::string name = {};
+  // As in GPipeOptions. Default: none, all micro-batches get rows of their own.
+  std::vector<int64_t> shared_inputs = {};
 };
 
 // Of a program with a model of its own.

@@ -9,8 +9,8 @@ namespace gpipe::command {
 // its speed and a pipeline, whose stages have a thread each, does not, which looks like a speed-up.
 // OMP_WAIT_POLICY=passive lets them sleep, and GOMP_SPINCOUNT=1000 spin for about as long before as
 // a thread takes to wake up (docs/design/experiments.md). OpenMP's library reads them while it is
-// loaded, which is before main: so this sets them and starts the process's program once more (exec),
-// with the same arguments, process id, files and signals.
+// loaded, which is before main: so this sets them and starts the process's program once more
+// (exec), with the same arguments, process id, files and signals.
 //
 // To be called first in main, with its arguments. Does nothing if OMP_WAIT_POLICY or GOMP_SPINCOUNT
 // is set, which is the user's choice, under a debugger, and if `argv` are not the arguments of this

@@ -30,8 +30,8 @@ int work(const std::string& name) {
   struct sigaction hang_up = {};
   sigaction(SIGHUP, nullptr, &hang_up);
   std::cout << "policy " << value("OMP_WAIT_POLICY") << "\nspins " << value("GOMP_SPINCOUNT")
-            << "\nname " << name << "\npid " << getpid() << "\nword " << absl::GetFlag(FLAGS_word) << "\nignores a closed terminal "
-            << (hang_up.sa_handler == SIG_IGN) << std::endl;
+            << "\nname " << name << "\npid " << getpid() << "\nword " << absl::GetFlag(FLAGS_word)
+            << "\nignores a closed terminal " << (hang_up.sa_handler == SIG_IGN) << std::endl;
   if (absl::GetFlag(FLAGS_wait)) {
     const InterruptScope interrupt;
     std::cout << "waiting" << std::endl;

@@ -78,11 +78,7 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
                     "; diagnose the same model and balance in one (without GPipeOptions::world), "
                     "or look where the time went with gpipe::gather_timelines "
                     "(gpipe/distributed/gather_timelines.h) and split_time");
-  TORCH_CHECK_VALUE(pipe->shared_inputs().empty(),
-                    "the pipeline has GPipeOptions::shared_inputs, and the pipelines that a "
-                    "diagnosis measures cut all inputs; expand() the shared ones to the rows of "
-                    "the others and diagnose a pipeline without that option");
-  TORCH_CHECK_VALUE(internal::batch_size(inputs, "input") > 0,
+  TORCH_CHECK_VALUE(internal::batch_size(inputs, "input", pipe->shared_inputs()) > 0,
                     "the mini-batch has 0 rows, so there is nothing to diagnose");
   for (const c10::Device& device : pipe->devices()) {
     TORCH_CHECK_VALUE(!device.is_meta(),
@@ -224,7 +220,7 @@ class Measurements {
         targets_(targets),
         loss_fn_(loss_fn),
         options_(options),
-        rows_(internal::batch_size(inputs, "input")) {}
+        rows_(internal::batch_size(inputs, "input", pipe_->shared_inputs())) {}
 
   const torch::nn::Sequential& model() const { return model_; }
 
@@ -254,6 +250,7 @@ class Measurements {
     return balance::profile(model_, inputs_,
                             balance::ProfileOptions()
                                 .micro_batch_rows(rows)
+                                .shared_inputs(pipe_->shared_inputs())
                                 .timeout(options_.seconds() / 2)
                                 .progress([check = options_.check()](const balance::TimeProgress&) {
                                   if (check) check();
@@ -267,6 +264,7 @@ class Measurements {
     return GPipe(model_, GPipeOptions({static_cast<int64_t>(model_->size())})
                              .devices({device_})
                              .chunks(chunks)
+                             .shared_inputs(pipe_->shared_inputs())
                              .checkpoint(Checkpoint::kNever)
                              .cpu_threads_per_stage(pipe_->cpu_threads_per_stage()));
   }
@@ -310,7 +308,7 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
 // `chunks`: numbers of micro-batches to choose from.
 Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                  const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
-  const int64_t rows = internal::batch_size(inputs, "input");
+  const int64_t rows = internal::batch_size(inputs, "input", pipe->shared_inputs());
   const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool one_device = std::all_of(devices.begin(), devices.end(),
@@ -395,7 +393,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                    const DiagnoseOptions& options) {
   check(pipe, inputs, loss_fn, options);
-  const int64_t rows = internal::batch_size(inputs, "input");
+  const int64_t rows = internal::batch_size(inputs, "input", pipe->shared_inputs());
   const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
   const auto partitions = static_cast<int64_t>(pipe->balance().size());
   const std::vector<c10::Device>& devices = pipe->devices();

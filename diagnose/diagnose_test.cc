@@ -93,6 +93,25 @@ TEST(Diagnose, FindsTheSlowStage) {
   expect_exact_sum(d);
 }
 
+// A mask of one row, which all micro-batches have whole.
+TEST(Diagnose, CutsNoSharedInputs) {
+  nn::Sequential model(layer<Tensors, Tensors>([](const Tensors& values) {
+                         return Tensors{values.at(0) * values.at(1), values.at(1)};
+                       }),
+                       layer<Tensors, Tensor>([](const Tensors& values) {
+                         EXPECT_EQ(values.at(1).sizes(), c10::IntArrayRef({1, 2}));
+                         return values.at(0) + values.at(1);
+                       }),
+                       nn::Linear(2, 2));
+  const GPipe pipe(model, GPipeOptions({1, 2}).devices(cpus(2)).chunks(4).shared_inputs({1}));
+  const Diagnosis d = diagnose(pipe, {at::rand({8, 2}), at::rand({1, 2})}, {}, sum,
+                               DiagnoseOptions().seconds(1e-3).cpu_cores(64));
+  EXPECT_EQ(d.rows, 8);
+  EXPECT_EQ(d.micro_batches, 4);
+  EXPECT_GT(d.step, 0);
+  expect_exact_sum(d);
+}
+
 TEST(Diagnose, FindsFillAndDrain) {
   const Diagnosis d = diagnose_sleepers(sleeper(4 * kMs), sleeper(4 * kMs), 2, Checkpoint::kNever);
   // Half as much again as the 64 ms of each.

@@ -575,6 +575,7 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
                       options.check_finite());
+  internal::log_warning(pipeline_->unregistered_leaf_text());
 
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;

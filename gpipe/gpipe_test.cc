@@ -333,22 +333,22 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
       EXPECT_THAT(b.named_buffers()[entry.key()], EqualsBitwise(entry.value())) << entry.key();
     }
   };
-  GPipe one(build(1), GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
-  one->forward(torch::rand({6, 4}));  // so that the buffers differ from fresh ones
+  GPipe pipe(build(1), GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
+  pipe->forward(torch::rand({6, 4}));  // so that the buffers differ from fresh ones
   std::stringstream from_pipe;
-  torch::save(one, from_pipe);
+  torch::save(pipe, from_pipe);
   const std::string bytes = from_pipe.str();
 
   auto bare = build(2);
   std::istringstream to_bare(bytes);
   torch::load(bare, to_bare);
-  expect_same(*one, *bare);
+  expect_same(*pipe, *bare);
 
   GPipe other(build(3), GPipeOptions({1, 1, 1}).devices(cpus(3)));
   const Tensors before = other->parameters();
   std::istringstream to_other(bytes);
   torch::load(other, to_other);
-  expect_same(*one, *other);
+  expect_same(*pipe, *other);
   for (size_t k = 0; k < before.size(); ++k) {
     EXPECT_TRUE(other->parameters()[k].is_same(before[k]));  // optimizers stay valid
   }

@@ -63,15 +63,15 @@ std::vector<int64_t> take_line(std::string_view line, std::string_view key) {
   };
   if (line.substr(0, key.size()) != key) fail();
   std::vector<int64_t> numbers;
-  const char* at = line.data() + key.size();
+  const char* position = line.data() + key.size();
   const char* end = line.data() + line.size();
-  while (at != end) {
-    if (*at != ' ' && *at != '\t') fail();
-    while (at != end && (*at == ' ' || *at == '\t')) ++at;
-    if (at == end) break;
-    const auto result = std::from_chars(at, end, numbers.emplace_back());
+  while (position != end) {
+    if (*position != ' ' && *position != '\t') fail();
+    while (position != end && (*position == ' ' || *position == '\t')) ++position;
+    if (position == end) break;
+    const auto result = std::from_chars(position, end, numbers.emplace_back());
     if (result.ec != std::errc()) fail();
-    at = result.ptr;
+    position = result.ptr;
   }
   return numbers;
 }

@@ -1,9 +1,9 @@
 #include "gpipe/world.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "gpipe/cut_sizes.h"
 #include "text/counted.h"
 
 namespace gpipe {
@@ -37,8 +37,7 @@ RowRange World::rows(int64_t global_rows, int64_t chunks) const {
                                 " replicas; give a multiple of them, which is that of the whole "
                                 "mini-batch and not of a replica");
   }
-  const int64_t used = std::min(chunks, std::max<int64_t>(global_rows, 1));
-  const int64_t rows = global_rows / used + (global_rows % used == 0 ? 0 : 1);
+  const int64_t rows = internal::cut_sizes(global_rows, chunks).rows;
   const int64_t each = chunks / replicas_;  // micro-batches
   const auto begin_of = [&](int64_t replica) {
     const int64_t first = replica * each;

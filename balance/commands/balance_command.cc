@@ -312,6 +312,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
   return profile(model, sample,
                  ProfileOptions()
                      .timeout(settings.timeout)
+                     .shared_inputs(settings.model.shared_inputs)
                      .cpu_threads(settings.threads)
                      .progress(on_pass)
                      .after_each_layer([&] { interrupt.check(); }));

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "balance/training.h"
 #include "command/flags.h"
@@ -29,7 +30,8 @@ struct CommandModel {
   MakeRows inputs;
   MakeRows targets;
   LossFn loss;
-  std::optional<int64_t> batch;  // --batch, if it is given
+  std::vector<int64_t> shared_inputs;  // as of a Training
+  std::optional<int64_t> batch;        // --batch, if it is given
   int64_t default_batch = 32;
 
   int64_t rows() const { return batch.value_or(default_batch); }
@@ -39,7 +41,8 @@ struct CommandModel {
 
   // A mini-batch of those rows, on meta.
   Training training() const {
-    return {make, inputs(rows(), c10::kMeta), targets(rows(), c10::kMeta), loss, name};
+    return {make,         inputs(rows(), c10::kMeta), targets(rows(), c10::kMeta), loss, name,
+            shared_inputs};
   }
   // Makes it on the meta device. Throws std::invalid_argument if it has no layers.
   torch::nn::Sequential make_on_meta() const;

@@ -131,6 +131,7 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
     progress->update(done);
   });
   const Training training = settings.model.training();
+  options.shared_inputs(training.shared_inputs);
   return memory_plan(*settings.network, training.inputs, training.targets, training.loss, options);
 }
 

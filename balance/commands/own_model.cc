@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <iostream>
 #include <stdexcept>
@@ -23,9 +25,9 @@ ABSL_FLAG(
 namespace gpipe::balance {
 namespace {
 
-int64_t rows_of(const Tensors& tensors, const char* what) {
+int64_t rows_of(const Tensors& tensors, const char* what, const std::vector<int64_t>& shared) {
   try {
-    return internal::batch_size(tensors, what);
+    return internal::batch_size(tensors, what, shared);
   } catch (const c10::ValueError& error) {
     throw std::invalid_argument(
         absl::StrCat("make_model's Training::", what, "s: ", error.what_without_backtrace()));
@@ -38,7 +40,7 @@ void check(const Training& training) {
         "make_model gives no model: set Training::make to a function that makes one, a "
         "torch::nn::Sequential");
   }
-  const int64_t rows = rows_of(training.inputs, "input");
+  const int64_t rows = rows_of(training.inputs, "input", training.shared_inputs);
   if (rows < 1) {
     throw std::invalid_argument(
         "make_model's Training::inputs have no rows: give a mini-batch, as GPipe::step takes it");
@@ -46,7 +48,7 @@ void check(const Training& training) {
   bool has_targets = false;
   for (const at::Tensor& target : training.targets) has_targets |= target.defined();
   if (!has_targets) return;
-  const int64_t targets = rows_of(training.targets, "target");
+  const int64_t targets = rows_of(training.targets, "target", /*shared=*/{});
   if (targets != rows) {
     throw std::invalid_argument(absl::StrCat("make_model's Training::inputs have ", rows,
                                              " rows, but its targets ", targets,
@@ -54,10 +56,11 @@ void check(const Training& training) {
   }
 }
 
-at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device) {
+// No number of rows: as it is.
+at::Tensor with_rows(const at::Tensor& sample, std::optional<int64_t> rows, c10::Device device) {
   if (!sample.defined()) return sample;
   std::vector<int64_t> shape = sample.sizes().vec();
-  shape[0] = rows;
+  if (rows) shape[0] = *rows;
   at::Tensor result;
   if (device.is_meta()) {
     result = at::empty(shape, sample.options().device(device).requires_grad(false));
@@ -66,9 +69,12 @@ at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device)
         "make_model's Training has tensors on the meta device, which have no values to measure "
         "with: make them with torch::rand, torch::randint or torch::zeros, say, and outside of a "
         "MetaScope");
+  } else if (!rows) {
+    result = sample.detach().to(device, sample.scalar_type(), /*non_blocking=*/false,
+                                /*copy=*/true);
   } else {
     const at::Tensor indices =
-        at::arange(rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
+        at::arange(*rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
     // Which kernels a layer takes depends on the strides: images may have their channels last.
     result = sample.detach()
                  .index_select(0, indices)
@@ -78,10 +84,14 @@ at::Tensor with_rows(const at::Tensor& sample, int64_t rows, c10::Device device)
   return result.set_requires_grad(sample.requires_grad());
 }
 
-MakeRows maker(const Tensors& sample) {
-  return [sample](int64_t rows, c10::Device device) {
+MakeRows maker(const Tensors& sample, const std::vector<int64_t>& shared) {
+  return [sample, shared](int64_t rows, c10::Device device) {
     Tensors tensors;
-    for (const at::Tensor& tensor : sample) tensors.push_back(with_rows(tensor, rows, device));
+    for (size_t k = 0; k < sample.size(); ++k) {
+      const bool whole =
+          std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
+      tensors.push_back(with_rows(sample[k], whole ? std::nullopt : std::optional(rows), device));
+    }
     return tensors;
   };
 }
@@ -95,11 +105,12 @@ CommandModel own_model(const Training& training, std::optional<int64_t> batch) {
   model.saved_name = training.name;
   model.given = absl::StrCat("the program's model ", training.name);
   model.make = training.make;
-  model.inputs = maker(training.inputs);
-  model.targets = maker(training.targets);
+  model.inputs = maker(training.inputs, training.shared_inputs);
+  model.targets = maker(training.targets, /*shared=*/{});
   model.loss = training.loss ? training.loss : LossFn(sum_of_first_output);
+  model.shared_inputs = training.shared_inputs;
   model.batch = batch;
-  model.default_batch = rows_of(training.inputs, "input");
+  model.default_batch = rows_of(training.inputs, "input", training.shared_inputs);
   return model;
 }
 

@@ -73,6 +73,29 @@ TEST(OwnModel, OnMetaItHasShapesOnly) {
   EXPECT_EQ(model.inputs(int64_t{1} << 40, c10::kMeta)[0].size(0), int64_t{1} << 40);
 }
 
+auto refused(Training given) {
+  return [given = std::move(given)] { (void)own_model(given, std::nullopt).layers(); };
+}
+
+// A mask that all micro-batches have whole.
+TEST(OwnModel, SharedInputsKeepTheirRows) {
+  Training given = training();
+  given.inputs[1] = at::rand({2, 2});
+  given.shared_inputs = {1};
+  const CommandModel model = own_model(given, /*batch=*/5);
+  EXPECT_EQ(model.default_batch, 3);
+  const Tensors inputs = model.inputs(5, c10::kCPU);
+  EXPECT_EQ(inputs[0].size(0), 5);
+  EXPECT_THAT(inputs[1], testing::EqualsBitwise(given.inputs[1]));
+  EXPECT_FALSE(inputs[1].is_same(given.inputs[1]));
+  const Training plan = model.training();
+  EXPECT_TRUE(plan.inputs[1].is_meta());
+  EXPECT_THAT(plan.inputs[1].sizes(), ElementsAre(2, 2));
+  EXPECT_EQ(plan.shared_inputs, given.shared_inputs);
+  given.shared_inputs = {3};
+  EXPECT_THAT(refused(given), ThrowsMessage<std::invalid_argument>(HasSubstr("names number 3")));
+}
+
 TEST(OwnModel, LayersAreCountedWithoutMemory) {
   Training given = training();
   given.make = [] {
@@ -86,10 +109,6 @@ TEST(OwnModel, WithoutALossItIsTheSum) {
   const CommandModel model = own_model(training(), std::nullopt);
   const Tensors outputs = {at::tensor({1.0, 2.0}), at::tensor({100.0})};
   EXPECT_EQ(model.loss(outputs, {}).item<double>(), 3.0);
-}
-
-auto refused(Training given) {
-  return [given = std::move(given)] { (void)own_model(given, std::nullopt).layers(); };
 }
 
 TEST(OwnModel, MistakesAreNamed) {

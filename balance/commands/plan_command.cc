@@ -275,7 +275,9 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
     last = note;
     progress.update(done, note);
   });
-  options.targets(settings.model.targets(settings.batch, at::kMeta)).loss(settings.model.loss);
+  options.targets(settings.model.targets(settings.batch, at::kMeta))
+      .loss(settings.model.loss)
+      .shared_inputs(settings.model.shared_inputs);
   if (settings.measured) {
     at::manual_seed(0);
     options.make(settings.model.make);

@@ -109,11 +109,11 @@ std::string only_one(const Environment& environment, const Network& network) {
     if (!interface.is_loopback) outside.push_back(interface);
   }
   // An interface with addresses of both kinds counts once: the first.
-  const bool one =
+  const bool is_only_one =
       !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
         return i.name == outside.front().name && (is_v6(i) || i.address == outside.front().address);
       });
-  if (one) return outside.front().address;
+  if (is_only_one) return outside.front().address;
   throw std::invalid_argument(
       quoted(environment.master_address) +
       " is an address of this machine alone, where ranks on other machines cannot come, so it does "
@@ -130,12 +130,12 @@ std::vector<Interface> interfaces_of_this_machine() {
   }
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(first, freeifaddrs);
   std::vector<Interface> interfaces;
-  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
-    if (is_link_local(one->ifa_addr)) continue;
-    const std::string address = numeric(one->ifa_addr);
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (is_link_local(entry->ifa_addr)) continue;
+    const std::string address = numeric(entry->ifa_addr);
     if (address.empty()) continue;
-    interfaces.push_back({one->ifa_name, address, (one->ifa_flags & IFF_LOOPBACK) != 0});
+    interfaces.push_back({entry->ifa_name, address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
   }
   std::stable_sort(interfaces.begin(), interfaces.end(),
                    [](const auto& a, const auto& b) { return is_v6(a) < is_v6(b); });

@@ -15,13 +15,13 @@ const char* const kSameCalls = ": all ranks must make the same calls in the same
 
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
-// The line with place `at`, and where it begins.
+// The line that has this place in the text, and where it begins.
 struct Line {
   std::size_t begin;
   std::string text;
 };
-Line line_at(const std::string& text, std::size_t at) {
-  const std::size_t before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
+Line line_at(const std::string& text, std::size_t place) {
+  const std::size_t before = place == 0 ? std::string::npos : text.rfind('\n', place - 1);
   const std::size_t begin = before == std::string::npos ? 0 : before + 1;
   return {begin, text.substr(begin, text.find('\n', begin) - begin)};
 }
@@ -53,8 +53,8 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
     }
     if (low.second.is_collected != high.second.is_collected) {
       decided_ = true;
-      const auto verb = [](const Words& one) {
-        return one.is_collected ? " exchanges" : " compares";
+      const auto verb = [](const Words& call) {
+        return call.is_collected ? " exchanges" : " compares";
       };
       return name_of(low.first) + verb(low.second) + " " + quoted(low.second.name) + ", " +
              name_of(high.first) + verb(high.second) + " it" + kSameCalls;

@@ -157,13 +157,13 @@ class Control::Impl {
   }
 
   // Without an epoch: of this one.
-  void report(Fault fault, std::optional<int64_t> of) {
+  void report(Fault fault, std::optional<int64_t> reported_epoch) {
     const Time when = Clock::now();
     uint32_t epoch = 0;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       epoch = records_.epoch();
-      if (of && *of != epoch) return;
+      if (reported_epoch && *reported_epoch != epoch) return;
     }
     // First this process's own work is stopped, then the others are told.
     watchers_.cancel(epoch);
@@ -362,9 +362,9 @@ class Control::Impl {
   }
 
   void wake() {
-    const uint64_t one = 1;
+    const uint64_t increment = 1;
     // It fails only if it has been woken 2^64 times.
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &increment, sizeof increment);
   }
 
   std::vector<pollfd> descriptors() const {

@@ -248,13 +248,13 @@ TEST(Control, AllMustMakeTheSameExchange) {
             ? "well"
             : "other");
   });
-  for (const auto& [one, other] : {std::pair("rank 1 compares", " exchanges"),
-                                   std::pair("rank 2 is at 'sizes'", " is at 'times'")}) {
+  for (const auto& [first, second] : {std::pair("rank 1 compares", " exchanges"),
+                                      std::pair("rank 2 is at 'sizes'", " is at 'times'")}) {
     std::set<std::string> texts;
     for (int64_t rank = 0; rank < 3; ++rank) texts.insert(ranks.next(rank));
     EXPECT_THAT(texts, SizeIs(1));
     EXPECT_THAT(*texts.begin(),
-                AllOf(StartsWith("Disagreement: rank "), HasSubstr(one), HasSubstr(other),
+                AllOf(StartsWith("Disagreement: rank "), HasSubstr(first), HasSubstr(second),
                       HasSubstr(": all ranks must make the same calls in the same order")));
   }
   expect_all(ranks, 3, "well");

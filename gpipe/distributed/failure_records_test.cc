@@ -235,14 +235,14 @@ class Run {
     std::map<uint32_t, std::set<std::string>> records;
     std::set<std::string> last;
     for (int i = 0; i < size_; ++i) {
-      Rank& one = rank(i);
-      if (!one.is_alive || one.is_gone) continue;
-      one.keep();
-      for (const auto& [epoch, text] : one.told) records[epoch].insert(text);
-      last.insert(text_of(one.records->last()));
-      EXPECT_FALSE(one.records->is_open()) << "rank " << i << " waits for a decision";
+      Rank& process = rank(i);
+      if (!process.is_alive || process.is_gone) continue;
+      process.keep();
+      for (const auto& [epoch, text] : process.told) records[epoch].insert(text);
+      last.insert(text_of(process.records->last()));
+      EXPECT_FALSE(process.records->is_open()) << "rank " << i << " waits for a decision";
       // Nobody waits for an epoch that does not come.
-      EXPECT_FALSE(one.is_ready) << "rank " << i << " waits for the next epoch";
+      EXPECT_FALSE(process.is_ready) << "rank " << i << " waits for the next epoch";
     }
     if (last.empty()) return;  // none is left
     EXPECT_EQ(last.size(), 1) << *last.begin() << " and " << *last.rbegin();
@@ -255,7 +255,7 @@ class Run {
   }
   bool has_last() const {
     return std::any_of(ranks_.begin(), ranks_.end(),
-                       [](const Rank& one) { return !one.records->last().empty(); });
+                       [](const Rank& process) { return !process.records->last().empty(); });
   }
 
  private:
@@ -287,20 +287,20 @@ class Run {
   // Nobody says or does anything any more.
   bool is_over() const {
     if (ms_ <= kLastKill || ms_ % 16 != 0) return false;
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) {
-      if (!one.is_alive || one.is_gone) return true;
-      const FailureRecords& records = *one.records;
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& process) {
+      if (!process.is_alive || process.is_gone) return true;
+      const FailureRecords& records = *process.records;
       const bool is_last =
           !records.last().empty() || (records.epoch() == kEpochs && !records.has_failed());
-      const bool is_quiet = std::all_of(one.from.begin(), one.from.end(),
+      const bool is_quiet = std::all_of(process.from.begin(), process.from.end(),
                                         [](const auto& channel) { return channel.empty(); });
-      return is_last && is_quiet && !records.is_open() && !one.is_ready;
+      return is_last && is_quiet && !records.is_open() && !process.is_ready;
     });
   }
 
   static std::string text_of(const Faults& faults) {
     std::string text;
-    for (const Fault& one : faults) text += to_text(one) + "; ";
+    for (const Fault& fault : faults) text += to_text(fault) + "; ";
     return text;
   }
   int draw(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
@@ -339,22 +339,22 @@ class Run {
   }
 
   void turn(int i) {
-    Rank& one = rank(i);
-    if (!one.is_alive || one.is_gone || ms_ < one.listens) return;
-    bool any = ms_ - one.heard >= FailureRecords::kListen.count();
-    for (const auto& channel : one.from) {
+    Rank& process = rank(i);
+    if (!process.is_alive || process.is_gone || ms_ < process.listens) return;
+    bool any = ms_ - process.heard >= FailureRecords::kListen.count();
+    for (const auto& channel : process.from) {
       any = any || (!channel.empty() && channel.front().arrival <= now());
     }
-    FailureRecords& records = *one.records;
+    FailureRecords& records = *process.records;
     if (any) {
-      one.heard = ms_;
+      process.heard = ms_;
       records.listen(now());
       for (int from = 0; from < size_; ++from) {
-        auto& channel = one.from[static_cast<size_t>(from)];
+        auto& channel = process.from[static_cast<size_t>(from)];
         while (!channel.empty() && channel.front().arrival <= now()) {
           const Word word = channel.front();
           channel.pop_front();
-          hear(one, from, word);
+          hear(process, from, word);
           say(i);
         }
       }
@@ -368,13 +368,13 @@ class Run {
   }
 
   // As long as it takes to miss one's turn, or nearly.
-  void may_stall(Rank& one) {
-    if (plan_.stalls && ms_ < 1000 && draw(6) == 0) one.listens = ms_ + 150 + draw(100);
+  void may_stall(Rank& process) {
+    if (plan_.stalls && ms_ < 1000 && draw(6) == 0) process.listens = ms_ + 150 + draw(100);
   }
 
-  void hear(Rank& one, int from, const Word& word) {
-    FailureRecords& records = *one.records;
-    may_stall(one);
+  void hear(Rank& process, int from, const Word& word) {
+    FailureRecords& records = *process.records;
+    may_stall(process);
     switch (word.kind) {
       case Word::kFault:
         return records.hear(word.epoch, word.faults.front(), word.when, now());
@@ -383,29 +383,29 @@ class Run {
       case Word::kReady:
         return records.hear_ready(from, word.epoch);
       case Word::kBye:
-        one.has_left[static_cast<size_t>(from)] = true;
-        if (records.round()->is_decided()) miss(one, from);
+        process.has_left[static_cast<size_t>(from)] = true;
+        if (records.round()->is_decided()) miss(process, from);
         return;
       case Word::kClosed:
-        one.is_connected[static_cast<size_t>(from)] = false;
-        if (!one.has_left[static_cast<size_t>(from)]) records.lose(death(from), now(), now());
+        process.is_connected[static_cast<size_t>(from)] = false;
+        if (!process.has_left[static_cast<size_t>(from)]) records.lose(death(from), now(), now());
         return;
     }
   }
-  void miss(Rank& one, int from) {
-    if (one.records->is_ready(from, one.records->epoch() + 1)) return;
-    one.records->lose(fault(FaultKind::kLeft, from), now(), now());
+  void miss(Rank& process, int from) {
+    if (process.records->is_ready(from, process.records->epoch() + 1)) return;
+    process.records->lose(fault(FaultKind::kLeft, from), now(), now());
   }
 
   int lower(int i) { return count(i, i); }
   int all(int i) { return 1 + count(i, size_); }
   int count(int i, int end) {
-    Rank& one = rank(i);
+    Rank& process = rank(i);
     int found = 0;
     for (int other = 0; other < end; ++other) {
       const auto k = static_cast<size_t>(other);
-      if (other != i && one.is_connected[k] && !one.has_left[k] &&
-          !one.records->may_be_lost(other)) {
+      if (other != i && process.is_connected[k] && !process.has_left[k] &&
+          !process.records->may_be_lost(other)) {
         ++found;
       }
     }
@@ -413,55 +413,55 @@ class Run {
   }
 
   void say(int i) {
-    Rank& one = rank(i);
-    one.keep();
-    if (const auto record = one.records->take_record()) {
-      tell(i, {Word::kRecord, one.records->epoch(), *record, {}, {}});
+    Rank& process = rank(i);
+    process.keep();
+    if (const auto record = process.records->take_record()) {
+      tell(i, {Word::kRecord, process.records->epoch(), *record, {}, {}});
     }
-    for (const auto& told : one.records->take_untold()) {
-      tell(i, {Word::kFault, one.records->epoch(), {told.fault}, told.when, {}});
+    for (const auto& told : process.records->take_untold()) {
+      tell(i, {Word::kFault, process.records->epoch(), {told.fault}, told.when, {}});
     }
   }
 
   // What the user does.
   void act(int i) {
-    Rank& one = rank(i);
-    FailureRecords& records = *one.records;
-    if (one.is_ready) {
+    Rank& process = rank(i);
+    FailureRecords& records = *process.records;
+    if (process.is_ready) {
       bool all_ready = true;
       for (int other = 0; other < size_; ++other) {
         all_ready = all_ready && (other == i || records.is_ready(other, records.epoch() + 1));
       }
       if (!records.last().empty()) {
-        one.is_ready = false;
+        process.is_ready = false;
       } else if (all_ready && records.may_go_on()) {
-        one.is_ready = false;
+        process.is_ready = false;
         records.begin_next_epoch(now());
-        one.user = ms_ + draw(60);
+        process.user = ms_ + draw(60);
       }
       return;
     }
-    if (ms_ < one.user) return;
+    if (ms_ < process.user) return;
     if (!records.last().empty()) return;
     if (records.round()->is_decided()) {
       if (plan_.leaves && draw(20) == 0) {
         tell(i, {Word::kBye, records.epoch(), {}, {}, {}});
         close(i);
-        one.is_gone = true;
+        process.is_gone = true;
         return;
       }
       for (int other = 0; other < size_; ++other) {
-        if (one.has_left[static_cast<size_t>(other)]) miss(one, other);
+        if (process.has_left[static_cast<size_t>(other)]) miss(process, other);
       }
       tell(i, {Word::kReady, records.epoch() + 1, {}, {}, {}});
-      one.is_ready = true;
+      process.is_ready = true;
     } else if (records.epoch() < kEpochs && draw(3) == 0) {
       // Also several, until it is decided.
       const std::string text = "boom " + std::to_string(ms_);
       for (Rank& other : ranks_) may_stall(other);
       records.report(exception(i, text), now(), now());
     }
-    one.user = ms_ + draw(records.has_failed() ? 30 : 100);
+    process.user = ms_ + draw(records.has_failed() ? 30 : 100);
   }
 
   std::mt19937 random_;

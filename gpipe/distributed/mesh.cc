@@ -51,16 +51,16 @@ void Mesh::append_descriptors(std::vector<pollfd>& polled) const {
   // It would be readable again and again.
   if (accept_error_.empty()) add(options_.listener.get(), false);
   for (const Stranger& stranger : strangers_) add(stranger.connection.descriptor(), false);
-  for (const Peer& one : peers_) {
-    add(one.connection.descriptor(),
-        one.state == State::kConnecting || one.connection.has_unwritten());
+  for (const Peer& peer : peers_) {
+    add(peer.connection.descriptor(),
+        peer.state == State::kConnecting || peer.connection.has_unwritten());
   }
 }
 
 Mesh::Time Mesh::next_time() const {
   Time next = accept_error_.empty() ? Time::max() : next_accept_;
-  for (const Peer& one : peers_) {
-    if (one.state == State::kWaiting) next = std::min(next, one.next_try);
+  for (const Peer& peer : peers_) {
+    if (peer.state == State::kWaiting) next = std::min(next, peer.next_try);
   }
   for (const Stranger& stranger : strangers_) next = std::min(next, stranger.deadline);
   return next;
@@ -87,10 +87,10 @@ void Mesh::queue_for_all(const Frame& frame) {
 }
 
 void Mesh::flush() {
-  for (Peer& one : peers_) {
-    if (!one.connection.is_open() || one.state == State::kConnecting) continue;
+  for (Peer& peer : peers_) {
+    if (!peer.connection.is_open() || peer.state == State::kConnecting) continue;
     // A broken one shows when it is read, after what has come before.
-    if (!one.connection.flush()) one.connection.forget_unwritten();
+    if (!peer.connection.flush()) peer.connection.forget_unwritten();
   }
 }
 

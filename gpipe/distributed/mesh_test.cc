@@ -65,10 +65,10 @@ class MeshTest : public ::testing::Test {
   std::vector<std::string> told(size_t rank) {
     std::vector<std::string> texts;
     for (const MeshEvent& event : std::exchange(events_[rank], {})) {
-      const std::string of = std::to_string(event.rank);
-      if (event.kind == Kind::kConnected) texts.push_back("connected " + of);
-      if (event.kind == Kind::kFrame) texts.push_back("frame " + of + ": " + event.frame.body);
-      if (event.kind == Kind::kLost) texts.push_back("lost " + of + ": " + event.why);
+      const std::string peer = std::to_string(event.rank);
+      if (event.kind == Kind::kConnected) texts.push_back("connected " + peer);
+      if (event.kind == Kind::kFrame) texts.push_back("frame " + peer + ": " + event.frame.body);
+      if (event.kind == Kind::kLost) texts.push_back("lost " + peer + ": " + event.why);
     }
     return texts;
   }

@@ -29,8 +29,8 @@ class NoSigpipeTest : public ::testing::Test {
     if (pipe(ends) != 0) return -1;
     close(ends[0]);
     char byte = 0;
-    const iovec one{&byte, 1};
-    const int error = writev(ends[1], &one, 1) < 0 ? errno : 0;
+    const iovec buffer{&byte, 1};
+    const int error = writev(ends[1], &buffer, 1) < 0 ? errno : 0;
     close(ends[1]);
     return error;
   }

@@ -117,8 +117,8 @@ int64_t unique_bytes(const at::Tensor& tensor) {
 }
 
 // Each element once: dimensions that repeat elements have one.
-at::Tensor without_repetitions(const at::Tensor& of) {
-  at::Tensor tensor = internal::detached_alias(of);
+at::Tensor without_repetitions(const at::Tensor& repeated) {
+  at::Tensor tensor = internal::detached_alias(repeated);
   // Its bits as they are: marks travel beside them.
   tensor._set_conj(false);
   tensor._set_neg(false);

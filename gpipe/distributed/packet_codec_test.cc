@@ -258,11 +258,11 @@ TEST(PacketCodec, DamagedHeadsAreRefused) {
       at::Tensor changed = whole.clone();
       auto* bytes = static_cast<unsigned char*>(changed.mutable_data_ptr());
       for (uint64_t count = 1 + random() % 3; count > 0; --count) {
-        const uint64_t at = random() % static_cast<uint64_t>(16 + described);
+        const uint64_t position = random() % static_cast<uint64_t>(16 + described);
         // Small numbers, limits of types, and any bits.
         const unsigned char drawn[] = {
             0, 1, 2, 4, 64, 127, 128, 255, static_cast<unsigned char>(random())};
-        bytes[at] = drawn[random() % 9];
+        bytes[position] = drawn[random() % 9];
       }
       try {
         IncomingPacket incoming(changed, 1 << 20);

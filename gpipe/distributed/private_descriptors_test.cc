@@ -68,12 +68,12 @@ bool has_ended(int descriptor) {
 TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   const Pair kept = connected();
   const Pair opened = connected();
-  const Pair made = connected();
+  const Pair private_pair = connected();
   const Pair again = connected();
   const int duplicate = open_private([&] { return dup(opened.own); });
   ASSERT_GE(duplicate, 0);
   close(opened.own);
-  make_private(made.own);
+  make_private(private_pair.own);
   make_private(again.own);
   make_public(again.own);
   const Child child;
@@ -82,11 +82,11 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   EXPECT_FALSE(has_ended(kept.other));
   close_private(duplicate);
   EXPECT_TRUE(has_ended(opened.other));
-  close_private(made.own);
-  EXPECT_TRUE(has_ended(made.other));
+  close_private(private_pair.own);
+  EXPECT_TRUE(has_ended(private_pair.other));
   close_private(again.own);
   EXPECT_FALSE(has_ended(again.other));
-  for (const Pair& pair : {kept, opened, made, again}) close(pair.other);
+  for (const Pair& pair : {kept, opened, private_pair, again}) close(pair.other);
 }
 
 // Whoever owns it there closes it some time, and must not close what somebody else has opened.

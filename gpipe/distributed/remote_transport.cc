@@ -332,11 +332,11 @@ class RemoteTransport::Impl {
 
   void report() noexcept {
     Fault fault;
-    const Running& at = running();
-    if (at.run == number_) {
-      const std::vector<Step>& steps = program_.workers[static_cast<size_t>(at.worker)];
-      fault.stage = steps[at.step].action.stage;
-      fault.micro_batch = steps[at.step].action.micro_batch;
+    const Running& current = running();
+    if (current.run == number_) {
+      const std::vector<Step>& steps = program_.workers[static_cast<size_t>(current.worker)];
+      fault.stage = steps[current.step].action.stage;
+      fault.micro_batch = steps[current.step].action.micro_batch;
     }
     const bool has_exception = std::current_exception() != nullptr;
     try {

@@ -277,9 +277,9 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
     if (optimizer != nullptr) optimizer->step();
   }
   // The copies have the last step's values.
-  const auto evaluation = [&](GPipe& of) {
+  const auto evaluation = [&](GPipe& pipeline) {
     torch::manual_seed(3);
-    return of->evaluate(sample.inputs(kRows), sample.targets(kRows), sample.loss).loss;
+    return pipeline->evaluate(sample.inputs(kRows), sample.targets(kRows), sample.loss).loss;
   };
   if (evaluation(pipe) != evaluation(expected)) return "the evaluation";
   return pipe->parameter_hash() == expected->parameter_hash() ? "same" : "the hash";

@@ -142,10 +142,10 @@ TEST(WorldFailure, AProcessMayConnectAgain) {
 // It would wait for itself.
 TEST(WorldFailure, ACallWithinACallIsRefused) {
   const auto lines = said(3, 5, [](const World& world, const Say& say) {
-    GPipe* made = nullptr;
+    GPipe* pipe_when_made = nullptr;
     const auto hash_once = [&, called = false]() mutable {
-      if (made == nullptr || std::exchange(called, true)) return;
-      (void)(*made)->parameter_hash();
+      if (pipe_when_made == nullptr || std::exchange(called, true)) return;
+      (void)(*pipe_when_made)->parameter_hash();
     };
     auto in_layer = hash_once;
     GPipe pipe(model([&](torch::Tensor x) {
@@ -153,7 +153,7 @@ TEST(WorldFailure, ACallWithinACallIsRefused) {
                  return x.relu();
                }),
                options(world));
-    made = &pipe;
+    pipe_when_made = &pipe;
     say(step(pipe));
     auto in_observer = hash_once;
     say(step(pipe, StepOptions().on_event([&](const Event&) { in_observer(); })));
@@ -594,14 +594,14 @@ TEST(WorldFailure, AForkedChildHasNoPartInIt) {
     const pid_t child = fork();
     if (child == 0) {
       const std::string called = outcome([&] { return (*pipe)->parameter_hash(); });
-      const std::string made = outcome([&] {
+      const std::string constructed = outcome([&] {
         const GPipe other(plain_model(), options(*world));
         return std::string("made");
       });
       pipe.reset();
       world.reset();
       const std::string expected = "exception: this World was made before fork()";
-      _exit(called.find(expected) == 0 && made.find(expected) == 0 ? 0 : 1);
+      _exit(called.find(expected) == 0 && constructed.find(expected) == 0 ? 0 : 1);
     }
     int status = 0;
     pid_t ended = 0;
@@ -628,9 +628,9 @@ TEST(WorldFailure, AForkedChildHasNoPartInIt) {
 
 TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   WorldRanks ranks(2, [](const World& world, const Say& say) {
-    const auto make = [&](const GPipeOptions& made) {
+    const auto make = [&](const GPipeOptions& pipe_options) {
       return outcome([&]() -> std::string {
-        GPipe pipe(plain_model(), made);
+        GPipe pipe(plain_model(), pipe_options);
         return "made";
       });
     };

@@ -237,7 +237,7 @@ TEST_F(ExitGateDeathTest, ExitShutsItBeforeItDestroysWhatWasMadeLate) {
   EXPECT_EXIT(
       {
         for (int i = 0; i < 1000; ++i) shut_at_exit();
-        static MadeLate made;
+        static MadeLate made_late;
         for (int i = 0; i < 1000; ++i) shut_at_exit();
         std::exit(0);
       },

@@ -120,7 +120,7 @@ TEST(RunLockDeathTest, ExitShutsTheGateBeforeItDestroysWhatARunMade) {
         {
           RunLock lock;
           const RunLock::Scope scope(lock);
-          static MadeInARun made;
+          static MadeInARun made_in_a_run;
         }
         std::exit(0);
       },

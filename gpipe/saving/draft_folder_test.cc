@@ -169,15 +169,15 @@ TEST(DraftFolder, ThatACrashHasLeftIsRemovedByTheNext) {
 // Of several writers, threads or processes, also with the same number on two machines.
 TEST(DraftFolder, IsItsWritersAlone) {
   const std::string place = new_path();
-  DraftFolder one(place, {"a", "b"});
-  fill(one, "one");
-  DraftFolder two(place, {"a", "b"});
-  fill(two, "two");
-  EXPECT_EQ(contents(one.file("a")), "one");
-  one.commit();
+  DraftFolder first(place, {"a", "b"});
+  fill(first, "one");
+  DraftFolder second(place, {"a", "b"});
+  fill(second, "two");
+  EXPECT_EQ(contents(first.file("a")), "one");
+  first.commit();
   EXPECT_EQ(contents(place + "/a"), "one");
-  EXPECT_EQ(contents(two.file("a")), "two");
-  two.commit();
+  EXPECT_EQ(contents(second.file("a")), "two");
+  second.commit();
   EXPECT_EQ(contents(place + "/b"), "two");
   write(place, "three");
   EXPECT_EQ(contents(place + "/b"), "three");
@@ -220,11 +220,11 @@ TEST(DraftFolder, IsNotLostIfOthersAreFaster) {
 TEST(DraftFolder, IsOnTheDiskBeforeItIsSeen) {
   const std::string place = new_path();
   for (const char* move : {"rename", "exchange"}) {
-    std::vector<std::string> made;
-    calls = &made;
+    std::vector<std::string> recorded_calls;
+    calls = &recorded_calls;
     write(place, "one");
     calls = nullptr;
-    EXPECT_THAT(made, ElementsAre(HasSubstr("run.draft-"), move, Not(HasSubstr("run"))));
+    EXPECT_THAT(recorded_calls, ElementsAre(HasSubstr("run.draft-"), move, Not(HasSubstr("run"))));
   }
 }
 
@@ -272,14 +272,15 @@ TEST(DraftFolder, IsTheOldOrTheNewOneAfterACrash) {
   const std::string place = new_path();
   const auto start = std::chrono::steady_clock::now();
   write(place, "0");
-  const std::chrono::duration<double, std::micro> one = std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double, std::micro> write_time =
+      std::chrono::steady_clock::now() - start;
   int64_t last = 0;
   for (int k = 0; k < 24; ++k) {
     const pid_t child = fork();
     if (child == 0) {
       for (int64_t next = last + 1;; ++next) write(place, std::to_string(next));
     }
-    usleep(static_cast<useconds_t>(one.count() * k / 10));
+    usleep(static_cast<useconds_t>(write_time.count() * k / 10));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);

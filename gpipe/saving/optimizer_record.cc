@@ -180,9 +180,9 @@ void load_states(torch::optim::Optimizer& optimizer, const ParameterNames& names
       group.write("params/" + std::to_string(p), c10::IValue(key));
       const auto state = states.find(name_of(parameters[p], names, optimizer));
       if (state == states.end()) continue;
-      OutputArchive one(archive.compilation_unit());
-      for (const auto& [name, value] : state->second) one.write(name, value);
-      state_archive.write(key, one);
+      OutputArchive parameter_archive(archive.compilation_unit());
+      for (const auto& [name, value] : state->second) parameter_archive.write(name, value);
+      state_archive.write(key, parameter_archive);
     }
     OutputArchive options(archive.compilation_unit());
     for (const auto& [name, value] : groups[g].at("options").items()) {

@@ -81,8 +81,8 @@ void load(Training& run, OptimizerRecord record, int64_t part_bytes = 1000) {
   restore(*run.optimizer, run.names, text, read, part_bytes);
 }
 
-void expect_same(const Training& one, const Training& other) {
-  const OptimizerRecord a = record_of(*one.optimizer, one.names);
+void expect_same(const Training& reference, const Training& other) {
+  const OptimizerRecord a = record_of(*reference.optimizer, reference.names);
   const OptimizerRecord b = record_of(*other.optimizer, other.names);
   EXPECT_EQ(a.text, b.text);
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
@@ -208,13 +208,13 @@ TEST(OptimizerRecord, HasGroups) {
   EXPECT_EQ(other.optimizer->param_groups()[1].options().get_lr(), 0.01);
 
   const auto flat = maker<torch::optim::Adam>(AdamOptions(0.1));
-  Training one(flat);
-  EXPECT_THAT([&] { load(one, record_of(*run.optimizer, run.names)); },
+  Training one_group(flat);
+  EXPECT_THAT([&] { load(one_group, record_of(*run.optimizer, run.names)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("2 groups of parameters, this one has 1")));
   Training fewer(make(0.1, 0, false));
-  EXPECT_THAT([&] { load(one, record_of(*fewer.optimizer, fewer.names)); },
+  EXPECT_THAT([&] { load(one_group, record_of(*fewer.optimizer, fewer.names)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 0 times in group 0")));
-  EXPECT_THAT([&] { load(fewer, record_of(*one.optimizer, one.names)); },
+  EXPECT_THAT([&] { load(fewer, record_of(*one_group.optimizer, one_group.names)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 1 times in group 0")));
 }
 

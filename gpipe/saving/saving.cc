@@ -85,8 +85,8 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   const std::string& text = internal::metadata_of(file, key);
   int64_t value = 0;
   const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || at != end || value < 0) {
+  const auto [parsed_end, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || parsed_end != end || value < 0) {
     throw_damaged(file.path(), "'" + key + "' is '" + text + "'");
   }
   return value;

@@ -51,8 +51,8 @@ struct Training {
   torch::optim::Adam optimizer;
 };
 
-void expect_same(Training& one, Training& other) {
-  for (const auto& parameter : one.pipe->named_parameters()) {
+void expect_same(Training& reference, Training& other) {
+  for (const auto& parameter : reference.pipe->named_parameters()) {
     const at::Tensor same = other.pipe->named_parameters()[parameter.key()];
     EXPECT_THAT(testing::on_host(same), EqualsBitwise(testing::on_host(parameter.value())))
         << parameter.key();
@@ -60,12 +60,12 @@ void expect_same(Training& one, Training& other) {
       return static_cast<torch::optim::AdamParamState&>(
           *run.optimizer.state().at(tensor.unsafeGetTensorImpl()));
     };
-    const at::Tensor expected = state_of(one, parameter.value()).exp_avg();
+    const at::Tensor expected = state_of(reference, parameter.value()).exp_avg();
     const at::Tensor actual = state_of(other, same).exp_avg();
     EXPECT_EQ(actual.device(), same.device()) << parameter.key();
     EXPECT_THAT(testing::on_host(actual), EqualsBitwise(testing::on_host(expected)));
   }
-  for (const auto& buffer : one.pipe->named_buffers()) {
+  for (const auto& buffer : reference.pipe->named_buffers()) {
     EXPECT_THAT(testing::on_host(other.pipe->named_buffers()[buffer.key()]),
                 EqualsBitwise(testing::on_host(buffer.value())))
         << buffer.key();

@@ -74,12 +74,12 @@ torch::optim::Adam adam(GPipe& pipe) {
   return torch::optim::Adam(pipe->parameters(), torch::optim::AdamOptions(0.05));
 }
 
-void expect_same_state(GPipe& one, GPipe& other) {
-  for (const auto& parameter : one->named_parameters()) {
+void expect_same_state(GPipe& reference, GPipe& other) {
+  for (const auto& parameter : reference->named_parameters()) {
     EXPECT_THAT(other->named_parameters()[parameter.key()], EqualsBitwise(parameter.value()))
         << parameter.key();
   }
-  for (const auto& buffer : one->named_buffers()) {
+  for (const auto& buffer : reference->named_buffers()) {
     EXPECT_THAT(other->named_buffers()[buffer.key()], EqualsBitwise(buffer.value()))
         << buffer.key();
   }

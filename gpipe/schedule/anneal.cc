@@ -35,18 +35,18 @@ bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, b
   bool moved = false;
   // Those that move earlier are taken from the front, the others from the back, so that none is in
   // the way of the next.
-  auto at = static_cast<std::ptrdiff_t>(index);
-  while (count-- > 0 && at >= 0 && at < size) {
-    std::ptrdiff_t to = at;
+  auto from = static_cast<std::ptrdiff_t>(index);
+  while (count-- > 0 && from >= 0 && from < size) {
+    std::ptrdiff_t to = from;
     for (size_t k = 0; k < far; ++k) {
       if (to + step < 0 || to + step >= size || begin[to + step] == each) break;
       to += step;
     }
-    if (to < at) std::rotate(begin + to, begin + at, begin + at + 1);
-    if (to > at) std::rotate(begin + at, begin + at + 1, begin + to + 1);
-    moved = moved || to != at;
-    do at -= step;
-    while (at >= 0 && at < size && begin[at] != each);
+    if (to < from) std::rotate(begin + to, begin + from, begin + from + 1);
+    if (to > from) std::rotate(begin + from, begin + from + 1, begin + to + 1);
+    moved = moved || to != from;
+    do from -= step;
+    while (from >= 0 && from < size && begin[from] != each);
   }
   return moved;
 }
@@ -59,18 +59,18 @@ bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   const Token whole = token(ActionKind::kBackward, stage);
   const Token weight = token(ActionKind::kWeightGradient, stage);
   const auto begin = tokens->begin();
-  const auto at = begin + static_cast<std::ptrdiff_t>(index);
+  const auto first = begin + static_cast<std::ptrdiff_t>(index);
   if (kind_of(each) == ActionKind::kInputGradient) {
     // With no other pending, the next weight gradient is that of the same cell.
-    const auto second = std::find(at, tokens->end(), weight);
+    const auto second = std::find(first, tokens->end(), weight);
     if (second == tokens->end()) return false;
-    *at = whole;
+    *first = whole;
     tokens->erase(second);
     return true;
   }
   if (kind_of(each) != ActionKind::kBackward) return false;
-  *at = token(ActionKind::kInputGradient, stage);
-  auto to = at + 1;
+  *first = token(ActionKind::kInputGradient, stage);
+  auto to = first + 1;
   for (size_t k = 0; k < far && to != tokens->end() && *to != whole; ++k) ++to;
   tokens->insert(to, weight);
   return true;

@@ -32,9 +32,10 @@ TEST(FirstDifference, OfCounts) {
             "it has 3 stages on rank 0, and 2 on rank 3");
   EXPECT_EQ(difference(Schedule::gpipe(3, 4), Schedule::gpipe(3, 5)),
             "it has 4 micro-batches on rank 0, and 5 on rank 3");
-  const Schedule one =
+  const Schedule one_worker =
       Schedule::from_text("stages 2\nmicro_batches 1\nworker 0: F0.0 F1.0 B1.0 B0.0\n");
-  EXPECT_EQ(difference(Schedule::gpipe(2, 1), one), "it has 2 workers on rank 0, and 1 on rank 3");
+  EXPECT_EQ(difference(Schedule::gpipe(2, 1), one_worker),
+            "it has 2 workers on rank 0, and 1 on rank 3");
   EXPECT_EQ(difference(Schedule::gpipe(2, 1), Schedule::gpipe(2, 1).only({ActionKind::kForward})),
             "worker 0 has 2 actions on rank 0, and 1 on rank 3; up to there they agree");
 }

@@ -100,10 +100,10 @@ Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& w
       pending.pop_front();
     };
     const auto backward = [&] {
-      const int32_t of = stage(v - 1 - locals[static_cast<size_t>(backwards++)]);
-      tokens.push_back(token(split ? kI : kB, of));
+      const int32_t backward_stage = stage(v - 1 - locals[static_cast<size_t>(backwards++)]);
+      tokens.push_back(token(split ? kI : kB, backward_stage));
       if (!split) return;
-      pending.push_back(of);
+      pending.push_back(backward_stage);
       if (backwards > worker) weight();
     };
     const int64_t first = std::min(all, warm_up(worker, sizes.front()));
@@ -246,8 +246,8 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
   return order;
 }
 
-Schedule made(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
-              const GeneratorCosts& costs) {
+Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
+                           const GeneratorCosts& costs) {
   // A training asks for the same schedule in every step.
   constexpr size_t kKept = 64;
   using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
@@ -323,27 +323,27 @@ Schedule zb_h1(int64_t stages, int64_t micro_batches) {
 
 Schedule zb_h2(int64_t stages, int64_t micro_batches, const GeneratorCosts& costs) {
   check("zb_h2", stages, 1, micro_batches);
-  return made(Searched::kZbH2, stages, 1, micro_batches, costs);
+  return searched_schedule(Searched::kZbH2, stages, 1, micro_batches, costs);
 }
 
 Schedule zb_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("zb_v", workers, 2, micro_batches);
-  return made(Searched::kZbV, workers, 2, micro_batches, costs);
+  return searched_schedule(Searched::kZbV, workers, 2, micro_batches, costs);
 }
 
 Schedule v_half(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("v_half", workers, 2, micro_batches);
-  return made(Searched::kVHalf, workers, 2, micro_batches, costs);
+  return searched_schedule(Searched::kVHalf, workers, 2, micro_batches, costs);
 }
 
 Schedule v_min(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("v_min", workers, 2, micro_batches);
-  return made(Searched::kVMin, workers, 2, micro_batches, costs);
+  return searched_schedule(Searched::kVMin, workers, 2, micro_batches, costs);
 }
 
 Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
   check("dualpipe_v", workers, 2, micro_batches);
-  return made(Searched::kDualPipeV, workers, 2, micro_batches, costs);
+  return searched_schedule(Searched::kDualPipeV, workers, 2, micro_batches, costs);
 }
 
 namespace internal {

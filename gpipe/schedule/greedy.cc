@@ -60,7 +60,7 @@ Greedy::Greedy(const Workload& workload)
   memory_.resize(workers);
   choice_.resize(workers);
   stale_.resize(workers);
-  at_.resize(workers);
+  next_index_.resize(workers);
 }
 
 Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
@@ -80,7 +80,7 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
   Token next = 0;
   if (rule.sequence != nullptr) {
     const WorkerOrder& tokens = (*rule.sequence)[worker];
-    if (at_[worker] < tokens.size()) next = tokens[at_[worker]];
+    if (next_index_[worker] < tokens.size()) next = tokens[next_index_[worker]];
   }
   const auto may = [&](ActionKind kind, int32_t stage) {
     if (rule.sequence == nullptr) return true;
@@ -169,11 +169,11 @@ bool Greedy::run(const GreedyRule& rule, Order* order, const std::function<bool(
   const auto advance = [&](size_t worker) {
     if (rule.sequence == nullptr) return;
     const WorkerOrder& tokens = (*rule.sequence)[worker];
-    size_t& at = at_[worker];
-    while (at < tokens.size() && kind_of(tokens[at]) == ActionKind::kWeightGradient) ++at;
+    size_t& next = next_index_[worker];
+    while (next < tokens.size() && kind_of(tokens[next]) == ActionKind::kWeightGradient) ++next;
   };
-  for (size_t worker = 0; worker < at_.size(); ++worker) {
-    at_[worker] = 0;
+  for (size_t worker = 0; worker < next_index_.size(); ++worker) {
+    next_index_[worker] = 0;
     advance(worker);
   }
   const auto m = static_cast<size_t>(workload_.micro_batches);
@@ -229,7 +229,7 @@ bool Greedy::run(const GreedyRule& rule, Order* order, const std::function<bool(
     }
     (*order)[worker].push_back(token(choice.kind, choice.stage));
     if (choice.kind != ActionKind::kWeightGradient) {
-      ++at_[worker];
+      ++next_index_[worker];
       advance(worker);
     }
   }

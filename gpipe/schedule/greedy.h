@@ -74,7 +74,7 @@ class Greedy {
   std::vector<double> memory_;
   std::vector<Choice> choice_;
   std::vector<char> stale_;
-  std::vector<size_t> at_;  // per worker: the place in the rule's sequence
+  std::vector<size_t> next_index_;  // per worker: the place in the rule's sequence
   int64_t actions_ = 0;
 };
 

@@ -38,8 +38,8 @@ TEST(Greedy, KeepsTheSequenceItIsGiven) {
   rule.gap.assign(3, 1e6);  // no gap is large enough: weight gradients come last
   Order order;
   ASSERT_TRUE(Greedy(workload).run(rule, &order));
-  const auto without_weights = [](const Order& of) {
-    Schedule schedule = to_schedule(of, 3, 5);
+  const auto without_weights = [](const Order& full_order) {
+    Schedule schedule = to_schedule(full_order, 3, 5);
     return schedule.only({ActionKind::kForward, ActionKind::kInputGradient});
   };
   EXPECT_EQ(without_weights(order), without_weights(sequence));

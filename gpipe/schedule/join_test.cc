@@ -46,9 +46,9 @@ TEST(Joined, LooksAtEachActionAFewTimes) {
   const Schedule schedule = zb_h2(8, 32, {cost, 0.1});
   int64_t asked = 0;
   SimulateOptions costs;
-  costs.action = [&asked, of = uniform_cost(cost)](const Action& action) {
+  costs.action = [&asked, cost_of = uniform_cost(cost)](const Action& action) {
     ++asked;
-    return of(action);
+    return cost_of(action);
   };
   costs.transfer = [](const Transfer&) { return 0.1; };
   const Schedule fewer = joined(schedule, costs);

@@ -197,8 +197,8 @@ ScheduleGenerator schedule_by_name(std::string_view name, const NamedScheduleOpt
                                   " needs at least 1 micro-batch, got " +
                                   std::to_string(micro_batches) + "; the least is 1");
     }
-    const bool one = entry.named.shape == PlacementShape::kOneWorker;
-    return entry.make(workers, one ? stages : v, micro_batches, costs);
+    const bool one_worker = entry.named.shape == PlacementShape::kOneWorker;
+    return entry.make(workers, one_worker ? stages : v, micro_batches, costs);
   };
 }
 

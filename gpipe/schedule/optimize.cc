@@ -199,12 +199,12 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
         std::vector<int32_t> counts(3 * local.size(), 0);
         size_t missing = counts.size();
         for (size_t k = begin; k < tokens.size() && missing > 0; ++k) {
-          const auto at = static_cast<size_t>(
+          const auto local_index = static_cast<size_t>(
               std::lower_bound(local.begin(), local.end(), stage_of(tokens[k])) - local.begin());
           const ActionKind kind = kind_of(tokens[k]);
           const auto add = [&](size_t part) {
             --missing;
-            return ++counts[3 * at + part] == 1;
+            return ++counts[3 * local_index + part] == 1;
           };
           bool once = true;
           if (kind == ActionKind::kForward) once = add(0);

@@ -89,8 +89,8 @@ TEST(Optimize, ManyMicroBatchesRepeatASteadyState) {
     EXPECT_TRUE(keeps_limits(more, worker, (*longer)[static_cast<size_t>(worker)]));
   }
   // With one micro-batch at a time there is no steady state to repeat, but an order all the same.
-  const Workload one = Workload::uniform(Placement::one_each(3), 40, cost, 0.0, 1.0);
-  EXPECT_GE(optimized(one, 100'000).makespan, lower_bound(one));
+  const Workload one_in_flight = Workload::uniform(Placement::one_each(3), 40, cost, 0.0, 1.0);
+  EXPECT_GE(optimized(one_in_flight, 100'000).makespan, lower_bound(one_in_flight));
 }
 
 TEST(Optimize, JoinsWhereAWholeBackwardIsFaster) {

@@ -97,7 +97,7 @@ void run_and_check(const Schedule& schedule, const Routes& routes) {
   ASSERT_EQ(program.slots.size(), program.workers.size());
   std::vector<std::vector<std::string>> mailboxes;
   for (int32_t slots : program.slots) mailboxes.emplace_back(static_cast<size_t>(slots));
-  std::vector<size_t> at(program.workers.size(), 0);
+  std::vector<size_t> next_step(program.workers.size(), 0);
 
   const auto value = [](RouteId route, const Action& action) {
     return std::string(action.kind == kForward ? "value " : "gradient ") + to_text(route) + " of " +
@@ -126,22 +126,22 @@ void run_and_check(const Schedule& schedule, const Routes& routes) {
   };
   for (bool moved = true; moved;) {
     moved = false;
-    for (size_t worker = 0; worker < at.size(); ++worker) {
-      while (at[worker] < program.workers[worker].size()) {
-        const Step& step = program.workers[worker][at[worker]];
-        ASSERT_EQ(step.action, schedule.actions(static_cast<int64_t>(worker))[at[worker]]);
+    for (size_t worker = 0; worker < next_step.size(); ++worker) {
+      while (next_step[worker] < program.workers[worker].size()) {
+        const Step& step = program.workers[worker][next_step[worker]];
+        ASSERT_EQ(step.action, schedule.actions(static_cast<int64_t>(worker))[next_step[worker]]);
         bool ready = true;
         for (int32_t slot : step.receives)
           ready = ready && !mailboxes[worker].at(static_cast<size_t>(slot)).empty();
         if (!ready) break;
         run_step(worker, step);
-        ++at[worker];
+        ++next_step[worker];
         moved = true;
       }
     }
   }
-  for (size_t worker = 0; worker < at.size(); ++worker) {
-    EXPECT_EQ(at[worker], program.workers[worker].size());
+  for (size_t worker = 0; worker < next_step.size(); ++worker) {
+    EXPECT_EQ(next_step[worker], program.workers[worker].size());
     for (const std::string& slot : mailboxes[worker]) EXPECT_EQ(slot, "taken");
   }
 }

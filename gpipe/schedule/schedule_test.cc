@@ -200,9 +200,9 @@ TEST(Schedule, HasAPlacementAndIsCheckedAgainstOne) {
   const Schedule schedule = testing::interleaved();
   EXPECT_EQ(schedule.placement(), Placement::loop(2, 2));
   EXPECT_NO_THROW(schedule.check(Placement::loop(2, 2).processes({0, 1})));
-  const auto complaint = [&](const Schedule& of, const Placement& placement) -> std::string {
+  const auto complaint = [&](const Schedule& checked, const Placement& placement) -> std::string {
     try {
-      of.check(placement);
+      checked.check(placement);
     } catch (const std::invalid_argument& error) {
       return error.what();
     }

@@ -27,11 +27,12 @@ using internal::Workload;
 
 // One value for each of `count`, of which one or all are given.
 template <typename Value>
-std::vector<Value> each(std::vector<Value> given, int64_t count, const char* what, const char* of) {
+std::vector<Value> each(std::vector<Value> given, int64_t count, const char* what,
+                        const char* unit) {
   if (given.size() == 1) given.assign(static_cast<size_t>(count), given.front());
   if (static_cast<int64_t>(given.size()) != count) {
     fail(std::string(what) + " has " + std::to_string(given.size()) + " values for " +
-         std::to_string(count) + " " + of + ": give 1 or " + std::to_string(count));
+         std::to_string(count) + " " + unit + ": give 1 or " + std::to_string(count));
   }
   return given;
 }

@@ -167,19 +167,19 @@ double least_of_all(const SearchOptions& options) {
   const Routes routes = search_routes(options);
   const SimulateOptions costs = simulate_options(options);
   double least = std::numeric_limits<double>::infinity();
-  std::vector<size_t> at(choices.size(), 0);
+  std::vector<size_t> choice(choices.size(), 0);
   for (bool more = true; more;) {
     std::vector<std::vector<Action>> table;
-    for (size_t s = 0; s < at.size(); ++s) table.push_back(choices[s][at[s]]);
+    for (size_t s = 0; s < choice.size(); ++s) table.push_back(choices[s][choice[s]]);
     const Schedule schedule = Schedule::create(stages, options.micro_batches, std::move(table));
     try {
       least = std::min(least, simulate(schedule, routes, costs).makespan);
     } catch (const std::invalid_argument&) {  // the workers wait for each other
     }
     more = false;
-    for (size_t s = 0; s < at.size() && !more; ++s) {
-      more = ++at[s] < choices[s].size();
-      if (!more) at[s] = 0;
+    for (size_t s = 0; s < choice.size() && !more; ++s) {
+      more = ++choice[s] < choices[s].size();
+      if (!more) choice[s] = 0;
     }
   }
   return least;

@@ -26,10 +26,10 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
   };
   const auto collides = [&](const std::array<int64_t, 3>& waits) {
     for (int64_t r = 0; r < std::min(p, kPeriod); ++r) {
-      const Units at = units(r, waits);
+      const Units begins = units(r, waits);
       for (size_t a = 0; a < 4; ++a) {
         for (size_t b = 0; b < a; ++b) {
-          if ((at[a] - at[b]) % kPeriod == 0) return true;
+          if ((begins[a] - begins[b]) % kPeriod == 0) return true;
         }
       }
     }
@@ -52,19 +52,21 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
   Order order;
   for (int64_t r = 0; r < workers; ++r) {
     const int32_t stages[] = {static_cast<int32_t>(r), static_cast<int32_t>(2 * p - 1 - r)};
-    const Units at = units(r, *least);
+    const Units begins = units(r, *least);
     const Token tokens[] = {token(kF, stages[0]), token(kF, stages[1]), token(kI, stages[1]),
                             token(kI, stages[0])};
     // Which of the actions a unit is for: no two share their place in the period.
     std::array<int, kPeriod> turn;
     turn.fill(-1);
-    for (size_t k = 0; k < 4; ++k) turn[static_cast<size_t>(at[k] % kPeriod)] = static_cast<int>(k);
+    for (size_t k = 0; k < 4; ++k) {
+      turn[static_cast<size_t>(begins[k] % kPeriod)] = static_cast<int>(k);
+    }
     WorkerOrder& list = order.emplace_back();
     std::deque<int32_t> pending;
     int64_t left = 4 * micro_batches;
-    for (int64_t unit = at[0]; left > 0 || !pending.empty(); ++unit) {
+    for (int64_t unit = begins[0]; left > 0 || !pending.empty(); ++unit) {
       const int k = turn[static_cast<size_t>(unit % kPeriod)];
-      const int64_t since = k < 0 ? -1 : unit - at[static_cast<size_t>(k)];
+      const int64_t since = k < 0 ? -1 : unit - begins[static_cast<size_t>(k)];
       if (since >= 0 && since < kPeriod * micro_batches) {
         const Token each = tokens[k];
         list.push_back(each);

@@ -232,32 +232,32 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   };
   // The exchange that each worker has posted; one more than the number of its actions when it is
   // done.
-  std::vector<size_t> at(workers.size(), 0);
+  std::vector<size_t> reached(workers.size(), 0);
   // Alternating up and down: see Dependencies::order().
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;
     for (size_t k = 0; k < workers.size(); ++k) {
       const size_t worker = up ? k : workers.size() - 1 - k;
-      while (at[worker] <= workers[worker].size()) {
-        const std::vector<End> ends = partners(worker, at[worker]);
+      while (reached[worker] <= workers[worker].size()) {
+        const std::vector<End> ends = partners(worker, reached[worker]);
         if (!std::all_of(ends.begin(), ends.end(),
-                         [&](const End& end) { return at[end.worker] >= end.exchange; })) {
+                         [&](const End& end) { return reached[end.worker] >= end.exchange; })) {
           break;
         }
-        ++at[worker];
+        ++reached[worker];
         moved = true;
       }
     }
   }
   std::string stuck;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
-    if (at[worker] > workers[worker].size()) continue;
-    for (const End& end : partners(worker, at[worker])) {
-      if (at[end.worker] >= end.exchange) continue;
+    if (reached[worker] > workers[worker].size()) continue;
+    for (const End& end : partners(worker, reached[worker])) {
+      if (reached[end.worker] >= end.exchange) continue;
       stuck += "\n      worker " + std::to_string(worker) +
-               (at[worker] == 0 ? ", at its start,"
-                                : " after " + workers[worker][at[worker] - 1].to_text()) +
+               (reached[worker] == 0 ? ", at its start,"
+                                     : " after " + workers[worker][reached[worker] - 1].to_text()) +
                " waits for worker " + std::to_string(end.worker) + " " + end.what;
     }
   }
@@ -302,14 +302,14 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
       channel.latest[value - 1] = std::min(channel.latest[value - 1], channel.latest[value]);
     }
   }
-  std::vector<int32_t> at(workers.size(), 0);  // the exchange that each worker has posted
+  std::vector<int32_t> reached(workers.size(), 0);  // the exchange that each worker has posted
   // How much further ahead the receives of a channel must be for this value.
   const auto missing = [&](size_t worker, const Sent& sent) {
     const Channel& channel = channels[{worker, sent.to_worker}];
-    return channel.latest[sent.value] - channel.ahead - at[sent.to_worker];
+    return channel.latest[sent.value] - channel.ahead - reached[sent.to_worker];
   };
   const auto passes = [&](size_t worker) {
-    const auto exchange = static_cast<size_t>(at[worker]);
+    const auto exchange = static_cast<size_t>(reached[worker]);
     if (exchange > 0) {
       for (const Sent& sent : sends[worker][exchange - 1]) {
         if (missing(worker, sent) > 0) return false;
@@ -319,7 +319,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
            dependencies.for_each_need(
                workers[worker][exchange], [&](const Dependencies::Edge& need) {
                  return need.position.worker == static_cast<int32_t>(worker) ||
-                        at[static_cast<size_t>(need.position.worker)] > need.position.index;
+                        reached[static_cast<size_t>(need.position.worker)] > need.position.index;
                });
   };
   while (true) {
@@ -328,8 +328,8 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
       moved = false;
       for (size_t k = 0; k < workers.size(); ++k) {
         const size_t worker = up ? k : workers.size() - 1 - k;
-        while (at[worker] <= static_cast<int32_t>(workers[worker].size()) && passes(worker)) {
-          ++at[worker];
+        while (reached[worker] <= static_cast<int32_t>(workers[worker].size()) && passes(worker)) {
+          ++reached[worker];
           moved = true;
         }
       }
@@ -337,7 +337,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
     Channel* least = nullptr;
     int32_t least_missing = 0;
     for (size_t worker = 0; worker < workers.size(); ++worker) {
-      const auto exchange = static_cast<size_t>(at[worker]);
+      const auto exchange = static_cast<size_t>(reached[worker]);
       if (exchange == 0 || exchange > workers[worker].size()) continue;
       for (const Sent& sent : sends[worker][exchange - 1]) {
         const int32_t more = missing(worker, sent);

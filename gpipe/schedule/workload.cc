@@ -185,7 +185,7 @@ Timing::Timing(const Workload& workload)
   start_.resize(workers);
   micro_batch_.resize(workers);
   now_.resize(workers);
-  at_.resize(workers);
+  next_index_.resize(workers);
   queued_.resize(workers);
   runnable_.reserve(workers);
   forwards_.resize(static_cast<size_t>(workload.stages));
@@ -221,7 +221,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
   std::fill(forwards_.begin(), forwards_.end(), 0);
   std::fill(gradients_.begin(), gradients_.end(), 0);
   std::fill(now_.begin(), now_.end(), 0.0);
-  std::fill(at_.begin(), at_.end(), 0);
+  std::fill(next_index_.begin(), next_index_.end(), 0);
   runnable_.clear();
   for (size_t worker = order.size(); worker-- > 0;) {
     runnable_.push_back(static_cast<int32_t>(worker));
@@ -240,7 +240,7 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
     queued_[worker] = 0;
     const WorkerOrder& tokens = order[worker];
     double now = now_[worker];
-    auto index = static_cast<size_t>(at_[worker]);
+    auto index = static_cast<size_t>(next_index_[worker]);
     for (; index < tokens.size(); ++index) {
       const auto stage = static_cast<size_t>(stage_of(tokens[index]));
       const ActionKind kind = kind_of(tokens[index]);
@@ -282,13 +282,13 @@ bool Timing::run(const Order& order, int32_t link, double extra) {
         if (stage > 0) wake(worker, workload_.worker_of[stage - 1]);
       }
     }
-    actions_ += static_cast<int64_t>(index) - at_[worker];
-    at_[worker] = static_cast<int32_t>(index);
+    actions_ += static_cast<int64_t>(index) - next_index_[worker];
+    next_index_[worker] = static_cast<int32_t>(index);
     now_[worker] = now;
   }
   double makespan = 0.0;
   for (size_t worker = 0; worker < order.size(); ++worker) {
-    if (static_cast<size_t>(at_[worker]) < order[worker].size()) return false;
+    if (static_cast<size_t>(next_index_[worker]) < order[worker].size()) return false;
     makespan = std::max(makespan, now_[worker]);
   }
   makespan_ = makespan;

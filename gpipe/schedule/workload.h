@@ -122,7 +122,7 @@ class Timing {
   std::vector<std::vector<double>> start_;
   std::vector<std::vector<int32_t>> micro_batch_;
   std::vector<double> now_;
-  std::vector<int32_t> at_;
+  std::vector<int32_t> next_index_;
   std::vector<int32_t> forwards_;
   std::vector<int32_t> gradients_;
   std::vector<int32_t> runnable_;

@@ -70,11 +70,11 @@ std::vector<GraphUse> expect_same_training(const std::function<GraphTraining()>&
 
 std::vector<std::string> graphs_of(const std::vector<GraphUse>& use) {
   std::vector<std::string> texts;
-  for (const GraphUse& of : use) {
-    texts.push_back(!of.reason.empty() ? "left alone: " + of.reason
-                    : of.replayed > 0  ? "replayed"
-                    : of.recorded > 0  ? "recorded, not replayed"
-                                       : "not recorded");
+  for (const GraphUse& stage_use : use) {
+    texts.push_back(!stage_use.reason.empty() ? "left alone: " + stage_use.reason
+                    : stage_use.replayed > 0  ? "replayed"
+                    : stage_use.recorded > 0  ? "recorded, not replayed"
+                                              : "not recorded");
   }
   return texts;
 }

@@ -48,9 +48,9 @@ class CountingAllocator : public c10::Allocator {
 
 void count_live_memory() {
   static CountingAllocator* const allocator = [] {
-    auto* made = new CountingAllocator(c10::GetCPUAllocator());
-    c10::SetCPUAllocator(made, /*priority=*/100);
-    return made;
+    auto* counting = new CountingAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(counting, /*priority=*/100);
+    return counting;
   }();
   (void)allocator;
 }

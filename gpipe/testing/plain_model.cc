@@ -1,6 +1,5 @@
 #include "gpipe/testing/plain_model.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
@@ -16,6 +15,7 @@
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "interception/interception.h"
 #include "skip/tracker.h"
 
@@ -64,37 +64,6 @@ void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
     if (reached) torch::autograd::backward({inputs[k]}, {at::cat(gradients, 0)});
   }
 }
-
-// Autocast of a kind of device, without the cache of weights.
-class AutocastScope {
- public:
-  AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> type)
-      : device_(device),
-        on_(type.has_value()),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        type_(at::autocast::get_autocast_dtype(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
-    if (on_) set(true, *type, false);
-  }
-  ~AutocastScope() {
-    if (on_) set(enabled_, type_, cache_);
-  }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  void set(bool enabled, at::ScalarType type, bool cache) const {
-    at::autocast::set_autocast_enabled(device_, enabled);
-    at::autocast::set_autocast_dtype(device_, type);
-    at::autocast::set_autocast_cache_enabled(cache);
-  }
-
-  c10::DeviceType device_;
-  bool on_;
-  bool enabled_;
-  at::ScalarType type_;
-  bool cache_;
-};
 
 std::vector<size_t> indices(size_t count, BackwardOrder order) {
   std::vector<size_t> result(count);
@@ -219,7 +188,8 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
   const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs;
   {
-    AutocastScope scope(inputs.at(0).device().type(), autocast);
+    std::optional<AutocastScope> scope;
+    if (autocast) scope.emplace(inputs.at(0).device().type(), *autocast, /*cache=*/false);
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);

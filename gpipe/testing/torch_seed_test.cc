@@ -23,11 +23,11 @@ TEST(TorchSeed, SeedsBeforeTheNextTest) { expect_seeded(); }
 
 TEST(TorchSeed, StreamsRepeatAndDiffer) {
   manual_seed(1);
-  const at::Tensor one = at::rand({8});
+  const at::Tensor drawn = at::rand({8});
   manual_seed(2);
-  EXPECT_FALSE(at::equal(one, at::rand({8})));
+  EXPECT_FALSE(at::equal(drawn, at::rand({8})));
   manual_seed(1);
-  EXPECT_TRUE(at::equal(one, at::rand({8})));
+  EXPECT_TRUE(at::equal(drawn, at::rand({8})));
 }
 
 }  // namespace

@@ -115,25 +115,27 @@ void add_flows(Trace& trace, size_t process, size_t worker, const TimelineAction
 std::string to_chrome_trace(const std::vector<TraceProcess>& processes) {
   Trace trace;
   for (size_t process = 0; process < processes.size(); ++process) {
-    const TraceProcess& of = processes[process];
+    const TraceProcess& trace_process = processes[process];
     trace.add({{"name", "process_name"},
                {"ph", "M"},
                {"pid", process},
                {"tid", 0},
-               {"args", {{"name", of.name}}}});
+               {"args", {{"name", trace_process.name}}}});
     size_t workers = 0;
-    for (const StepTimeline& step : of.steps) workers = std::max(workers, step.workers.size());
+    for (const StepTimeline& step : trace_process.steps) {
+      workers = std::max(workers, step.workers.size());
+    }
     for (size_t worker = 0; worker < workers; ++worker) {
       name_track(trace, process, worker, "worker " + std::to_string(worker),
                  static_cast<int>(worker) + 1);
     }
     name_track(trace, process, workers, "steps", 0);
-    for (size_t number = 0; number < of.steps.size(); ++number) {
-      const StepTimeline& step = of.steps[number];
+    for (size_t number = 0; number < trace_process.steps.size(); ++number) {
+      const StepTimeline& step = trace_process.steps[number];
       trace.add(complete(process, workers,
                          "step " + std::to_string(number) + (step.failed() ? " failed" : ""),
                          "step", step.begin(), step.end()));
-      const internal::TimelineDependencies dependencies(step, of.routes);
+      const internal::TimelineDependencies dependencies(step, trace_process.routes);
       for (size_t worker = 0; worker < step.workers.size(); ++worker) {
         for (const TimelineAction& timed : step.workers[worker]) {
           add_action(trace, process, worker, timed);

@@ -30,8 +30,8 @@ StepTimeline step(const Schedule& schedule, const Routes& routes) {
 
 TEST(ChromeTrace, HasActionsRecomputesStepsAndTracks) {
   const Schedule schedule = Schedule::one_f_one_b(3, 2);
-  const StepTimeline of = step(schedule, Routes::create(3));
-  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {of, of}, {}}}));
+  const StepTimeline timeline = step(schedule, Routes::create(3));
+  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {timeline, timeline}, {}}}));
   std::map<std::string, int> categories;
   for (const Json& event : events(trace, "X")) {
     ++categories[event.at("cat")];
@@ -53,8 +53,8 @@ TEST(ChromeTrace, HasActionsRecomputesStepsAndTracks) {
 
 TEST(ChromeTrace, ArrowsGoFromTheEndOfWhatMadeAValueToTheBeginOfWhatTookIt) {
   const Routes routes = Routes::create(3, {{0, 2, "skip 'a'"}});
-  const StepTimeline of = step(Schedule::gpipe(3, 2), routes);
-  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {of}, routes}}));
+  const StepTimeline timeline = step(Schedule::gpipe(3, 2), routes);
+  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {timeline}, routes}}));
   std::map<int, Json> begins;
   for (const Json& event : events(trace, "s")) begins[event.at("id")] = event;
   EXPECT_EQ(begins.size(), 12u);  // three routes, two micro-batches, both ways
@@ -86,11 +86,11 @@ TEST(ChromeTrace, ArrowsGoFromTheEndOfWhatMadeAValueToTheBeginOfWhatTookIt) {
 }
 
 TEST(ChromeTrace, MarksWhatFailed) {
-  StepTimeline of = step(Schedule::gpipe(2, 1), Routes::create(2));
-  of.workers[1].resize(1);
-  of.workers[1][0].failed = true;
-  of.workers[0].resize(1);
-  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {of}, {}}}));
+  StepTimeline timeline = step(Schedule::gpipe(2, 1), Routes::create(2));
+  timeline.workers[1].resize(1);
+  timeline.workers[1][0].failed = true;
+  timeline.workers[0].resize(1);
+  const Json trace = Json::parse(to_chrome_trace({{"pipeline", {timeline}, {}}}));
   int failed = 0;
   for (const Json& event : events(trace, "X")) {
     const std::string name = event.at("name");

@@ -56,14 +56,14 @@ bool StepTimeline::whole(int64_t stages) const {
   std::map<int32_t, std::array<std::set<int32_t>, kHalves>> ran;
   for (const std::vector<TimelineAction>& actions : workers) {
     for (const TimelineAction& timed : actions) {
-      auto& of = ran[timed.action.stage];
+      auto& halves = ran[timed.action.stage];
       const int32_t m = timed.action.micro_batch;
       const ActionKind kind = timed.action.kind;
-      if (kind == ActionKind::kForward) of[kForward].insert(m);
+      if (kind == ActionKind::kForward) halves[kForward].insert(m);
       if (kind == ActionKind::kBackward || kind == ActionKind::kInputGradient)
-        of[kInputs].insert(m);
+        halves[kInputs].insert(m);
       if (kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient) {
-        of[kWeights].insert(m);
+        halves[kWeights].insert(m);
       }
     }
   }

@@ -46,7 +46,7 @@ TEST(StepTimeline, WithoutActionsTakesNoTime) {
 }
 
 TEST(StepTimeline, IsWholeIfAllStagesRanTheSame) {
-  const auto of = [](const std::vector<std::vector<const char*>>& workers) {
+  const auto timeline_of = [](const std::vector<std::vector<const char*>>& workers) {
     StepTimeline step;
     for (const auto& actions : workers) {
       step.workers.emplace_back();
@@ -57,16 +57,16 @@ TEST(StepTimeline, IsWholeIfAllStagesRanTheSame) {
   for (const Schedule& schedule : {Schedule::gpipe(3, 4), Schedule::one_f_one_b(3, 4)}) {
     EXPECT_TRUE(to_timeline(simulate(schedule)).whole(3));
   }
-  EXPECT_TRUE(of({{"F0.0"}, {"F1.0"}}).whole()) << "no backwards at all";
-  EXPECT_TRUE(of({{"F0.0", "B0.0"}, {"F1.0", "I1.0", "W1.0"}}).whole());
-  EXPECT_FALSE(of({{"F0.0", "B0.0"}, {"F1.0", "I1.0"}}).whole());
-  EXPECT_FALSE(of({{"F0.0", "F0.1"}, {"F1.0"}}).whole());
-  EXPECT_FALSE(of({{"F0.0"}, {"F1.0", "B1.0"}}).whole());
-  EXPECT_FALSE(of({{"F0.0", "F0.1", "B0.0"}, {"F1.0", "F1.1", "B1.0"}}).whole());
-  EXPECT_FALSE(of({{}, {"F1.0"}}).whole()) << "stage 0 ran nothing";
-  EXPECT_FALSE(of({{"F0.0"}}).whole(2)) << "stage 1 ran nothing";
-  EXPECT_FALSE(of({{}}).whole());
-  StepTimeline step = of({{"F0.0"}});
+  EXPECT_TRUE(timeline_of({{"F0.0"}, {"F1.0"}}).whole()) << "no backwards at all";
+  EXPECT_TRUE(timeline_of({{"F0.0", "B0.0"}, {"F1.0", "I1.0", "W1.0"}}).whole());
+  EXPECT_FALSE(timeline_of({{"F0.0", "B0.0"}, {"F1.0", "I1.0"}}).whole());
+  EXPECT_FALSE(timeline_of({{"F0.0", "F0.1"}, {"F1.0"}}).whole());
+  EXPECT_FALSE(timeline_of({{"F0.0"}, {"F1.0", "B1.0"}}).whole());
+  EXPECT_FALSE(timeline_of({{"F0.0", "F0.1", "B0.0"}, {"F1.0", "F1.1", "B1.0"}}).whole());
+  EXPECT_FALSE(timeline_of({{}, {"F1.0"}}).whole()) << "stage 0 ran nothing";
+  EXPECT_FALSE(timeline_of({{"F0.0"}}).whole(2)) << "stage 1 ran nothing";
+  EXPECT_FALSE(timeline_of({{}}).whole());
+  StepTimeline step = timeline_of({{"F0.0"}});
   EXPECT_TRUE(step.whole());
   step.unfinished = true;
   EXPECT_FALSE(step.whole());

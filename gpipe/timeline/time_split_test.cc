@@ -194,21 +194,21 @@ TEST(SplitTime, AddsUpInRealRuns) {
 
 // An observer that throws ends a step without an action that failed.
 TEST(SplitTime, LeavesOutStepsThatWereCutShort) {
-  const StepTimeline one = run(Schedule::one_f_one_b(2, 4), uniform_cost({1.0, 2.0}));
-  StepTimeline shorter = one;
+  const StepTimeline complete = run(Schedule::one_f_one_b(2, 4), uniform_cost({1.0, 2.0}));
+  StepTimeline shorter = complete;
   shorter.workers[0].pop_back();
-  EXPECT_EQ(split_time({shorter, one}).steps, 1);
-  EXPECT_EQ(split_time({shorter, one}).time, 15 * kSecond);
-  StepTimeline half = one;
+  EXPECT_EQ(split_time({shorter, complete}).steps, 1);
+  EXPECT_EQ(split_time({shorter, complete}).time, 15 * kSecond);
+  StepTimeline half = complete;
   half.workers.pop_back();
-  EXPECT_EQ(split_time({half, one}, Routes::create(2)).steps, 1);
+  EXPECT_EQ(split_time({half, complete}, Routes::create(2)).steps, 1);
 }
 
 TEST(SplitTime, AddsUpStepsAndLeavesOutFailedOnes) {
-  const StepTimeline one = run(Schedule::gpipe(2, 2), uniform_cost({1.0, 2.0}));
-  StepTimeline failed = one;
+  const StepTimeline complete = run(Schedule::gpipe(2, 2), uniform_cost({1.0, 2.0}));
+  StepTimeline failed = complete;
   failed.workers[0][1].failed = true;
-  const TimeSplit split = split_time({one, failed, one});
+  const TimeSplit split = split_time({complete, failed, complete});
   EXPECT_EQ(split.steps, 2);
   EXPECT_EQ(split.time, 18 * kSecond);
   EXPECT_EQ(split.workers[0], parts(12, 0, 6, 0, 0, 0, 0));
@@ -216,7 +216,7 @@ TEST(SplitTime, AddsUpStepsAndLeavesOutFailedOnes) {
   EXPECT_EQ(split_time(failed).utilization(), 0);
   EXPECT_THAT(
       [&] {
-        split_time({one, run(Schedule::gpipe(3, 2), uniform_cost({}))});
+        split_time({complete, run(Schedule::gpipe(3, 2), uniform_cost({}))});
       },
       ThrowsMessage<std::invalid_argument>(HasSubstr("on 2 workers, another on 3")));
   EXPECT_THROW((void)split.share(TimePart::kFill, 2), std::out_of_range);

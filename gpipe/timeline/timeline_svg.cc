@@ -202,12 +202,13 @@ std::string to_svg(const std::vector<TimelinePanel>& panels, const std::string& 
   const double seconds = static_cast<double>(longest) / 1e9;
   const double distance = internal::distance_of_marks(seconds, 10);
   for (int mark = 0; mark * distance <= seconds; ++mark) {
-    const double at = kLeft + mark * distance * 1e9 / scale;
+    const double mark_x = kLeft + mark * distance * 1e9 / scale;
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>"
                           "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" font-size=\"10\">"
                           "%s</text>\n",
-                          at, at, kTop, bottom, at, bottom + 14, in_unit(mark * distance, seconds));
+                          mark_x, mark_x, kTop, bottom, mark_x, bottom + 14,
+                          in_unit(mark * distance, seconds));
   }
   return svg + body + "</svg>\n";
 }

@@ -20,7 +20,10 @@ StepTimeline step(int64_t stages, int64_t micro_batches, double seconds) {
 
 int count(const std::string& text, const std::string& part) {
   int number = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++number;
+  for (size_t place = text.find(part); place != std::string::npos;
+       place = text.find(part, place + 1)) {
+    ++number;
+  }
   return number;
 }
 

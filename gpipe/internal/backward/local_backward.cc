@@ -611,10 +611,10 @@ class LocalBackward {
     return known == next_made_->end() ? next_made_after(node) : known->second;
   }
 
-  uint64_t next_made_after(const Node& made) const {
+  uint64_t next_made_after(const Node& earlier) const {
     uint64_t next = std::numeric_limits<uint64_t>::max();
     for (const auto& [node, waiting] : waiting_) {
-      const bool later = node->sequence_nr() > made.sequence_nr();
+      const bool later = node->sequence_nr() > earlier.sequence_nr();
       if (later && !waiting.foreign) next = std::min(next, node->sequence_nr());
     }
     return next;

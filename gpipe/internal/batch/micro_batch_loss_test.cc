@@ -101,14 +101,14 @@ TEST(MicroBatchLoss, ANanThatCountsMakesTheTotalNan) {
 }
 
 TEST(MicroBatchLoss, TheSeedFitsTheLossAndBelongsToNoGraph) {
-  at::Tensor made;
+  at::Tensor returned_loss;
   const LossFn loss_fn = [&](const Tensors& outputs, const Tensors&) {
-    return made = outputs.at(0).sum().reshape({1, 1});
+    return returned_loss = outputs.at(0).sum().reshape({1, 1});
   };
   MicroBatchLoss loss = make(loss_fn);
   const LossResult result =
       loss(2, {torch::ones({2}, torch::dtype(at::kBFloat16).requires_grad(true))});
-  EXPECT_TRUE(result.loss.is_same(made));
+  EXPECT_TRUE(result.loss.is_same(returned_loss));
   EXPECT_THAT(result.seed, EqualsBitwise(torch::full({1, 1}, 0.25, at::kBFloat16)));
   EXPECT_FALSE(result.seed.requires_grad());
 }

@@ -52,12 +52,22 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
 
 }  // namespace
 
-int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
+int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
+                   const std::vector<int64_t>& shared) {
+  for (const int64_t number : shared) {
+    TORCH_CHECK_VALUE(number >= 0 && number < static_cast<int64_t>(tensors.size()), "there are ",
+                      tensors.size(), " tensors of ", what, ", and shared_inputs names number ",
+                      number, "; they are counted from 0");
+  }
+  const auto is_shared = [&](size_t k) {
+    return std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
+  };
+  const bool may_share = std::string_view(what) != "target";
   int64_t rows = -1;
   size_t first = 0;
   for (size_t k = 0; k < tensors.size(); ++k) {
     const at::Tensor& tensor = tensors[k];
-    if (!tensor.defined()) continue;
+    if (!tensor.defined() || is_shared(k)) continue;
     TORCH_CHECK_VALUE(tensor.dim() > 0, what, " ", k,
                       " has no dimension to cut into micro-batches; give every tensor the batch as "
                       "its dimension 0, or make a constant part of the model");
@@ -65,26 +75,16 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what) {
       rows = tensor.size(0);
       first = k;
     }
-    TORCH_CHECK_VALUE(tensor.size(0) == rows, what, " ", k, " has ", tensor.size(0),
-                      " rows in dimension 0, but ", what, " ", first, " has ", rows,
-                      "; all must have the same batch size to be cut into micro-batches",
-                      std::string_view(what) == "input"
-                          ? " (GPipeOptions::shared_inputs names those that are not cut)"
-                          : "");
+    TORCH_CHECK_VALUE(
+        tensor.size(0) == rows, what, " ", k, " has ", tensor.size(0), " rows in dimension 0, but ",
+        what, " ", first, " has ", rows,
+        "; all must have the same batch size to be cut into micro-batches",
+        may_share ? " (the options' shared_inputs names those that are not cut)" : "");
   }
   TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
                     " tensors of ", what, "; at least one is needed to tell the batch size",
-                    std::string_view(what) == "input" ? " (those of GPipeOptions::shared_inputs do "
-                                                        "not tell it)"
-                                                      : "");
+                    may_share ? " (those of the options' shared_inputs do not tell it)" : "");
   return rows;
-}
-
-CutSizes cut_sizes(int64_t rows, int64_t chunks) {
-  if (rows == 0) return {};
-  chunks = std::min(chunks, rows);  // also keeps the sum below from overflowing
-  const int64_t size = (rows + chunks - 1) / chunks;
-  return {size, (rows + size - 1) / size};
 }
 
 MiniBatch::MiniBatch(int64_t rows, int64_t chunks) : rows_(rows) {

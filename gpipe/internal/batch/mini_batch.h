@@ -7,29 +7,23 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/tensors/packet.h"
 
 namespace gpipe::internal {
 
-// The common size of dimension 0 of the defined tensors. Throws c10::ValueError if there is no
-// defined tensor, if one has no dimension, or if the sizes differ. `what` names the argument in the
-// message.
-int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what);
-
-// How rows are cut: each micro-batch has ceil(rows / chunks) rows and the last one the remainder,
-// as with Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one
-// empty micro-batch.
-struct CutSizes {
-  int64_t rows = 0;  // of a micro-batch but the last
-  int64_t micro_batches = 1;
-};
-CutSizes cut_sizes(int64_t rows, int64_t chunks);
+// The common size of dimension 0 of the defined tensors but those with a number in `shared`, which
+// all micro-batches have whole (GPipeOptions::shared_inputs). Throws c10::ValueError if there is no
+// such tensor, if one has no dimension, if the sizes differ, or if a number is none of theirs.
+// `what` names the argument in the message.
+int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
+                   const std::vector<int64_t>& shared = {});
 
 // A value type: it knows numbers of rows and no tensors.
 class MiniBatch {
  public:
   MiniBatch() = default;
-  MiniBatch(int64_t rows, int64_t chunks);
+  MiniBatch(int64_t rows, int64_t chunks);  // cut_sizes()
   // Part `part` of `parts` of such a mini-batch: its share of the chunks, with the rows that are in
   // them, of which there may be none. Micro-batches and rows are counted from the part's first.
   //

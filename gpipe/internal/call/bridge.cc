@@ -15,6 +15,7 @@
 
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
 
@@ -105,6 +106,8 @@ class InputNode : public Node {
       if (failed_) spent = std::move(pass_);
       throw;
     }
+
+    log_warning(pipeline->unregistered_leaf_text());
 
     variable_list result(num_outputs());
     for (size_t k = 0; k < own; ++k) {

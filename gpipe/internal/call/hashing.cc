@@ -18,14 +18,14 @@ namespace {
 class Hash {
  public:
   void add(const void* data, size_t bytes) {
-    const auto* at = static_cast<const unsigned char*>(data);
-    for (; bytes >= sizeof(uint64_t); at += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
+    const auto* position = static_cast<const unsigned char*>(data);
+    for (; bytes >= sizeof(uint64_t); position += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
       uint64_t word = 0;
-      std::memcpy(&word, at, sizeof word);
+      std::memcpy(&word, position, sizeof word);
       add(word);
     }
     uint64_t rest = 0;
-    if (bytes > 0) std::memcpy(&rest, at, bytes);  // a tensor without elements has no memory
+    if (bytes > 0) std::memcpy(&rest, position, bytes);  // a tensor without elements has no memory
     add(rest);
     add(bytes);
   }
@@ -80,9 +80,9 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
   std::string own;
   int64_t number = 0;
   for (const auto& parameter : parameters) {
-    const int64_t at = number++;
+    const int64_t parameter_number = number++;
     if (!parameter.value().defined() || parameter.value().is_meta()) continue;
-    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(at),
+    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(parameter_number),
                                         hash_of(parameter.key(), parameter.value())};
     own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);
   }
@@ -98,8 +98,8 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
                  "optimizer has other options, say, or did not step)");
   }
   Hash all;
-  for (const auto& [at, hash] : hashes) {
-    all.add(static_cast<uint64_t>(at));
+  for (const auto& [parameter_number, hash] : hashes) {
+    all.add(static_cast<uint64_t>(parameter_number));
     all.add(hash);
   }
   return all.text();

@@ -134,11 +134,11 @@ TEST(CheckLayers, RefusesNullLayersByName) {
 }
 
 TEST(CheckLayers, RefusesOneObjectTwiceByBothNames) {
-  const nn::Linear one(2, 2);
-  const nn::Sequential model(nn::Tanh(), one, nn::Linear(2, 2), one);
+  const nn::Linear linear(2, 2);
+  const nn::Sequential model(nn::Tanh(), linear, nn::Linear(2, 2), linear);
   EXPECT_THAT(refusal([&] { check_layers(model); }),
               AllOf(HasSubstr("the layers '1' and '3'"), HasSubstr("the same object")));
-  EXPECT_NO_THROW(check_layers(nn::Sequential(nn::Tanh(), one, nn::Tanh())));
+  EXPECT_NO_THROW(check_layers(nn::Sequential(nn::Tanh(), linear, nn::Tanh())));
 }
 
 // Takes a std::string, which cannot travel, and returns one.

@@ -69,26 +69,26 @@ const char* yes_or_no(bool value) { return value ? "yes" : "no"; }
 void agree_on_pipeline(Processes& processes, const std::string& name,
                        const torch::nn::Sequential& module, const GPipeOptions& options,
                        const Placement& placement, int64_t cpu_threads_per_stage) {
-  const std::string of = " of " + name;
-  agree(processes, "the balance" + of, absl::StrJoin(options.balance(), ", "));
-  agree(processes, "chunks" + of, std::to_string(options.chunks()));
-  agree(processes, "groups" + of, std::to_string(options.groups()));
-  agree(processes, "shared_inputs" + of, absl::StrJoin(options.shared_inputs(), ", "));
-  agree(processes, "the layers" + of, text_of(module));
-  agree(processes, "the placement" + of, placement.to_text());
+  const std::string suffix = " of " + name;
+  agree(processes, "the balance" + suffix, absl::StrJoin(options.balance(), ", "));
+  agree(processes, "chunks" + suffix, std::to_string(options.chunks()));
+  agree(processes, "groups" + suffix, std::to_string(options.groups()));
+  agree(processes, "shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", "));
+  agree(processes, "the layers" + suffix, text_of(module));
+  agree(processes, "the placement" + suffix, placement.to_text());
   const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
-  agree(processes, "the checkpoint modes" + of,
+  agree(processes, "the checkpoint modes" + suffix,
         to_text(options.checkpoint()) + std::string(": ") +
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
-  agree(processes, "deferred_batch_norm" + of, yes_or_no(options.deferred_batch_norm()));
+  agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
   // With another number of threads an operator may add up in another order.
   agree(processes,
         "GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
         "process's workers)" +
-            of,
+            suffix,
         std::to_string(cpu_threads_per_stage));
   const Ablation& ablation = options.ablation();
-  agree(processes, "the ablation" + of,
+  agree(processes, "the ablation" + suffix,
         std::string(yes_or_no(ablation.direct_skips)) + yes_or_no(ablation.early_recomputes));
 }
 
@@ -129,15 +129,16 @@ uint64_t shared_seed(Processes* processes, const std::string& name) {
 
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule) {
   Processes& processes = *world.processes();
-  const std::string of = "the schedule of " + name;
-  const std::vector<std::string> hashes = exchange_long(processes, of, hash_of(schedule.to_text()));
+  const std::string exchange_name = "the schedule of " + name;
+  const std::vector<std::string> hashes =
+      exchange_long(processes, exchange_name, hash_of(schedule.to_text()));
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank - rank % world.processes_each();
     if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
     // The tables may be long: only of the two that differ, and only now.
     const bool is_asked = processes.rank() == rank || processes.rank() == first;
     const std::vector<std::string> texts =
-        exchange_long(processes, of + ", in full", is_asked ? schedule.to_text() : "");
+        exchange_long(processes, exchange_name + ", in full", is_asked ? schedule.to_text() : "");
     const auto schedule_of = [&](int64_t of_rank) {
       return Schedule::from_text(texts[static_cast<size_t>(of_rank)]);
     };

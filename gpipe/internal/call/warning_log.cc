@@ -5,6 +5,8 @@
 
 namespace gpipe::internal {
 
-void log_warning(const std::string& text) { LOG(WARNING) << "GPipe: " << text; }
+void log_warning(const std::string& text) {
+  if (!text.empty()) LOG(WARNING) << "GPipe: " << text;
+}
 
 }  // namespace gpipe::internal

@@ -6,6 +6,7 @@
 
 namespace gpipe::internal {
 
+// Of an empty text, nothing.
 void log_warning(const std::string& text);
 
 }  // namespace gpipe::internal

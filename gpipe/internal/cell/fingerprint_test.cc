@@ -150,24 +150,25 @@ TEST(FingerprintTest, SeesValuesAndPlacesOfSparseTensors) {
   const at::Tensor x = at::randn({6, 5}) * (at::rand({6, 5}) < 0.5);
   for (const c10::Layout layout : {c10::kSparse, c10::kSparseCsr, c10::kSparseCsc}) {
     SCOPED_TRACE(layout);
-    const auto of = [layout](const at::Tensor& dense) {
+    const auto fingerprint = [layout](const at::Tensor& dense) {
       return Fingerprint::of(dense.to_sparse(layout));
     };
-    EXPECT_TRUE(of(x).matches(of(x.clone())));
-    EXPECT_FALSE(of(x).matches(of(x * 1.5)));
-    EXPECT_FALSE(of(x).matches(of(x.roll(1, 0)))) << "other rows";
-    EXPECT_FALSE(of(x).matches(of(at::ones({6, 5})))) << "another number of values";
-    EXPECT_TRUE(of(at::zeros({6, 5})).matches(of(at::zeros({6, 5}))));
+    EXPECT_TRUE(fingerprint(x).matches(fingerprint(x.clone())));
+    EXPECT_FALSE(fingerprint(x).matches(fingerprint(x * 1.5)));
+    EXPECT_FALSE(fingerprint(x).matches(fingerprint(x.roll(1, 0)))) << "other rows";
+    EXPECT_FALSE(fingerprint(x).matches(fingerprint(at::ones({6, 5}))))
+        << "another number of values";
+    EXPECT_TRUE(fingerprint(at::zeros({6, 5})).matches(fingerprint(at::zeros({6, 5}))));
   }
 }
 
 TEST(FingerprintTest, SeesNestedTensors) {
   const at::Tensor x = at::randn({3, 4}), y = at::randn({2, 4});
-  const auto of = [](const at::Tensor& a, const at::Tensor& b) {
+  const auto fingerprint = [](const at::Tensor& a, const at::Tensor& b) {
     return Fingerprint::of(at::_nested_tensor_from_tensor_list({a, b}));
   };
-  EXPECT_TRUE(of(x, y).matches(of(x.clone(), y.clone())));
-  EXPECT_FALSE(of(x, y).matches(of(x, y * 1.5)));
+  EXPECT_TRUE(fingerprint(x, y).matches(fingerprint(x.clone(), y.clone())));
+  EXPECT_FALSE(fingerprint(x, y).matches(fingerprint(x, y * 1.5)));
 }
 
 TEST(FingerprintTest, MatchesWhatItCannotJudge) {

@@ -23,6 +23,7 @@ class ForeignNodes;
 class LateChecks;
 class TrackedStatistics;
 class Transfers;
+class UnregisteredLeaf;
 
 // What one call of forward() or step() sets for all of its cells. A value type.
 struct CellPlan {
@@ -80,6 +81,7 @@ struct RunContext {
   bool on_caller = false;                            // the cells run on the calling thread
   bool keep_graph = false;                           // the backward may run once more
   bool check_finite = false;                         // as in StepOptions
+  UnregisteredLeaf* unregistered = nullptr;          // null: nobody wants to know
   RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
 };

@@ -113,8 +113,8 @@ struct Recording {
   }
 };
 Recording& recording() {
-  static auto* const made = new Recording;  // threads may use it while the process ends
-  return *made;
+  static auto* const instance = new Recording;  // threads may use it while the process ends
+  return *instance;
 }
 
 // LibTorch registers each graph with the default generator, whose seed every replay writes to the

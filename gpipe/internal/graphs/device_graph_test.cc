@@ -31,6 +31,7 @@
 #include "gpipe/internal/threads/default_generators.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/torch_warnings.h"
 
 namespace gpipe::internal {
 namespace {
@@ -344,23 +345,13 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// What LibTorch warns of on this thread, instead of writing it to the standard error.
-class Warnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override { seen.push_back(warning.msg()); }
-  std::vector<std::string> seen;
-
- private:
-  const c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
 // A stage may have nothing but views.
 TEST_F(DeviceGraphs, AnEmptyOneIsNoReasonToWarnAndHidesNoOtherWarning) {
-  Warnings warnings;
+  testing::TorchWarnings warnings;
   const auto graph = record([&] { TORCH_WARN("of a layer"); });
   graph->replay();
   TORCH_WARN("after it");
-  EXPECT_EQ(warnings.seen, (std::vector<std::string>{"of a layer", "after it"}));
+  EXPECT_EQ(warnings.texts, (std::vector<std::string>{"of a layer", "after it"}));
 }
 
 TEST(GraphDevice, TheHostHasNone) { EXPECT_EQ(graph_device(c10::kCPU), nullptr); }

@@ -30,10 +30,10 @@ TEST(GraphLeaves, AreFoundOnceWithTheirUses) {
   const GraphLeaves found = leaves_of({gradient_edge(y)}, own);
   EXPECT_EQ(found.reason, "");
   ASSERT_EQ(found.leaves.size(), 2);
-  for (const GraphLeaves::Leaf& one : found.leaves) {
-    EXPECT_TRUE(one.tensor.is_same(a) || one.tensor.is_same(b));
-    EXPECT_EQ(one.uses, one.tensor.is_same(a) ? 3 : 1);
-    EXPECT_EQ(one.accumulator.function, gradient_edge(one.tensor).function);
+  for (const GraphLeaves::Leaf& found_leaf : found.leaves) {
+    EXPECT_TRUE(found_leaf.tensor.is_same(a) || found_leaf.tensor.is_same(b));
+    EXPECT_EQ(found_leaf.uses, found_leaf.tensor.is_same(a) ? 3 : 1);
+    EXPECT_EQ(found_leaf.accumulator.function, gradient_edge(found_leaf.tensor).function);
   }
 }
 

@@ -103,7 +103,7 @@ bool uses_parameters_of_others(const std::vector<Layer>& layers,
       const auto* const tied = dynamic_cast<const TiedLayer*>(module.get());
       if (tied == nullptr) continue;
       for (const at::Tensor& parameter : tied->tied_parameters()) {
-        const auto is_it = [&](const at::Tensor& one) { return one.is_same(parameter); };
+        const auto is_it = [&](const at::Tensor& other) { return other.is_same(parameter); };
         if (std::none_of(own.begin(), own.end(), is_it)) return true;
       }
     }
@@ -305,12 +305,12 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
                          [](const auto& a, const auto& b) { return a->last_used < b->last_used; }));
   }
   entries_.push_back(std::make_unique<Entry>());
-  Entry& made = *entries_.back();
-  made.kind = std::move(kind);
-  made.last_used = clock_;
-  made.first_run = runs_;
-  made.has_loss = has_loss;
-  return &made;
+  Entry& entry = *entries_.back();
+  entry.kind = std::move(kind);
+  entry.last_used = clock_;
+  entry.first_run = runs_;
+  entry.has_loss = has_loss;
+  return &entry;
 }
 
 LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
@@ -330,10 +330,11 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   Entry* const entry = entry_for(run, inputs, has_loss, places);
   if (entry == nullptr) return run_plainly();
   std::shared_ptr<Slot> slot;
-  for (const std::shared_ptr<Slot>& one : entry->slots) {
-    const bool fits = !one->busy.load(std::memory_order_acquire) && one->places == places;
+  for (const std::shared_ptr<Slot>& candidate : entry->slots) {
+    const bool fits =
+        !candidate->busy.load(std::memory_order_acquire) && candidate->places == places;
     if (!fits) continue;
-    slot = one;
+    slot = candidate;
     break;
   }
   const bool is_cold =
@@ -746,9 +747,9 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
 
 StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
                                                          const variable_list& gradients) {
-  std::unique_ptr<BackwardGraph> made;
+  std::unique_ptr<BackwardGraph> backward_graph;
   try {
-    record_with_all_memory(*graphs_, [&] { made = recorded_backward(slot, gradients); });
+    record_with_all_memory(*graphs_, [&] { backward_graph = recorded_backward(slot, gradients); });
   } catch (const std::exception& error) {
     give_up("its backward cannot be recorded: " + message_of(error));
     return nullptr;
@@ -757,33 +758,33 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
     return nullptr;
   }
   ++use_.recorded;
-  slot.backwards.push_back(std::move(made));
+  slot.backwards.push_back(std::move(backward_graph));
   return slot.backwards.back().get();
 }
 
 std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
     Slot& slot, const variable_list& gradients) {
-  auto made = std::make_unique<BackwardGraph>();
+  auto backward_graph = std::make_unique<BackwardGraph>();
   for (const at::Tensor& gradient : gradients) {
-    add_layout(made->layout, gradient);
-    add_place(made->layout, gradient);
-    made->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
+    add_layout(backward_graph->layout, gradient);
+    add_place(backward_graph->layout, gradient);
+    backward_graph->gradients.push_back(gradient.defined() ? memory_like(gradient) : gradient);
   }
   slot.note_recording_on(*stream_);
-  made->graph = graphs_->make_graph(device_, scratch(), {});
+  backward_graph->graph = graphs_->make_graph(device_, scratch(), {});
   // They are freed after the recording, so that nothing in it may take their memory.
   variable_list results;
-  record_graph(*made->graph, side_stream(), [&] {
+  record_graph(*backward_graph->graph, side_stream(), [&] {
     const CaptureWatch watch;
-    results = run_backward(slot, made->gradients);
+    results = run_backward(slot, backward_graph->gradients);
   });
   for (const at::Tensor& result : results) {
     TORCH_CHECK(
         !result.defined() || (result.layout() == c10::kStrided && result.device() == device_),
         "a gradient is not a dense tensor on ", device_);
-    made->results.push_back(unowned_alias(result));
+    backward_graph->results.push_back(unowned_alias(result));
   }
-  return made;
+  return backward_graph;
 }
 
 StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradients) {
@@ -804,8 +805,8 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
     add_place(layout, gradient);
   }
   BackwardGraph* graph = nullptr;
-  for (const auto& one : slot.backwards) {
-    if (unchanged && one->layout == layout) graph = one.get();
+  for (const auto& candidate : slot.backwards) {
+    if (unchanged && candidate->layout == layout) graph = candidate.get();
   }
   if (graph == nullptr && records) graph = record_backward(slot, gradients);
   if (graph == nullptr) {

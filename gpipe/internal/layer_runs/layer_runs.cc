@@ -169,7 +169,8 @@ LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
   return traffic;
 }
 
-void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer, Backwards backwards) {
+void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
+                    const LayerObserver& observer, Backwards backwards) {
   const WorkScope work;
   const c10::AutoGradMode grad_mode(true);
   pipeline_->check_callable();
@@ -181,7 +182,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer, Backwa
     observer({piece, backward, begin, std::chrono::steady_clock::now(), weights});
   };
 
-  Pass pass(stages, MiniBatch(batch_size(inputs, "sample"), /*chunks=*/1));
+  Pass pass(stages, MiniBatch(batch_size(inputs, "sample", shared), /*chunks=*/1));
   pass.plan.step_seed = draw_step_seed();
   pass.plan.thread = at::RecordFunction::currentThreadId();
   pass.plan.begin = at::sequence_number::peek();
@@ -194,7 +195,7 @@ void LayerRuns::run(const Tensors& inputs, const LayerObserver& observer, Backwa
     item.needs_grad = input.defined() && input.requires_grad();
     whole.items.push_back(std::move(item));
   }
-  pass.inputs = CallerInputs(std::move(whole), pass.mini_batch, /*record=*/true);
+  pass.inputs = CallerInputs(std::move(whole), pass.mini_batch, /*record=*/true, shared);
   pass.keep_outputs = false;
 
   // The last stage's actions have the loss in them; the layers' share begins and ends where the

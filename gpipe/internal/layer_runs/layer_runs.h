@@ -84,10 +84,10 @@ class LayerRuns {
   const std::vector<int64_t>& pieces() const { return pieces_; }
 
   // Runs all forwards, the loss and all backwards of one micro-batch, and adds to the gradients of
-  // parameters. `observer` is called by one thread at a time: at the begin of piece 0's forward, at
-  // its end, and so on, up to the end of piece 0's backward. An exception of a layer arrives with
-  // the layer in its message.
-  void run(const Tensors& inputs, const LayerObserver& observer,
+  // parameters. `shared`: as in GPipeOptions::shared_inputs. `observer` is called by one thread at
+  // a time: at the begin of piece 0's forward, at its end, and so on, up to the end of piece 0's
+  // backward. An exception of a layer arrives with the layer in its message.
+  void run(const Tensors& inputs, const std::vector<int64_t>& shared, const LayerObserver& observer,
            Backwards backwards = Backwards::kWhole);
 
   // Runs the forwards alone, as the plain model would.

@@ -36,7 +36,7 @@ std::string told(LayerRuns& runs, const Tensors& inputs, Backwards backwards = B
   std::chrono::steady_clock::time_point before{};
   const char* backward = backwards == Backwards::kSplit ? "I" : "B";
   runs.run(
-      inputs,
+      inputs, /*shared=*/{},
       [&](const LayerEvent& event) {
         text += text.empty() ? "" : " ";
         text += event.weights ? "W" : event.backward ? backward : "F";
@@ -71,9 +71,9 @@ TEST(LayerRuns, SplitBackwardsAreTheHalvesOfInputsAndThenThoseOfWeights) {
 TEST(LayerRuns, GivesEveryOutputAGradientOfOnes) {
   const nn::Sequential model(nn::Linear(2, 1));
   LayerRuns runs(model, c10::kCPU, 0);
-  runs.run({at::ones({4, 2})}, [](const LayerEvent&) {});
+  runs.run({at::ones({4, 2})}, /*shared=*/{}, [](const LayerEvent&) {});
   EXPECT_TRUE(model->parameters()[0].grad().equal(4 * at::ones({1, 2})));
-  runs.run({at::ones({4, 2})}, [](const LayerEvent&) {});
+  runs.run({at::ones({4, 2})}, /*shared=*/{}, [](const LayerEvent&) {});
   EXPECT_TRUE(model->parameters()[0].grad().equal(8 * at::ones({1, 2})));
 }
 
@@ -86,7 +86,7 @@ TEST(LayerRuns, TheLastLayersShareHasNoLossInIt) {
     return y;
   }));
   LayerRuns runs(model, c10::kCPU, 0);
-  runs.run({at::ones({1, 1}).requires_grad_()}, [&](const LayerEvent& event) {
+  runs.run({at::ones({1, 1}).requires_grad_()}, /*shared=*/{}, [&](const LayerEvent& event) {
     log += event.backward ? "B" : "F";
     log += event.begin ? "( " : ") ";
   });

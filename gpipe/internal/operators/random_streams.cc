@@ -74,8 +74,8 @@ bool has_generators(c10::Device device) {
 
 // Held while an operator draws from a generator that a layer gives.
 std::mutex& given_generators_mutex() {
-  static auto* const made = new std::mutex;
-  return *made;
+  static auto* const mutex = new std::mutex;
+  return *mutex;
 }
 
 // Replaces every operator with an argument `generator`: fills it in if it is absent, and replaces
@@ -279,9 +279,10 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
     if (entry.device == device) found = &entry;
   }
   if (found == nullptr) {
-    at::Generator made = device.is_cpu() ? at::detail::createCPUGenerator()
-                                         : at::globalContext().defaultGenerator(device).clone();
-    entries_.push_back({device, std::move(made)});
+    at::Generator generator = device.is_cpu()
+                                  ? at::detail::createCPUGenerator()
+                                  : at::globalContext().defaultGenerator(device).clone();
+    entries_.push_back({device, std::move(generator)});
     found = &entries_.back();
   }
   std::lock_guard<std::mutex> lock(found->generator.mutex());

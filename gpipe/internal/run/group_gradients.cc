@@ -23,10 +23,10 @@ GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState&
   for (GroupSums& stage : stages) {
     for (Leaf& leaf : stage.take()) leaves_.push_back(std::move(leaf));
   }
-  if (world.replicas() > 1) sum_over_replicas(model, groups_each);
+  if (world.replicas() > 1) reduce(model, groups_each);
 }
 
-void GroupGradients::sum_over_replicas(const ModelState& model, int64_t groups_each) {
+void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
   for (const ModelState::Parameter& parameter : model.parameters()) {
     // Those of other processes, and frozen ones.
@@ -46,7 +46,7 @@ void GroupGradients::sum_over_replicas(const ModelState& model, int64_t groups_e
     accumulators[number->second] = std::move(leaf.accumulator);
   }
   leaves_.clear();
-  are_summed_ = internal::sum_over_replicas(world_, parameters_, groups_each, sums);
+  are_summed_ = sum_over_replicas(world_, parameters_, groups_each, sums);
   if (!are_summed_) return;
   for (size_t k = 0; k < parameters_.size(); ++k) {
     if (!sums[k].defined()) continue;

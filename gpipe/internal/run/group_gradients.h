@@ -33,7 +33,7 @@ class GroupGradients {
   void accumulate();
 
  private:
-  void sum_over_replicas(const ModelState& model, int64_t groups_each);
+  void reduce(const ModelState& model, int64_t groups_each);
 
   const World& world_;
   std::vector<GroupSums::Leaf> leaves_;

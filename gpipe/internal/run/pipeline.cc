@@ -440,6 +440,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
                      worker_threads_};
   context.on_caller = on_caller;
   context.check_finite = check_finite;
+  context.unregistered = &unregistered_leaf_;
   if (request != nullptr) {
     context.keep_graph = request->keep_graph;
     context.requested = request->requested ? &*request->requested : nullptr;

@@ -28,6 +28,7 @@
 #include "gpipe/internal/cell/cell.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/run_context.h"
+#include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/processes/residence.h"
@@ -148,6 +149,9 @@ class Pipeline {
   bool first_nan() { return !nan_.exchange(true); }
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
 
+  // A warning for the caller, given once; empty: none.
+  std::string unregistered_leaf_text() { return unregistered_leaf_.take(); }
+
   // The place of the last error in an action.
   std::optional<Failure> last_failure() const;
 
@@ -205,6 +209,7 @@ class Pipeline {
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 
+  UnregisteredLeaf unregistered_leaf_;
   std::atomic<bool> nan_{false};           // see first_nan()
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
   mutable std::mutex failure_mutex_;

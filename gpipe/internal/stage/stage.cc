@@ -14,6 +14,7 @@
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
 #include "gpipe/internal/stage/group_scope.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -115,7 +116,7 @@ std::string Stage::current_layer() const {
 }
 
 std::string Stage::current_layer_type() const {
-  if (running_layer_ < 0 || running_layer_ >= static_cast<int64_t>(layers_.size())) return "";
+  if (!runs_layer()) return "";
   return readable_type(layers_[running_layer_].module.type_info());
 }
 
@@ -493,8 +494,9 @@ struct Stage::Backward {
   const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;         // terms of others for leaves that this stage accumulates
-  LeafSums requested;  // what the caller asked for; terms of others come first
+  Roots roots;                    // terms of others for leaves that this stage accumulates
+  LeafSums requested;             // what the caller asked for; terms of others come first
+  std::vector<const Node*> sent;  // accumulators of leaves for which there are terms of others
 
   // Each function captures one pointer, so it allocates no memory.
   GraphTask graph_task() {
@@ -521,11 +523,21 @@ struct Stage::Backward {
     return result;
   }
 
+  // What the loss function captures is the caller's own, and terms that others sent come from no
+  // layer here.
+  void notice(const Node* accumulator, const at::Tensor& leaf) const {
+    if (run.unregistered == nullptr || run.unregistered->noted()) return;
+    if (!stage.runs_layer() || run.plan.model.find(leaf) != nullptr) return;
+    if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
+    run.unregistered->note(stage.current_layer(), leaf);
+  }
+
   void take(LeafSums& sums) {
     sums.take(stage.index_, [this](LeafSums::Entry entry) {
       if (run.requested != nullptr) {
         *requested.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
       } else {
+        sent.push_back(entry.accumulator.get());
         roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
       }
     });
@@ -566,6 +578,7 @@ struct Stage::Backward {
         return LocalBackwardOptions::discarded();
       }
     }
+    notice(accumulator.get(), leaf);
     const int64_t owner = stage.owner_of(run, leaf);
     if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
     return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
@@ -643,7 +656,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
   }
   GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
-  Backward backward{*this, run, micro_batch, task, {}, {}};
+  Backward backward{*this, run, micro_batch, task, {}, {}, {}};
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);

@@ -94,6 +94,10 @@ class Stage {
   c10::Device device() const { return device_; }
   const std::vector<Layer>& layers() const { return layers_; }
 
+  // Whether what ran last is a layer, not the loss function.
+  bool runs_layer() const {
+    return running_layer_ >= 0 && running_layer_ < static_cast<int64_t>(layers_.size());
+  }
   // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
   std::string current_layer() const;
   // "torch::nn::ReLUImpl"; empty where no layer ran.

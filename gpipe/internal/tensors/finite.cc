@@ -19,12 +19,13 @@ std::string what_is_not_finite(const at::Tensor& tensor) {
   if (values.layout() != c10::kStrided || at::isfinite(values).all().item<bool>()) return "";
   const int64_t nan = at::isnan(values).sum().item<int64_t>();
   const int64_t infinite = at::isfinite(values).logical_not().sum().item<int64_t>() - nan;
-  const std::string of = " of " + std::to_string(values.numel()) + " values ";
+  const std::string total_text = " of " + std::to_string(values.numel()) + " values ";
   const auto are = [](int64_t count) { return count == 1 ? "is " : "are "; };
   std::string text;
-  if (nan > 0) text = std::to_string(nan) + of + are(nan) + "nan";
+  if (nan > 0) text = std::to_string(nan) + total_text + are(nan) + "nan";
   if (infinite > 0) {
-    text += (nan > 0 ? ", " + std::to_string(infinite) + " " : std::to_string(infinite) + of);
+    text +=
+        (nan > 0 ? ", " + std::to_string(infinite) + " " : std::to_string(infinite) + total_text);
     text += are(infinite) + std::string("infinite");
   }
   return text;

@@ -168,8 +168,8 @@ struct StreamsInUse {
 
 // Never destroyed: threads may use it while the process ends.
 StreamsInUse& streams_in_use() {
-  static auto* const made = new StreamsInUse;
-  return *made;
+  static auto* const streams = new StreamsInUse;
+  return *streams;
 }
 
 bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream) {

@@ -82,20 +82,21 @@ std::optional<ValueKind> kind_of(const std::string& demangled) {
 }
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) {
-    text.replace(at, what.size(), with);
-    at += with.size();
+  for (size_t place = text.find(what); place != std::string::npos; place = text.find(what, place)) {
+    text.replace(place, what.size(), with);
+    place += with.size();
   }
 }
 
 // Removes every "<prefix>...>" up to its closing bracket.
 void remove_templates(std::string& text, const std::string& prefix) {
-  for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at)) {
-    size_t end = at + prefix.size();
+  for (size_t place = text.find(prefix); place != std::string::npos;
+       place = text.find(prefix, place)) {
+    size_t end = place + prefix.size();
     for (int open = 1; open > 0 && end < text.size(); ++end) {
       open += text[end] == '<' ? 1 : text[end] == '>' ? -1 : 0;
     }
-    text.erase(at, end - at);
+    text.erase(place, end - place);
   }
 }
 

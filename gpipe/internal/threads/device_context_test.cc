@@ -3,26 +3,22 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/torch_warnings.h"
 
 namespace gpipe::internal {
 namespace {
 
-// Collects what LibTorch warns of on this thread.
-class Warnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override { text += warning.msg(); }
-  std::string text;
-
- private:
-  const c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 struct DeviceContext : testing::DeviceTest {};
 
@@ -30,21 +26,21 @@ TEST_F(DeviceContext, AThreadWhoseFirstOperatorIsAMatrixProductFindsIt) {
   const c10::Device device = testing::device();
   const at::Tensor a = at::ones({4, 4}).to(device), product = at::ones({4, 4}).to(device);
   const auto warnings_of_a_thread = [&](bool enter) {
-    std::string text;
+    std::vector<std::string> texts;
     std::thread([&] {
-      const Warnings warnings;
+      const testing::TorchWarnings warnings;
       const c10::NoGradGuard no_grad;
       if (enter) enter_device(device);
       at::mm_out(const_cast<at::Tensor&>(product), a, a);
-      text = warnings.text;
+      texts = warnings.texts;
     }).join();
-    return text;
+    return texts;
   };
-  EXPECT_EQ(warnings_of_a_thread(true), "");
+  EXPECT_THAT(warnings_of_a_thread(true), IsEmpty());
   EXPECT_EQ(testing::on_host(product)[0][0].item<float>(), 4);
   if (!device.is_cuda()) return;
   // LibTorch warns once, so this comes last. If it no longer does, enter_device() can go.
-  EXPECT_NE(warnings_of_a_thread(false).find("no current CUDA context"), std::string::npos);
+  EXPECT_THAT(warnings_of_a_thread(false), ElementsAre(HasSubstr("no current CUDA context")));
 }
 
 }  // namespace

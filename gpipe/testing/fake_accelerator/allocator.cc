@@ -47,18 +47,18 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
     free.pop_back();
     ++counts_.reused;
   } else {
-    auto made = std::make_unique<Block>();
-    made->bytes.reset(static_cast<char*>(std::aligned_alloc(kSmallest, size)));
-    if (made->bytes == nullptr) throw std::bad_alloc();
-    made->size = size;
-    made->owner = owner;
-    made->pool = pool;
-    block = made.get();
+    auto new_block = std::make_unique<Block>();
+    new_block->bytes.reset(static_cast<char*>(std::aligned_alloc(kSmallest, size)));
+    if (new_block->bytes == nullptr) throw std::bad_alloc();
+    new_block->size = size;
+    new_block->owner = owner;
+    new_block->pool = pool;
+    block = new_block.get();
     runtime_.add_block(block->bytes.get(), size,
                        (owner ? "block of " + to_text(*owner) : "block of pinned memory") + ", " +
                            std::to_string(size) + " bytes");
-    blocks_[block->bytes.get()] = std::move(made);
-    ++counts_.made;
+    blocks_[block->bytes.get()] = std::move(new_block);
+    ++counts_.from_system;
   }
   block->allocated = true;
   poison(*block, "allocation");

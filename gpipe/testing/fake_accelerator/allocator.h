@@ -102,8 +102,8 @@ class Allocator {
   void reset_peak(int device);
 
   struct Counts {
-    int64_t made = 0;    // blocks from the system
-    int64_t reused = 0;  // blocks reused
+    int64_t from_system = 0;  // blocks
+    int64_t reused = 0;       // blocks
   };
   Counts counts() const;
 

@@ -81,7 +81,7 @@ TEST_F(AllocatorTest, TheLastFreedIsTheNextOfItsStreamAndSize) {
   EXPECT_EQ(allocator_.allocate(kB, 900), others);
   EXPECT_EQ(allocator_.allocate(kA, 1024), b);
   EXPECT_NE(allocator_.allocate(kA, 1024), small);
-  EXPECT_EQ(allocator_.counts().made, 5);
+  EXPECT_EQ(allocator_.counts().from_system, 5);
   EXPECT_EQ(allocator_.counts().reused, 3);
   EXPECT_THAT(runtime_.take_races(), IsEmpty());
 }

@@ -230,8 +230,8 @@ struct Process {
 };
 
 Process& process() {
-  static Process& one = *new Process;
-  return one;
+  static Process& instance = *new Process;
+  return instance;
 }
 
 [[maybe_unused]] const bool registered = [] {

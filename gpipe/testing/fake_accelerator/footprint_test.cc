@@ -58,16 +58,16 @@ TEST(Footprint, AgreesWithListsOfBytes) {
   auto make = [&](std::set<int64_t>& bytes) {
     const int64_t offset = number(40), item = 1 + number(4);
     Numbers sizes, strides;
-    std::vector<int64_t> at = {offset};
+    std::vector<int64_t> offsets = {offset};
     for (int64_t d = number(4); d > 0; --d) {
       sizes.push_back(1 + number(4)), strides.push_back(number(8));
       std::vector<int64_t> next;
       for (int64_t i = 0; i < sizes.back(); ++i) {
-        for (int64_t a : at) next.push_back(a + i * strides.back() * item);
+        for (int64_t a : offsets) next.push_back(a + i * strides.back() * item);
       }
-      at = next;
+      offsets = next;
     }
-    for (int64_t a : at) {
+    for (int64_t a : offsets) {
       for (int64_t i = 0; i < item; ++i) bytes.insert(a + i);
     }
     return Footprint(memory + offset, static_cast<size_t>(item), sizes, strides);

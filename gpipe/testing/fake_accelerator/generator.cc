@@ -35,12 +35,13 @@ FakeGenerator* FakeGenerator::clone_impl() const {
 const at::Generator& default_generator(c10::DeviceIndex device) {
   // Never destroyed: LibTorch may ask until the process ends.
   static const auto& all = *[] {
-    auto* made = new std::vector<at::Generator>;
+    auto* generators = new std::vector<at::Generator>;
     for (int i = 0; i < kDevices; ++i) {
-      made->push_back(at::make_generator<FakeGenerator>(static_cast<c10::DeviceIndex>(i)));
-      static_cast<FakeGenerator*>(made->back().unsafeGetGeneratorImpl())->set_recordable(true);
+      generators->push_back(at::make_generator<FakeGenerator>(static_cast<c10::DeviceIndex>(i)));
+      static_cast<FakeGenerator*>(generators->back().unsafeGetGeneratorImpl())
+          ->set_recordable(true);
     }
-    return made;
+    return generators;
   }();
   return all.at(static_cast<size_t>(device));
 }

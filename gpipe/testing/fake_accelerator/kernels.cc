@@ -296,11 +296,11 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
     results.push_back(map_tensors(dry_results[r], [&](const at::Tensor& dry) {
       if (!dry.defined()) return dry;
       const auto options = at::TensorOptions().dtype(dry.dtype()).device(device);
-      at::Tensor made = dry.is_non_overlapping_and_dense()
-                            ? at::empty_strided(dry.sizes(), dry.strides(), options)
-                            : at::empty(dry.sizes(), options);
-      touched.push_back(access_of(made, /*write=*/true));
-      return made;
+      at::Tensor result = dry.is_non_overlapping_and_dense()
+                              ? at::empty_strided(dry.sizes(), dry.strides(), options)
+                              : at::empty(dry.sizes(), options);
+      touched.push_back(access_of(result, /*write=*/true));
+      return result;
     }));
     result_targets.push_back(map_tensors(results.back(), tensor_on_cpu));
   }
@@ -349,10 +349,10 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
     }
     results.push_back(map_tensors(computed[r], [&](const at::Tensor& value) {
       if (!value.defined()) return value;
-      at::Tensor made =
+      at::Tensor result =
           at::empty(value.sizes(), at::TensorOptions().dtype(value.dtype()).device(device));
-      bring(value, made);
-      return made;
+      bring(value, result);
+      return result;
     }));
   }
   return results;

@@ -39,7 +39,7 @@ Runtime::Stream& Runtime::at(StreamId id) {
   if (stream == nullptr) {
     stream = std::make_unique<Stream>();
     stream->id = id;
-    stream->number = made_++;
+    stream->number = streams_made_++;
     // The seed depends on the number alone, so that a run can be repeated.
     stream->random.seed(static_cast<unsigned>(id.device * kStreams + id.number + 1));
   }

@@ -245,7 +245,7 @@ class Runtime {
   const std::function<void()> on_thread_start_;
   mutable std::mutex mutex_;
   std::unique_ptr<Stream> streams_[kDevices][kStreams];
-  int made_ = 0;
+  int streams_made_ = 0;
   std::string errors_[kDevices];
   VectorClock host_;  // what some thread of the host has waited for
   RaceDetector detector_;

@@ -1,6 +1,5 @@
 #include "gpipe/testing/programs/compare.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
@@ -29,6 +28,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/random_schedule.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
@@ -256,29 +256,6 @@ LossFn make_loss(const Program& program) {
   };
 }
 
-class Autocast {
- public:
-  Autocast(bool on, c10::DeviceType type)
-      : type_(type), former_(at::autocast::is_autocast_enabled(type)), on_(on) {
-    if (!on_) return;
-    at::autocast::set_autocast_enabled(type_, true);
-    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (!on_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(type_, former_);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  c10::DeviceType type_;
-  bool former_;
-  bool on_;
-};
-
 uint64_t call_seed(const Program& program, int64_t call) {
   return program.seed * 7919 + static_cast<uint64_t>(call);
 }
@@ -340,7 +317,8 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
   switch (program.entry) {
     case Entry::kForward: {
       {
-        Autocast autocast(program.autocast, device().type());
+        std::optional<AutocastScope> autocast;
+        if (program.autocast) autocast.emplace(device().type(), at::kBFloat16);
         result.outputs = pipe->forward(inputs);
       }
       const Tensor value = loss(result.outputs, {batch.target});
@@ -550,22 +528,22 @@ void compare_parameters(const Side& plain, const Side& pipe, Comparison& compari
 std::string difference_of_plain_runs(const Program& program) {
   Comparison comparison(/*close=*/false);
   const LossFn loss = make_loss(program);
-  Side one = make_plain_side(program);
-  Side other = make_plain_side(program);
-  for (Side* side : {&one, &other}) make_optimizer(program, side->model->parameters(), *side);
+  Side first = make_plain_side(program);
+  Side second = make_plain_side(program);
+  for (Side* side : {&first, &second}) make_optimizer(program, side->model->parameters(), *side);
   for (int64_t call = 0; call < program.calls && !comparison.failed(); ++call) {
-    const Batch one_batch = make_batch(program, call, device(), device());
-    const Batch other_batch = make_batch(program, call, device(), device());
-    PlainModel one_model(one.model, program.chunks);
-    PlainModel other_model(other.model, program.chunks);
+    const Batch first_batch = make_batch(program, call, device(), device());
+    const Batch second_batch = make_batch(program, call, device(), device());
+    PlainModel first_model(first.model, program.chunks);
+    PlainModel second_model(second.model, program.chunks);
     torch::manual_seed(call_seed(program, call));
-    const StepResult want = run_plain(program, one_model, one_batch, loss);
+    const StepResult want = run_plain(program, first_model, first_batch, loss);
     torch::manual_seed(call_seed(program, call));
-    const StepResult have = run_plain(program, other_model, other_batch, loss);
-    compare_call(program, want, have, one_batch, other_batch, one, other, Here(), comparison);
-    end_call(program, call, one);
-    end_call(program, call, other);
-    compare_parameters(one, other, comparison);
+    const StepResult have = run_plain(program, second_model, second_batch, loss);
+    compare_call(program, want, have, first_batch, second_batch, first, second, Here(), comparison);
+    end_call(program, call, first);
+    end_call(program, call, second);
+    compare_parameters(first, second, comparison);
   }
   return comparison.what();
 }

@@ -38,7 +38,7 @@ using LayerParameters = std::shared_ptr<std::vector<at::Tensor>>;
 LayerParameters make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop);
 // `parameters`: as given to make_parameters(). What another layer has registered is only named, if
 // the workshop says so.
-void register_parameters(torch::nn::Module& module, const LayerParameters& made,
+void register_parameters(torch::nn::Module& module, const LayerParameters& tensors,
                          const std::vector<Parameter>& parameters, Workshop& workshop);
 
 }  // namespace gpipe::testing::programs

@@ -468,18 +468,18 @@ std::function<void(State&)> note_tied(const std::vector<Parameter>& parameters) 
   };
 }
 
-// Replaces x with the expression's result; `s` is values[at], erased afterwards if `erase`.
-Layer expression_layer(const State& state, const Expression& expression, size_t at, bool erase,
+// Replaces x with the expression's result; `s` is values[index], erased afterwards if `erase`.
+Layer expression_layer(const State& state, const Expression& expression, size_t index, bool erase,
                        ValueKind out) {
   Layer layer;
   const bool alone = state.kind == ValueKind::kTensor;
-  const std::string s = "v[" + std::to_string(at) + "]";
+  const std::string s = "v[" + std::to_string(index) + "]";
   layer.text = parameters_text(expression.parameters) + "(" + argument_text(state.kind) + ") { ";
   if (alone) {
     layer.text += "return " + expression.text + "; }";
   } else {
     layer.text +=
-        (at == 0 ? "auto& x = v[0]; x = " : "auto& x = v[0]; Tensor s = " + s + "; x = ") +
+        (index == 0 ? "auto& x = v[0]; x = " : "auto& x = v[0]; Tensor s = " + s + "; x = ") +
         expression.text + "; " + (erase ? "v.erase(" + s + "); " : "") +
         (out == ValueKind::kTensor ? "return x; }"
                                    : std::string("return ") + internal::to_text(out) + "(v); }");
@@ -487,8 +487,8 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   layer.make = [=](Workshop& workshop) {
     const LayerParameters parameters = make_parameters(expression.parameters, workshop);
     torch::nn::AnyModule module = function_module(state.kind, out, [=](Tensors v) {
-      Tensor s = at == 0 ? Tensor() : v.at(at);
-      if (erase) v.erase(v.begin() + static_cast<int64_t>(at));
+      Tensor s = index == 0 ? Tensor() : v.at(index);
+      if (erase) v.erase(v.begin() + static_cast<int64_t>(index));
       v[0] = expression.compute(std::move(v[0]), std::move(s),
                                 parameters->empty() ? Tensor() : parameters->at(0),
                                 parameters->size() < 2 ? Tensor() : parameters->at(1));
@@ -584,18 +584,18 @@ LayerParameters make_parameters(const std::vector<Parameter>& parameters, Worksh
   return result;
 }
 
-void register_parameters(torch::nn::Module& module, const LayerParameters& made,
+void register_parameters(torch::nn::Module& module, const LayerParameters& tensors,
                          const std::vector<Parameter>& parameters, Workshop& workshop) {
   std::vector<size_t> named;
-  for (size_t k = 0; k < made->size(); ++k) {
+  for (size_t k = 0; k < tensors->size(); ++k) {
     const int64_t tied = parameters.at(k).tied;
     if (workshop.names_tied && tied >= 0 && !workshop.registered.insert(tied).second) {
       named.push_back(k);
       continue;
     }
-    module.register_parameter(k == 0 ? "a" : "b", made->at(k), made->at(k).requires_grad());
+    module.register_parameter(k == 0 ? "a" : "b", tensors->at(k), tensors->at(k).requires_grad());
   }
-  if (!named.empty()) module.register_module("tied", std::make_shared<TiedUse>(made, named));
+  if (!named.empty()) module.register_module("tied", std::make_shared<TiedUse>(tensors, named));
 }
 
 std::optional<Draw> draw_function(const State& state, Random& random) {
@@ -630,10 +630,10 @@ Expression draw_extra(const State& state, Random& random) {
 
 std::optional<Draw> draw_use(const State& state, Random& random) {
   if (state.values.size() < 2) return std::nullopt;
-  const size_t at = state.values.size() - 1;
-  const std::optional<Expression> chosen = draw_use_of(state, state.values[at], random);
+  const size_t index = state.values.size() - 1;
+  const std::optional<Expression> chosen = draw_use_of(state, state.values[index], random);
   if (!chosen) return std::nullopt;
-  return Draw{expression_layer(state, *chosen, at, /*erase=*/true, pick_kind(random, at)),
+  return Draw{expression_layer(state, *chosen, index, /*erase=*/true, pick_kind(random, index)),
               note_tied(chosen->parameters)};
 }
 
@@ -641,23 +641,23 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
   const size_t count = state.values.size();
   const int64_t what = pick(random, 0, 9);
   if (what <= 2 && count >= 2) {  // another use of one that may travel on
-    const size_t at = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
-    const std::optional<Expression> chosen = draw_use_of(state, state.values[at], random);
+    const size_t index = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
+    const std::optional<Expression> chosen = draw_use_of(state, state.values[index], random);
     if (!chosen) return std::nullopt;
     const bool erase = once_in(random, 2);
-    return Draw{expression_layer(state, *chosen, at, erase,
+    return Draw{expression_layer(state, *chosen, index, erase,
                                  erase ? pick_kind(random, count - 1) : state.kind),
                 note_tied(chosen->parameters)};
   }
   if (what == 3 && count >= 2) {  // exchange
-    const size_t at = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
+    const size_t index = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
     const ValueKind out = pick_kind(random, count);
     Layer layer;
-    layer.text = "[](" + argument_text(state.kind) + ") { std::swap(v[0], v[" + std::to_string(at) +
-                 "]); return " + internal::to_text(out) + "(v); }";
-    layer.make = [at, in = state.kind, out](Workshop&) {
-      return function_module(in, out, [at](Tensors v) {
-        std::swap(v.at(0), v.at(at));
+    layer.text = "[](" + argument_text(state.kind) + ") { std::swap(v[0], v[" +
+                 std::to_string(index) + "]); return " + internal::to_text(out) + "(v); }";
+    layer.make = [index, in = state.kind, out](Workshop&) {
+      return function_module(in, out, [index](Tensors v) {
+        std::swap(v.at(0), v.at(index));
         return v;
       });
     };

@@ -80,9 +80,9 @@ std::function<torch::nn::AnyModule(Workshop&)> skip_layer(
   for (OpenSkip& skip : stashes) skip.sample.reset();
   for (OpenSkip& skip : pops) skip.sample.reset();
   return [=](Workshop& workshop) {
-    const LayerParameters made = make_parameters(parameters, workshop);
-    SkipBody bound = [body, made](const Tensors& popped, Tensors values, Tensors& stashed) {
-      Tensors now = *made;
+    const LayerParameters tensors = make_parameters(parameters, workshop);
+    SkipBody bound = [body, tensors](const Tensors& popped, Tensors values, Tensors& stashed) {
+      Tensors now = *tensors;
       now.resize(2);
       return body(popped, std::move(values), stashed, now);
     };
@@ -90,7 +90,7 @@ std::function<torch::nn::AnyModule(Workshop&)> skip_layer(
         kind == ValueKind::kTensor
             ? make_skip_layer<Tensor>(workshop, stashes, pops, std::move(bound))
             : make_skip_layer<Tensors>(workshop, stashes, pops, std::move(bound));
-    register_parameters(*module.ptr(), made, parameters, workshop);
+    register_parameters(*module.ptr(), tensors, parameters, workshop);
     return module;
   };
 }
@@ -114,11 +114,11 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
   // The waiting value, for whoever looks for a use of it: with parameters of the same shapes.
-  Tensors made;
-  for (const Parameter& parameter : parameters) made.push_back(at::randn(parameter.shape));
-  made.resize(2);
+  Tensors tensors;
+  for (const Parameter& parameter : parameters) tensors.push_back(at::randn(parameter.shape));
+  tensors.resize(2);
   try {
-    skip.sample = what.compute(state.main().clone(), {}, made[0], made[1]);
+    skip.sample = what.compute(state.main().clone(), {}, tensors[0], tensors[1]);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -131,8 +131,8 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
                "; }";
   layer.make =
       skip_layer(state.kind, {skip}, {}, parameters,
-                 [what, on](const Tensors&, Tensors v, Tensors& stashed, const Tensors& made) {
-                   stashed.push_back(what.compute(v[0], {}, made[0], made[1]));
+                 [what, on](const Tensors&, Tensors v, Tensors& stashed, const Tensors& tensors) {
+                   stashed.push_back(what.compute(v[0], {}, tensors[0], tensors[1]));
                    if (on) v[0] = v[0] * 2;
                    return v;
                  });
@@ -149,20 +149,20 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
 
 std::optional<Draw> draw_pop(const State& state, Random& random) {
   if (state.skips.empty() || !travels(state)) return std::nullopt;
-  const size_t at =
+  const size_t index =
       static_cast<size_t>(pick(random, 0, static_cast<int64_t>(state.skips.size()) - 1));
-  const OpenSkip skip = state.skips[at];
+  const OpenSkip skip = state.skips[index];
   std::optional<Expression> use = draw_use_of(state, skip.sample, random);
   if (!use) return std::nullopt;
   for (Parameter& parameter : use->parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
   // Tried here: a failing pop would have taken the skip from the trial model.
-  Tensors made;
-  for (const Parameter& parameter : use->parameters) made.push_back(at::randn(parameter.shape));
-  made.resize(2);
+  Tensors tensors;
+  for (const Parameter& parameter : use->parameters) tensors.push_back(at::randn(parameter.shape));
+  tensors.resize(2);
   try {
-    (void)use->compute(state.main().clone(), skip.sample, made[0], made[1]);
+    (void)use->compute(state.main().clone(), skip.sample, tensors[0], tensors[1]);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -174,18 +174,18 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
                "); x = " + use->text + "; " +
                (both ? "stash(" + text_of(next) + ", x.sin()); " : "") +
                (state.kind == ValueKind::kTensor ? "return x; }" : "return v; }");
-  layer.make = skip_layer(
-      state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{}, {skip},
-      use->parameters,
-      [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed, const Tensors& made) {
-        v[0] = use.compute(std::move(v[0]), popped[0], made[0], made[1]);
-        if (both) stashed.push_back(v[0].sin());
-        return v;
-      });
+  layer.make = skip_layer(state.kind, both ? std::vector<OpenSkip>{next} : std::vector<OpenSkip>{},
+                          {skip}, use->parameters,
+                          [use = *use, both](const Tensors& popped, Tensors v, Tensors& stashed,
+                                             const Tensors& tensors) {
+                            v[0] = use.compute(std::move(v[0]), popped[0], tensors[0], tensors[1]);
+                            if (both) stashed.push_back(v[0].sin());
+                            return v;
+                          });
   layer.in_place = use->in_place;
   layer.fresh = use->fresh && !both;
-  return Draw{std::move(layer), [at, both, next](State& after) {
-                after.skips.erase(after.skips.begin() + static_cast<int64_t>(at));
+  return Draw{std::move(layer), [index, both, next](State& after) {
+                after.skips.erase(after.skips.begin() + static_cast<int64_t>(index));
                 if (!both) return;
                 ++after.next_number;
                 after.skips.push_back(next);

@@ -83,13 +83,13 @@ TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
   GPipe pipe = piped(chain(), GetParam());
   const torch::Tensor x = batch().requires_grad_();
   // The input, and parameters of the first and the last partition.
-  const auto of = [&](const auto& model) {
+  const auto inputs_of = [&](const auto& model) {
     const auto p = model->named_parameters();
     return std::vector<torch::Tensor>{p["0.weight"], x, p["4.bias"], p["0.bias"]};
   };
   const Tensors output = PlainModel(plain, kChunks).forward({x});
-  const auto want = torch::autograd::grad({output[0].pow(2).sum()}, of(plain));
-  const auto have = torch::autograd::grad({pipe->forward(x).pow(2).sum()}, of(pipe));
+  const auto want = torch::autograd::grad({output[0].pow(2).sum()}, inputs_of(plain));
+  const auto have = torch::autograd::grad({pipe->forward(x).pow(2).sum()}, inputs_of(pipe));
   EXPECT_THAT(have, EqualsBitwise(want));
   for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
   EXPECT_FALSE(x.grad().defined());

@@ -227,9 +227,9 @@ TEST(DrawsTest, ThePlaceOfTheGlobalGeneratorDoesNotDependOnTheModel) {
     pipe->forward(torch::ones({4, 4}, testing::device()).requires_grad_()).sum().backward();
     return torch::rand({1}).item<float>();
   };
-  const float one = next_number(nn::Sequential(nn::Dropout(0.5)), {1});
-  EXPECT_EQ(one, next_number(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.1)), {1, 1}));
-  EXPECT_EQ(one, next_number(nn::Sequential(nn::Identity(), nn::Dropout(0.1)), {2}));
+  const float expected = next_number(nn::Sequential(nn::Dropout(0.5)), {1});
+  EXPECT_EQ(expected, next_number(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.1)), {1, 1}));
+  EXPECT_EQ(expected, next_number(nn::Sequential(nn::Identity(), nn::Dropout(0.1)), {2}));
 }
 
 TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {

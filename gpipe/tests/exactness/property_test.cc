@@ -111,9 +111,9 @@ nn::Sequential random_model(Random random) {  // by value: the same model at eve
         break;
       case 7:
         if (!open.empty()) {
-          const auto at = open.begin() + pick(random, 0, static_cast<int64_t>(open.size()) - 1);
-          model->push_back(Pop(*at, pick(random, 0, 4) != 0));
-          open.erase(at);
+          const auto popped = open.begin() + pick(random, 0, static_cast<int64_t>(open.size()) - 1);
+          model->push_back(Pop(*popped, pick(random, 0, 4) != 0));
+          open.erase(popped);
         }
         break;
       default:

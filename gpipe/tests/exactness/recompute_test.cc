@@ -1,7 +1,6 @@
 // A recompute runs what its forward ran, or says why it cannot.
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/igamma.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
@@ -51,23 +51,6 @@ constexpr int64_t kWidth = 6;
 
 // --- autocast
 
-class AutocastScope {
- public:
-  explicit AutocastScope(at::ScalarType type)
-      : former_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, type);
-  }
-  ~AutocastScope() {
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_dtype(at::kCPU, former_);
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-  }
-
- private:
-  at::ScalarType former_;
-};
-
 TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
     for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
@@ -80,7 +63,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
         auto plain = [&] { return last(first(x).tanh()); };
         Tensor want, have;
         {
-          AutocastScope autocast(type);
+          const testing::AutocastScope autocast(at::kCPU, type);
           want = plain();
           have = pipe->forward(x);
           EXPECT_EQ(have.scalar_type(), type);
@@ -92,7 +75,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
         for (const Tensor& parameter : pipe->parameters()) parameter.add_(0.1);
         pipe->eval();
         {
-          AutocastScope autocast(type);
+          const testing::AutocastScope autocast(at::kCPU, type);
           EXPECT_THAT(pipe->forward(x), EqualsBitwise(plain())) << "evaluation " << step;
         }
         pipe->train();
@@ -376,11 +359,11 @@ TEST(Recompute, OfALayerWithAStateIsAnErrorInEveryTypeAndLayout) {
       {"sparse", [](Tensor x) { return x.to_sparse(); }},
   };
   auto refused = ThrowsMessage<c10::Error>(HasSubstr("gave other values than its forward"));
-  for (const Case& one : cases) {
+  for (const Case& test_case : cases) {
     for (const bool state : {false, true}) {
-      SCOPED_TRACE(std::string(one.what) + (state ? " with a state" : ""));
-      auto leave = layer<Tensor, Tensor>([&one, state](Tensor x) {
-        return one.leave(x * (state && is_recomputing() ? 3.0 : 2.0));
+      SCOPED_TRACE(std::string(test_case.what) + (state ? " with a state" : ""));
+      auto leave = layer<Tensor, Tensor>([&test_case, state](Tensor x) {
+        return test_case.leave(x * (state && is_recomputing() ? 3.0 : 2.0));
       });
       auto arrive = layer<Tensor, Tensor>([](Tensor x) {
         if (x.is_sparse()) x = x.to_dense();
@@ -412,7 +395,7 @@ TEST(Recompute, OfALayerWithAStateIsAnErrorUnderAutocast) {
     auto state = layer<Tensor, Tensor>([](Tensor x) { return x * (is_recomputing() ? 3.0 : 2.0); });
     GPipe pipe(nn::Sequential(nn::Linear(kWidth, kWidth), state, nn::Linear(kWidth, kWidth)),
                cpu_options({2, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
-    const AutocastScope autocast(type);
+    const testing::AutocastScope autocast(at::kCPU, type);
     const Tensor output = pipe->forward(torch::randn({6, kWidth}));
     EXPECT_EQ(output.scalar_type(), type);
     EXPECT_THAT([&] { output.sum().backward(); },
@@ -535,9 +518,9 @@ TEST(Recompute, WithoutAnyChangeBetweenTwoForwardsIsFine) {
   nn::Linear linear(kWidth, kWidth);
   GPipe pipe(nn::Sequential(linear, nn::Tanh()),
              cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kAlways));
-  const Tensor one = pipe->forward(torch::randn({4, kWidth}));
-  const Tensor two = pipe->forward(torch::randn({4, kWidth}));
-  (one.sum() + two.sum()).backward();
+  const Tensor first = pipe->forward(torch::randn({4, kWidth}));
+  const Tensor second = pipe->forward(torch::randn({4, kWidth}));
+  (first.sum() + second.sum()).backward();
   EXPECT_TRUE(linear->weight.grad().defined());
 }
 

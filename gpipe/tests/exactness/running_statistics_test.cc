@@ -216,7 +216,7 @@ std::vector<Sample> samples() {
   return result;
 }
 
-nn::Sequential made(const Sample& sample, Momentum momentum, bool behind) {
+nn::Sequential seeded_model(const Sample& sample, Momentum momentum, bool behind) {
   torch::manual_seed(3);
   return sample.make(momentum, behind);
 }
@@ -303,8 +303,8 @@ class RunningStatistics
 
 TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
   for_all_cuts([&](const std::vector<int64_t>& balance, int64_t chunks) {
-    nn::Sequential plain_module = made(sample(), momentum(), /*behind=*/true);
-    nn::Sequential module = made(sample(), momentum(), /*behind=*/true);
+    nn::Sequential plain_module = seeded_model(sample(), momentum(), /*behind=*/true);
+    nn::Sequential module = seeded_model(sample(), momentum(), /*behind=*/true);
     PlainModel plain(plain_module, chunks);
     GPipe pipe = pipeline(module, balance, chunks, /*deferred=*/false);
     const std::vector<torch::Tensor> buffers = module->buffers();
@@ -328,8 +328,8 @@ TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
 
 TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
   for_all_cuts([&](const std::vector<int64_t>& balance, int64_t chunks) {
-    nn::Sequential plain_module = made(sample(), momentum(), /*behind=*/false);
-    nn::Sequential module = made(sample(), momentum(), /*behind=*/false);
+    nn::Sequential plain_module = seeded_model(sample(), momentum(), /*behind=*/false);
+    nn::Sequential module = seeded_model(sample(), momentum(), /*behind=*/false);
     plain_module->to(torch::kDouble);
     module->to(torch::kDouble);
     GPipe pipe = pipeline(module, balance, chunks, /*deferred=*/true);
@@ -350,10 +350,10 @@ TEST(RunningStatisticsOfSingleValues, CountWhenDeferred) {
   auto make = [] {
     CustomNorm norm(
         [](const torch::Tensor& x, torch::Tensor& mean, torch::Tensor& variance, bool training) {
-          const torch::Tensor one = x.narrow(1, 0, 1).narrow(2, 0, 1);
+          const torch::Tensor one_value = x.narrow(1, 0, 1).narrow(2, 0, 1);
           torch::Tensor of_one = mean.narrow(0, 0, 1);
           torch::Tensor around_it = variance.narrow(0, 0, 1);
-          at::batch_norm(one.detach(), {}, {}, of_one, around_it, training, 0.3, 1e-5, false);
+          at::batch_norm(one_value.detach(), {}, {}, of_one, around_it, training, 0.3, 1e-5, false);
           return x.clone();
         });
     return nn::Sequential(norm, nn::Linear(kLength, kLength));
@@ -428,7 +428,7 @@ class OutOfOrder : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint
 
   nn::Sequential model(bool behind) const {
     const Momentum momentum = std::get<2>(GetParam()) ? Momentum() : Momentum(0.3);
-    return made(samples()[std::get<0>(GetParam())], momentum, behind);
+    return seeded_model(samples()[std::get<0>(GetParam())], momentum, behind);
   }
   GPipe pipeline(nn::Sequential& module, const std::vector<int64_t>& balance, bool deferred) const {
     return GPipe(module, GPipeOptions(balance)
@@ -578,8 +578,8 @@ TEST_P(Setting, ANormReplacedLaterIsSeen) {
 
 TEST_P(Setting, TrainingGoesOnAfterAForwardInInferenceMode) {
   const Sample sample = samples()[0];
-  nn::Sequential plain_module = made(sample, {}, /*behind=*/false);
-  nn::Sequential module = made(sample, {}, /*behind=*/false);
+  nn::Sequential plain_module = seeded_model(sample, {}, /*behind=*/false);
+  nn::Sequential module = seeded_model(sample, {}, /*behind=*/false);
   plain_module->to(torch::kDouble);
   module->to(torch::kDouble);
   const int64_t chunks = 4;
@@ -612,7 +612,7 @@ TEST_P(Setting, TrainingGoesOnAfterAForwardInInferenceMode) {
 }
 
 TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
-  nn::Sequential module = made(samples()[0], {}, /*behind=*/true);
+  nn::Sequential module = seeded_model(samples()[0], {}, /*behind=*/true);
   GPipe pipe(module, GPipeOptions({2, 2})
                          .devices({torch::kCPU, torch::kCPU})
                          .chunks(4)

@@ -196,7 +196,7 @@ TEST(SharedInputs, MistakesAreNamed) {
                 make({})->forward({data.x, data.mask.unsqueeze(0)});
               }),
               AllOf(HasSubstr("input 1 has 1 rows in dimension 0, but input 0 has 7"),
-                    HasSubstr("GPipeOptions::shared_inputs names those that are not cut")));
+                    HasSubstr("shared_inputs names those that are not cut")));
 }
 
 TEST(SharedInputs, OneTensorMayBeCutAndShared) {

@@ -1,6 +1,5 @@
 // What may cross the boundary of a stage: in-place layers, identities, integers first, autocast.
 
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
@@ -206,19 +206,6 @@ TEST(StageBoundary, OutputsThatDifferInNumberAreAnError) {
   EXPECT_THROW(pipe->forward(Tensors{torch::tensor({{1.0f}, {-1.0f}})}), c10::ValueError);
 }
 
-class AutocastScope {
- public:
-  AutocastScope() {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~AutocastScope() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-  }
-};
-
 struct DtypeImpl : nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     seen = x.scalar_type();
@@ -241,11 +228,11 @@ TEST(Autocast, ReachesTheWorkersAndTheRecompute) {
       torch::Tensor want;
       torch::Tensor have;
       {
-        AutocastScope autocast;
+        const testing::AutocastScope autocast(at::kCPU, at::kBFloat16);
         want = PlainModel(plain, 2).forward({x})[0];
       }
       {
-        AutocastScope autocast;
+        const testing::AutocastScope autocast(at::kCPU, at::kBFloat16);
         have = pipe->forward(x);
       }
       EXPECT_EQ(after_first->seen, torch::kBFloat16);

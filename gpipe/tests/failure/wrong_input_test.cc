@@ -97,9 +97,9 @@ Building own_model(std::string name, std::function<nn::Sequential()> model,
   return building(
       std::move(name),
       [=](nn::Sequential) {
-        auto made = model();
-        const std::vector<int64_t> each(made->size(), 1);
-        GPipe pipe(made, GPipeOptions(each).devices(cpus(each.size())));
+        auto network = model();
+        const std::vector<int64_t> each(network->size(), 1);
+        GPipe pipe(network, GPipeOptions(each).devices(cpus(each.size())));
       },
       std::move(parts));
 }
@@ -396,9 +396,9 @@ Call own_pipe(std::string name, std::function<nn::Sequential()> model, Tensors i
   return thrown<E>(
       std::move(name),
       [=](Subject&) {
-        auto made = model();
-        const std::vector<int64_t> each(made->size(), 1);
-        GPipe(made, GPipeOptions(each).devices(cpus(each.size())).chunks(2))->forward(inputs);
+        auto network = model();
+        const std::vector<int64_t> each(network->size(), 1);
+        GPipe(network, GPipeOptions(each).devices(cpus(each.size())).chunks(2))->forward(inputs);
       },
       std::move(parts));
 }
@@ -696,7 +696,7 @@ std::vector<Call> schedules() {
   const auto written = [&](const std::string& workers) {
     return fixed(Schedule::from_text("stages 3\nmicro_batches 4\n" + workers));
   };
-  const auto made = [&](ScheduleGenerator generator) {
+  const auto by_rule = [&](ScheduleGenerator generator) {
     return run(StepOptions().schedule(std::move(generator)));
   };
   const Schedule good = Schedule::one_f_one_b(3, 4);
@@ -744,16 +744,16 @@ std::vector<Call> schedules() {
                           "worker 2: F2.0 B2.0 F2.1 B2.1 F2.2 B2.2 F2.3 B2.3\n"),
                   {"cannot be run", "deadlock"}),
       value_error("GeneratorThatDoesNotListen",
-                  made([](int64_t, int64_t) { return Schedule::gpipe(1, 1); }),
+                  by_rule([](int64_t, int64_t) { return Schedule::gpipe(1, 1); }),
                   {"for 1 micro-batches", "gives 4"}),
       value_error("GeneratorOfMoreStages",
-                  made([](int64_t stages, int64_t m) { return Schedule::gpipe(stages + 1, m); }),
+                  by_rule([](int64_t stages, int64_t m) { return Schedule::gpipe(stages + 1, m); }),
                   {"for 4 stages", "the pipeline has 3"}),
-      thrown<std::invalid_argument>("GeneratorThatMakesNone", made([](int64_t stages, int64_t) {
+      thrown<std::invalid_argument>("GeneratorThatMakesNone", by_rule([](int64_t stages, int64_t) {
                                       return Schedule::gpipe(stages, 0);
                                     }),
                                     {"Schedule::gpipe", "at least 1", "0 micro-batches"}),
-      thrown<std::runtime_error>("GeneratorThatThrows", made([](int64_t, int64_t) -> Schedule {
+      thrown<std::runtime_error>("GeneratorThatThrows", by_rule([](int64_t, int64_t) -> Schedule {
                                    throw std::runtime_error("trouble");
                                  }),
                                  {"trouble"}),

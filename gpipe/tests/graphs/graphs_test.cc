@@ -2,7 +2,6 @@
 // As graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
 // graphs_cuda_test on CUDA's.
 
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -29,6 +28,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/schedule/hand_written.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
@@ -195,26 +195,6 @@ TEST_F(Graphs, SplitBackwardsGetTheSameBits) {
   }
 }
 
-// Autocast to bfloat16 on the program's device, on this thread.
-class AutocastScope {
- public:
-  AutocastScope() : type_(device().type()), former_(at::autocast::is_autocast_enabled(type_)) {
-    at::autocast::set_autocast_enabled(type_, true);
-    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~AutocastScope() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(type_, former_);
-  }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  const c10::DeviceType type_;
-  const bool former_;
-};
-
 nn::Sequential attention_and_more(double dropout) {
   nn::TransformerEncoderLayer layer(
       nn::TransformerEncoderLayerOptions(4, 2).dim_feedforward(8).dropout(dropout));
@@ -247,7 +227,8 @@ TEST_F(Graphs, MixedPrecisionGetsTheSameBits) {
             training.steps = 6;
             // As long as the training lives.
             if (mixed) {
-              training.before_step = [held = std::make_shared<AutocastScope>()](GPipe&, int64_t) {};
+              training.before_step = [held = std::make_shared<testing::AutocastScope>(
+                                          device().type(), at::kBFloat16)](GPipe&, int64_t) {};
             }
             return training;
           });

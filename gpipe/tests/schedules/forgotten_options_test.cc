@@ -1,7 +1,9 @@
 // What a pipeline is made without, where that is hardly meant: a warning says what to give.
 
+#include <ATen/ops/linear.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
@@ -58,6 +60,55 @@ TEST(ForgottenOptions, AWorldIsNamedOnce) {
     EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("without GPipeOptions::world"),
                                                   HasSubstr("give .world(world)"))));
   }
+}
+
+// What a function captures, no layer has.
+TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
+  nn::Linear captured(4, 4);
+  const auto make = [&] {
+    nn::Sequential layers = model(2);
+    layers->push_back(nn::Functional(
+        [captured](const torch::Tensor& x) mutable { return captured->forward(x).tanh(); }));
+    layers->push_back(nn::Linear(4, 4));
+    return layers;
+  };
+  const auto text = AllOf(HasSubstr("layer 2 ('2') trains a tensor of shape [4"),
+                          HasSubstr("no layer has registered"), HasSubstr("register_module"));
+  for (const auto& balance : {std::vector<int64_t>{4}, {2, 2}, {3, 1}}) {
+    for (const int64_t groups : {0, 2}) {
+      GPipe pipe(make(), testing::cpu_options(balance).chunks(2).groups(groups));
+      const testing::LogCapture log;
+      for (int k = 0; k < 2; ++k) {
+        step(pipe, "1f1b");
+        EXPECT_THAT(log.warnings(), ElementsAre(text)) << balance.size() << " " << groups;
+      }
+    }
+    GPipe pipe(make(), testing::cpu_options(balance).chunks(2));
+    const testing::LogCapture log;
+    for (int k = 0; k < 2; ++k) {
+      pipe->forward(torch::rand({4, 4})).sum().backward();
+      EXPECT_THAT(log.warnings(), ElementsAre(text)) << balance.size();
+    }
+  }
+}
+
+// The loss function's are the caller's, an input's gradient is the caller's, and a weight that
+// another layer has registered is known.
+TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
+  nn::Sequential tied = model(2);
+  const torch::Tensor weight = tied->ptr<nn::LinearImpl>(0)->weight;
+  tied->push_back(nn::Functional(
+      [weight](const torch::Tensor& x) { return at::linear(x, weight, at::Tensor()); }));
+  GPipe pipe(tied, testing::cpu_options({1, 2}).chunks(2));
+  const torch::Tensor scale = torch::ones({}, at::TensorOptions().requires_grad(true));
+  const torch::Tensor input = torch::rand({4, 4}).requires_grad_();
+  const testing::LogCapture log;
+  pipe->step({input}, {}, [scale](const Tensors& outputs, const Tensors&) {
+    return (outputs.at(0) * scale).mean();
+  });
+  EXPECT_TRUE(scale.grad().defined());
+  EXPECT_TRUE(input.grad().defined());
+  EXPECT_THAT(log.warnings(), IsEmpty());
 }
 
 }  // namespace

@@ -143,14 +143,14 @@ TEST_F(GPipeStep, RefusesAFixedScheduleThatDoesNotFit) {
 
 TEST_F(GPipeStep, RefusesAScheduleThatCannotRun) {
   std::string text = Schedule::one_f_one_b(3, 4).to_text();
-  const size_t at = text.find(" B1.2");
-  ASSERT_NE(at, std::string::npos);
+  const size_t position = text.find(" B1.2");
+  ASSERT_NE(position, std::string::npos);
   std::string incomplete = text;
-  incomplete.erase(at, 5);
+  incomplete.erase(position, 5);
   EXPECT_THAT(step(StepOptions().schedule(Schedule::from_text(incomplete))),
               ThrowsMessage<c10::ValueError>(HasSubstr("cannot be run")));
   std::string half = text;
-  half.replace(at, 5, " I1.2");
+  half.replace(position, 5, " I1.2");
   EXPECT_THAT(step(StepOptions().schedule(Schedule::from_text(half))),
               ThrowsMessage<c10::ValueError>(HasSubstr("W1.2 is missing")));
   EXPECT_THAT(

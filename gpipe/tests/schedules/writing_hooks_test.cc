@@ -65,14 +65,14 @@ TORCH_MODULE(Body);
 
 // Stashes a function of what it returns.
 struct StashImpl : nn::Module, skip::Skippable {
-  StashImpl(std::string name, std::function<Tensor(Tensor)> of)
-      : Skippable({name}, {}), name(std::move(name)), of(std::move(of)) {}
+  StashImpl(std::string name, std::function<Tensor(Tensor)> function)
+      : Skippable({name}, {}), name(std::move(name)), function(std::move(function)) {}
   Tensor forward(Tensor x) {
-    stash(name, of(x));
+    stash(name, function(x));
     return x;
   }
   std::string name;
-  std::function<Tensor(Tensor)> of;
+  std::function<Tensor(Tensor)> function;
 };
 TORCH_MODULE(Stash);
 

@@ -1,0 +1,19 @@
+#include "gpipe/cut_sizes.h"
+
+#include <algorithm>
+
+namespace gpipe::internal {
+namespace {
+
+// Rounded up, without a sum that could overflow.
+int64_t quotient(int64_t a, int64_t b) { return a / b + (a % b == 0 ? 0 : 1); }
+
+}  // namespace
+
+CutSizes cut_sizes(int64_t rows, int64_t chunks) {
+  if (rows == 0) return {};
+  const int64_t size = quotient(rows, std::min(chunks, rows));
+  return {size, quotient(rows, size)};
+}
+
+}  // namespace gpipe::internal

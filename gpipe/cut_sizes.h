@@ -1,0 +1,20 @@
+// How rows are cut into micro-batches: numbers only, so that World needs no LibTorch.
+#ifndef GPIPE_CUT_SIZES_H_
+#define GPIPE_CUT_SIZES_H_
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+// Each micro-batch has ceil(rows / chunks) rows and the last one the remainder, as with
+// Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one empty
+// micro-batch.
+struct CutSizes {
+  int64_t rows = 0;  // of a micro-batch but the last
+  int64_t micro_batches = 1;
+};
+CutSizes cut_sizes(int64_t rows, int64_t chunks);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_CUT_SIZES_H_
