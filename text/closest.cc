@@ -30,20 +30,24 @@ std::string joined(const std::vector<std::string>& words) {
   return all;
 }
 
-// The Levenshtein distance.
+// The Levenshtein distance, in which two neighbors that changed places are one change.
 std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+  std::vector<std::vector<std::size_t>> changes(a.size() + 1,
+                                                std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        changes[i][j] = i + j;
+        continue;
+      }
+      const std::size_t replaced = changes[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      changes[i][j] = std::min({changes[i - 1][j] + 1, changes[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        changes[i][j] = std::min(changes[i][j], changes[i - 2][j - 2] + 1);
+      }
     }
   }
-  return row[b.size()];
+  return changes[a.size()][b.size()];
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace gpipe::text {
 
 // The candidate that is the name but for case, "-", "_" and blanks; else the first of which it is a
 // word ("bfs" of "looped-bfs"); else the one that needs the fewest changes of a letter (insert,
-// delete, replace), the first if there are several. Empty if that is more than a third of the
-// letters.
+// delete, replace, or two neighbors that change places), the first if there are several. Empty if
+// that is more than a third of the letters.
 std::string closest(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace gpipe::text

@@ -16,6 +16,8 @@ TEST(Closest, FindsTypingMistakes) {
   EXPECT_EQ(closest("PIPELINE_2", kKnown), "pipeline-2");
   EXPECT_EQ(closest("batch-size", {"balance", "batch_size"}), "batch_size");
   EXPECT_EQ(closest("baselin", kKnown), "baseline");
+  EXPECT_EQ(closest("1fb1", {"gpipe", "1f1b"}), "1f1b") << "neighbors that changed places";
+  EXPECT_EQ(closest("b1f1", {"gpipe", "1f1b"}), "") << "no neighbors";
   EXPECT_EQ(closest("pipeline", kKnown), "pipeline-1") << "the first of several";
   EXPECT_EQ(closest("unet", kKnown), "");
   EXPECT_EQ(closest("", {"x", "-"}), "") << "nothing was typed";

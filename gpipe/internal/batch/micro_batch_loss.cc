@@ -85,7 +85,9 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
   if (!targets.empty()) {
     const int64_t target_rows = batch_size(targets, "target");
     TORCH_CHECK_VALUE(target_rows == mini_batch_.rows(), "the targets have ", target_rows,
-                      " rows in dimension 0, but the inputs have ", mini_batch_.rows());
+                      " rows in dimension 0, but the inputs have ", mini_batch_.rows(),
+                      "; dimension 0 is the sample, of targets as of inputs: transpose() what has "
+                      "it elsewhere");
     for (size_t k = 0; k < targets.size(); ++k) {
       TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
                         " is on ", targets[k].device(), ", but the last partition is on ", device,

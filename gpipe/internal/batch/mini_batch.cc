@@ -82,8 +82,9 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
         may_share ? " (the options' shared_inputs names those that are not cut)" : "");
   }
   TORCH_CHECK_VALUE(rows >= 0, "there is no defined tensor among the ", tensors.size(),
-                    " tensors of ", what, "; at least one is needed to tell the batch size",
-                    may_share ? " (those of the options' shared_inputs do not tell it)" : "");
+                    " tensors of ", what,
+                    may_share ? " that is cut (those of the options' shared_inputs are not)" : "",
+                    "; at least one is needed to tell the batch size");
   return rows;
 }
 
