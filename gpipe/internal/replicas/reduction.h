@@ -18,9 +18,9 @@ namespace gpipe::internal {
 // so each replica sends and receives about as much as the gradients have bytes, twice.
 //
 // `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter] of this
-// replica; undefined: none has arrived. Called within in_call(), by this process of all replicas: it
-// needs no other processes, which may still compute. Throws c10::ValueError for a gradient that is
-// sparse or of another type than its parameter.
+// replica; undefined: none has arrived. Called within in_call(), by this process of all replicas:
+// it needs no other processes, which may still compute. Throws c10::ValueError for a gradient that
+// is sparse or of another type than its parameter.
 //
 // False, and nothing has happened, if a replica has other parameters, or has frozen others;
 // agree_on_forms() says so to all processes.
