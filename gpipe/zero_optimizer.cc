@@ -3,14 +3,46 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
+#include "gpipe/internal/replicas/shards.h"
 #include "gpipe/world.h"
 
 namespace gpipe {
+namespace {
+
+// Which parameters the owners' optimizers may change now, found by all processes: [parameter] the
+// owner, or internal::kNobody. Optimizers change whatever has a gradient, also what is frozen by
+// now. Throws FoundByAll if replicas have other parameters, or have frozen others.
+std::vector<int64_t> owners_of_changes(const World& world,
+                                       const std::vector<at::Tensor>& parameters,
+                                       std::vector<int64_t> owners) {
+  std::string own = internal::form_of(parameters) + " ";
+  for (const at::Tensor& parameter : parameters) {
+    own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
+  }
+  std::vector<std::string> forms;    // [rank]
+  std::vector<std::string> changes;  // [rank][parameter]
+  for (const std::string& text :
+       internal::exchange_long(*world.processes(), "the parameters", own)) {
+    const size_t space = text.rfind(' ');
+    forms.push_back(text.substr(0, space));
+    changes.push_back(text.substr(space + 1));
+  }
+  internal::check_forms(world, "the parameters", forms);
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    const int64_t owner = world.rank_of(owners[k], world.process());
+    if (changes.at(static_cast<size_t>(owner)).at(k) == '0') owners[k] = internal::kNobody;
+  }
+  return owners;
+}
+
+}  // namespace
 
 ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
     : pipe_(std::move(pipe)),
@@ -42,16 +74,10 @@ void ZeroOptimizer::step() {
   internal::in_call(processes, [&] {
     // Whoever is in another call is named, and nothing is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
-    optimizer_->step();
-    if (world.replicas() == 1) return true;
-    std::vector<at::Tensor> trained;
     std::vector<int64_t> owners;
-    for (size_t k = 0; k < parameters_.size(); ++k) {
-      if (!parameters_[k].requires_grad()) continue;
-      trained.push_back(parameters_[k]);
-      owners.push_back(owners_[k]);
-    }
-    internal::share_over_replicas(world, trained, owners);
+    if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
+    optimizer_->step();
+    if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
     return true;
   });
 }

@@ -1,6 +1,7 @@
 // A pipeline over several processes computes what it computes in one, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -246,10 +247,20 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   };
   const auto expected_optimizer = optimizer_of(expected->local_parameters());
   const auto optimizer = optimizer_of(pipe->local_parameters());
+  const auto freeze_first = [](const GPipe& of) {
+    const torch::Tensor first = of->named_parameters()["0.weight"];
+    for (torch::Tensor& local : of->local_parameters()) {
+      if (local.is_same(first)) local.set_requires_grad(false);
+    }
+  };
   const StepOptions step = StepOptions().schedule(schedule_by_name(layout.schedule));
   for (int64_t k = 0; k < 4; ++k) {
     expected_optimizer->zero_grad();
     if (optimizer != nullptr) optimizer->zero_grad();
+    if (k == 3) {  // in its owner's process
+      freeze_first(expected);
+      freeze_first(pipe);
+    }
     torch::manual_seed(7 + k);
     const double wanted =
         expected->step(sample.inputs(kRows), sample.targets(kRows), sample.loss, step).loss;
@@ -283,6 +294,62 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   };
   if (evaluation(pipe) != evaluation(expected)) return "the evaluation";
   return pipe->parameter_hash() == expected->parameter_hash() ? "same" : "the hash";
+}
+
+// Adds to the weight's .grad, as users' own checkpointing does.
+struct OwnBackward : torch::autograd::Function<OwnBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               torch::Tensor weight) {
+    context->save_for_backward({x, weight});
+    const torch::NoGradGuard no_grad;
+    return x.matmul(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::AutoGradMode grad(true);
+    const torch::Tensor x = saved[0].detach().requires_grad_();
+    x.matmul(saved[1]).backward(gradients[0]);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct OwnBackwardTiedImpl : TiedImpl {
+  using TiedImpl::TiedImpl;
+  torch::Tensor forward(torch::Tensor x) { return OwnBackward::apply(x, weight); }
+};
+
+// As an embedding with max_norm does.
+struct ClampedTiedImpl : TiedImpl {
+  using TiedImpl::TiedImpl;
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::NoGradGuard no_grad;
+    weight.clamp_(-0.1, 0.1);
+    return x.matmul(weight);
+  }
+};
+
+TEST(WorldExactness, WhatTheOtherProcessOfATiedWeightWouldMissIsRefused) {
+  using torch::nn::Sequential;
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    const Tensors x{torch::ones({4, 5})};
+    const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+    const GPipeOptions options = GPipeOptions({1, 1}).chunks(2).world(world);
+    const auto weight_of = [] { return torch::ones({5, 5}, torch::requires_grad()); };
+    const auto first = std::make_shared<TiedImpl>(weight_of(), false, true);
+    GPipe own_backward(
+        Sequential(first, std::make_shared<OwnBackwardTiedImpl>(first->weight, false, false)),
+        options);
+    say(outcome([&] { return std::to_string(own_backward->step(x, {}, loss).loss); }));
+    const auto clamped = std::make_shared<ClampedTiedImpl>(weight_of(), false, true);
+    GPipe changed(Sequential(clamped, std::make_shared<TiedImpl>(clamped->weight, false, false)),
+                  options);
+    say(outcome([&] { return std::to_string(changed->evaluate(x, {}, loss).loss); }));
+  });
+  using ::testing::Each, ::testing::HasSubstr;
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("a backward of its own towards the tied parameter")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("was changed in place by a layer during the call")));
+  ranks.expect_ends();
 }
 
 TEST(WorldExactness, TiedWeights) {

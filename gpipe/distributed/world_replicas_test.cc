@@ -526,6 +526,86 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
               Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"))));
 }
 
+// Freezes the weights of the first layer in one replica, and those of the last in the other one
+// (`swapped`: as many, of the same shapes) or none.
+void freeze_otherwise(const GPipe& pipe, int64_t replica, bool swapped) {
+  for (torch::Tensor& parameter : (*pipe)[replica == 0 ? 0 : 1]->parameters()) {
+    if (replica == 0 || swapped) parameter.set_requires_grad(false);
+  }
+}
+
+GPipe twins(const World& world) {
+  torch::manual_seed(1);
+  return GPipe(nn::Sequential(nn::Linear(5, 5), nn::Linear(5, 5)),
+               GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
+}
+
+// What one replica trains and another one does not would be added to something else.
+TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
+  for (const bool swapped : {false, true}) {
+    SCOPED_TRACE(swapped);
+    const auto steps = outcomes(2, [&](const World& world) {
+      GPipe pipe = twins(world);
+      freeze_otherwise(pipe, world.replica(), swapped);
+      std::string text = outcome([&] {
+        pipe->step({torch::ones({2, 5})}, {torch::ones({2, 5})}, loss_fn);
+        return "nothing was thrown";
+      });
+      for (const torch::Tensor& parameter : pipe->parameters()) {
+        if (parameter.grad().defined()) text += ", and there is a gradient";
+      }
+      return text;
+    });
+    EXPECT_THAT(steps, Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the rep"),
+                                  HasSubstr("frozen (requires_grad)"),
+                                  ::testing::Not(HasSubstr("there is a gradient")))));
+    const auto optimizers = outcomes(2, [&](const World& world) {
+      GPipe pipe = twins(world);
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+      });
+      pipe->step({torch::ones({2, 5})}, {torch::ones({2, 5})}, loss_fn);
+      const std::string before = pipe->parameter_hash();
+      freeze_otherwise(pipe, world.replica(), swapped);
+      const std::string text = outcome([&] {
+        optimizer.step();
+        return "nothing was thrown";
+      });
+      return text + (pipe->parameter_hash() == before ? "" : ", and values have changed");
+    });
+    EXPECT_THAT(optimizers,
+                Each(AllOf(HasSubstr("value error"), HasSubstr("frozen (requires_grad)"),
+                           ::testing::Not(HasSubstr("values have changed")))));
+  }
+}
+
+TEST(WorldReplicas, WhatIsFrozenInAllReplicasMayChangeFromStepToStep) {
+  const auto lines = outcomes(2, [](const World& world) {
+    const auto hash = [](const World& over) {
+      torch::manual_seed(1);
+      GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 7), nn::Linear(7, 3)),
+                 GPipeOptions({3}).chunks(4).groups(2).cpu_threads_per_stage(1).world(over));
+      ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+        return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
+      });
+      const RowRange here = over.rows(8, 4);
+      for (int64_t step = 0; step < 4; ++step) {
+        for (int64_t layer = 0; layer < 3; ++layer) {
+          for (torch::Tensor& parameter : (*pipe)[layer]->parameters()) {
+            parameter.set_requires_grad(layer != step);
+          }
+        }
+        if (step != 2) optimizer.zero_grad();
+        pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 3})}, loss_fn);
+        optimizer.step();
+      }
+      return pipe->parameter_hash();
+    };
+    return hash(world) == hash(World()) ? "same" : "other values";
+  });
+  EXPECT_THAT(lines, Each("same"));
+}
+
 // Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
 TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
   const auto sgd = [](std::vector<torch::Tensor> parameters) {

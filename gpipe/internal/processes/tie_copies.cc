@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
@@ -48,6 +49,31 @@ std::string TieCopies::changed() const {
     changed += same ? '0' : '1';
   }
   return changed;
+}
+
+void TieCopies::check_run(bool records) const {
+  for (size_t k = 0; k < ties_.size(); ++k) {
+    if (!contains(processes_[k], world_.process())) continue;
+    const bool owned = processes_[k].front() == world_.process();
+    at::Tensor tensor = ties_[k].tensor;
+    const bool lost = !owned && tensor.grad().defined();
+    if (lost) tensor.mutable_grad().reset();
+    TORCH_CHECK(!lost,
+                "users' code (a hook, or a custom function) ran a backward of its own towards the "
+                "tied parameter '",
+                ties_[k].name, "' of process ", processes_[k].front(),
+                ", of which this process has a copy, and that gradient would be lost. Give the "
+                "custom function the parameter as an argument and return its gradient, or put the "
+                "partitions that use it into one process");
+    if (!owned || records) continue;
+    const Shared current = now(ties_[k]);
+    TORCH_CHECK(
+        current.version == shared_[k].version && current.memory == shared_[k].memory,
+        "the tied parameter '", ties_[k].name,
+        "' was changed in place by a layer during the call, and its copies in other processes have "
+        "the values of before. Change parameters between calls, or put the partitions that use it "
+        "into one process");
+  }
 }
 
 void TieCopies::share(const std::string& changed) {

@@ -27,6 +27,11 @@ class TieCopies {
   std::string changed() const;
   // Called when a run may add to gradients.
   void note_gradients() { has_gradients_ = true; }
+  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy, which
+  // the owner does not get: it is dropped. And, unless the run `records`
+  // (ModelState::check_parameters says so then), if layers here have changed a parameter, whose
+  // copies have the values of before.
+  void check_run(bool records) const;
   // Gives the owners' values of these to the copies, in each replica. `changed`: [tie], the same in
   // all processes. Called within in_call(), by all processes.
   void share(const std::string& changed);

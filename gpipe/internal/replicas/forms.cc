@@ -14,19 +14,23 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr int64_t kMessage = 128;  // of a form; the numbers in it have 20 digits at most
+constexpr int64_t kMessage = 192;  // of a form; the numbers in it have 20 digits at most
 
 }  // namespace
 
 std::string form_of(const std::vector<at::Tensor>& tensors) {
   std::string text;
   size_t bytes = 0;
+  size_t trained = 0;
   for (const at::Tensor& tensor : tensors) {
-    text += c10::str(tensor.dtype(), tensor.sizes());
+    const bool is_trained = tensor.requires_grad();
+    text += c10::str(tensor.dtype(), tensor.sizes(), is_trained ? "" : "frozen");
     bytes += tensor.nbytes();
+    trained += is_trained;
   }
   // All processes have the same build, so the same hash.
-  return c10::str(tensors.size(), " tensors, ", bytes, " bytes, ", std::hash<std::string>()(text));
+  return c10::str(tensors.size(), " tensors, ", trained, " of them require a gradient, ", bytes,
+                  " bytes, ", std::hash<std::string>()(text));
 }
 
 void check_forms(const World& world, const std::string& what,
@@ -38,8 +42,9 @@ void check_forms(const World& world, const std::string& what,
     if (here == there) continue;
     found_by_all(what + " of the replicas differ: " + there + " on rank " + std::to_string(first) +
                  ", and " + here + " on rank " + std::to_string(rank) +
-                 "; a layer must register what it has when it is made, and not in its first "
-                 "forward, which a replica without rows does not run");
+                 "; the same ones must be frozen (requires_grad) in all replicas, and a layer must "
+                 "register what it has when it is made, not in its first forward, which a replica "
+                 "without rows does not run");
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace gpipe::internal {
 
-// "12 tensors, 4352 bytes, 9a3f..": of types and shapes, in their order.
+// "12 tensors, 10 of them require a gradient, 4352 bytes, 9a3f..": of types and shapes, and which
+// of them require a gradient, in their order.
 std::string form_of(const std::vector<at::Tensor>& tensors);
 
 // Compares what this process has with the same process of each other replica. `forms`: [rank].

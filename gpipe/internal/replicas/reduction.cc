@@ -115,6 +115,20 @@ class Exchange {
   std::vector<Parcel> receives_;
 };
 
+// [parameter] Who adds up: those that are trained are shared out among themselves, the others are
+// nobody's.
+std::vector<int64_t> owners_of_sums(const World& world, const std::vector<at::Tensor>& parameters) {
+  std::vector<int64_t> bytes = sizes_of(parameters);
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    if (!parameters[k].requires_grad()) bytes[k] = 0;
+  }
+  std::vector<int64_t> owners = owners_of(bytes, world.replicas());
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    if (!parameters[k].requires_grad()) owners[k] = kNobody;
+  }
+  return owners;
+}
+
 // Its own memory, laid out as the parameter.
 at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
   at::Tensor copy = at::empty_like(parameter);
@@ -149,7 +163,7 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
   for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
   // A layer may have registered one in its first forward, which not all replicas run.
   if (!have_same_form(world, parameters)) return false;
-  Exchange exchange(world, parameters, owners_of(world, parameters));
+  Exchange exchange(world, parameters, owners_of_sums(world, parameters));
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   // In each step, what is to be added up in one round, and what has been in the round before.
@@ -204,7 +218,6 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
 void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                          const std::vector<int64_t>& owners) {
   const c10::NoGradGuard no_grad;
-  agree_on_forms(world, "the parameters", parameters);
   Exchange exchange(world, parameters, owners);
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   for (size_t round = 0; round < exchange.rounds(); ++round) {

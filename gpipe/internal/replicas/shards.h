@@ -12,6 +12,9 @@ namespace gpipe::internal {
 // to the replica that has least, the first of these. `bytes`: [parameter].
 std::vector<int64_t> owners_of(const std::vector<int64_t>& bytes, int64_t replicas);
 
+// The owner of what no replica gives to others.
+inline constexpr int64_t kNobody = -1;
+
 // The parameters of one message between replicas.
 using Bucket = std::vector<size_t>;
 

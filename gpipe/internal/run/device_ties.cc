@@ -6,7 +6,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <iterator>
+#include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -36,17 +39,60 @@ bool are_same(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>
                     [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
 }
 
-// Whether the layer uses what it is given. It has its own parameters again afterwards.
+// Whether the layer uses what it is given. It has its own parameters again afterwards, also if it
+// throws.
 bool takes_others(TiedLayer& layer) {
   const std::vector<at::Tensor> own = layer.tied_parameters();
   std::vector<at::Tensor> others;
   for (const at::Tensor& parameter : own) {
     others.push_back(parameter.defined() ? parameter.detach() : parameter);
+    if (parameter.defined() && parameter.requires_grad()) others.back().set_requires_grad(true);
   }
-  layer.use_tied_parameters(others);
-  const bool takes = are_same(layer.tied_parameters(), others);
+  bool takes = false;
+  try {
+    layer.use_tied_parameters(others);
+    takes = are_same(layer.tied_parameters(), others);
+  } catch (...) {
+    layer.use_tied_parameters(own);
+    throw;
+  }
   layer.use_tied_parameters(own);
   return takes && are_same(layer.tied_parameters(), own);
+}
+
+// The run lock of all pipelines that may give these layers copies.
+std::shared_ptr<RunLock> shared_lock(const std::vector<const TiedLayer*>& layers) {
+  static auto* const mutex = new std::mutex;
+  static auto* const known = new std::unordered_map<const TiedLayer*, std::weak_ptr<RunLock>>;
+  const std::lock_guard<std::mutex> guard(*mutex);
+  for (auto entry = known->begin(); entry != known->end();) {
+    entry = entry->second.expired() ? known->erase(entry) : std::next(entry);
+  }
+  std::shared_ptr<RunLock> lock;
+  for (const TiedLayer* const layer : layers) {
+    const auto found = known->find(layer);
+    if (lock == nullptr && found != known->end()) lock = found->second.lock();
+  }
+  try {
+    if (lock != nullptr) lock->check_process();
+  } catch (const std::logic_error&) {  // its pipelines are those of the parent
+    lock = nullptr;
+  }
+  if (lock == nullptr) lock = std::make_shared<RunLock>();
+  for (const TiedLayer* const layer : layers) (*known)[layer] = lock;
+  return lock;
+}
+
+std::shared_ptr<RunLock> lock_of(const std::vector<std::vector<Layer>>& partitions,
+                                 const std::vector<c10::Device>& devices) {
+  std::vector<const TiedLayer*> layers;
+  for (size_t stage = 0; stage < partitions.size(); ++stage) {
+    if (devices[stage] == devices.front()) continue;  // or no layer takes a copy
+    for (const Layer& layer : partitions[stage]) {
+      for_each_tied(layer, [&](const TiedLayer& tied, const auto&) { layers.push_back(&tied); });
+    }
+  }
+  return layers.empty() ? std::make_shared<RunLock>() : shared_lock(layers);
 }
 
 }  // namespace
@@ -54,7 +100,8 @@ bool takes_others(TiedLayer& layer) {
 DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
                        std::vector<c10::Device> devices)
     : devices_(std::move(devices)),
-      ties_(ties_of(partitions, places_of(devices_))),
+      run_lock_(lock_of(partitions, devices_)),
+      ties_(find_ties(partitions)),
       edges_(edges_of(ties_, places_of(devices_))) {
   for (size_t number = 0; number < ties_.size(); ++number) {
     std::vector<c10::Device> known;
@@ -65,7 +112,17 @@ DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
       known.push_back(device);
     }
   }
-  if (!ties_.empty()) check_layers(partitions);
+  if (ties_.empty()) return;
+  const RunLock::Scope scope(*run_lock_);
+  check_layers(partitions);
+}
+
+std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& partitions) const {
+  std::optional<RunLock::Scope> scope;  // during another pipeline's run layers have its copies
+  if (devices_ != std::vector<c10::Device>(devices_.size(), devices_.front())) {
+    scope.emplace(*run_lock_);
+  }
+  return ties_of(partitions, places_of(devices_));
 }
 
 void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions) const {
@@ -106,8 +163,11 @@ void DeviceTies::refresh(Transfers& transfers) {
   if (!copies_.empty()) no_inference.emplace(false);
   for (Copy& copy : copies_) {
     const at::Tensor& parameter = ties_[copy.tie].tensor;
-    const bool fits = copy.tensor.defined() && copy.tensor.dtype() == parameter.dtype() &&
-                      copy.tensor.sizes() == parameter.sizes();
+    // Another order of strides may be another order of sums.
+    const bool fits =
+        copy.tensor.defined() && copy.tensor.dtype() == parameter.dtype() &&
+        copy.tensor.sizes() == parameter.sizes() &&
+        (!parameter.is_non_overlapping_and_dense() || copy.tensor.strides() == parameter.strides());
     if (!fits) {
       // On meta, tensors are made on the current device (meta/meta_devices.h).
       c10::OptionalDeviceGuard guard;
@@ -138,6 +198,32 @@ void DeviceTies::note_use(Copy& copy, const c10::Stream& stream) {
   use_on(copy.tensor, stream);
   copy.used = std::make_shared<c10::Event>(stream.device_type());
   copy.used->record(stream);
+}
+
+void DeviceTies::check_run(bool records) {
+  std::optional<size_t> changed;
+  std::optional<size_t> lost;
+  for (Copy& copy : copies_) {
+    if (!copy.tensor.defined()) continue;
+    const at::Tensor& parameter = ties_[copy.tie].tensor;
+    if (!records && version_of(parameter) != copy.version) changed = copy.tie;
+    if (!copy.tensor.grad().defined()) continue;
+    lost = copy.tie;
+    copy.tensor.mutable_grad().reset();
+  }
+  const auto name_of_tie = [&](std::optional<size_t> tie) { return tie ? ties_[*tie].name : ""; };
+  TORCH_CHECK(!lost,
+              "users' code (a hook, or a custom function) ran a backward of its own towards the "
+              "tied parameter '",
+              name_of_tie(lost),
+              "' in a layer on another device, which has a copy of it "
+              "(TiedLayer::use_tied_parameters), and that gradient would be lost. Give the custom "
+              "function the parameter as an argument and return its gradient, or put the "
+              "partitions that use it on one device");
+  TORCH_CHECK(!changed, "the tied parameter '", name_of_tie(changed),
+              "' was changed in place by a layer during the call, and its copies on other devices "
+              "(TiedLayer::use_tied_parameters) have the values of before. Change parameters "
+              "between calls, or put the partitions that use it on one device");
 }
 
 std::vector<ModelState::Tied> DeviceTies::in_model() const {

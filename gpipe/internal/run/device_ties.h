@@ -15,6 +15,7 @@
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/processes/ties.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/runtime/run_lock.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::internal {
@@ -32,9 +33,18 @@ class DeviceTies {
   // module in stages on two devices that needs one.
   DeviceTies(const std::vector<std::vector<Layer>>& partitions, std::vector<c10::Device> devices);
 
+  // One run at a time, also of several pipelines whose layers take copies in the same model: during
+  // a run a layer has those of the run's pipeline.
+  RunLock& run_lock() const { return *run_lock_; }
+
   // None: nothing else here has an effect.
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
+
+  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy, which
+  // nobody else sees: it is dropped. And, unless the run `records` (ModelState::check_parameters
+  // says so then), if layers have changed a parameter, whose copies have the values of before.
+  void check_run(bool records);
 
   // Called before a forward, before its model_state() is taken: the copies get the parameters'
   // values. Each time, for not all changes can be seen. What is put on the current streams from now
@@ -77,12 +87,14 @@ class DeviceTies {
     const c10::StorageImpl* storage = nullptr;
     std::shared_ptr<c10::Event> used;  // written, or read by a run, last; null: not yet
   };
+  std::vector<Tie> find_ties(const std::vector<std::vector<Layer>>& partitions) const;
   void check_layers(const std::vector<std::vector<Layer>>& partitions) const;
   static void note_use(Copy& copy, const c10::Stream& stream);
   // The copy of the stage's device, or the parameter itself.
   const at::Tensor& used_in(size_t stage, const at::Tensor& parameter) const;
 
   std::vector<c10::Device> devices_;
+  std::shared_ptr<RunLock> run_lock_;
   std::vector<Tie> ties_;
   std::vector<TieEdge> edges_;
   std::vector<Copy> copies_;

@@ -29,8 +29,7 @@ GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState&
 void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
   for (const ModelState::Parameter& parameter : model.parameters()) {
-    // Those of other processes, and frozen ones.
-    if (parameter.tensor.is_meta() || !parameter.tensor.requires_grad()) continue;
+    if (parameter.tensor.is_meta()) continue;  // of another process
     numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters_.size());
     parameters_.push_back(parameter.tensor);
   }

@@ -132,6 +132,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
+      run_lock_(device_ties_.run_lock()),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
                           ties_over(ties_, device_ties_), edges_over(ties_, device_ties_))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
@@ -505,6 +506,12 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   try {
     give_back(pass, request, of_caller);
   } catch (...) {  // an error of a broken device; an earlier error tells more
+    if (!error) error = std::current_exception();
+  }
+  try {
+    device_ties_.check_run(pass.plan.record);
+    ties_.check_run(pass.plan.record);
+  } catch (...) {  // an earlier error tells more
     if (!error) error = std::current_exception();
   }
   pass.failed = error != nullptr;

@@ -205,7 +205,7 @@ class Pipeline {
   std::vector<uint64_t> worker_threads_;  // [thread of the pool] as graph nodes know it
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock run_lock_;                                // one run at a time
+  RunLock& run_lock_;                               // of device_ties_: one run at a time
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 

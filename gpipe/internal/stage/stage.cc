@@ -617,6 +617,7 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     Packet& packet = gradients.at(ports_.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[ports_.ties_out[k]]);
+    if (!tie.requires_grad()) continue;  // frozen since the forward, so nobody gets its gradient
     at::Tensor& sum =
         *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie));
     at::Tensor& arrived = packet.items.front().tensor;

@@ -147,8 +147,8 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   }
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
   const bool with_host = tensor.is_cpu() || target.is_cpu();
-  if (!tensor.has_storage() || tensor.is_meta() || tensor.is_quantized() || tensor.has_names() ||
-      tensor._is_zerotensor() || tensor.numel() == 0) {
+  if (!tensor.has_storage() || tensor.is_nested() || tensor.is_meta() || tensor.is_quantized() ||
+      tensor.has_names() || tensor._is_zerotensor() || tensor.numel() == 0) {
     return tensor.to(target, /*non_blocking=*/!with_host);
   }
   if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target);

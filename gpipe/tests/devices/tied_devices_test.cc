@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
@@ -21,6 +22,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -315,6 +317,11 @@ TEST_F(TiedDevices, EvaluationAndInferenceUseTheLastValues) {
     pipe->to(at::kDouble);
     pipe->step({x.to(at::kDouble)}, {}, square);
     values.push_back(on_host(model.first->weight.grad()));
+    pipe->to(at::kFloat);
+    model.first->weight.set_data(model.first->weight.data().t());
+    pipe->zero_grad();
+    pipe->step({x}, {}, square);
+    values.push_back(on_host(model.first->weight.grad()));
   }
   EXPECT_THAT(seen[1], EqualsBitwise(seen[0]));
 }
@@ -343,6 +350,97 @@ TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
   }
   EXPECT_THAT(refusal([&] { loss.backward(); }),
               HasSubstr("the parameter '0.weight' has been modified by an inplace operation"));
+}
+
+// Nobody gets the gradient of a parameter that was frozen after the forward, as in LibTorch.
+TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
+  std::vector<std::vector<Tensor>> seen;
+  for (const std::vector<int64_t>& numbers :
+       {std::vector<int64_t>{0, 0, 0, 0, 0, 0}, kSpread[0], kSpread[1]}) {
+    for (const bool evaluates : {false, true}) {
+      Model model = make_model();
+      GPipe pipe(model.layers, options_on(numbers).checkpoint(Checkpoint::kNever));
+      testing::manual_seed(11);
+      const Tensor x = rows(pipe);
+      const Tensor loss = square({pipe->forward(x)}, {});
+      model.first->weight.set_requires_grad(false);
+      if (evaluates) pipe->evaluate({x}, {}, square);
+      loss.backward();
+      EXPECT_FALSE(model.first->weight.grad().defined());
+      std::vector<Tensor>& gradients = seen.emplace_back();
+      for (const Tensor& parameter : pipe->parameters()) {
+        gradients.push_back(on_host(parameter.grad()));
+      }
+    }
+  }
+  for (const std::vector<Tensor>& gradients : seen) EXPECT_THAT(gradients, EqualsBitwise(seen[0]));
+}
+
+// As users' own checkpointing does.
+struct OwnBackward : torch::autograd::Function<OwnBackward> {
+  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x, Tensor weight) {
+    context->save_for_backward({x, weight});
+    const c10::NoGradGuard no_grad;
+    return x.matmul(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const c10::AutoGradMode grad(true);
+    const Tensor x = saved[0].detach().requires_grad_();
+    x.matmul(saved[1]).backward(gradients[0]);  // adds to the weight's .grad
+    return {x.grad(), Tensor()};
+  }
+};
+
+struct OwnBackwardLaterImpl : LaterImpl {
+  using LaterImpl::LaterImpl;
+  Tensor forward(const Tensor& x) { return OwnBackward::apply(x, weight); }
+};
+TORCH_MODULE(OwnBackwardLater);
+
+TEST_F(TiedDevices, AGradientThatACopyAloneWouldGetIsRefused) {
+  for (const std::vector<int64_t>& numbers :
+       {std::vector<int64_t>{0, 0, 0}, std::vector<int64_t>{0, 0, 1}}) {
+    const First first;
+    const OwnBackwardLater later(first->weight, 1);
+    GPipe pipe(nn::Sequential(first, nn::Linear(kWidth, kWidth), later),
+               GPipeOptions({1, 1, 1}).devices(devices_of(numbers)).chunks(4));
+    const Tensor x = rows(pipe);
+    const std::string said = refusal([&] { pipe->step({x}, {}, square); });
+    const bool is_copy = testing::device(0) != testing::device(numbers.back());
+    EXPECT_THAT(said, HasSubstr(is_copy ? "a backward of its own towards the tied parameter "
+                                          "'0.weight'"
+                                        : "nothing was thrown"));
+    EXPECT_TRUE(later->weight.is_same(first->weight));
+  }
+}
+
+// As an embedding with max_norm does.
+struct ClampedImpl : FirstImpl {
+  Tensor forward(const Tensor& x) {
+    const c10::NoGradGuard no_grad;
+    weight.clamp_(-0.1, 0.1);
+    return x.matmul(weight);
+  }
+};
+TORCH_MODULE(Clamped);
+
+// Also where nothing is recorded, and ModelState does not look. (From the host the copy is made at
+// once.)
+TEST_F(TiedDevices, AChangeInAForwardIsRefusedWhereCopiesDoNotHaveIt) {
+  for (const c10::Device& last : {c10::Device(c10::kCPU), testing::device(0)}) {
+    const Clamped first;
+    const Later later(first->weight, 1);
+    GPipe pipe(nn::Sequential(first, nn::Linear(kWidth, kWidth), later),
+               GPipeOptions({1, 1, 1}).devices({c10::kCPU, c10::kCPU, last}).chunks(4));
+    const Tensor x = torch::randn({kRows, kWidth});
+    const std::string said =
+        last.is_cpu() ? "nothing was thrown" : "the tied parameter '0.weight' was changed in place";
+    EXPECT_THAT(refusal([&] { pipe->evaluate({x}, {}, square); }), HasSubstr(said));
+    const c10::NoGradGuard no_grad;
+    EXPECT_THAT(refusal([&] { (void)pipe->forward(x); }), HasSubstr(said));
+  }
 }
 
 TEST_F(TiedDevices, WithGraphsTheStagesOfATiedWeightRunPlainly) {
@@ -378,6 +476,29 @@ TEST_F(TiedDevices, ALayerThatTakesNoCopyIsRefusedAndSaysWhatToDo) {
               }),
               AllOf(HasSubstr("layer 2 ('2') on"), HasSubstr("use_tied_parameters")));
   EXPECT_NO_THROW(GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 0}))));
+}
+
+// Refuses what it is given the first time.
+struct ThrowingImpl : LaterImpl {
+  using LaterImpl::LaterImpl;
+  void use_tied_parameters(const std::vector<Tensor>& parameters) override {
+    LaterImpl::use_tied_parameters(parameters);
+    TORCH_CHECK(tries++ > 0, "not this one");
+  }
+  int64_t tries = 0;
+};
+TORCH_MODULE(Throwing);
+
+TEST_F(TiedDevices, ALayerThatThrowsHasItsParameterAgain) {
+  if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
+  const First first;
+  const Throwing later(first->weight, 1);
+  const nn::Sequential model(first, nn::Tanh(), later);
+  const GPipeOptions options = GPipeOptions({1, 1, 1}).devices(devices_of({0, 0, 1}));
+  EXPECT_THAT(refusal([&] { GPipe(model, options); }), HasSubstr("not this one"));
+  EXPECT_TRUE(later->weight.is_same(first->weight));
+  GPipe pipe(model, options);
+  pipe->step({rows(pipe)}, {}, square);
 }
 
 struct OuterImpl : nn::Module {
@@ -436,6 +557,37 @@ TEST_F(TiedDevices, Gpt2TrainsToTheBitsOfOneDevice) {
     SCOPED_TRACE(head_in_loss);
     EXPECT_THAT(train_gpt2(false, head_in_loss), EqualsBitwise(train_gpt2(true, head_in_loss)));
   }
+}
+
+// In a run a layer has the copies of that run's pipeline.
+TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
+  const testing::HostWaitsAllowed waits;
+  Model model = make_model();
+  const std::vector<GPipe> pipes = {GPipe(model.layers, options_on(kSpread[0])),
+                                    GPipe(model.layers, options_on(kSpread[0]).chunks(2))};
+  const Tensor x = rows(pipes[0]);
+  std::vector<std::string> said(pipes.size());
+  std::vector<std::thread> threads;
+  std::vector<Tensor> want, got(pipes.size());
+  for (size_t k = 0; k < pipes.size(); ++k) {
+    GPipe pipe = pipes[k];
+    {
+      const c10::NoGradGuard no_grad;
+      want.push_back(on_host(pipe->forward(x)));
+    }
+  }
+  for (size_t k = 0; k < pipes.size(); ++k) {
+    threads.emplace_back([&, pipe = pipes[k], k]() mutable {
+      said[k] = refusal([&] {
+        const c10::NoGradGuard no_grad;
+        for (int call = 0; call < 40; ++call) got[k] = on_host(pipe->forward(x));
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(said, ::testing::Each("nothing was thrown"));
+  EXPECT_THAT(got, EqualsBitwise(want));
+  for (const Later& later : model.later) EXPECT_TRUE(later->weight.is_same(model.first->weight));
 }
 
 // A failed call leaves the parameters in their places, too.
