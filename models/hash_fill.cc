@@ -31,7 +31,9 @@ void hash_fill_parameters(const torch::nn::Module& module) {
   uint32_t k = 0;
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
-    if (tensor.dim() > 1) {
+    if (tensor.is_meta()) {
+      // It is only counted.
+    } else if (tensor.dim() > 1) {
       const int64_t inputs = tensor.numel() / tensor.size(0);
       const double bound = std::sqrt(3 / static_cast<double>(inputs));
       overwrite(tensor, [&](int64_t i) { return bound * hash_value(k, static_cast<uint32_t>(i)); });

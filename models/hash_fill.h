@@ -18,8 +18,9 @@ double hash_value(uint32_t k, uint32_t i);
 // Sets element `i`, counted row by row, to `value(i)`, for a tensor of any type.
 void overwrite(const at::Tensor& tensor, const std::function<double(int64_t i)>& value);
 
-// Overwrites all parameters; `k` is their place in named_parameters(). Matrices and kernels are
-// uniform with a variance of one over their inputs; vectors are near one ("weight") or near zero.
+// Overwrites all parameters but those on meta, as of another process's layers; `k` is their place
+// in named_parameters(). Matrices and kernels are uniform with a variance of one over their inputs;
+// vectors are near one ("weight") or near zero.
 void hash_fill_parameters(const torch::nn::Module& module);
 
 }  // namespace gpipe::models

@@ -8,6 +8,8 @@
 
 #include <cmath>
 
+#include "meta/meta_scope.h"
+
 namespace gpipe::models {
 namespace {
 
@@ -38,6 +40,17 @@ TEST(HashFillTest, FillsEachParameterByItsPlaceAndKind) {
   EXPECT_FLOAT_EQ(parameters["0.bias"][2].item<float>(), 0.2 * hash_value(1, 2));
   EXPECT_FLOAT_EQ(parameters["1.weight"][1].item<float>(), 1 + 0.2 * hash_value(2, 1));
   EXPECT_FLOAT_EQ(parameters["1.bias"][0].item<float>(), 0.2 * hash_value(3, 0));
+}
+
+TEST(HashFillTest, LayersOfOtherProcessesCountAndStayAsTheyAre) {
+  torch::nn::Linear elsewhere = [] {
+    const MetaScope meta;
+    return torch::nn::Linear(2, 3);
+  }();
+  torch::nn::Linear here(3, 1);
+  hash_fill_parameters(*torch::nn::Sequential(elsewhere, here));
+  EXPECT_TRUE(elsewhere->weight.is_meta());
+  EXPECT_FLOAT_EQ(here->bias.item<float>(), 0.2 * hash_value(3, 0));
 }
 
 }  // namespace

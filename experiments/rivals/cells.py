@@ -56,6 +56,7 @@ MODES = ["never", "except_last", "always"]
 DEVICES = ["cpu", "cuda"]
 
 PIPELINING = "torch.distributed.pipelining"
+OURS_OVER_PROCESSES = "ours, a process per stage"
 
 
 @dataclass
@@ -108,13 +109,14 @@ class Sides:
         return Contestant(who, command, environment={"OMP_NUM_THREADS": str(threads)}, note=note, warm_up=warm_up)
 
 
-def contestants(cell, ours, python, sides, cores, own_cuts=False):
+def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=False):
     """Who takes part in `cell` on the CPU. `ours`: the command of our program; `python`: the rivals', or None;
-    `sides`: their folder."""
+    `sides`: their folder; `processes`: whether ours does so with a process per stage, too."""
     threads = threads_per_stage(cell.stages, cores)
     balance = None if own_cuts else cell.network.cuts[cell.stages]
     suffix = ", own cut" if own_cuts else ""
     each = "1 thread per stage" if threads == 1 else f"{threads} threads per stage"
+    over_gloo = each + ", a process per stage, Gloo"
 
     found = [Contestant("ours" + suffix, [*ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
     if threads != cores:
@@ -122,6 +124,9 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False):
         found.append(Contestant(f"ours{suffix}, all cores",
                                 [*ours, *cell.flags(cores, balance, schedule="sequential")],
                                 note=f"sequential, {cores} threads"))
+    if processes and cell.stages > 1:
+        found.append(Contestant(OURS_OVER_PROCESSES, [*ours, "--processes", *cell.flags(threads, balance)],
+                                note=f"1F1B, {over_gloo}"))
     if cell.mode == "never" and not own_cuts:
         found.append(Contestant("LibTorch, plain", [*ours, "--trainer=plain", *cell.flags(threads, None)],
                                 note=f"whole mini-batch, {cores} threads", loss=False))
@@ -142,8 +147,7 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False):
         if cell.mode == "except_last":
             found.append(Contestant(who, reason="it has no checkpoint mode of this kind"))
         else:
-            found.append(rival(who, "pipelining_side.py", threads, balance, each + ", a process per stage, Gloo",
-                               schedule=schedule))
+            found.append(rival(who, "pipelining_side.py", threads, balance, over_gloo, schedule=schedule))
     return found
 
 

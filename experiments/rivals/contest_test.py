@@ -175,6 +175,22 @@ class CellsTest(unittest.TestCase):
         self.assertIn("no checkpoint mode", self.names(cell)[f"{cells.PIPELINING} GPipe"].reason)
         self.assertIn("--rivals", self.names(cell, python=None)["torchgpipe"].reason)
 
+    def test_ours_over_processes_takes_part_where_it_is_asked_for(self):
+        who = cells.OURS_OVER_PROCESSES
+        for stages, balance in ((2, "51,58"), (4, "25,32,30,22")):
+            for mode in cells.MODES:
+                cell = cells.Cell(cells.NETWORKS["small"][0], stages, mode)
+                found, others = self.names(cell, processes=True), self.names(cell)
+                own = found.pop(who)
+                self.assertEqual(found, others)
+                self.assertEqual(own.command[:2], ["ours", "--processes"])
+                # As its own side with threads, and as the rivals.
+                self.assertEqual(own.command[2:], others["ours"].command[1:])
+                self.assertIn(f"--balance={balance}", own.command)
+                self.assertTrue(own.loss)
+        one = cells.Cell(cells.NETWORKS["small"][0], 1, "never")
+        self.assertNotIn(who, self.names(one, processes=True))
+
     def test_on_the_cpu_nobody_is_told_of_devices(self):
         for contestant in self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never")).values():
             self.assertFalse([flag for flag in contestant.command if flag.startswith("--device")])

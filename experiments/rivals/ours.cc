@@ -3,9 +3,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Generator.h>
 #include <torch/cuda.h>
 #include <torch/nn/modules/dropout.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -29,8 +31,11 @@
 #include "experiments/common/trainer.h"
 #include "experiments/rivals/fill.h"
 #include "experiments/rivals/peak_memory.h"
+#include "experiments/rivals/stage_processes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
+#include "gpipe/world.h"
+#include "meta/meta_scope.h"
 #include "models/by_name.h"
 #include "models/hash_fill.h"
 
@@ -46,6 +51,8 @@ ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
 ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica, on the CPU.");
+ABSL_FLAG(bool, processes, false,
+          "A process for each partition, over Gloo, instead of a thread. Needs --balance.");
 ABSL_FLAG(std::string, device, "cpu",
           "cpu or cuda: where all partitions are. cuda is the first GPU; TF32 is off there.");
 ABSL_FLAG(bool, graphs, false,
@@ -79,6 +86,7 @@ struct Settings {
   Checkpoint checkpoint = Checkpoint::kNever;
   ScheduleGenerator schedule;
   int64_t threads = 0;
+  bool processes = false;
   c10::Device device = c10::kCPU;
   bool graphs = false;
 };
@@ -94,6 +102,26 @@ c10::Device device_of(const std::string& text) {
         "LibTorch must be one for CUDA. Give --device=cpu");
   }
   return {c10::kCUDA, 0};
+}
+
+// What only a pipeline of several stages on the CPU can do.
+void check_processes(const Settings& settings) {
+  if (!settings.processes) return;
+  if (settings.trainer != "pipeline") {
+    throw std::invalid_argument("--processes are a pipeline's, but --trainer=" + settings.trainer);
+  }
+  if (!settings.device.is_cpu()) {
+    throw std::invalid_argument("--processes needs --device=cpu: they talk over Gloo");
+  }
+  if (settings.stages == 1) {
+    throw std::invalid_argument(
+        "--processes with --stages=1: a single stage is in one process anyway; leave it out, or "
+        "give more stages");
+  }
+  if (settings.balance.empty()) {
+    throw std::invalid_argument(
+        "--processes needs --balance: each process would predict a cut of its own");
+  }
 }
 
 // What only the CPU can do, or only a GPU.
@@ -139,9 +167,11 @@ Settings read_settings() {
   settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
   settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
+  settings.processes = absl::GetFlag(FLAGS_processes);
   settings.graphs = absl::GetFlag(FLAGS_graphs);
   settings.device = device_of(absl::GetFlag(FLAGS_device));
   check_device(settings);
+  check_processes(settings);
   return settings;
 }
 
@@ -160,9 +190,42 @@ std::vector<int64_t> predicted_balance(const Settings& settings) {
   return balance::best_balance(profile, settings.stages, options);
 }
 
-std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
+// Where the others of several processes do not come, the rest can say so before whoever asked gives
+// up.
+constexpr std::chrono::seconds kRendezvousLimit{60};
+
+// All processes of this pipeline.
+World connect(const Settings& settings) {
+  if (!settings.processes) return {};
+  // As many threads as a stage has, also for what the process itself computes.
+  at::set_num_threads(static_cast<int>(settings.threads));
+  WorldOptions options;
+  options.rendezvous_limit = kRendezvousLimit;
+  options.announce = false;
+  return World::from_environment(options);
+}
+
+// Gives the layers of this process memory; those of others need none.
+void materialize(torch::nn::Module& module) {
+  auto& pipe = dynamic_cast<GPipeImpl&>(module);
+  pipe.materialize([](const std::string& name, at::Tensor& tensor, const at::Generator&) {
+    const std::string ones = "running_var";
+    const bool is_variance = name.size() >= ones.size() &&
+                             name.compare(name.size() - ones.size(), ones.size(), ones) == 0;
+    tensor.fill_(is_variance ? 1 : 0);
+  });
+  models::hash_fill_parameters(module);
+}
+
+std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& world) {
   Task task;
   task.make_model = settings.model.make;
+  if (settings.processes) {
+    task.make_model = [make = settings.model.make] {
+      const MetaScope meta;
+      return make();
+    };
+  }
   task.loss = [loss = settings.model.loss](const at::Tensor& output, const at::Tensor& target) {
     return models::loss_of(loss, output, target);
   };
@@ -170,18 +233,30 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
                                          settings.device);
   if (settings.trainer == "plain") return make_naive_trainer(task, settings.device);
   if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
-  // Not given where it is all of the cores: a single stage then runs on the calling thread. Nor on
-  // a GPU, where kernels need no threads of ours.
-  const bool all = settings.threads == at::get_num_threads() && settings.stages == 1;
+  // Not given where it is all of the process's: a single stage then runs on the calling thread. Nor
+  // on a GPU, where kernels need no threads of ours.
+  const bool single = settings.stages == 1 || settings.processes;
+  const bool all = settings.threads == at::get_num_threads() && single;
   const int64_t threads = all || settings.device.is_cuda() ? 0 : settings.threads;
-  return make_pipeline_trainer(task,
-                               GPipeOptions(settings.balance)
-                                   .devices(devices)
-                                   .chunks(settings.chunks)
-                                   .checkpoint(settings.checkpoint)
-                                   .cpu_threads_per_stage(threads)
-                                   .graphs(settings.graphs),
-                               settings.schedule);
+  auto trainer = make_pipeline_trainer(task,
+                                       GPipeOptions(settings.balance)
+                                           .devices(devices)
+                                           .chunks(settings.chunks)
+                                           .checkpoint(settings.checkpoint)
+                                           .cpu_threads_per_stage(threads)
+                                           .graphs(settings.graphs)
+                                           .world(world),
+                                       settings.schedule);
+  if (settings.processes) materialize(trainer->module());
+  return trainer;
+}
+
+// All of them, unless others have layers, too.
+std::vector<at::Tensor> parameters_here(const torch::nn::Module& module) {
+  std::vector<at::Tensor> here = module.parameters();
+  const auto is_elsewhere = [](const at::Tensor& parameter) { return parameter.is_meta(); };
+  here.erase(std::remove_if(here.begin(), here.end(), is_elsewhere), here.end());
+  return here;
 }
 
 void set_dropout(torch::nn::Module& module, double probability) {
@@ -208,10 +283,12 @@ std::string describe_graphs(const torch::nn::Module& module) {
          " times" + reasons;
 }
 
-// A network on its data, and the answers to commands.
+// A network on its data, and the answers to commands. Over several processes each has its own
+// layers, and answers for them; the loss is that of all.
 class Session {
  public:
-  explicit Session(Settings settings) : settings_(std::move(settings)) {
+  Session(Settings settings, World world)
+      : settings_(std::move(settings)), world_(std::move(world)) {
     if (settings_.trainer == "pipeline" && settings_.balance.empty()) {
       settings_.balance = predicted_balance(settings_);
     }
@@ -222,14 +299,14 @@ class Session {
     }
     // After the profile: its memory is not the pipeline's.
     peak_ = std::make_unique<PeakMemory>(settings_.device);
-    trainer_ = make_trainer(settings_);
+    trainer_ = make_trainer(settings_, world_);
     input_ = filled_input(settings_.model, settings_.rows).to(settings_.device);
     target_ = filled_target(settings_.model, settings_.rows).to(settings_.device);
   }
 
   Json ready() {
     int64_t parameters = 0;
-    for (const at::Tensor& parameter : trainer_->module().parameters()) {
+    for (const at::Tensor& parameter : parameters_here(trainer_->module())) {
       parameters += parameter.numel();
     }
     Json json = {{"parameters", parameters}, {"version", command::describe_build()}};
@@ -264,13 +341,13 @@ class Session {
     }
     const double loss = trainer_->step(input_, target_);
     double gradient = 0;
-    for (const at::Tensor& parameter : module.parameters()) {
+    for (const at::Tensor& parameter : parameters_here(module)) {
       gradient += parameter.grad().abs().sum(at::kDouble).item<double>();
     }
     if (settings_.graphs) {
       // What was recorded is without dropout.
       trainer_.reset();
-      trainer_ = make_trainer(settings_);
+      trainer_ = make_trainer(settings_, world_);
     } else {
       set_dropout(module, 0.1);
     }
@@ -292,27 +369,40 @@ class Session {
   }
 
   Settings settings_;
+  World world_;
   std::unique_ptr<PeakMemory> peak_;
   std::unique_ptr<Trainer> trainer_;
   at::Tensor input_, target_;
 };
 
-std::function<int()> prepare() {
-  const Settings settings = read_settings();
-  return [settings] {
-    Session session(settings);
-    std::cout << session.ready() << std::endl;
-    for (std::string line; std::getline(std::cin, line);) {
-      std::cout << session.answer(line) << std::endl;
-    }
-    return 0;
-  };
+// What each process counts of its own.
+const std::vector<std::string>& counted() {
+  static const std::vector<std::string> keys = {"parameters", "gradient", "peak_bytes"};
+  return keys;
+}
+
+int serve(const Settings& settings, const std::vector<std::string>& command) {
+  StageProcesses others(command, settings.processes ? settings.stages : 1);
+  Session session(settings, connect(settings));
+  std::cout << others.add_answers(session.ready(), counted()) << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    others.tell(line);
+    std::cout << others.add_answers(session.answer(line), counted()) << std::endl;
+  }
+  return 0;
+}
+
+std::function<int()> prepare(int argc, const char* const* argv) {
+  std::vector<std::string> command(argv, argv + argc);
+  command.at(0) = "/proc/self/exe";
+  return [settings = read_settings(), command] { return serve(settings, command); };
 }
 
 }  // namespace
 }  // namespace gpipe::experiments
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(argc, argv, gpipe::experiments::kUsage,
-                                     gpipe::experiments::prepare);
+  return gpipe::command::run_command(argc, argv, gpipe::experiments::kUsage, [argc, argv] {
+    return gpipe::experiments::prepare(argc, argv);
+  });
 }

@@ -17,6 +17,9 @@ expect_mistake "graphs are a pipeline's, but --trainer=plain" --graphs --trainer
 if ! nvidia-smi >/dev/null 2>&1; then
   expect_mistake "device=cuda: LibTorch finds no GPU here" --device=cuda
 fi
+expect_mistake "processes are a pipeline's, but --trainer=plain" --processes --trainer=plain
+expect_mistake "processes needs --balance" --processes
+expect_mistake "processes with --stages=1" --processes --stages=1
 expect_mistake "takes tokens, no images" --model=gpt2:1,8,2,16 --image_size=64
 
 tiny=(--rows=4 --chunks=2 --stages=2)
@@ -58,6 +61,64 @@ assert sum(gpt2_recomputed["balance"]) == 5 and len(token_steps["seconds"]) == 1
 for other in (recomputed_tokens, plain_tokens, parallel_tokens):
     assert close(other["loss"], tokens["loss"]) and close(other["gradient"], tokens["gradient"]), (other, tokens)
 END
+
+# A process for each stage: what each has of its own adds up to the whole. Skips go from process to process, and with
+# the same threads the loss has the same bits.
+commands='check\nsteps 2\ncheck\n'
+compare() { # MODES FLAG...
+  local modes=$1 mode
+  shift
+  ask "$commands" "$@" || fail "$*"
+  for mode in $modes; do
+    ask "$commands" "$@" --checkpoint="$mode" --processes || fail "$* over processes, $mode"
+  done
+}
+: >"$work/answers.log"
+compare "never except_last always" --model=unet:1,2 --image_size=64 --stages=4 --balance=16,17,16,16
+compare always --model=resnet:1,1 --image_size=32 --balance=10,19
+compare never --model=amoebanetd:0,8 --balance=3,3 --schedule=gpipe
+compare never "${gpt2[@]}" --balance=2,3
+python3 - "$work/answers.log" <<'END' || fail "the answers over processes"
+import json, sys
+answers = iter([json.loads(line) for line in open(sys.argv[1])])
+def take(): return [next(answers) for _ in range(4)]
+for modes in (3, 1, 1, 1):
+    ready, check, steps, again = take()
+    for _ in range(modes):
+        its_ready, its_check, its_steps, its_again = take()
+        assert its_ready == ready, (its_ready, ready)
+        for its, other in ((its_check, check), (its_again, again)):
+            assert its["loss"] == other["loss"], (its, other)
+            assert abs(its["gradient"] / other["gradient"] - 1) < 1e-9, (its, other)
+        assert set(its_steps) == set(steps) and its_steps["peak_bytes"] > 0, its_steps
+        assert len(its_steps["seconds"]) == 2 and min(its_steps["seconds"]) > 0, its_steps
+assert next(answers, None) is None
+END
+
+# One that ends is named, and none waits for it.
+mkfifo "$work/commands"
+"$program" "${tiny[@]}" "${gpt2[@]}" --stages=3 --balance=2,2,1 --processes \
+  <"$work/commands" >"$work/lost.log" 2>"$work/lost_errors.log" &
+first=$!
+exec 3>"$work/commands"
+for _ in $(seq 1200); do
+  grep -q parameters "$work/lost.log" && break
+  sleep 0.05
+done
+mapfile -t others <"/proc/$first/task/$first/children"
+read -ra others <<<"${others[*]}"
+[ ${#others[@]} -eq 2 ] || fail "2 further processes, not ${#others[@]}"
+kill -9 "${others[1]}"
+SECONDS=0
+echo check >&3
+wait $first
+[ $? -eq 1 ] || fail "exit code where a process is lost"
+[ "$SECONDS" -lt 20 ] || fail "a lost process took $SECONDS seconds"
+exec 3>&-
+grep -q "error: rank 2 " "$work/lost_errors.log" || fail "nobody names the lost rank"
+for other in "${others[@]}"; do
+  kill -0 "$other" 2>/dev/null && fail "process $other is left"
+done
 
 ask 'steps none\n' --model=unet:1,2 --image_size=64 --balance=33,32 && fail "a wrong command"
 grep -q "commands are 'check' and 'steps N' with a positive N, got 'steps none'" "$work/errors.log" ||

@@ -58,6 +58,8 @@ def read_flags():
     parser.add_argument("--modes", default="all", help="never,except_last,always")
     parser.add_argument("--own_cuts", action="store_true",
                         help="each side cuts by its own tool, instead of the same cut for all")
+    parser.add_argument("--processes", action="store_true",
+                        help="our pipeline also with a process per stage, as torch.distributed.pipelining has")
     parser.add_argument("--scale", default="small", choices=list(cells.NETWORKS), help="gpu: for one of 80 GB; tiny is for tests")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each program (5)")
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn (3)")
@@ -79,6 +81,12 @@ def read_flags():
             fail(f"--rivals: {flags.rivals} is no program")
     if flags.own_cuts and flags.device != "cpu":
         fail("--own_cuts: the sides' tools measure on the CPU; give --device=cpu")
+    if flags.processes and flags.device != "cpu":
+        fail("--processes: ours over processes is for the CPU; give --device=cpu")
+    if flags.processes and flags.own_cuts:
+        fail("--processes: all who have a process per stage have the same cut; leave out --own_cuts")
+    if flags.processes and max(flags.stages) == 1:
+        fail("--processes: a single stage is in one process anyway; give --stages=2 or more")
     flags.ours = command_of(user_path(flags.ours) if flags.ours else our_program())
     if flags.json:
         flags.json = user_path(flags.json)
@@ -175,7 +183,7 @@ def main():
              for mode in flags.modes]
     for number, cell in enumerate(asked, 1):
         who = (cell, flags.ours, flags.rivals or None, sides, cores)
-        contestants = (cells.contestants(*who, flags.own_cuts) if flags.device == "cpu" else
+        contestants = (cells.contestants(*who, flags.own_cuts, flags.processes) if flags.device == "cpu" else
                        cells.contestants_on_gpu(*who))
         new, interrupted = contest.hold(
             cell, contestants, flags.rounds, flags.steps, flags.timeout,

@@ -16,6 +16,9 @@ expect_mistake "unrecognized arguments" --round=1
 expect_mistake "invalid choice: 'gpu'" --device=gpu
 expect_mistake "there is no '2'; there are 1, 4, 8" --scale=gpu --stages=2
 expect_mistake "own_cuts: the sides' tools measure on the CPU" --device=cuda --own_cuts
+expect_mistake "processes: ours over processes is for the CPU" --device=cuda --processes
+expect_mistake "processes: all who have a process per stage have the same cut" --own_cuts --processes
+expect_mistake "processes: a single stage is in one process anyway" --stages=1 --processes
 
 tiny=(--scale=tiny --rounds=1 --steps=1 --json="$work/table.json")
 "$program" "${tiny[@]}" --stages=2 --modes=never >"$work/all.log" 2>&1 || fail "a run without rivals"
@@ -61,6 +64,20 @@ END
 grep -q "2 rounds of 1 step: ResNet" "$work/again.log" || fail "no line on the other environment"
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
+
+# Ours over processes agrees with the first side, so it is measured. A file of before takes its cells.
+"$program" "${tiny[@]}" --networks=unet,resnet --stages=1,2 --modes=always --processes >"$work/processes.log" 2>&1 ||
+  fail "processes"
+grep -q "^  ours, a process per stage" "$work/processes.log" || fail "no row over processes"
+python3 - "$work/table.json" <<'END' || fail "the rows over processes"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+found = {(row["network"], row["stages"], row["mode"]): row for row in rows if row["who"] == "ours, a process per stage"}
+assert set(found) == {("U-Net (1, 2)", 2, "always"), ("ResNet [1, 1]", 2, "always")}, found
+for row in found.values():
+    assert row["step_seconds"] > 0 and row["peak_bytes"] > 0 and "a process per stage, Gloo" in row["note"], row
+assert ("U-Net (1, 2)", 2, "never") in {(row["network"], row["stages"], row["mode"]) for row in rows}, rows
+END
 
 # A GPU's rows have a file of their own. What is not there is a row with the reason: here all, the GPU included. A
 # program of a bundle is started by the bundle's script.

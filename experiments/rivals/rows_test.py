@@ -7,6 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import cells
 import rows
 
 
@@ -22,6 +23,10 @@ class RowsTest(unittest.TestCase):
         new = [row("A", 2, "never", "ours", 7), row("A", 2, "never", "torchgpipe", 7)]
         self.assertEqual([(each["who"], each["environment"]["rounds"]) for each in rows.merged(old, new)],
                          [("ours, own cut", 3), ("ours", 7), ("torchgpipe", 7)])
+        # Nor is ours over processes with those of a run that was not asked for it; and the reverse.
+        over_processes = [*new, row("A", 2, "never", cells.OURS_OVER_PROCESSES, 7)]
+        self.assertEqual(rows.merged(over_processes, new), new)
+        self.assertEqual(rows.merged(new, over_processes), over_processes)
         other = row("A", 2, "always", "ours", 7)
         self.assertEqual(rows.merged(old, [other]), [*old, other])
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 sys.dont_write_bytecode = True
+from cells import OURS_OVER_PROCESSES, PIPELINING
 from rows import OWN_CUT, cell_of, contest_of, device_of, environment_of, of_document, unique
 
 WIDTH = 80
@@ -126,6 +127,25 @@ def where_behind(rows, key, some, none):
     return [f"{some}: {who}, {'; '.join(where)}." for who, where in found.items()] or [none]
 
 
+def over_processes(rows):
+    """A sentence for each rival that has a process per stage, beside ours that has: how many times as much it takes."""
+    ours = {contest_of(row): row for row in rows if row["who"] == OURS_OVER_PROCESSES}
+    lines = []
+    for who in unique(row["who"] for row in rows if row["who"].startswith(PIPELINING)):
+        pairs = [(row, ours.get(contest_of(row))) for row in rows if row["who"] == who]
+        times, peaks = (list(filter(None, (ratio(*pair, key) for pair in pairs)))
+                        for key in ("step_seconds", "peak_bytes"))
+        if times and peaks:
+            lines.append(f"Beside ours with a process per stage, {who} takes {extent(times)} times the step and "
+                         f"{extent(peaks)} times the peak of memory ({count(len(times), 'cell')}).")
+    return lines
+
+
+def extent(values):
+    least, most = f"{min(values):.2f}", f"{max(values):.2f}"
+    return least if least == most else f"{least} to {most}"
+
+
 def remarks(rows):
     """What the table does not say by itself, or not at a glance: sentences for people."""
     if not rows:
@@ -142,7 +162,7 @@ def remarks(rows):
     lines += where_behind(rows, "step_seconds", "Faster than ours", "No pipeline is faster than ours in any cell.")
     lines += where_behind(rows, "peak_bytes", "Less peak memory than our faster side",
                           "No pipeline has a lower peak of memory than our faster side in any cell.")
-    return lines
+    return lines + over_processes(rows)
 
 
 def to_json(rows, interrupted=False):
@@ -151,7 +171,8 @@ def to_json(rows, interrupted=False):
 
 
 # Column, and whom it shows.
-COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all cores"), ("torchgpipe", "torchgpipe"),
+COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all cores"),
+           ("ours, process per stage", OURS_OVER_PROCESSES), ("torchgpipe", "torchgpipe"),
            ("torchgpipe, all cores", "torchgpipe, all cores"),
            ("pipelining GPipe", "torch.distributed.pipelining GPipe"),
            ("pipelining 1F1B", "torch.distributed.pipelining 1F1B"), ("plain", "LibTorch, plain"),
@@ -166,6 +187,8 @@ def to_markdown(rows):
     """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
     take. Our faster side's own column is blank. Last, the largest spread of the cell. Below the table the remarks."""
     columns = GPU_COLUMNS if any(device_of(row) == "cuda" for row in rows) else COLUMNS
+    if not any(row["who"] == OURS_OVER_PROCESSES for row in rows):  # not asked for
+        columns = [column for column in columns if column[1] != OURS_OVER_PROCESSES]
     lines = ["| Network | Stages | Checkpoint | Ours | " + " | ".join(name for name, _ in columns) + " | spread |",
              "|---" * (5 + len(columns)) + "|"]
     for (network, stages, mode), group in itertools.groupby(rows, key=cell_of):

@@ -8,6 +8,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import cells
 import table
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -106,6 +107,30 @@ class TableTest(unittest.TestCase):
         self.assertEqual({line.count("|") for line in lines[:4]}, {14})
         self.assertEqual(lines[4:6], ["", "- " + table.remarks(ROWS)[0]])
         self.assertLessEqual(max(map(len, lines[4:])), 100)
+
+    def test_ours_over_processes_is_one_of_ours_with_a_column_of_its_own(self):
+        rows = [row("ours", 0.2, 100), row(cells.OURS_OVER_PROCESSES, 0.1, 300), row("torchgpipe", 0.3, 600)]
+        lines = table.to_markdown(rows).splitlines()
+        self.assertIn("| ours, all cores | ours, process per stage | torchgpipe |", lines[0])
+        self.assertEqual(lines[2], "| ResNet | 2 | never | 100 ms, 0 MiB | 2.00, 0.33 |  |  | 3.00, 2.00 |  |  |  |  |  | - |")
+        self.assertEqual({line.count("|") for line in lines[:3]}, {15})
+        slower = [row("ours", 0.2, 100), row(cells.OURS_OVER_PROCESSES, 0.3, 300)]
+        self.assertIn("|  |  | 1.50, 3.00 |  |", table.to_markdown(slower))
+        # Who did not ask for it has the table that was there before.
+        self.assertNotIn("process per stage", table.to_markdown(ROWS))
+
+    def test_remarks_compare_those_with_a_process_per_stage_with_each_other(self):
+        gpipe, one_f_one_b = (f"{cells.PIPELINING} {schedule}" for schedule in ("GPipe", "1F1B"))
+        rows = [row("ours", 0.1, 100), row(cells.OURS_OVER_PROCESSES, 0.2, 200), row("torchgpipe", 0.3, 300),
+                row(gpipe, 0.3, 300), row(one_f_one_b, None, None, note="broken"),
+                row("ours", 0.1, 100, stages=4), row(cells.OURS_OVER_PROCESSES, 0.4, 400, stages=4),
+                row(gpipe, 0.2, 800, stages=4), row(gpipe, 0.1, 100, stages=1)]
+        self.assertEqual(table.remarks(rows)[-1], f"Beside ours with a process per stage, {gpipe} takes 0.50 to 1.50 "
+                         "times the step and 1.50 to 2.00 times the peak of memory (2 cells).")
+        self.assertEqual(len(table.over_processes(rows)), 1)
+        rows[1]["step_seconds"] = None
+        self.assertIn("takes 0.50 times the step", table.remarks(rows)[-1])
+        self.assertEqual(table.over_processes([each for each in rows if each["who"] != cells.OURS_OVER_PROCESSES]), [])
 
     def test_of_a_gpu_the_columns_are_its_contestants(self):
         there = dict(HOME, device="cuda", gpu="G, driver 1")
