@@ -21,6 +21,27 @@ expect_mistake() {
   if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
 }
 
+# expect_mistake_of_ranks PROCESSES TEXT COMMAND...: the same, of each of so many processes that $launch starts, and only
+# one of them says why.
+expect_mistake_of_ranks() {
+  local processes=$1 text=$2 ranks
+  shift 2
+  "${launch:?}" "--processes=$processes" -- "$@" >"$work/mistake.log" 2>&1
+  [ $? -eq 2 ] || fail "exit code of $processes processes for $*"
+  ranks=$(grep -c '^launch: rank [0-9]* (process [0-9]*) ended with exit code 2' "$work/mistake.log")
+  [ "$ranks" -eq "$processes" ] || fail "$ranks of $processes processes end with exit code 2 for $*"
+  [ "$(grep -c 'error: ' "$work/mistake.log")" -eq 1 ] || fail "not one error for $*"
+  grep -q -e "^\[0\] error: $text" "$work/mistake.log" || fail "no 'error: $text' for $*"
+}
+
+# by_rank RANK FLAG COMMAND...: a command for expect_mistake_of_ranks, which gives one of the processes a flag more.
+# Sets `command`.
+by_rank() {
+  # shellcheck disable=SC2016 # expanded in each process
+  # shellcheck disable=SC2034 # for who sources this
+  command=(bash -c 'if [ "$RANK" = "$1" ]; then exec "${@:3}" "$2"; fi; exec "${@:3}"' bash "$@")
+}
+
 # expect_stopped TEXT LOG COMMAND...: Ctrl-C, once TEXT is in the LOG of the command, ends it with
 # exit code 130 within seconds.
 expect_stopped() {

@@ -28,11 +28,17 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<std::function<int()>()>& prepare, const AbsentFlags& absent) {
+                const std::function<std::function<int()>()>& prepare, const AbsentFlags& absent,
+                const SaysOfMistake& says) {
   start_with_sleeping_threads(argc, argv);
   const auto refuse = [](const std::exception& error, int code) {
     std::cerr << "error: " << message_of(error) << std::endl;
     return code;
+  };
+  const auto refuse_usage = [&](const std::exception& error) {
+    const std::string text = says ? says(error) : message_of(error);
+    if (!text.empty()) std::cerr << "error: " << text << std::endl;
+    return kUsageExitCode;
   };
   // A reader that has seen enough (head) must not end hours of work: std::cout fails, and files are
   // still written.
@@ -44,9 +50,9 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
     }
     work = prepare();
   } catch (const std::invalid_argument& error) {
-    return refuse(error, kUsageExitCode);
+    return refuse_usage(error);
   } catch (const c10::ValueError& error) {
-    return refuse(error, kUsageExitCode);
+    return refuse_usage(error);
   } catch (const std::exception& error) {
     return refuse(error, kErrorExitCode);
   }

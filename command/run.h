@@ -20,9 +20,12 @@ std::string message_of(const std::exception& error);
 // Whether it says that memory ran out: the CPU's or an accelerator's.
 bool is_out_of_memory(const std::exception& error);
 
+// What a process says of its wrong usage: nothing, if another one says it.
+using SaysOfMistake = std::function<std::string(const std::exception& mistake)>;
+
 // Reads the command line (`usage` begins the answer to --help; `absent`: as of read_flags()), lets
 // `prepare` find out what is to be done, and calls what it returns, whose result is the exit code.
-// Errors go to stderr.
+// Errors go to stderr; of wrong usage what `says` returns, if it is given.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
@@ -35,7 +38,7 @@ bool is_out_of_memory(const std::exception& error);
 // printed, cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<std::function<int()>()>& prepare,
-                const AbsentFlags& absent = {});
+                const AbsentFlags& absent = {}, const SaysOfMistake& says = nullptr);
 
 // The same for a command whose flags `read` makes settings of, by which `run` works.
 template <typename Settings>

@@ -43,6 +43,23 @@ TEST(RunCommand, GivesTheCodeOfTheWork) {
   EXPECT_EQ(run([]() -> Work { return [] { return 130; }; }).code, 130);
 }
 
+TEST(RunCommand, AnotherProcessMaySayWhatIsWrong) {
+  const auto run_saying = [](const std::string& text) {
+    const char* const arguments[] = {"program"};
+    ::testing::internal::CaptureStderr();
+    const int code = run_command(
+        1, arguments, "What it does.", []() -> Work { throw std::invalid_argument("give 3"); }, {},
+        [&](const std::exception& mistake) {
+          EXPECT_STREQ(mistake.what(), "give 3");
+          return text;
+        });
+    EXPECT_EQ(code, kUsageExitCode);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(run_saying("rank 1: give 3"), "error: rank 1: give 3\n");
+  EXPECT_EQ(run_saying(""), "");
+}
+
 TEST(RunCommand, WorksBySettings) {
   struct Settings {
     int code = 0;

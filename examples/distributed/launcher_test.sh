@@ -10,34 +10,8 @@ launcher="$1"
 train="${PWD}/$2"
 options=(--steps=6 "--text=${PWD}/$3")
 
-skip() {
-  echo "SKIPPED: $1"
-  [[ -z ${XML_OUTPUT_FILE:-} ]] ||
-    printf '<testsuites><testsuite><testcase name="%s" status="notrun"><skipped message="%s"/></testcase></testsuite></testsuites>\n' \
-      "${launcher}" "$1" >"${XML_OUTPUT_FILE}"
-  exit 0
-}
-
-# PyTorch's launcher is a part of the LibTorch that the program is linked with, if that came as wheels.
-# tools/torchrun/torchrun.sh fetches what its Python needs besides.
-prepare_torchrun() {
-  local library site
-  library="$(ldd "${train}" | awk '$1 == "libtorch_cpu.so" { print $3 }')"
-  site="$(dirname "$(dirname "$(dirname "$(realpath "${library}")")")")"
-  [[ -f ${site}/torch/distributed/run.py ]] || skip "no torchrun: the LibTorch of ${site} did not come with its Python"
-  PYTHONPATH="${site}"
-  local -a fetched
-  shopt -s nullglob
-  fetched=("${GPIPE_CACHE:-$(dirname "${site}")}"/torchrun-*[0-9a-f])
-  [[ ${#fetched[@]} -eq 0 ]] || PYTHONPATH+=":${fetched[0]}"
-  export PYTHONPATH
-  # The wheels are not compiled, and cannot be in a sandbox: that takes longer than all the rest.
-  export PYTHONPYCACHEPREFIX="${TEST_TMPDIR}/compiled"
-  python3 -c 'import torch.distributed.run' >"${TEST_TMPDIR}/import" 2>&1 || {
-    cat "${TEST_TMPDIR}/import"
-    skip "no torchrun: this Python cannot run that of ${site}; tools/torchrun/torchrun.sh fetches what it needs"
-  }
-}
+# shellcheck source=tools/testing/libtorch_python.sh
+source tools/testing/libtorch_python.sh
 
 run() { # PROCESSES ARGUMENTS...
   local processes="$1"
@@ -55,8 +29,9 @@ run() { # PROCESSES ARGUMENTS...
 }
 
 case "${launcher}" in
-  torchrun) prepare_torchrun ;;
-  mpirun) [[ -n "$(type -P mpirun)" ]] || skip "no mpirun on PATH (Debian: openmpi-bin)" ;;
+  # PyTorch's launcher is a part of the LibTorch that the program is linked with, if that came as wheels.
+  torchrun) use_libtorch_python torchrun "${train}" torchrun distributed/run.py torch.distributed.run ;;
+  mpirun) [[ -n "$(type -P mpirun)" ]] || skip mpirun "no mpirun on PATH (Debian: openmpi-bin)" ;;
   *) echo "no launcher ${launcher}"; exit 1 ;;
 esac
 # Of a run in which this test itself is.
@@ -87,15 +62,21 @@ for layout in "2" "4 --replicas=2"; do
   expect grep -q "started by .*${launcher}: rank 0" "${TEST_TMPDIR}/err"
 done
 
-# All fail, and the launcher says so. torchrun also says why: each process has left it the reason.
-if run 2 "${options[@]}" --text=/nonexistent >"${TEST_TMPDIR}/out" 2>"${TEST_TMPDIR}/err"; then
-  echo "${launcher} hides that processes fail"
-  failed=1
-fi
-if run 2 "${options[@]}" --stages=1 >"${TEST_TMPDIR}/out" 2>"${TEST_TMPDIR}/err"; then
-  echo "${launcher} hides that a pipeline cannot be made"
-  failed=1
-fi
-[[ ${launcher} != torchrun ]] || expect grep -q 'traceback : .*process' "${TEST_TMPDIR}/err"
+# fails TEXT ARGUMENTS...: the launcher says so, and TEXT is said once.
+fails() {
+  local text="$1"
+  shift
+  if run 2 "${options[@]}" "$@" >"${TEST_TMPDIR}/out" 2>"${TEST_TMPDIR}/err"; then
+    echo "${launcher} hides that it fails: $*"
+    failed=1
+  fi
+  expect [ "$(grep -c -e "error: ${text}" "${TEST_TMPDIR}/err")" -eq 1 ]
+}
+# In one process, after the training.
+fails "--trace=/nonexistent/trace: cannot be written" --trace=/nonexistent/trace
+# Wrong usage, in all of them. torchrun also says why in its summary: each process has left it the reason.
+fails "--text=/nonexistent: it cannot be read" --text=/nonexistent
+fails "--stages=1: .* for 1 process, and there are 2" --stages=1
+[[ ${launcher} != torchrun ]] || expect grep -q 'traceback : --stages=1: .*process' "${TEST_TMPDIR}/err"
 tail -n 25 "${TEST_TMPDIR}/err"
 exit "${failed}"

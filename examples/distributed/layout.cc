@@ -36,6 +36,14 @@ gpipe::Placement placement_over(const gpipe::World& world, const std::string& sc
                                 int64_t stages) {
   gpipe::Placement placement = gpipe::placement_by_name(schedule, stages);
   if (world.processes_each() == 1) return placement;
+  if (placement.workers() < world.processes_each()) {
+    throw std::invalid_argument(
+        "--stages=" + std::to_string(stages) + ": with --schedule=" + schedule + " they are for " +
+        std::to_string(placement.workers()) +
+        (placement.workers() == 1 ? " process" : " processes") + ", and there are " +
+        std::to_string(world.processes_each()) + (world.replicas() > 1 ? " in each replica" : "") +
+        "; give more stages, or start fewer processes");
+  }
   std::vector<int64_t> processes;
   for (int64_t worker = 0; worker < placement.workers(); ++worker) {
     processes.push_back(worker * world.processes_each() / placement.workers());

@@ -21,7 +21,8 @@ gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas);
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
 
 // Where the schedule of this name (gpipe/schedule/named_schedule.h) has its stages. Of several
-// processes (of each replica) each has as many workers, neighbors by number.
+// processes (of each replica) each has as many workers, neighbors by number. Throws
+// std::invalid_argument that names the flag --stages if there are fewer workers than processes.
 gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
                                 int64_t stages);
 

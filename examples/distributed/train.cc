@@ -8,24 +8,23 @@
 //   --replicas=2 --trace=/tmp/trace.json
 //
 // With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
-#include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <exception>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
@@ -104,33 +103,54 @@ void write_trace(const std::string& path, const gpipe::World& world, const gpipe
   std::cout << gpipe::to_text(gpipe::split_time(steps[0], pipe->routes())) << std::endl;
 }
 
-void train() {
-  const auto world = distributed::world_of_replicas(gpipe::World::from_environment(),
-                                                    absl::GetFlag(FLAGS_replicas));
+struct Settings {
+  int64_t steps = 0;
+  std::string schedule, trace;
+  torch::Tensor text;
+};
+
+std::unique_ptr<Settings> read_flags() {
+  auto settings = std::make_unique<Settings>();
+  settings->steps = absl::GetFlag(FLAGS_steps);
+  if (settings->steps < 0) {
+    throw std::invalid_argument("--steps=" + std::to_string(settings->steps) +
+                                ": give a number from 0");
+  }
+  if (absl::GetFlag(FLAGS_stages) < 0) {
+    throw std::invalid_argument("--stages=" + std::to_string(absl::GetFlag(FLAGS_stages)) +
+                                ": give a number from 1, or 0 for the default");
+  }
+  settings->schedule = absl::GetFlag(FLAGS_schedule);
+  (void)gpipe::schedule_by_name(settings->schedule);  // Throws if there is none.
+  settings->trace = absl::GetFlag(FLAGS_trace);
+  settings->text = read_bytes(absl::GetFlag(FLAGS_text));
+  return settings;
+}
+
+gpipe::GPipe make_pipe(const gpipe::World& world, const std::string& schedule) {
   const int64_t stages =
       absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.processes_each();
-  const std::string schedule = absl::GetFlag(FLAGS_schedule);
   torch::nn::Sequential model = make_model();
   const auto layers = static_cast<int64_t>(model->size());
-  gpipe::GPipe pipe(model, gpipe::GPipeOptions(distributed::even_balance(layers, stages))
-                               .placement(distributed::placement_over(world, schedule, stages))
-                               .chunks(kChunks)
-                               .groups(kGroups)
-                               .cpu_threads_per_stage(1)
-                               .world(world));
-  torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
-  auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(schedule));
-  const std::string trace = absl::GetFlag(FLAGS_trace);
-  gpipe::Timeline timeline;
+  return {model, gpipe::GPipeOptions(distributed::even_balance(layers, stages))
+                     .placement(distributed::placement_over(world, schedule, stages))
+                     .chunks(kChunks)
+                     .groups(kGroups)
+                     .cpu_threads_per_stage(1)
+                     .world(world)};
+}
 
-  const torch::Tensor text = read_bytes(absl::GetFlag(FLAGS_text));
+void train(const Settings& settings, const gpipe::World& world, gpipe::GPipe pipe) {
+  torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
+  auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(settings.schedule));
+  gpipe::Timeline timeline;
   torch::manual_seed(2);  // of dropout; rank 0's counts
-  for (int64_t step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
-    torch::Tensor tokens = tokens_of(text, step);
+  for (int64_t step = 0; step < settings.steps; ++step) {
+    torch::Tensor tokens = tokens_of(settings.text, step);
     const gpipe::RowRange here = world.rows(tokens.size(0), kChunks);
     tokens = tokens.narrow(0, here.begin, here.size());
     optimizer.zero_grad();
-    if (!trace.empty() && step + 1 == absl::GetFlag(FLAGS_steps)) {
+    if (!settings.trace.empty() && step + 1 == settings.steps) {
       options.on_event(timeline.observer());
     }
     const double loss =
@@ -142,7 +162,7 @@ void train() {
       std::cout << "step " << step + 1 << ": loss " << loss << std::endl;
     }
   }
-  if (!trace.empty()) write_trace(trace, world, pipe, timeline);
+  if (!settings.trace.empty()) write_trace(settings.trace, world, pipe, timeline);
   const std::string hash = pipe->parameter_hash();
   if (world.rank() == 0) std::cout << "parameters " << hash << std::endl;
 }
@@ -150,16 +170,17 @@ void train() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Trains a language model over threads, processes and replicas.");
-  absl::ParseCommandLine(argc, argv);
-  try {
-    train();
-  } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << std::endl;
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
-  return 0;
+  std::shared_ptr<const Settings> settings;
+  return distributed::run_command(
+      argc, argv, "Trains a language model over threads, processes and replicas.",
+      [&] { settings = read_flags(); },
+      [&](const gpipe::World& processes) -> std::function<int()> {
+        const gpipe::World world =
+            distributed::world_of_replicas(processes, absl::GetFlag(FLAGS_replicas));
+        const gpipe::GPipe pipe = make_pipe(world, settings->schedule);
+        return [settings, world, pipe] {
+          train(*settings, world, pipe);
+          return 0;
+        };
+      });
 }

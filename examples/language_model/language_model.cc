@@ -25,10 +25,10 @@
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
-#include "command/run.h"
 #include "command/usable_cores.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
+#include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/language_model/bits.h"
 #include "examples/language_model/documents.h"
@@ -303,6 +303,14 @@ class Run {
   }
 
   void build_pipeline(const torch::nn::Sequential& model) {
+    if (settings_.explain && !interrupt_) {
+      throw std::invalid_argument("--explain measures within one process; start no others");
+    }
+    for (const c10::Device& device : settings_.devices) {
+      if (world_.size() == 1 || device.is_cpu()) continue;
+      throw std::invalid_argument("--devices=" + device.str() +
+                                  ": several processes train on CPUs; leave it out");
+    }
     const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);
     pipe_ = make_pipe(settings_, model, balance, world_);
     std::string replicas;
@@ -320,9 +328,6 @@ class Run {
                          {"groups", settings_.groups},
                          {"zero", settings_.zero}};
     network_ = make_pipeline(pipe_, step_options(settings_), settings_.bfloat16);
-    if (settings_.explain && !interrupt_) {
-      throw std::invalid_argument("--explain measures within one process; start no others");
-    }
     const std::vector<c10::Device>& devices = pipe_->devices();
     const bool on_cpu = std::any_of(devices.begin(), devices.end(),
                                     [](const c10::Device& device) { return device.is_cpu(); });
@@ -515,19 +520,17 @@ class Run {
   std::optional<double> validation_;  // after step_
 };
 
-std::function<int()> prepare() {
-  const auto settings = std::make_shared<Settings>();
-  read_flags(*settings);
-  const auto world =
-      distributed::world_of_replicas(gpipe::World::from_environment(), settings->replicas);
-  const auto run = std::make_shared<Run>(*settings, world);
-  run->prepare();
-  return [settings, run] { return run->run(); };
-}
-
 }  // namespace
 }  // namespace language_model
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command(argc, argv, language_model::kUsage, language_model::prepare);
+  const auto settings = std::make_shared<language_model::Settings>();
+  return distributed::run_command(
+      argc, argv, language_model::kUsage, [&] { language_model::read_flags(*settings); },
+      [&](const gpipe::World& processes) -> std::function<int()> {
+        const auto run = std::make_shared<language_model::Run>(
+            *settings, distributed::world_of_replicas(processes, settings->replicas));
+        run->prepare();
+        return [settings, run] { return run->run(); };
+      });
 }

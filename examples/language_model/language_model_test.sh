@@ -74,12 +74,21 @@ hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work
   --save="$work/run/last" >/dev/null
 grep -q "resumed after step 7" "$work/again.log" || fail "where it goes on"
 expect_same resumed "$program" "${tiny[@]}" --resume="$work/run/last" --balance=5,2 --save="$work/end"
-# Processes that the replicas cannot share.
-"$program" "${tiny[@]}" --replicas=3 >"$work/one_process.log" 2>&1
-grep -q -e "--replicas=3: each has as many processes, and there is 1 process" "$work/one_process.log" ||
-  fail "replicas in one process"
-"$launch" --processes=2 -- "$program" "${tiny[@]}" --replicas=3 >"$work/two_processes.log" 2>&1
-grep -q "there are 2 processes; start 3 or a multiple" "$work/two_processes.log" || fail "replicas in two processes"
+# Over processes all of them end so, and one says why: of flags, ...
+expect_mistake_of_ranks 2 ".*did you mean --steps?" "$program" "${tiny[@]}" --step=3
+expect_mistake_of_ranks 2 ".*give llama or gpt2" "$program" "${tiny[@]}" --model=bert
+# ... of values that do not fit the number of processes, ...
+expect_mistake "--replicas=3: each has as many processes, and there is 1 process" "${tiny[@]}" --replicas=3
+expect_mistake_of_ranks 2 "--replicas=3: .* there are 2 processes; start 3 or a multiple" \
+  "$program" "${tiny[@]}" --replicas=3
+expect_mistake_of_ranks 2 "--stages=1: .*for 1 process, and there are 2" "$program" "${tiny[@]}" --stages=1
+expect_mistake_of_ranks 2 "--balance=time: several processes" "$program" "${tiny[@]}" --balance=time
+expect_mistake_of_ranks 2 "--explain measures within one process" "$program" "${tiny[@]}" --explain
+# ... and of what only one of them finds.
+by_rank 1 --resume="$work/none" "$program" "${tiny[@]}"
+expect_mistake_of_ranks 2 "rank 1: --resume=$work/none: there is no such folder" "${command[@]}"
+by_rank 0 --groups=3 "$program" "${tiny[@]}" --resume="$work/run/last"
+expect_mistake_of_ranks 2 ".*must be the same on all ranks" "${command[@]}"
 
 # With what gives other bits (bits_test has each flag): a mistake, in one process and in several.
 again=("${tiny[@]}" --resume="$work/run/last")
@@ -90,6 +99,7 @@ expect_mistake "--threads: 1 in the checkpoint, 2 now" "${again[@]}" --threads=2
 expect_mistake "--schedule: gradients added up in the order" "${again[@]}" --schedule=gpipe
 expect_mistake "--batch: 6 in the checkpoint, 3 now" "${again[@]}" --batch=3
 expect_mistake "--width: 16 in the checkpoint, 32 now" "${again[@]}" --width=32
+expect_mistake_of_ranks 2 ".*the run would go on with other bits" "$program" "${again[@]}" --seed=1
 anyway=$(hash_of anyway "$program" "${again[@]}" --groups=3 --dropout=0 --resume_anyway)
 [[ ${anyway} =~ ^[0-9a-f]{16}$ && $anyway != "$through" ]] || fail "--resume_anyway: parameters $anyway"
 grep -q -e "--groups: none in the checkpoint, 3 now" "$work/anyway.log" || fail "--resume_anyway says nothing"

@@ -55,6 +55,16 @@ check "torchrun" tools/torchrun/torchrun.sh
 check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
 tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:mpirun_test
 
+# Nor Python's transformers, which are for one Python and one processor. Where they cannot be installed nothing has passed.
+say "transformers: tools/transformers/transformers.sh"
+if timed "transformers' wheels" tools/transformers/transformers.sh; then
+  tests "transformers" . //models:transformers_live_test
+  reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/models/transformers_live_test/test.log)"
+else
+  reason="their wheels cannot be installed here"
+fi
+[[ -z ${reason} ]] || note "models were not exchanged with Python's transformers: ${reason}"
+
 # Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
 rm "${settings}"
 # Not optimized: it is quicker to compile, and some would build it so; what NDEBUG takes away is there. LibTorch's

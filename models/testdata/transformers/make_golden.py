@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Makes the folders beside this file: small random language models as `transformers` saves them, and what it computes.
 
-    python3 -m venv venv
-    venv/bin/pip install --no-deps --require-hashes -r models/testdata/transformers/requirements.txt
-    ATEN_CPU_CAPABILITY=default PYTHONPATH=LIBTORCH venv/bin/python models/testdata/transformers/make_golden.py
+    PYTHONPATH="LIBTORCH:$(tools/transformers/transformers.sh)" ATEN_CPU_CAPABILITY=default \\
+        python3 models/testdata/transformers/make_golden.py
 
 LIBTORCH is the unpacked LibTorch of this repository, which is torch 2.11.0; the test runs under the same
 ATEN_CPU_CAPABILITY, because Llama's float32 sums depend on how wide the CPU's vectors are, also in a model of float64.
@@ -25,15 +24,16 @@ ROWS, TOKENS = 2, 6
 
 
 def gpt2(**changes):
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=8, n_embd=8, n_layer=2, n_head=2,
-                                      bos_token_id=0, eos_token_id=0, initializer_range=0.3,
-                                      attn_implementation="eager", **changes))
+    settings = dict(vocab_size=VOCABULARY, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+                    initializer_range=0.3, attn_implementation="eager")
+    return GPT2LMHeadModel(GPT2Config(**{**settings, **changes}))
 
 
 def llama(**changes):
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
-                                        num_attention_heads=4, max_position_embeddings=16, initializer_range=0.3,
-                                        attn_implementation="eager", **changes))
+    settings = dict(vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
+                    num_attention_heads=4, max_position_embeddings=16, initializer_range=0.3,
+                    attn_implementation="eager")
+    return LlamaForCausalLM(LlamaConfig(**{**settings, **changes}))
 
 
 CASES = {
@@ -46,35 +46,41 @@ CASES = {
                    False, "5GB"),
 }
 
-for seed, (name, (make, changes, perturbed, shard)) in enumerate(CASES.items()):
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
-    model = make(**changes)
-    if perturbed:  # norms of one and biases of zero would hide mistakes
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() == 1:
-                    parameter.add_(torch.rand_like(parameter) - 0.5)
-    shutil.rmtree(HERE / name, ignore_errors=True)
-    model.save_pretrained(HERE / name, max_shard_size=shard)
-    (HERE / name / "generation_config.json").unlink()
 
-    golden = {
-        "ids": torch.randint(VOCABULARY, (ROWS, TOKENS)),
-        "targets": torch.randint(VOCABULARY, (ROWS, TOKENS)),
-    }
-    model.eval()  # no dropout
-    for type in (torch.float64, torch.float32):
-        model.to(type)
-        model.zero_grad()
-        logits = model(golden["ids"]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), golden["targets"].flatten())
-        loss.backward()
-        prefix = str(type).removeprefix("torch.") + "."
-        golden[prefix + "logits"] = logits.detach()
-        golden[prefix + "loss"] = loss.detach()
-        for key, parameter in model.named_parameters():
-            golden[prefix + "grad." + key] = parameter.grad.clone()
-    save_file(golden, HERE / name / "golden.safetensors")
-    for file in (HERE / name).iterdir():
-        file.chmod(0o644)
+def main():
+    for seed, (name, (make, changes, perturbed, shard)) in enumerate(CASES.items()):
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        model = make(**changes)
+        if perturbed:  # norms of one and biases of zero would hide mistakes
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.dim() == 1:
+                        parameter.add_(torch.rand_like(parameter) - 0.5)
+        shutil.rmtree(HERE / name, ignore_errors=True)
+        model.save_pretrained(HERE / name, max_shard_size=shard)
+        (HERE / name / "generation_config.json").unlink()
+
+        golden = {
+            "ids": torch.randint(VOCABULARY, (ROWS, TOKENS)),
+            "targets": torch.randint(VOCABULARY, (ROWS, TOKENS)),
+        }
+        model.eval()  # no dropout
+        for type in (torch.float64, torch.float32):
+            model.to(type)
+            model.zero_grad()
+            logits = model(golden["ids"]).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), golden["targets"].flatten())
+            loss.backward()
+            prefix = str(type).removeprefix("torch.") + "."
+            golden[prefix + "logits"] = logits.detach()
+            golden[prefix + "loss"] = loss.detach()
+            for key, parameter in model.named_parameters():
+                golden[prefix + "grad." + key] = parameter.grad.clone()
+        save_file(golden, HERE / name / "golden.safetensors")
+        for file in (HERE / name).iterdir():
+            file.chmod(0o644)
+
+
+if __name__ == "__main__":
+    main()

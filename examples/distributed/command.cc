@@ -1,0 +1,124 @@
+#include "examples/distributed/command.h"
+
+#include <exception>
+#include <optional>
+#include <stdexcept>
+
+#include "command/run.h"
+#include "gpipe/distributed/agreement.h"
+#include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/wrong_usage.h"
+
+namespace distributed {
+namespace {
+
+using gpipe::distributed::Disagreement;
+using gpipe::distributed::DistributedFailure;
+
+template <typename Type>
+bool is(const std::exception& error) {
+  return dynamic_cast<const Type*>(&error) != nullptr;
+}
+
+// What others have found wrong, thrown by a process that has found nothing.
+class MistakeOfOthers : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// What this process and the others have found wrong.
+class Mistakes {
+ public:
+  void connect() {
+    has_tried_ = true;
+    world_ = gpipe::World::from_environment();
+  }
+  const gpipe::World& world() const { return *world_; }
+
+  // This process has found nothing. Throws if another one has.
+  void expect_none() {
+    const std::string mistake = compare("");
+    if (!mistake.empty()) throw MistakeOfOthers(mistake);
+  }
+
+  // Another process has failed: throws if that was because it has found something wrong.
+  void look_for_cause() {
+    try {
+      expect_none();
+    } catch (const MistakeOfOthers&) {
+      throw;
+    } catch (const std::exception&) {
+      // It is gone.
+    }
+  }
+
+  // What this process says of the mistake that ends it: nothing, if rank 0 says it.
+  std::string said_of(const std::exception& error) {
+    const std::string own = gpipe::command::message_of(error);
+    try {
+      if (!has_tried_) connect();
+      if (!world_) return own;
+      std::string mistake = own;
+      if (is<Disagreement>(error)) {
+        // All throw it. If one of them has come from what it has found, that is what is wrong.
+        const std::string cause = compare("");
+        if (!cause.empty()) mistake = cause;
+      } else if (!is<MistakeOfOthers>(error)) {
+        mistake = compare(own);
+      }
+      is_said_by_rank_0_ = true;
+      return world_->rank() == 0 ? mistake : "";
+    } catch (const std::exception&) {
+      return own;  // There may be nobody else to say it.
+    }
+  }
+
+  // Launchers end all processes when the first has failed. That must not be before rank 0 has said
+  // why.
+  void wait_until_said() noexcept {
+    if (!is_said_by_rank_0_) return;
+    try {
+      (void)compare("");
+    } catch (const std::exception&) {
+      // The others have not waited.
+    }
+  }
+
+ private:
+  std::string compare(const std::string& own) {
+    return gpipe::distributed::wrong_usage(*world_, own);
+  }
+
+  bool has_tried_ = false;  // to connect
+  bool is_said_by_rank_0_ = false;
+  std::optional<gpipe::World> world_;
+};
+
+}  // namespace
+
+int run_command(int argc, const char* const* argv, const std::string& usage,
+                const std::function<void()>& read,
+                const std::function<std::function<int()>(const gpipe::World& processes)>& prepare) {
+  Mistakes mistakes;
+  const auto prepare_all = [&]() -> std::function<int()> {
+    read();
+    mistakes.connect();
+    mistakes.expect_none();
+    std::function<int()> work;
+    try {
+      work = prepare(mistakes.world());
+    } catch (const DistributedFailure&) {
+      mistakes.look_for_cause();
+      throw;
+    }
+    mistakes.expect_none();
+    return work;
+  };
+  const int code = gpipe::command::run_command(
+      argc, argv, usage, prepare_all, {},
+      [&](const std::exception& error) { return mistakes.said_of(error); });
+  mistakes.wait_until_said();
+  return code;
+}
+
+}  // namespace distributed

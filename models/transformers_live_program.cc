@@ -1,0 +1,84 @@
+// The C++ side of transformers_live_test: a model as Python's transformers wrote it, or one with
+// values of its own, is computed and written as Hugging Face's folder.
+//
+//   transformers_live_program MODEL INPUTS OUT [SEED]
+//
+// MODEL: a folder, whose weights are read; with SEED only its config.json is, and the weights are
+// drawn here. INPUTS: a file with `ids` and `targets`. OUT gets the model, what it computes as
+// outputs.safetensors (logits and loss in float64 and float32), and its gradients in float64 as the
+// model in OUT/gradients.
+#include <ATen/Functions.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/utils.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/hugging_face.h"
+#include "models/transformer.h"
+#include "safetensors/safetensors.h"
+
+namespace {
+
+using gpipe::models::TransformerOptions;
+
+// Small enough that the models here have several files.
+constexpr int64_t kMaxFileBytes = 20'000;
+
+// Under the names that parameters have in files.
+void save_gradients(const std::string& folder, const TransformerOptions& options,
+                    const torch::nn::Sequential& model) {
+  torch::nn::Sequential copy = gpipe::models::transformer(options);
+  copy->to(model->parameters().front().scalar_type());
+  {
+    const torch::NoGradGuard no_grad;
+    const auto values = model->named_parameters();
+    for (const auto& parameter : copy->named_parameters()) {
+      parameter.value().copy_(values[parameter.key()].grad());
+    }
+  }
+  gpipe::models::save_hugging_face(folder, options, *copy);
+}
+
+void run(const std::vector<std::string>& arguments) {
+  const std::string& folder = arguments.at(1);
+  const gpipe::safetensors::File inputs(arguments.at(2));
+  const std::string& out = arguments.at(3);
+  const TransformerOptions options = gpipe::models::read_config(folder);
+  if (arguments.size() > 4) torch::manual_seed(std::stoull(arguments.at(4)));
+  torch::nn::Sequential model = gpipe::models::transformer(options);
+  if (arguments.size() <= 4) gpipe::models::load_hugging_face(folder, options, *model);
+  gpipe::models::save_hugging_face(out, options, *model, kMaxFileBytes);
+
+  model->eval();
+  std::vector<std::pair<std::string, at::Tensor>> outputs;
+  for (const auto& [type, prefix] : std::vector<std::pair<at::ScalarType, std::string>>{
+           {at::kDouble, "float64."}, {at::kFloat, "float32."}}) {
+    model->zero_grad();
+    model->to(type);
+    const at::Tensor logits = model->forward(inputs.read("ids"));
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits.flatten(0, 1), inputs.read("targets").flatten());
+    outputs.emplace_back(prefix + "logits", logits.detach());
+    outputs.emplace_back(prefix + "loss", loss.detach());
+    if (type != at::kDouble) continue;
+    loss.backward();
+    save_gradients(out + "/gradients", options, model);
+  }
+  gpipe::safetensors::write(out + "/outputs.safetensors", outputs);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run({argv, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+  return 0;
+}

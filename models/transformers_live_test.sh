@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Python's transformers reads what //models:hugging_face writes, and the reverse: transformers_live.py, live.
+#
+#   transformers_live_test.sh PROGRAM SCRIPT GOLDEN_SCRIPT
+#
+# Where there is no transformers (tools/transformers/transformers.sh fetches it) the test is skipped, and its report says
+# so.
+set -euo pipefail
+# shellcheck source=tools/testing/libtorch_python.sh
+source tools/testing/libtorch_python.sh
+use_libtorch_python transformers_live "$1" transformers __init__.py transformers
+# Not another version that this machine has.
+[[ -d ${PYTHONPATH#*:}/transformers ]] || skip transformers_live "no pinned transformers: tools/transformers/transformers.sh fetches it"
+
+PYTHONPATH+=":$(dirname "$3")"
+# Llama's sums in float32 depend on how wide the vectors are that the CPU has.
+export ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1
+# It is to find nothing but the folders that it is given.
+export HF_HUB_OFFLINE=1 HF_HOME="${TEST_TMPDIR}/home"
+python3 "$2" "$1"

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# Sourced by tests that run the Python of the LibTorch that a program is linked with, where it has one.
+
+# skip NAME REASON: ends the test, and its report says so: tools/ci counts it as neither passed nor failed.
+skip() {
+  echo "SKIPPED: $2"
+  [[ -z ${XML_OUTPUT_FILE:-} ]] ||
+    printf '<testsuites><testsuite><testcase name="%s" status="notrun"><skipped message="%s"/></testcase></testsuite></testsuites>\n' \
+      "$1" "$2" >"${XML_OUTPUT_FILE}"
+  exit 0
+}
+
+# use_libtorch_python NAME PROGRAM WHEELS FILE IMPORT: sets PYTHONPATH, by which python3 finds that LibTorch's torch, if
+# it came as wheels, and what tools/WHEELS/WHEELS.sh has fetched of its requirements.txt, which is there at run time.
+# Skips the test NAME where there is no FILE in torch, or IMPORT cannot be imported.
+use_libtorch_python() {
+  local name="$1" program="$2" wheels="$3" file="$4" library site
+  library="$(ldd "${program}" | awk '$1 == "libtorch_cpu.so" { print $3 }')"
+  site="$(dirname "$(dirname "$(dirname "$(realpath "${library}")")")")"
+  [[ -f ${site}/torch/${file} ]] || skip "${name}" "the LibTorch of ${site} did not come with its Python"
+  PYTHONPATH="${site}:${GPIPE_CACHE:-$(dirname "${site}")}/${wheels}-$(sha256sum "tools/${wheels}/requirements.txt" | cut -c1-8)"
+  export PYTHONPATH
+  # The wheels are not compiled, and cannot be in a sandbox: that takes longer than all the rest.
+  export PYTHONPYCACHEPREFIX="${TEST_TMPDIR}/compiled"
+  python3 -c "import $5" >"${TEST_TMPDIR}/import" 2>&1 || {
+    cat "${TEST_TMPDIR}/import"
+    skip "${name}" "this Python cannot import $5 of ${site}; tools/${wheels}/${wheels}.sh fetches what it needs"
+  }
+}
