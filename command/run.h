@@ -7,12 +7,10 @@
 #include <string>
 #include <type_traits>
 
+#include "command/exit_codes.h"
 #include "command/flags.h"
 
 namespace gpipe::command {
-
-constexpr int kErrorExitCode = 1;
-constexpr int kUsageExitCode = 2;
 
 // The message of an exception, without the C++ backtrace that LibTorch appends.
 std::string message_of(const std::exception& error);

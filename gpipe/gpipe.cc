@@ -376,10 +376,12 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
     terms.changed_ties = pipeline_->ties().changed();
+    terms.trained_ties = pipeline_->ties().trained();
     const internal::CallBegin begin = internal::begin_together(
         world_, call_name(what), terms, pipeline_->process_of_first_stage(), chunks_);
     rows = begin.rows;
     seed = begin.seed;
+    if (needs_record) pipeline_->ties().check_trained(begin.trained_ties);
     pipeline_->ties().share(begin.changed_ties);
   }
   // Refused here, before memory for the cells is allocated.

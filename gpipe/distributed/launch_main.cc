@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "command/exit_codes.h"
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/flags.h"
@@ -38,7 +39,6 @@ namespace {
 using gpipe::distributed::LaunchOptions;
 
 constexpr int64_t kMostProcesses = 1024;
-constexpr int kUsageExitCode = 2;
 
 const char* const kUsage =
     "Starts several processes of one program on this machine, as ranks 0, 1, ...: shows what they "
@@ -103,12 +103,12 @@ int main(int argc, char** argv) {
     return gpipe::distributed::launch(options);
   } catch (const std::invalid_argument& error) {
     std::cerr << "error: " << error.what() << std::endl;
-    return kUsageExitCode;
+    return gpipe::command::kUsageExitCode;
   } catch (const gpipe::distributed::StartError& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return error.exit_code();
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
-    return 1;
+    return gpipe::command::kErrorExitCode;
   }
 }

@@ -1,7 +1,6 @@
 // A pipeline over several processes computes what it computes in one, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -25,6 +24,7 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/several_arguments.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/own_backward.h"
 #include "gpipe/testing/sample_models.h"
 #include "meta/meta_scope.h"
 #include "tied/tied_layer.h"
@@ -296,27 +296,9 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   return pipe->parameter_hash() == expected->parameter_hash() ? "same" : "the hash";
 }
 
-// Adds to the weight's .grad, as users' own checkpointing does.
-struct OwnBackward : torch::autograd::Function<OwnBackward> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
-                               torch::Tensor weight) {
-    context->save_for_backward({x, weight});
-    const torch::NoGradGuard no_grad;
-    return x.matmul(weight);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const torch::AutoGradMode grad(true);
-    const torch::Tensor x = saved[0].detach().requires_grad_();
-    x.matmul(saved[1]).backward(gradients[0]);
-    return {x.grad(), torch::Tensor()};
-  }
-};
-
 struct OwnBackwardTiedImpl : TiedImpl {
   using TiedImpl::TiedImpl;
-  torch::Tensor forward(torch::Tensor x) { return OwnBackward::apply(x, weight); }
+  torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
 };
 
 // As an embedding with max_norm does.
@@ -349,6 +331,31 @@ TEST(WorldExactness, WhatTheOtherProcessOfATiedWeightWouldMissIsRefused) {
   using ::testing::Each, ::testing::HasSubstr;
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("a backward of its own towards the tied parameter")));
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("was changed in place by a layer during the call")));
+  ranks.expect_ends();
+}
+
+// Rank 0 owns the weight. The other way round it is just frozen: see tied_difference().
+TEST(WorldExactness, ATiedWeightThatIsFrozenInACopyAloneIsRefused) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    const Tensors x{torch::ones({4, 5})};
+    const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+    const auto first =
+        std::make_shared<TiedImpl>(torch::ones({5, 5}, torch::requires_grad()), false, true);
+    GPipe pipe(torch::nn::Sequential(first, std::make_shared<TiedImpl>(first->weight, true, false)),
+               GPipeOptions({1, 1}).chunks(2).world(world));
+    const auto step = [&] { return std::to_string(pipe->step(x, {}, loss).loss); };
+    if (world.rank() == 1) first->weight.set_requires_grad(false);
+    say(outcome(step));
+    say(first->weight.grad().defined() ? "a gradient" : "no gradient");
+    say(outcome([&] { return std::to_string(pipe->evaluate(x, {}, loss).loss); }));
+  });
+  using ::testing::AllOf, ::testing::Each, ::testing::HasSubstr;
+  EXPECT_THAT(ranks.lines(),
+              Each(AllOf(HasSubstr("value error"),
+                         HasSubstr("the tied parameter '0.weight' is frozen on rank 1"),
+                         HasSubstr("requires a gradient on rank 0"))));
+  EXPECT_THAT(ranks.lines(), Each("no gradient"));
+  EXPECT_THAT(ranks.lines(), Each(::testing::MatchesRegex("[0-9.]+")));
   ranks.expect_ends();
 }
 

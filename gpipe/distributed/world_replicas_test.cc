@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -33,6 +32,7 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/own_backward.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/zero_optimizer.h"
 #include "meta/meta_scope.h"
@@ -381,26 +381,9 @@ void expect_same_sums(const std::function<nn::Sequential()>& make) {
 }
 
 // Users' code whose backward runs a backward of its own, as one's own checkpointing does.
-struct Reentrant : torch::autograd::Function<Reentrant> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
-                               torch::Tensor weight) {
-    context->save_for_backward({x, weight});
-    const torch::NoGradGuard no_grad;
-    return x.matmul(weight);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const torch::AutoGradMode grad(true);
-    const torch::Tensor x = saved[0].detach().requires_grad_();
-    x.matmul(saved[1]).backward(gradients[0]);  // adds to the weight's .grad
-    return {x.grad(), torch::Tensor()};
-  }
-};
-
 struct ReentrantImpl : nn::Module {
   ReentrantImpl() { weight = register_parameter("weight", torch::full({5, 5}, 0.25)); }
-  torch::Tensor forward(torch::Tensor x) { return Reentrant::apply(x, weight); }
+  torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
   torch::Tensor weight;
 };
 

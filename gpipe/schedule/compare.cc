@@ -3,15 +3,15 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
-#include <exception>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/run_without_torch.h"
 #include "gpipe/schedule/comparison.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
@@ -46,17 +46,6 @@ void interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
 }
 
-void write(const std::string& flag, std::string path, const std::string& text) {
-  if (path.empty()) return;
-  // `bazel run` starts the program in another directory than the user's.
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory != nullptr && path.front() != '/') path = std::string(directory) + "/" + path;
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw std::runtime_error(flag + ": cannot write " + path);
-}
-
 gpipe::internal::ComparisonOptions read_flags() {
   using gpipe::internal::at_least;
   gpipe::internal::ComparisonOptions options;
@@ -87,6 +76,9 @@ gpipe::internal::ComparisonOptions read_flags() {
 }
 
 void run(gpipe::internal::ComparisonOptions options) {
+  // Before the searches: they take seconds.
+  const std::string svg = gpipe::command::output_file("svg", absl::GetFlag(FLAGS_svg));
+  const std::string json = gpipe::command::output_file("json", absl::GetFlag(FLAGS_json));
   options.stop = [] { return interrupted != 0; };
   std::signal(SIGINT, interrupt);
   const auto rows = gpipe::internal::compare(options);
@@ -100,8 +92,9 @@ void run(gpipe::internal::ComparisonOptions options) {
               << best.name << ", with every action taking one unit:\n"
               << gpipe::draw(best.schedule, {1, 2, 1, 1});
   }
-  write("--svg", absl::GetFlag(FLAGS_svg), gpipe::internal::to_svg(rows, options.transfer));
-  write("--json", absl::GetFlag(FLAGS_json), gpipe::internal::to_json(rows));
+  using gpipe::command::write_result;
+  write_result(svg, gpipe::internal::to_svg(rows, options.transfer));
+  write_result(json, gpipe::internal::to_json(rows));
   const std::string none = gpipe::internal::nothing_fits(rows);
   if (!none.empty() && interrupted == 0)
     throw std::invalid_argument(gpipe::internal::given(FLAGS_memory) + ": " + none);
@@ -110,17 +103,11 @@ void run(gpipe::internal::ComparisonOptions options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::internal::parse_flags(
-        argc, argv,
-        "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
-        "does not fit into the memory is marked, and it is an error if nothing does.\n"
-        "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
-        "--transfer=0.1 --memory=16 --svg=schedules.svg");
-    run(read_flags());
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
-  return 0;
+  return gpipe::command::run_without_torch(
+      argc, argv,
+      "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
+      "does not fit into the memory is marked, and it is an error if nothing does.\n"
+      "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
+      "--transfer=0.1 --memory=16 --svg=schedules.svg",
+      [] { run(read_flags()); });
 }

@@ -27,7 +27,9 @@ grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
 refuse() {  # <part of the message> <arguments>
   local part=$1 out
   shift
-  out=$("$compare" "$@" 2>&1) && fail "accepted $*"
+  local code=0
+  out=$("$compare" "$@" 2>&1) || code=$?
+  [[ $code == 2 ]] || fail "$*: exit code $code"
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
 # Each is told by the name of its flag.
@@ -41,6 +43,10 @@ done
 refuse '--memory=0.5: none of these schedules fits; give 1' --workers=2 --memory=0.5 --nosearch
 refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=4000000 \
   --micro_batches=4000000
-refuse "'workers=8' is no flag: write --name=value" workers=8
+refuse "'workers=8' is no flag; did you mean --workers?" workers=8
+refuse "there is no flag --worker; did you mean --workers?" --worker=8
+# Said before the searches, which would take hours here.
+refuse "--svg=$TEST_TMPDIR cannot be written: it is a folder" --svg="$TEST_TMPDIR" --budget=1000000000000
+refuse '--json=--nosearch: its file is missing' --json --nosearch
 refuse "'false' is no flag" --search false
 echo PASSED

@@ -1,6 +1,6 @@
 // at_least: flags of this package's programs, and what is wrong with them, by their names.
 //
-// Internal to gpipe/schedule: what the commands have (command/command_line.h) needs LibTorch.
+// Internal to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_FLAGS_H_
 #define GPIPE_SCHEDULE_FLAGS_H_
 
@@ -11,10 +11,6 @@
 #include "text/at_least.h"
 
 namespace gpipe::internal {
-
-// Parses the command line. Throws std::invalid_argument for a word that is no flag: "workers=8" or
-// a value behind a flag that takes none would else be ignored.
-void parse_flags(int argc, char** argv, const char* usage);
 
 // "--workers=0"
 template <typename Value>

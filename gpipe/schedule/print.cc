@@ -2,7 +2,6 @@
 // --micro_batches=8`.
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -10,6 +9,8 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "command/files.h"
+#include "command/run_without_torch.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -34,10 +35,8 @@ namespace {
 
 using gpipe::internal::at_least;
 
-gpipe::Schedule read(std::string path) {
-  // `bazel run` starts the program in another directory than the user's.
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory != nullptr && path.front() != '/') path = std::string(directory) + "/" + path;
+gpipe::Schedule read(const std::string& given) {
+  const std::string path = gpipe::command::user_path(given);
   std::ifstream file(path);
   if (!file) throw std::invalid_argument("--file: cannot read " + path);
   return gpipe::Schedule::from_text(
@@ -92,15 +91,10 @@ void print() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::internal::parse_flags(argc, argv,
-                                 "Prints a schedule: its text, its timeline and what it costs.\n"
-                                 "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
-                                 "  print --file=my_schedule.txt --backward_cost=2");
-    print();
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
-  return 0;
+  return gpipe::command::run_without_torch(
+      argc, argv,
+      "Prints a schedule: its text, its timeline and what it costs.\n"
+      "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
+      "  print --file=my_schedule.txt --backward_cost=2",
+      print);
 }

@@ -34,7 +34,9 @@ expect "$(BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$print" --file=schedule.txt)" '0
 refuse() {  # <part of the message> <arguments>
   local part=$1 out
   shift
-  out=$("$print" "$@" 2>&1) && fail "accepted $*"
+  local code=0
+  out=$("$print" "$@" 2>&1) || code=$?
+  [[ $code == 2 ]] || fail "$*: exit code $code"
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
 
@@ -46,7 +48,8 @@ refuse '--stages_per_worker=-1: give a whole number of at least 0' --stages_per_
 for flag in forward_cost backward_cost input_gradient_cost weight_gradient_cost; do
   refuse "--$flag=0: give a whole number of at least 1" "--$flag=0"
 done
-refuse "'zb-v' is no flag: write --name=value" zb-v
+refuse "'zb-v' is no flag; --help lists the flags" zb-v
+refuse 'there is no flag --stage; did you mean --stages?' --stage=3
 refuse 'cannot read /nowhere/x' --file=/nowhere/x
 printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
 refuse 'B0.0 (worker 0 at position 0) comes before F0.0' --file="$file"

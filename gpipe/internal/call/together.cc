@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -117,6 +118,7 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
   }
   begin.seed = of_ranks.front().seed;
   begin.changed_ties = changed_ties(of_ranks);
+  for (CallTerms& of_rank : of_ranks) begin.trained_ties.push_back(std::move(of_rank.trained_ties));
   return begin;
 }
 

@@ -34,6 +34,7 @@ struct CallBegin {
   int64_t rows = 0;
   uint64_t seed = 0;
   std::string changed_ties;
+  std::vector<std::string> trained_ties;  // [rank]
 };
 // `first`: the process of the first stage, in each replica. `chunks`: of all replicas. `name`: of
 // the call.

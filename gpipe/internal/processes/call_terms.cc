@@ -43,7 +43,8 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
 
 std::string CallTerms::to_bytes() const {
   std::string bytes =
-      std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties + kEnd;
+      std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties + kEnd +
+      trained_ties + kEnd;
   for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
   return bytes;
 }
@@ -58,7 +59,7 @@ CallTerms CallTerms::from_bytes(std::string_view bytes) {
     texts.emplace_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  if (texts.size() < 3 || texts.size() % 2 != 1) {
+  if (texts.size() < 4 || texts.size() % 2 != 0) {
     throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
                                 " texts");
   }
@@ -66,7 +67,8 @@ CallTerms CallTerms::from_bytes(std::string_view bytes) {
   terms.rows = number_of<int64_t>(texts[0]);
   terms.seed = number_of<uint64_t>(texts[1]);
   terms.changed_ties = std::move(texts[2]);
-  for (size_t k = 3; k < texts.size(); k += 2) {
+  terms.trained_ties = std::move(texts[3]);
+  for (size_t k = 4; k < texts.size(); k += 2) {
     terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
   }
   return terms;

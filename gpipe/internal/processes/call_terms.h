@@ -23,6 +23,8 @@ struct CallTerms {
   uint64_t seed = 0;
   // [tie] As TieCopies::changed().
   std::string changed_ties = {};
+  // [tie] As TieCopies::trained().
+  std::string trained_ties = {};
 
   std::string to_bytes() const;
   // The inverse. Throws std::invalid_argument.

@@ -25,10 +25,14 @@ CallTerms terms(int64_t rows, std::vector<std::pair<std::string, std::string>> s
 TEST(CallTerms, BytesAndBack) {
   CallTerms before = terms(-1, {{"the call", "step"}, {"an empty one", ""}});
   before.seed = std::numeric_limits<uint64_t>::max();
+  before.changed_ties = "101";
+  before.trained_ties = "-10";
   const CallTerms after = CallTerms::from_bytes(before.to_bytes());
   EXPECT_EQ(after.same, before.same);
   EXPECT_EQ(after.rows, -1);
   EXPECT_EQ(after.seed, before.seed);
+  EXPECT_EQ(after.changed_ties, before.changed_ties);
+  EXPECT_EQ(after.trained_ties, before.trained_ties);
 }
 
 TEST(CallTerms, RefusesOtherBytes) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/processes/processes.h"
 
@@ -49,6 +50,33 @@ std::string TieCopies::changed() const {
     changed += same ? '0' : '1';
   }
   return changed;
+}
+
+std::string TieCopies::trained() const {
+  std::string trained;
+  for (size_t k = 0; k < ties_.size(); ++k) {
+    const bool here = contains(processes_[k], world_.process());
+    trained += !here ? '-' : ties_[k].tensor.requires_grad() ? '1' : '0';
+  }
+  return trained;
+}
+
+void TieCopies::check_trained(const std::vector<std::string>& trained) const {
+  for (size_t k = 0; k < ties_.size(); ++k) {
+    for (int64_t replica = 0; replica < world_.replicas(); ++replica) {
+      const auto rank_of = [&](int64_t process) { return world_.rank_of(replica, process); };
+      const auto trains = [&](int64_t process) {
+        return trained.at(static_cast<size_t>(rank_of(process))).at(k) == '1';
+      };
+      const int64_t owner = processes_[k].front();
+      const auto frozen = std::find_if_not(processes_[k].begin(), processes_[k].end(), trains);
+      if (!trains(owner) || frozen == processes_[k].end()) continue;
+      found_by_all(absl::StrCat("the tied parameter '", ties_[k].name, "' is frozen on rank ",
+                                rank_of(*frozen), ", which has a copy, and requires a gradient on "
+                                "rank ", rank_of(owner), ", which owns it and would lack what the "
+                                "copy adds to it: freeze it there, too, or on neither"));
+    }
+  }
 }
 
 void TieCopies::check_run(bool records) const {

@@ -25,6 +25,13 @@ class TieCopies {
   // shared it; '0' for the others. LibTorch's SGD changes no version counter, so one that has got a
   // gradient may have changed. Other changes that leave version counters as they are are not seen.
   std::string changed() const;
+  // [tie] '1' where it requires a gradient in this process, '0' where it is frozen, '-' where it is
+  // not here.
+  std::string trained() const;
+  // Throws FoundByAll for one that its owner trains, and a process with a copy has frozen: the owner
+  // would get a part of its gradient. (What the owner alone has frozen gets none.) `trained`: of all
+  // processes, by rank.
+  void check_trained(const std::vector<std::string>& trained) const;
   // Called when a run may add to gradients.
   void note_gradients() { has_gradients_ = true; }
   // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy, which

@@ -475,9 +475,9 @@ std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
   return fingerprints;
 }
 
-int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf) const {
+int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
+                        const ModelState::Parameter* parameter) const {
   if (leaf.device() != device_) return index_;
-  const ModelState::Parameter* parameter = run.plan.model.find(leaf);
   const int64_t owner =
       parameter == nullptr ? run.first_on_device[index_] : parameter->stages.front();
   TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
@@ -525,9 +525,9 @@ struct Stage::Backward {
 
   // What the loss function captures is the caller's own, and terms that others sent come from no
   // layer here.
-  void notice(const Node* accumulator, const at::Tensor& leaf) const {
+  void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
-    if (!stage.runs_layer() || run.plan.model.find(leaf) != nullptr) return;
+    if (!stage.runs_layer()) return;
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
     run.unregistered->note(stage.current_layer(), leaf);
   }
@@ -578,8 +578,9 @@ struct Stage::Backward {
         return LocalBackwardOptions::discarded();
       }
     }
-    notice(accumulator.get(), leaf);
-    const int64_t owner = stage.owner_of(run, leaf);
+    const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
+    if (parameter == nullptr) notice_unregistered(accumulator.get(), leaf);
+    const int64_t owner = stage.owner_of(run, leaf, parameter);
     if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
     return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
   }
@@ -618,8 +619,8 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[ports_.ties_out[k]]);
     if (!tie.requires_grad()) continue;  // frozen since the forward, so nobody gets its gradient
-    at::Tensor& sum =
-        *sums.sum_of(torch::autograd::impl::grad_accumulator(tie), owner_of(run, tie));
+    at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
+                                   owner_of(run, tie, run.plan.model.find(tie)));
     at::Tensor& arrived = packet.items.front().tensor;
     // A stage between here and there may use it unsaid, if it has the parameter itself.
     const c10::NoGradGuard no_grad;

@@ -134,8 +134,10 @@ class Stage {
   // The terms of ties that the stages behind have sent, and those that the stages before get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  // The stage that accumulates the leaf's gradient.
-  int64_t owner_of(const RunContext& run, const at::Tensor& leaf) const;
+  // The stage that accumulates the leaf's gradient. `parameter`: what the leaf is in the model, if
+  // it is anything there.
+  int64_t owner_of(const RunContext& run, const at::Tensor& leaf,
+                   const ModelState::Parameter* parameter) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
   void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;

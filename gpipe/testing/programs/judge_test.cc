@@ -165,6 +165,53 @@ TEST(Judge, FindsAnOutputTooMuchAndOneThatHasNoGradient) {
                "requires_grad of output");
 }
 
+// What `tensor` holds becomes other numbers, unseen, until what this returns is called.
+std::function<void()> spoil(const Tensor& tensor) {
+  const Tensor memory = tensor.tensor_data();
+  const Tensor was = memory.clone();
+  memory.add_(1);
+  return [memory, was] { memory.copy_(was); };
+}
+
+// The loss sees another output than the caller.
+TEST(Judge, FindsALoss) {
+  for (const Entry entry : {Entry::kForward, Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
+    expect_found(program_with(
+                     [](ScaleImpl& scale) {
+                       scale.after = [](ScaleImpl&, Tensors& result) {
+                         const auto restore = spoil(result[0]);
+                         result[0].register_hook([restore](const Tensor&) { restore(); });
+                       };
+                     },
+                     entry),
+                 "loss");
+  }
+}
+
+// What the loss has kept of the first micro-batch for the target's gradient is another output than
+// the one that the loss was computed of.
+TEST(Judge, FindsATargetsGradient) {
+  Program program = program_with(
+      [](ScaleImpl& scale) {
+        auto first = std::make_shared<Tensor>();
+        auto restore = std::make_shared<std::function<void()>>();
+        scale.after = [first, restore](ScaleImpl& layer, Tensors& result) {
+          const auto call = layer.calls.item<float>();
+          if (call == 1) {
+            *first = result[0].detach();
+            // Before the layer's own nodes need it.
+            result[1].register_hook([restore](const Tensor&) { (*restore)(); });
+          } else if (call == 2) {
+            *restore = spoil(*first);
+          }
+        };
+      },
+      Entry::kStepGPipe);
+  program.loss = Loss::kProduct;
+  program.target_requires_grad = true;
+  expect_found(program, "target gradient");
+}
+
 TEST(Judge, FindsAGradient) {
   for (const Entry entry : {Entry::kForward, Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
     expect_found(

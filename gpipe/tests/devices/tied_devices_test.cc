@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
@@ -30,6 +29,7 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/own_backward.h"
 #include "gpipe/testing/torch_seed.h"
 #include "models/head_loss.h"
 #include "models/transformer.h"
@@ -377,25 +377,9 @@ TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
 }
 
 // As users' own checkpointing does.
-struct OwnBackward : torch::autograd::Function<OwnBackward> {
-  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x, Tensor weight) {
-    context->save_for_backward({x, weight});
-    const c10::NoGradGuard no_grad;
-    return x.matmul(weight);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const c10::AutoGradMode grad(true);
-    const Tensor x = saved[0].detach().requires_grad_();
-    x.matmul(saved[1]).backward(gradients[0]);  // adds to the weight's .grad
-    return {x.grad(), Tensor()};
-  }
-};
-
 struct OwnBackwardLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
-  Tensor forward(const Tensor& x) { return OwnBackward::apply(x, weight); }
+  Tensor forward(const Tensor& x) { return testing::OwnBackward::apply(x, weight); }
 };
 TORCH_MODULE(OwnBackwardLater);
 
