@@ -155,19 +155,19 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
   placement_ = options.placement();
   if (processes() != nullptr) check_world(options);
-  // Those of other processes are not this one's business.
-  devices_ = processes() == nullptr
-                 ? internal::devices_for(partitions, options.devices())
-                 : std::vector<torch::Device>(partitions, torch::Device(torch::kCPU));
   std::optional<internal::Residence> residence;
   if (partitions > 0) residence.emplace(placement(), world_.process(), world_.processes_each());
+  devices_ = processes() == nullptr
+                 ? internal::devices_for(partitions, options.devices())
+                 : internal::devices_of_process(partitions, options.devices(), *residence);
   internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
       residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
   if (processes() != nullptr) {
     internal::agree_on_pipeline(*processes(), "pipeline " + std::to_string(number_), module,
-                                options, placement(), cpu_threads_per_stage_);
+                                options, placement(), devices_.front().type(),
+                                cpu_threads_per_stage_);
   }
 
   std::vector<std::string> names;
@@ -220,14 +220,9 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
                     world_.size(), " processes");
   internal::check_replicas(options);
-  for (const torch::Device& device : options.devices()) {
-    TORCH_CHECK_VALUE(device.is_cpu(),
-                      "a pipeline over several processes runs on CPUs so far, got ", device,
-                      "; leave GPipeOptions::devices out");
-  }
   TORCH_CHECK_VALUE(!options.graphs(),
-                    "GPipeOptions::graphs are for CUDA devices, and a pipeline "
-                    "over several processes runs on CPUs so far");
+                    "GPipeOptions::graphs are for a pipeline in one process: over several ones "
+                    "packets go by way of the host, which no graph can replay");
   const int64_t workers = placement().workers();
   const int64_t each = world_.processes_each();
   TORCH_CHECK_VALUE(

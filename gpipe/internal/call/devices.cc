@@ -55,4 +55,28 @@ std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device>
   return given;
 }
 
+std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::Device> given,
+                                            const Residence& residence) {
+  if (given.empty()) given = {c10::Device(c10::kCPU)};
+  if (given.size() == 1) given.resize(partitions, given.front());
+  TORCH_CHECK_INDEX(given.size() >= partitions, "the balance has ", partitions,
+                    " partitions, and there are ", given.size(),
+                    " devices; over processes give one, that of this process, or one for each "
+                    "partition");
+  std::vector<c10::Device> here;
+  for (size_t j = 0; j < partitions; ++j) {
+    if (residence.has_stage(static_cast<int64_t>(j))) here.push_back(given[j]);
+  }
+  here = devices_for(here.size(), here);
+  for (const c10::Device& device : here) {
+    TORCH_CHECK_VALUE(device == here.front(), "the partitions of this process are on ",
+                      here.front(), " and on ", device,
+                      ": over processes each has one device; start a process for each device");
+    TORCH_CHECK_VALUE(!device.is_meta(),
+                      "a pipeline over several processes cannot run on meta; build the model under "
+                      "MetaScope instead, and give devices that compute");
+  }
+  return std::vector<c10::Device>(partitions, here.front());
+}
+
 }  // namespace gpipe::internal

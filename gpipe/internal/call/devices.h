@@ -1,4 +1,4 @@
-// devices_for: the devices of a pipeline's partitions.
+// devices_for, devices_of_process: the devices of a pipeline's partitions.
 #ifndef GPIPE_INTERNAL_CALL_DEVICES_H_
 #define GPIPE_INTERNAL_CALL_DEVICES_H_
 
@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <vector>
+
+#include "gpipe/internal/processes/residence.h"
 
 namespace gpipe::internal {
 
@@ -16,6 +18,13 @@ namespace gpipe::internal {
 // Throws c10::IndexError if there are too few devices, c10::ValueError for a device that does not
 // exist. It does so before any layer is moved, since a moved layer is not moved back.
 std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device> given);
+
+// The same over processes: the device of this process, for each of the partitions, also for those
+// that are elsewhere. `given`: none for the CPU, one, or one for each partition, of which those of
+// partitions elsewhere are not looked at. Throws c10::ValueError, too, if the partitions here have
+// several.
+std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::Device> given,
+                                            const Residence& residence);
 
 }  // namespace gpipe::internal
 

@@ -69,7 +69,8 @@ const char* yes_or_no(bool value) { return value ? "yes" : "no"; }
 
 void agree_on_pipeline(Processes& processes, const std::string& name,
                        const torch::nn::Sequential& module, const GPipeOptions& options,
-                       const Placement& placement, int64_t cpu_threads_per_stage) {
+                       const Placement& placement, c10::DeviceType device,
+                       int64_t cpu_threads_per_stage) {
   const std::string suffix = " of " + name;
   agree(processes, "the balance" + suffix, absl::StrJoin(options.balance(), ", "));
   agree(processes, "chunks" + suffix, std::to_string(options.chunks()));
@@ -82,6 +83,10 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
         to_text(options.checkpoint()) + std::string(": ") +
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
   agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
+  // Replicas on other types of devices would come apart, and one stage that is forgotten would be
+  // slow.
+  agree(processes, "the type of GPipeOptions::devices" + suffix,
+        c10::DeviceTypeName(device, /*lower_case=*/true));
   // With another number of threads an operator may add up in another order.
   agree(processes,
         "GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "

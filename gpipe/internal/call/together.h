@@ -2,6 +2,7 @@
 #ifndef GPIPE_INTERNAL_CALL_TOGETHER_H_
 #define GPIPE_INTERNAL_CALL_TOGETHER_H_
 
+#include <c10/core/DeviceType.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/ordered_dict.h>
 
@@ -25,7 +26,8 @@ namespace gpipe::internal {
 // process keeps its own.
 void agree_on_pipeline(Processes& processes, const std::string& name,
                        const torch::nn::Sequential& module, const GPipeOptions& options,
-                       const Placement& placement, int64_t cpu_threads_per_stage);
+                       const Placement& placement, c10::DeviceType device,
+                       int64_t cpu_threads_per_stage);
 
 // What StepOptions say that must be the same everywhere.
 void add_terms(const StepOptions& options, CallTerms& terms);

@@ -22,10 +22,12 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
 
 }  // namespace
 
-TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world)
+TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
+                     c10::Device device)
     : ties_(std::move(ties)),
       edges_(edges_of(ties_, places_of(residence, stages))),
       world_(std::move(world)),
+      device_(device),
       shared_(ties_.size()) {
   for (const Tie& tie : ties_) {
     std::vector<int64_t>& processes = processes_.emplace_back();
@@ -122,7 +124,7 @@ void TieCopies::share(const std::string& changed) {
       continue;
     }
     owned.push_back(k);
-    const at::Tensor values = tensor.detach().contiguous().view(-1).view(c10::kByte);
+    const at::Tensor values = tensor.detach().cpu().contiguous().view(-1).view(c10::kByte);
     for (const int64_t process : processes_[k]) {
       if (process != owner) sends.push_back({first + process, values});
     }
@@ -134,8 +136,9 @@ void TieCopies::share(const std::string& changed) {
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
   has_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
   for (const auto& [k, values] : copies) {
-    // A model that was built on meta has only what layers here have registered.
-    if (ties_[k].tensor.is_meta()) give_memory(ties_[k].tensor, c10::kCPU);
+    // A model that was built on meta has only what layers here have registered; what a layer uses
+    // without registering it stays on the host when the layer is moved.
+    if (ties_[k].tensor.device() != device_) give_memory(ties_[k].tensor, device_);
     at::Tensor copy = ties_[k].tensor.detach();
     copy.copy_(values);
   }

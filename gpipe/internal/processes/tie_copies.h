@@ -2,6 +2,8 @@
 #ifndef GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
 #define GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,8 +17,10 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class TieCopies {
  public:
-  // `world` and `residence`: of this process, with so many stages in all.
-  TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world);
+  // `world` and `residence`: of this process, with so many stages in all. `device`: of the stages of
+  // this process.
+  TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
+            c10::Device device);
 
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
@@ -53,6 +57,7 @@ class TieCopies {
   std::vector<Tie> ties_;
   std::vector<TieEdge> edges_;
   World world_;
+  c10::Device device_;
   // [tie] Of a replica, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;
   std::vector<Shared> shared_;  // [tie] what was shared last

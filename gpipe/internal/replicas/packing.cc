@@ -45,7 +45,8 @@ std::vector<at::Tensor> Packing::unpack(const at::Tensor& message) const {
   const auto* const is_there = message.const_data_ptr<uint8_t>();
   std::vector<at::Tensor> tensors(bucket_.size());
   for (size_t place = 0; place < bucket_.size(); ++place) {
-    if (is_there[place] != 0) tensors[place] = value(message, place);
+    if (is_there[place] == 0) continue;
+    tensors[place] = value(message, place).to(parameters_[bucket_[place]].device());
   }
   return tensors;
 }

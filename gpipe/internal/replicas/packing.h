@@ -22,7 +22,8 @@ class Packing {
   int64_t bytes() const { return bytes_; }
   // The message of these tensors, [parameter of the model]. Undefined ones are not there.
   at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
-  // Contiguous views of a message, [place in the bucket].
+  // Contiguous views of a message, or, where the parameter is on an accelerator, copies of them
+  // there; [place in the bucket].
   std::vector<at::Tensor> unpack(const at::Tensor& message) const;
 
  private:

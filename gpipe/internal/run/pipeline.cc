@@ -19,6 +19,7 @@
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/group_gradients.h"
 #include "gpipe/internal/run/packet_transport.h"
+#include "gpipe/internal/run/staged_transport.h"
 #include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -127,7 +128,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       world_(std::move(world)),
       residence_(placement, world_.process(), world_.processes_each()),
       ties_(ties_of(partitions, places_of(residence_, partitions.size())), residence_,
-            partitions.size(), world_),
+            partitions.size(), world_, devices.front()),
       device_ties_(partitions, devices),
       ablation_(ablation),
       devices_(std::move(devices)),
@@ -473,16 +474,24 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const auto begin = std::chrono::steady_clock::now();
   std::optional<PacketTransport> within;
   std::unique_ptr<Processes::Run> beyond;
+  std::optional<StagedTransport> staged;
   Transport<Packet>* transport = nullptr;
   if (world_.processes() == nullptr) {
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
     std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
-    for (int64_t& rank : rank_of_worker) rank = world_.rank_of(world_.replica(), rank);
+    std::vector<bool> is_beyond;  // [worker]
+    for (int64_t& rank : rank_of_worker) {
+      rank = world_.rank_of(world_.replica(), rank);
+      is_beyond.push_back(rank != world_.rank() || world_.processes()->copies_within());
+    }
     beyond = world_.processes()->begin_run(
         compiled.program, rank_of_worker, compiled.messages,
         [this](int64_t stage) { return stages_[stage].current_layer(); });
     transport = beyond.get();
+    if (const c10::Device device = devices_.front(); !device.is_cpu()) {  // that of all stages
+      transport = &staged.emplace(*beyond, std::move(is_beyond), device, transfers_);
+    }
   }
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, *transport, Run{*this, pass, request, context}, options);

@@ -89,6 +89,21 @@ CopyPlan plan_copy(const at::Tensor& plain, c10::Device target) {
   return plan;
 }
 
+// Whether its layout in memory is kept, as far as it can be.
+bool has_layout(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_nested() &&
+         !tensor.is_meta() && !tensor.is_quantized() && !tensor.has_names() &&
+         !tensor._is_zerotensor() && tensor.numel() > 0;
+}
+
+// Its bits as they are. A lazy conjugation or negation stays lazy.
+at::Tensor without_lazy_bits(const at::Tensor& tensor) {
+  at::Tensor plain = tensor.detach();
+  if (plain.is_conj()) plain._set_conj(false);
+  if (plain.is_neg()) plain._set_neg(false);
+  return plain;
+}
+
 // Within a device, or between two accelerators, or from pinned memory or to it.
 constexpr bool kAtOnce = true;
 
@@ -102,13 +117,18 @@ at::Tensor pinned_copy(const at::Tensor& tensor) {
   return pinned;
 }
 
+// The copy of `tensor` in its memory.
+at::Tensor laid_out(const at::Tensor& memory, const CopyPlan& plan, const at::Tensor& tensor) {
+  at::Tensor copy = detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
+  if (tensor.is_conj()) copy._set_conj(true);
+  if (tensor.is_neg()) copy._set_neg(true);
+  return copy;
+}
+
 // With the strides and the place in a line that the tensor has, because otherwise kernels may add
 // up in another order (alias.h).
 at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
-  // Its bits as they are. A lazy conjugation or negation stays lazy.
-  at::Tensor plain = tensor.detach();
-  if (plain.is_conj()) plain._set_conj(false);
-  if (plain.is_neg()) plain._set_neg(false);
+  const at::Tensor plain = without_lazy_bits(tensor);
   const CopyPlan plan = plan_copy(plain, target);
   // A block of memory begins with a line, on accelerators and in pinned memory.
   const at::Tensor memory =
@@ -125,10 +145,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
   } else {
     to.copy_(pinned_copy(plan.from), kAtOnce);
   }
-  at::Tensor copy = detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
-  if (tensor.is_conj()) copy._set_conj(true);
-  if (tensor.is_neg()) copy._set_neg(true);
-  return copy;
+  return laid_out(memory, plan, tensor);
 }
 
 // Whether its elements are all that lies in memory, one behind the other from the start of a line.
@@ -147,10 +164,7 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   }
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
   const bool with_host = tensor.is_cpu() || target.is_cpu();
-  if (!tensor.has_storage() || tensor.is_nested() || tensor.is_meta() || tensor.is_quantized() ||
-      tensor.has_names() || tensor._is_zerotensor() || tensor.numel() == 0) {
-    return tensor.to(target, /*non_blocking=*/!with_host);
-  }
+  if (!has_layout(tensor)) return tensor.to(target, /*non_blocking=*/!with_host);
   if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target);
   // The usual case. Memory that is new begins with a line, too.
   if (!with_host) return tensor.to(target, kAtOnce);
@@ -386,6 +400,24 @@ void Transfers::let_follow(const c10::Stream& stream) {
   for (const Lane& lane : lanes_) {
     if (lane.source == stream.device()) follow(stream, lane.from);
   }
+}
+
+at::Tensor with_gaps_of(const at::Tensor& original, const at::Tensor& arrived) {
+  if (!original.defined() || original.strides() == arrived.strides() || !has_layout(original)) {
+    return arrived;
+  }
+  const c10::NoGradGuard no_grad;
+  const CopyPlan plan = plan_copy(without_lazy_bits(original), original.device());
+  if (!plan.has_gaps) return arrived;
+  const at::Tensor memory =
+      at::empty({plan.offset + plan.extent}, arrived.options().pinned_memory(false));
+  // As copied_in_layout() has put them there: each element once, without gaps.
+  const at::Tensor elements =
+      without_lazy_bits(arrived)
+          .as_strided({plan.from.numel()}, {1}, arrived.storage_offset())
+          .view(plan.from.sizes());
+  memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset).copy_(elements);
+  return laid_out(memory, plan, original);
 }
 
 void arrive(Packet& packet, c10::Device device) {

@@ -113,8 +113,11 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
 }
 
 // Not where layers of two stages have registered the same tensor, which needs one device
-// (docs/guide/13-devices.md).
-std::vector<c10::Device> devices_of(const Program& program, Side& side) {
+// (docs/guide/13-devices.md). Over processes each has one of its own.
+std::vector<c10::Device> devices_of(const Program& program, const World& world, Side& side) {
+  if (world.processes() != nullptr) {
+    return std::vector<c10::Device>(program.balance.size(), device(world.rank()));
+  }
   const bool on_one = !spreads(program) || shares_between_stages(program, side.model);
   const size_t stages = program.balance.size();
   return on_one ? std::vector<c10::Device>(stages, device())
@@ -564,7 +567,7 @@ Outcome run_both(const Program& program, const World& world,
   PlainModel plain_model(plain.model, program.chunks, copied_before);
 
   Side pipe = make_side(program);
-  const std::vector<c10::Device> devices = devices_of(program, pipe);
+  const std::vector<c10::Device> devices = devices_of(program, world, pipe);
   GPipe pipeline(nullptr);
   for (int64_t call = 0; call < program.calls; ++call) {
     Batch plain_batch = make_batch(program, call, device(), device());
@@ -613,14 +616,19 @@ Outcome run_both(const Program& program, const World& world,
   return outcome;
 }
 
-// The layers with which another device begins.
-std::set<int64_t> cuts_between_devices(const Program& program) {
+// The layers with which another device begins, or another process: its packets are copied, too.
+std::set<int64_t> cuts_between_devices(const Program& program, const World& world) {
   Side side = make_side(program);
-  const std::vector<c10::Device> devices = devices_of(program, side);
+  const std::vector<c10::Device> devices = devices_of(program, world, side);
+  const std::optional<Placement> placement =
+      world.processes() == nullptr ? std::nullopt : placement_of(program, world);
   std::set<int64_t> cuts;
   int64_t layer = 0;
   for (size_t j = 0; j < devices.size(); ++j) {
-    if (j > 0 && devices[j] != devices[j - 1]) cuts.insert(layer);
+    const auto stage = static_cast<int64_t>(j);
+    const bool far = j > 0 && placement &&
+                     placement->worker_of(stage) != placement->worker_of(stage - 1);
+    if (j > 0 && (far || devices[j] != devices[j - 1])) cuts.insert(layer);
     layer += program.balance[j];
   }
   return cuts;
@@ -641,7 +649,7 @@ Outcome run(const Program& program, const World& world) {
 
   const Outcome outcome = run_both(program, world, /*copied_before=*/{});
   if (outcome.kind != Outcome::kDifferent || !for_gpus()) return outcome;
-  if (const std::set<int64_t> cuts = cuts_between_devices(program); !cuts.empty()) {
+  if (const std::set<int64_t> cuts = cuts_between_devices(program, world); !cuts.empty()) {
     Outcome again = run_both(program, world, cuts);
     if (again.kind == Outcome::kEqual) {
       again.kind = Outcome::kEqualButCopies;

@@ -36,6 +36,8 @@ struct Outcome {
 // Both run on the program's devices (gpipe/testing/device.h): the plain model on the first one, the
 // pipeline on all of them.
 //
+// Over processes each has one device.
+//
 // If the pipeline hangs, the process ends with the program's text.
 //
 // Over several processes all of them call this with the same program, each runs the plain model,

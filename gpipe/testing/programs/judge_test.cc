@@ -167,15 +167,15 @@ TEST(Judge, FindsAnOutputTooMuchAndOneThatHasNoGradient) {
 
 // What `tensor` holds becomes other numbers, unseen, until what this returns is called.
 std::function<void()> spoil(const Tensor& tensor) {
-  const Tensor memory = tensor.tensor_data();
+  const Tensor memory = tensor.variable_data();
   const Tensor was = memory.clone();
   memory.add_(1);
   return [memory, was] { memory.copy_(was); };
 }
 
-// The loss sees another output than the caller.
+// The loss sees another output than the caller, who gets it after the backward.
 TEST(Judge, FindsALoss) {
-  for (const Entry entry : {Entry::kForward, Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
+  for (const Entry entry : {Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
     expect_found(program_with(
                      [](ScaleImpl& scale) {
                        scale.after = [](ScaleImpl&, Tensors& result) {
@@ -226,21 +226,25 @@ TEST(Judge, FindsAGradient) {
                "gradient, missing");
 }
 
-// The same summands, the last micro-batch first.
+// The same summands, the last micro-batch first. So many that sums of all columns are not equal by
+// chance, whatever the processor computes.
 TEST(Judge, FindsTheOrderOfSums) {
+  constexpr int64_t kSummands = 32;
   const Fault fault = [](ScaleImpl& scale) {
     auto gradients = std::make_shared<Tensors>();
     scale.weight.register_hook([gradients](const Tensor& gradient) {
       gradients->push_back(gradient.clone());
-      if (gradients->size() < 4) return at::zeros_like(gradient);
+      if (gradients->size() < kSummands) return at::zeros_like(gradient);
       Tensor sum = gradients->back();
       for (size_t k = gradients->size() - 1; k-- > 0;) sum = sum + (*gradients)[k];
       return sum;
     });
   };
-  expect_found(program_with(fault), "gradient");
-  // What is exact up to the order of sums only is told apart.
   Program program = program_with(fault);
+  program.chunks = kSummands;
+  program.rows = 2 * kSummands;
+  expect_found(program, "gradient");
+  // What is exact up to the order of sums only is told apart.
   program.in_double = true;
   const Outcome outcome = run(program);
   EXPECT_EQ(outcome.kind, Outcome::kEqualButSums) << outcome.what;

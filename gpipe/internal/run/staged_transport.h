@@ -1,0 +1,45 @@
+// StagedTransport: packets of stages on an accelerator, between processes that exchange host memory.
+#ifndef GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
+#define GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/runtime/transport.h"
+#include "gpipe/schedule/program.h"
+
+namespace gpipe::internal {
+
+// What goes to a worker of another process is copied to pinned host memory, and handed to `beyond`
+// when it is there: the sending worker waits for the copy, and so for what it copies. What arrives
+// is copied to the device, and no thread waits for that: the stage's stream does (arrive()).
+// Between workers of this process packets stay on their device.
+//
+// Requirements: the constructor's arguments outlive it. All stages of this process are on `device`.
+class StagedTransport final : public Transport<Packet> {
+ public:
+  // `by_host`: [worker] whether its packets go by way of the host.
+  StagedTransport(Transport<Packet>& beyond, std::vector<bool> by_host, c10::Device device,
+                  Transfers& transfers)
+      : beyond_(beyond), by_host_(std::move(by_host)), device_(device), transfers_(transfers) {}
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override;
+  bool receive(int32_t worker, const std::vector<int32_t>& slots,
+               std::vector<Packet>& packets) override;
+  void cancel() noexcept override { beyond_.cancel(); }
+
+ private:
+  Transport<Packet>& beyond_;
+  const std::vector<bool> by_host_;
+  const c10::Device device_;
+  Transfers& transfers_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_

@@ -1,0 +1,134 @@
+// StagedTransport between devices of the fake accelerator and a transport of host memory.
+#include "gpipe/internal/run/staged_transport.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::device;
+using testing::EqualsBitwise;
+using testing::on_host;
+
+const c10::Device kHost(c10::kCPU);
+
+// Takes what is sent as another process would, at once, and gives it back.
+class Messages final : public Transport<Packet> {
+ public:
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
+    for (size_t k = 0; k < sends.size(); ++k) {
+      values_.emplace_back();
+      for (const Item& item : packets[k].items) {
+        values_.back().push_back(item.tensor.defined() && item.tensor.is_cpu() ? item.tensor.clone()
+                                                                             : at::Tensor());
+      }
+      sent_.push_back(std::move(packets[k]));
+    }
+  }
+  bool receive(int32_t /*worker*/, const std::vector<int32_t>& slots,
+               std::vector<Packet>& packets) override {
+    if (cancelled_) return false;
+    for (size_t k = 0; k < slots.size(); ++k) packets[k] = std::move(sent_.at(slots[k]));
+    return true;
+  }
+  void cancel() noexcept override { cancelled_ = true; }
+
+  const std::vector<Packet>& sent() const { return sent_; }
+  // As they were when they were sent: [packet][item], undefined for what is not on the host.
+  const std::vector<std::vector<at::Tensor>>& values() const { return values_; }
+
+ private:
+  std::vector<Packet> sent_;
+  std::vector<std::vector<at::Tensor>> values_;
+  bool cancelled_ = false;
+};
+
+Packet packet_of(const at::Tensor& tensor) {
+  Packet packet;
+  packet.items.push_back({tensor, /*needs_grad=*/true});
+  return packet;
+}
+
+// Worker 0 is here, on device(0), worker 1 elsewhere.
+class StagedTransportTest : public ::testing::Test {
+ protected:
+  Messages messages_;
+  Transfers transfers_;
+  StagedTransport transport_{messages_, {false, true}, device(0), transfers_};
+};
+
+TEST_F(StagedTransportTest, WhatIsHandedOnIsThereAlready) {
+  testing::slow_work(device(0));
+  const at::Tensor tensor = at::arange(6.0, at::TensorOptions(device(0)));
+  Packet packet = packet_of(tensor.view({2, 3}).t());
+  packet.kind = ValueKind::kTensors;
+  packet.items.push_back({at::Tensor(), false, true, true, 7});
+  std::vector<Packet> packets;
+  packets.push_back(std::move(packet));
+  transport_.send({{1, 0, 1}}, packets);
+  EXPECT_THAT(messages_.values().at(0).at(0),
+              EqualsBitwise(at::arange(6.0).view({2, 3}).t()));
+  const Packet& sent = messages_.sent().at(0);
+  EXPECT_TRUE(sent.ready.empty());
+  EXPECT_EQ(sent.kind, ValueKind::kTensors);
+  EXPECT_TRUE(sent.items.at(0).needs_grad);
+  EXPECT_EQ(sent.items[0].tensor.strides(), at::IntArrayRef({1, 3}));
+  const Item& second = sent.items.at(1);
+  EXPECT_FALSE(second.tensor.defined() || second.needs_grad);
+  EXPECT_TRUE(second.read_only && second.shared);
+  EXPECT_EQ(second.version, 7);
+}
+
+TEST_F(StagedTransportTest, WhatStaysHereStaysOnItsDevice) {
+  const at::Tensor tensor = at::ones({2}, at::TensorOptions(device(0)));
+  std::vector<Packet> packets;
+  packets.push_back(packet_of(tensor));
+  packets.push_back(packet_of(tensor));
+  transport_.send({{0, 0, 0}, {1, 1, 1}}, packets);
+  EXPECT_TRUE(messages_.sent().at(0).items.at(0).tensor.is_same(tensor));
+  EXPECT_EQ(messages_.sent().at(1).items.at(0).tensor.device(), kHost);
+  std::vector<Packet> got(1);
+  ASSERT_TRUE(transport_.receive(0, {0}, got));
+  EXPECT_TRUE(got[0].items.at(0).tensor.is_same(tensor));
+  // It may be changed in place: the copy has read it.
+  arrive(got[0], device(0));
+  got[0].items[0].tensor.zero_();
+  EXPECT_THAT(messages_.sent().at(1).items[0].tensor, EqualsBitwise(at::ones({2})));
+}
+
+TEST_F(StagedTransportTest, WhatArrivesComesToTheDevice) {
+  std::vector<Packet> packets;
+  packets.push_back(packet_of(at::full({3}, 4.0)));
+  packets.push_back(Packet());
+  messages_.send({{0, 0, 0}, {0, 1, 0}}, packets);
+  std::vector<Packet> got(2);
+  ASSERT_TRUE(transport_.receive(0, {0, 1}, got));
+  EXPECT_FALSE(got[0].ready.empty()) << "nobody would wait for the copy";
+  arrive(got[0], device(0));
+  EXPECT_EQ(got[0].items.at(0).tensor.device(), device(0));
+  EXPECT_TRUE(got[0].items[0].needs_grad);
+  EXPECT_THAT(on_host(got[0].items[0].tensor), EqualsBitwise(at::full({3}, 4.0)));
+  EXPECT_TRUE(got[1].items.empty());
+}
+
+TEST_F(StagedTransportTest, Cancel) {
+  transport_.cancel();
+  std::vector<Packet> got(1);
+  EXPECT_FALSE(transport_.receive(0, {0}, got));
+}
+
+}  // namespace
+}  // namespace gpipe::internal
