@@ -1,4 +1,5 @@
-// run_without_torch: the frame of a program that needs no LibTorch, from its flags to its exit code.
+// run_without_torch: the frame of a program that needs no LibTorch, from its flags to its exit
+// code.
 #ifndef GPIPE_COMMAND_RUN_WITHOUT_TORCH_H_
 #define GPIPE_COMMAND_RUN_WITHOUT_TORCH_H_
 

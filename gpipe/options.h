@@ -39,9 +39,9 @@ struct GPipeOptions {
 
   // The device of each partition. Surplus ones are dropped, and one may be listed several times.
   // Default: every CUDA device in order; without CUDA devices, the CPU for all partitions. Over
-  // processes (`world`): one, the device of this process's partitions, or one for each partition, of
-  // which those of partitions elsewhere are not looked at; all processes have the same type. Default
-  // there: the CPU.
+  // processes (`world`): one, the device of this process's partitions, or one for each partition,
+  // of which those of partitions elsewhere are not looked at; all processes have the same type.
+  // Default there: the CPU.
   TORCH_ARG(std::vector<c10::Device>, devices) = {};
 
   // Into how many micro-batches a mini-batch is cut, along dimension 0 of every input.

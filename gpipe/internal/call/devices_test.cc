@@ -41,9 +41,7 @@ TEST(DevicesForTest, RefusesTooFewAndThoseThatAreNotThere) {
 }
 
 // Stages 0 and 2 are in process 0, stage 1 in process 1.
-Residence residence(int64_t rank) {
-  return {Placement::one_each(3).processes({0, 1, 0}), rank, 2};
-}
+Residence residence(int64_t rank) { return {Placement::one_each(3).processes({0, 1, 0}), rank, 2}; }
 
 TEST(DevicesOfProcess, TheOneThatIsGivenIsForAllPartitions) {
   EXPECT_THAT(devices_of_process(3, {}, residence(0)), ElementsAre(kHost, kHost, kHost));
@@ -58,7 +56,9 @@ TEST(DevicesOfProcess, ThoseOfOtherProcessesAreNotLookedAt) {
 }
 
 TEST(DevicesOfProcess, RefusesSeveralAndThoseThatAreNotThere) {
-  EXPECT_THAT(([] { devices_of_process(3, {kHost, kHost, c10::kMeta}, residence(0)); }),
+  EXPECT_THAT(([] {
+                devices_of_process(3, {kHost, kHost, c10::kMeta}, residence(0));
+              }),
               ThrowsMessage<c10::ValueError>(
                   AllOf(HasSubstr("on cpu and on meta"), HasSubstr("a process for each device"))));
   EXPECT_THAT(([] { devices_of_process(3, {c10::kMeta}, residence(0)); }),
@@ -67,7 +67,9 @@ TEST(DevicesOfProcess, RefusesSeveralAndThoseThatAreNotThere) {
                 devices_of_process(3, {kHost, c10::Device(c10::kXPU, 1), kHost}, residence(1));
               }),
               ThrowsMessage<c10::ValueError>(HasSubstr("0 devices of type xpu")));
-  EXPECT_THAT(([] { devices_of_process(3, {kHost, kHost}, residence(0)); }),
+  EXPECT_THAT(([] {
+                devices_of_process(3, {kHost, kHost}, residence(0));
+              }),
               ThrowsMessage<c10::IndexError>(
                   AllOf(HasSubstr("3 partitions"), HasSubstr("2 devices"), HasSubstr("give one"))));
 }

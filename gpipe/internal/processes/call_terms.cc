@@ -42,9 +42,8 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
 }  // namespace
 
 std::string CallTerms::to_bytes() const {
-  std::string bytes =
-      std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties + kEnd +
-      trained_ties + kEnd;
+  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties +
+                      kEnd + trained_ties + kEnd;
   for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
   return bytes;
 }

@@ -74,8 +74,11 @@ void TieCopies::check_trained(const std::vector<std::string>& trained) const {
       const auto frozen = std::find_if_not(processes_[k].begin(), processes_[k].end(), trains);
       if (!trains(owner) || frozen == processes_[k].end()) continue;
       found_by_all(absl::StrCat("the tied parameter '", ties_[k].name, "' is frozen on rank ",
-                                rank_of(*frozen), ", which has a copy, and requires a gradient on "
-                                "rank ", rank_of(owner), ", which owns it and would lack what the "
+                                rank_of(*frozen),
+                                ", which has a copy, and requires a gradient on "
+                                "rank ",
+                                rank_of(owner),
+                                ", which owns it and would lack what the "
                                 "copy adds to it: freeze it there, too, or on neither"));
     }
   }

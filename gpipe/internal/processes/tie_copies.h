@@ -17,8 +17,8 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class TieCopies {
  public:
-  // `world` and `residence`: of this process, with so many stages in all. `device`: of the stages of
-  // this process.
+  // `world` and `residence`: of this process, with so many stages in all. `device`: of the stages
+  // of this process.
   TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
             c10::Device device);
 
@@ -32,9 +32,9 @@ class TieCopies {
   // [tie] '1' where it requires a gradient in this process, '0' where it is frozen, '-' where it is
   // not here.
   std::string trained() const;
-  // Throws FoundByAll for one that its owner trains, and a process with a copy has frozen: the owner
-  // would get a part of its gradient. (What the owner alone has frozen gets none.) `trained`: of all
-  // processes, by rank.
+  // Throws FoundByAll for one that its owner trains, and a process with a copy has frozen: the
+  // owner would get a part of its gradient. (What the owner alone has frozen gets none.) `trained`:
+  // of all processes, by rank.
   void check_trained(const std::vector<std::string>& trained) const;
   // Called when a run may add to gradients.
   void note_gradients() { has_gradients_ = true; }

@@ -1,4 +1,5 @@
-// StagedTransport: packets of stages on an accelerator, between processes that exchange host memory.
+// StagedTransport: packets of stages on an accelerator, between processes that exchange host
+// memory.
 #ifndef GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
 #define GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
 

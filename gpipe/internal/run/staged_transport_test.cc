@@ -33,7 +33,7 @@ class Messages final : public Transport<Packet> {
       values_.emplace_back();
       for (const Item& item : packets[k].items) {
         values_.back().push_back(item.tensor.defined() && item.tensor.is_cpu() ? item.tensor.clone()
-                                                                             : at::Tensor());
+                                                                               : at::Tensor());
       }
       sent_.push_back(std::move(packets[k]));
     }
@@ -79,8 +79,7 @@ TEST_F(StagedTransportTest, WhatIsHandedOnIsThereAlready) {
   std::vector<Packet> packets;
   packets.push_back(std::move(packet));
   transport_.send({{1, 0, 1}}, packets);
-  EXPECT_THAT(messages_.values().at(0).at(0),
-              EqualsBitwise(at::arange(6.0).view({2, 3}).t()));
+  EXPECT_THAT(messages_.values().at(0).at(0), EqualsBitwise(at::arange(6.0).view({2, 3}).t()));
   const Packet& sent = messages_.sent().at(0);
   EXPECT_TRUE(sent.ready.empty());
   EXPECT_EQ(sent.kind, ValueKind::kTensors);

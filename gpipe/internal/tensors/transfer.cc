@@ -412,10 +412,9 @@ at::Tensor with_gaps_of(const at::Tensor& original, const at::Tensor& arrived) {
   const at::Tensor memory =
       at::empty({plan.offset + plan.extent}, arrived.options().pinned_memory(false));
   // As copied_in_layout() has put them there: each element once, without gaps.
-  const at::Tensor elements =
-      without_lazy_bits(arrived)
-          .as_strided({plan.from.numel()}, {1}, arrived.storage_offset())
-          .view(plan.from.sizes());
+  const at::Tensor elements = without_lazy_bits(arrived)
+                                  .as_strided({plan.from.numel()}, {1}, arrived.storage_offset())
+                                  .view(plan.from.sizes());
   memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset).copy_(elements);
   return laid_out(memory, plan, original);
 }

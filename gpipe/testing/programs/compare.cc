@@ -626,8 +626,8 @@ std::set<int64_t> cuts_between_devices(const Program& program, const World& worl
   int64_t layer = 0;
   for (size_t j = 0; j < devices.size(); ++j) {
     const auto stage = static_cast<int64_t>(j);
-    const bool far = j > 0 && placement &&
-                     placement->worker_of(stage) != placement->worker_of(stage - 1);
+    const bool far =
+        j > 0 && placement && placement->worker_of(stage) != placement->worker_of(stage - 1);
     if (j > 0 && (far || devices[j] != devices[j - 1])) cuts.insert(layer);
     layer += program.balance[j];
   }
