@@ -27,6 +27,9 @@ find_bazel() {
   bazel=""
 }
 
+# Whose rights there are; a test plays somebody who is not root.
+user="${EUID}"
+
 # choose_options ARGUMENTS...: sets `options` to what `bazel` must be given besides. Debian's Bazel 4 fails in paths that
 # have spaces: what it keeps for itself can lie elsewhere, the sources cannot.
 without_spaces="/var/tmp/bazel-${EUID}"
@@ -64,12 +67,14 @@ has() {
 # Debian): it is not asked for again. In a file that anybody may remove.
 unknown=/var/tmp/gpipe-unknown-package
 
-# find_missing LIST: sets the arrays `missing` (all packages) and `missing_build` (those without
-# which nothing can be built).
+# find_missing LIST: sets the arrays `missing` (all packages), `missing_build` (those without which nothing can be built)
+# and `missing_data` (the others), and for these `proofs` (package -> what shows that it is there) and `lost` (package ->
+# what there is not without it).
 find_missing() {
-  local package kind proof
-  missing=() missing_build=()
-  while read -r package kind proof; do
+  local package kind proof what
+  missing=() missing_build=() missing_data=()
+  declare -gA proofs=() lost=()
+  while read -r package kind proof what; do
     [[ -z ${package} || ${package} == \#* ]] && continue
     # An official Bazel brings or downloads what Debian's takes from packages.
     if [[ ${kind} == debian ]]; then
@@ -79,7 +84,12 @@ find_missing() {
     has "${proof}" && continue
     [[ ${kind} != data || ! -e "${unknown}-${package}" ]] || continue
     missing+=("${package}")
-    [[ ${kind} == data ]] || missing_build+=("${package}")
+    if [[ ${kind} == data ]]; then
+      missing_data+=("${package}")
+      proofs[${package}]="${proof}" lost[${package}]="${what}"
+    else
+      missing_build+=("${package}")
+    fi
   done <"$1"
 }
 
@@ -87,38 +97,54 @@ find_missing() {
 # nor one that another clone is at is taken for a finished one: files are there before they work.
 unfinished=/var/tmp/gpipe-packages-unfinished
 
-# by_hand: the one line to type.
-by_hand() {
-  local command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
-  # What an interrupted one has left must be set up first.
-  [[ ! -e ${unfinished} ]] ||
-    command="dpkg --configure -a && apt-get update && apt-get install -f -y --no-install-recommends ${missing[*]:+${missing[*]} }&& rm -f ${unfinished}"
-  if [[ ${EUID} -eq 0 ]]; then
-    echo "  ${command}"
+# typed COMMAND: the line that runs it as root.
+typed() {
+  if [[ ${user} -eq 0 ]]; then
+    echo "  $1"
   elif [[ -n "$(type -P sudo)" ]]; then
-    echo "  sudo sh -c '${command}'"
+    echo "  sudo sh -c '$1'"
   else
-    echo "  su - -c '${command}'     (or let whoever administers this machine type what stands in '')"
+    echo "  su - -c '$1'     (or let whoever administers this machine type what stands in '')"
   fi
+}
+
+# by_hand: the line to type for what is needed, and one for the rest, with what is lost without. One line for both would
+# install nothing where one of the rest cannot be had.
+by_hand() {
+  local install="apt-get update && apt-get install -y --no-install-recommends" package
+  if [[ -e ${unfinished} ]]; then
+    # What an interrupted one has left must be set up first.
+    typed "dpkg --configure -a && ${install/ -y/ -f -y}${missing_build[*]:+ ${missing_build[*]}} && rm -f ${unfinished}"
+  elif [[ ${#missing_build[@]} -gt 0 ]]; then
+    typed "${install} ${missing_build[*]}"
+  fi
+  [[ ${#missing_data[@]} -gt 0 ]] || return 0
+  [[ ${#missing_build[@]} -eq 0 && ! -e ${unfinished} ]] || echo "GPipe: and this, if you want what it brings:"
+  typed "${install} ${missing_data[*]}"
+  for package in "${missing_data[@]}"; do echo "  Without ${package}: ${lost[${package}]}"; done
+}
+
+# find_root: sets `as_root`, the words that a command of root's begins with.
+find_root() {
+  as_root=()
+  [[ ${user} -eq 0 ]] || as_root=(sudo -n)
+  as_root+=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8)
 }
 
 # leave_out_unknown LIST: apt-get installs all or nothing, and one unknown name would be nothing.
 leave_out_unknown() {
   local package
   [[ -n "$(type -P apt-cache)" ]] || return 0
-  for package in "${missing[@]}"; do
-    [[ " ${missing_build[*]} " == *" ${package} "* ]] || apt-cache show "${package}" ||
-      "${as_root[@]}" touch "${unknown}-${package}"
+  for package in "${missing_data[@]}"; do
+    apt-cache show "${package}" || "${as_root[@]}" touch "${unknown}-${package}"
   done
   find_missing "$1"
 }
 
 # run_apt LIST: with all output on stderr or nowhere, for stdout belongs to Bazel (`bazel query`), and not with our stdin.
 run_apt() {
-  local -a as_root=() repair=()
+  local -a repair=()
   local tries before
-  [[ ${EUID} -eq 0 ]] || as_root=(sudo -n)
-  as_root+=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8)
   if [[ -e ${unfinished} ]]; then
     # Fails while another set-up is at work, for which the rest waits.
     "${as_root[@]}" dpkg --configure -a
@@ -152,15 +178,16 @@ run_apt() {
 # ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1. Data alone is worth a
 # word, but no failure: whoever reads it will miss it.
 ensure_packages() {
-  local log
+  local log package needed
+  local -a as_root
   find_missing "$1"
-  if [[ -e ${unfinished} && -n "$(type -P apt-get)" ]]; then
-    [[ ${#missing_build[@]} -gt 0 ]] || missing_build=("an interrupted set-up")
-  fi
-  [[ ${#missing[@]} -eq 0 && ${#missing_build[@]} -eq 0 ]] && return 0
+  # Whether nothing can be built as it is.
+  needed=${#missing_build[@]}
+  [[ ! -e ${unfinished} || -z "$(type -P apt-get)" ]] || needed=1
+  [[ ${#missing[@]} -eq 0 && ${needed} -eq 0 ]] && return 0
 
   if [[ -z "$(type -P apt-get)" ]]; then
-    [[ ${#missing_build[@]} -eq 0 ]] && return 0
+    [[ ${needed} -eq 0 ]] && return 0
     {
       echo "GPipe needs, under the names that these have in Debian: ${missing_build[*]}"
       echo "There is no apt-get here: install them with your package manager (found when headers lie"
@@ -168,10 +195,10 @@ ensure_packages() {
     } >&2
     return 1
   fi
-  if [[ -n ${GPIPE_NO_INSTALL:-} ]] || { [[ ${EUID} -ne 0 ]] && ! sudo -n true 2>/dev/null; }; then
+  if [[ -n ${GPIPE_NO_INSTALL:-} ]] || { [[ ${user} -ne 0 ]] && ! sudo -n true 2>/dev/null; }; then
     {
-      if [[ ${#missing_build[@]} -eq 0 ]]; then
-        echo "GPipe: without these packages some programs will not find their data, and builds take longer:"
+      if [[ ${needed} -eq 0 ]]; then
+        echo "GPipe: packages are missing that no build needs. Type this if you want what they bring:"
       elif [[ -e ${unfinished} ]]; then
         echo "GPipe: the packages of this machine are being set up, or that was interrupted. Call again, or type this:"
       else
@@ -179,7 +206,7 @@ ensure_packages() {
       fi
       by_hand
     } >&2
-    [[ ${#missing_build[@]} -eq 0 ]]
+    [[ ${needed} -eq 0 ]]
     return
   fi
 
@@ -190,9 +217,10 @@ ensure_packages() {
   fi
   if ! log="$(mktemp)"; then
     echo "GPipe: nothing can be written to ${TMPDIR:-/tmp}. Make room there, or set TMPDIR to another folder." >&2
-    [[ ${#missing_build[@]} -eq 0 ]]
+    [[ ${needed} -eq 0 ]]
     return
   fi
+  find_root
   if ! run_apt "$1" >>"${log}" 2>&1 </dev/null; then
     tail -n 20 "${log}" >&2
     {
@@ -206,6 +234,16 @@ ensure_packages() {
   rm -f "${log}"
   hash -r
   find_missing "$1"
+  # Somebody has deleted its files, or dpkg was told to leave them out: to apt-get it is installed, and would be for ever.
+  for package in "${missing_data[@]}"; do
+    "${as_root[@]}" touch "${unknown}-${package}"
+    {
+      echo "GPipe: apt-get was content with ${package}, but there is no /usr/${proofs[${package}]}. Without it:"
+      echo "  ${lost[${package}]}"
+      echo "GPipe: it is not asked for again until ${unknown}-${package} is removed. To have its files again:"
+      typed "apt-get install --reinstall -y ${package}"
+    } >&2
+  done
   [[ ${#missing_build[@]} -eq 0 ]] && return 0
   echo "GPipe: apt-get was content, but these are still not found: ${missing_build[*]}" >&2
   return 1

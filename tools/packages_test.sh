@@ -6,6 +6,7 @@ packages="${PWD}/tools/packages.sh"
 # shellcheck source=tools/packages.sh
 source "${packages}"
 unset XDG_CACHE_HOME
+user=0 # Whoever runs the test.
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
@@ -16,22 +17,23 @@ expect() { # NAME EXPECTED ACTUAL
 }
 
 for list in tools/packages.txt tools/lint-packages.txt tools/ci/browser-packages.txt tools/ci/launcher-packages.txt; do
-  expect "${list}: three columns" "" "$(awk '!/^#/ && NF != 3' "${list}")"
-  [[ -z "$(awk '!/^#/ && NF != 3' "${list}")" ]] || expect "${list}" "three columns" "a line with more or less"
+  wrong="$(awk '!/^#/ && ($2 == "data" ? NF < 5 : NF != 3)' "${list}")"
+  [[ -z ${wrong} ]] || expect "${list}" "three columns, and of data what is lost without it" "${wrong}"
 done
 
 mkdir "${root}/bin"
-for tool in bash cat env mktemp rm sleep tail touch chmod; do ln -s "$(type -P "${tool}")" "${root}/bin/${tool}"; done
+for tool in bash cat env grep mktemp mv rm sleep tail touch chmod; do ln -s "$(type -P "${tool}")" "${root}/bin/${tool}"; done
 cat >"${root}/list" <<'EOF'
 # a comment
 there      build  cmd:cat
 not-there  build  cmd:gpipe-not-there
 
-some-data  data   share/gpipe/not/there
+some-data  data   share/gpipe/not/there  no pictures are drawn
 EOF
 path="${PATH}"
 PATH="${root}/bin"
 unfinished="${root}/unfinished"
+unknown="${root}/unknown"
 
 find_missing "${root}/list"
 expect "missing" "not-there some-data" "${missing[*]}"
@@ -57,14 +59,17 @@ chmod +x "${root}/bin/gpipe-not-there"
 EOF
 cat >"${root}/bin/sudo" <<EOF
 #!${root}/bin/bash
-[[ \$1 == -n ]] && shift
-[[ \$1 == true ]] || exec "\$@"
+echo "sudo \${*:2}" >>"${root}/sudo.log"
+[[ \$1 == -n && ! -e "${root}/asks" ]] || exit 1
+[[ \$2 == true ]] || exec "\${@:2}"
 EOF
 chmod +x "${root}/bin/apt-get" "${root}/bin/sudo"
 
 output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
 expect "told not to install: fails" 1 "$?"
-expect "told not to install: the one command" "apt-get install -y --no-install-recommends not-there some-data" "${output}"
+expect "told not to install: the one command" "apt-get install -y --no-install-recommends not-there"$'\n' "${output}"
+expect "told not to install: what is not needed stands apart" "apt-get install -y --no-install-recommends some-data"$'\n' "${output}"
+expect "told not to install: what is lost" "Without some-data: no pictures are drawn" "${output}"
 expect "told not to install: a fresh system has no lists" "apt-get update && apt-get install" "${output}"
 [[ ! -e ${root}/apt.log ]] || expect "told not to install" "no call of apt-get" "$(cat "${root}/apt.log")"
 
@@ -95,27 +100,70 @@ expect "interrupted: finished" 0 "$?"
 expect "interrupted: says so" "finishing an interrupted set-up" "${output}"
 expect "interrupted: sets up what is unpacked" "dpkg --configure -a" "$(cat "${root}/apt.log")"
 expect "interrupted: finished once" "gone" "$([[ -e ${unfinished} ]] || echo gone)"
+rm "${root}/unknown-some-data" # This apt-get does not bring it; below.
 
 # Only data is missing.
 output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
 expect "only data missing, told not to install: goes on" 0 "$?"
-expect "only data missing, told not to install: says so" "will not find their data" "${output}"
+expect "only data missing, told not to install: says so" "that no build needs" "${output}"
+expect "only data missing, told not to install: what is lost" "Without some-data: no pictures are drawn" "${output}"
 touch "${root}/broken"
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "only data missing, apt-get fails: goes on" 0 "$?"
-rm "${root}/broken" "${root}/bin/gpipe-not-there"
+rm "${root}/broken"
+
+# apt-get takes it for installed, and its files are gone.
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "files that are gone: goes on" 0 "$?"
+expect "files that are gone: which, and what is lost" "there is no /usr/share/gpipe/not/there. Without it:
+  no pictures are drawn" "${output}"
+expect "files that are gone: what to do" "  apt-get install --reinstall -y some-data" "${output}"
+expect "files that are gone: until when it is not asked for" "until ${root}/unknown-some-data is removed" "${output}"
+rm "${root}/apt.log"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "files that are gone: said once, and apt-get left alone" "0 none" "$? ${output}$([[ -e ${root}/apt.log ]] || echo none)"
+rm "${root}/unknown-some-data" "${root}/bin/gpipe-not-there"
+
+# Somebody who is not root: sudo that asks for no password, sudo that does, and none.
+# shellcheck disable=SC2034
+user=1000
+touch "${root}/apt.log"
+output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
+expect "not root, told not to install: by sudo" "  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends not-there'" "${output}"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "not root, sudo without a password: installs" "0 GPipe: installing not-there some-data" "$? ${output}"
+expect "not root, files that are gone: by sudo, too" "  sudo sh -c 'apt-get install --reinstall -y some-data'" "${output}"
+expect "not root, sudo without a password: all by sudo" "sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 apt-get" \
+  "$(grep -m 1 install "${root}/sudo.log")"
+rm "${root}/unknown-some-data" "${root}/bin/gpipe-not-there" "${root}/apt.log"
+touch "${root}/asks"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "not root, sudo with a password: fails" 1 "$?"
+expect "not root, sudo with a password: is not tried" "GPipe needs packages that are missing here" "${output%%$'\n'*}"
+expect "not root, sudo with a password: what to type" "  sudo sh -c 'apt-get update && apt-get install" "${output}"
+mv "${root}/bin/sudo" "${root}/no-sudo"
+output="$(ensure_packages "${root}/list" 2>&1)"
+expect "not root, no sudo: fails" 1 "$?"
+expect "not root, no sudo: what to type" \
+  "  su - -c 'apt-get update && apt-get install -y --no-install-recommends not-there'     (or let whoever" "${output}"
+[[ ! -e ${root}/apt.log ]] || expect "not root, and no right to install" "no call of apt-get" "$(cat "${root}/apt.log")"
+mv "${root}/no-sudo" "${root}/bin/sudo"
+rm "${root}/asks"
+# shellcheck disable=SC2034
+user=0
 
 # Something else is at work; a source of somebody else's is gone.
 touch "${root}/locked"
 output="$(UPDATE_CODE=100 ensure_packages "${root}/list" 2>&1)"
 expect "locked lists, and a source that is gone: succeeds" 0 "$?"
 expect "locked lists: waits" "gone" "$([[ -e ${root}/locked ]] || echo gone)"
-rm "${root}/bin/gpipe-not-there"
+rm "${root}/bin/gpipe-not-there" "${root}/unknown-some-data"
 
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "installs: succeeds" 0 "$?"
 expect "installs: says so" "GPipe: installing not-there some-data" "${output}"
 expect "installs: with apt-get" "install -y --no-install-recommends not-there some-data" "$(cat "${root}/apt.log")"
+rm "${root}/unknown-some-data"
 
 # Another Debian, which does not have the data.
 rm "${root}/bin/gpipe-not-there"
@@ -124,7 +172,6 @@ cat >"${root}/bin/apt-cache" <<EOF
 [[ \$2 != some-data ]]
 EOF
 chmod +x "${root}/bin/apt-cache"
-unknown="${root}/unknown"
 rm "${root}/apt.log"
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "unknown data: the rest is installed" 0 "$?"

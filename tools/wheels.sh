@@ -34,15 +34,21 @@ download_wheels() { # FOLDER WHAT PACKAGE REQUIREMENTS HINT...
 
   echo "GPipe: downloading ${what}, once, into ${cached}" >&2
   rm -rf "${cached}.tmp"
+  mkdir -p "${cached}.tmp/tmp"
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply.
-  if ! python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes \
-    --only-binary=:all: --no-compile --target "${cached}.tmp" -r "${requirements}" >"${log}" 2>&1; then
+  if ! TMPDIR="${cached}.tmp/tmp" python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes \
+    --only-binary=:all: --no-compile --target "${cached}.tmp/site" -r "${requirements}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${cached}.tmp"
+    # The log may then be cut short.
+    if [[ ! -s ${log} ]] || grep -qiE 'no space left|disk quota exceeded|disk full' "${log}"; then
+      die "the disk of ${cache} was full before ${what} could be unpacked." \
+        "Make room, or set GPIPE_CACHE to a folder on a larger disk, and call again."
+    fi
     die "${what} could not be downloaded (the whole log: ${log})." \
       "Check the network and pip's settings (PIP_INDEX_URL, proxy, certificates), and that" "${@:5}"
   fi
-  [[ -d ${cached}.tmp/${package} ]] || die "the wheels lack the package ${package}: ${requirements} is wrong."
-  mv "${cached}.tmp" "${cached}"
-  rm -f "${log}"
+  [[ -d ${cached}.tmp/site/${package} ]] || die "the wheels lack the package ${package}: ${requirements} is wrong."
+  mv "${cached}.tmp/site" "${cached}"
+  rm -rf "${cached}.tmp" "${log}"
 }

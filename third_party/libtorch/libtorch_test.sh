@@ -35,6 +35,7 @@ version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' third_party/libtorch/requiremen
 mkdir -p "${root}/bin" "${root}/home" "${root}/empty"
 make_torch "${root}/plain" "${version}"
 make_torch "${root}/site/torch" "${version}"
+make_torch "${root}/my torch" "${version}"
 mkdir -p "${root}"/site/nvidia/{cu13,nccl}/include "${root}"/{pinned,half}/nvidia/cu13/include/crt \
   "${root}"/pinned/nvidia/cu13/include/cccl/thrust "${root}"/toolkit/include/{crt,cccl/thrust} "${root}"/old-toolkit/include/{crt,thrust}
 touch "${root}/site/torch/lib/libtorch_cuda.so" "${root}/site/nvidia/cu13/include/cuda_runtime_api.h" \
@@ -104,6 +105,12 @@ check "what is left of an interrupted download takes no room" 1 "no such host" f
 rm "${root}/bin/df"
 check "a cache that depends on the folder" 1 "does not begin with a /" GPIPE_CACHE=cache fetch
 check "a LIBTORCH_ROOT that depends on the folder" 1 "does not begin with a /" LIBTORCH_ROOT=torch find
+check "a LIBTORCH_ROOT with a space" 0 "torch=${root}/my torch"$'\n' LIBTORCH_ROOT="${root}/my torch" find
+check "a GPIPE_CACHE with a space" 0 "downloading LibTorch ${version}" GPIPE_CACHE="${root}/my cache" \
+  PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch
+check "a GPIPE_CACHE with a space: found" 0 "torch=${root}/my cache/libtorch-${version}/torch"$'\n' \
+  GPIPE_CACHE="${root}/my cache" find
+check "a GPIPE_CACHE with a space: CCCL found" 0 "cccl=${root}/my cache/cuda-cccl-" GPIPE_CACHE="${root}/my cache" find
 check "no HOME" 1 "once into $(unset HOME && echo ~)/.cache/gpipe/libtorch" \
   env -u HOME -u GPIPE_CACHE -u XDG_CACHE_HOME LIBTORCH_ROOT="${root}/old" find
 

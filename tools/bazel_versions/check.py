@@ -35,11 +35,12 @@ sys.path.insert(0, str(HERE))
 import starlark  # noqa: E402
 from versions import LANGUAGE_RULES, LANGUAGE_SYMBOLS, LOADS, VERSIONS  # noqa: E402
 
-# What the programs that repository rules run would answer, on a machine with a CUDA Toolkit and on one without.
+# What the programs that repository rules run would answer, on a machine with a CUDA Toolkit and on one without, whose
+# LibTorch lies in a path with spaces.
 ANSWERS = {
     "libtorch.sh": {
         True: "torch=/opt/torch\ncuda=/opt/cuda\ncrt=/opt/crt\ncccl=/opt/cccl\nnccl=/opt/nccl\n",
-        False: "torch=/opt/torch\ncuda=\ncrt=\ncccl=\nnccl=\n",
+        False: "torch=/opt/my torch\ncuda=\ncrt=\ncccl=\nnccl=\n",
     },
     "nvcc": {True: "compute_80\ncompute_90\n", False: "compute_80\n"},
     "plotly.sh": {True: "/opt/plotly.min.js\n", False: "/opt/plotly.min.js\n"},
@@ -479,6 +480,9 @@ class Loader:
         self.names.add(name)
         if "distribs" in attributes and not self.bazel.distribs:
             raise ValueError(f"{kind}(name = \"{name}\"): Bazel {self.bazel.major} has no attribute distribs")
+        for option in strings_of(attributes.get("linkopts", [])):
+            if " " in option:
+                raise ValueError(f"{kind}(name = \"{name}\"): Bazel splits linkopts at spaces: \"{option}\"")
         self.host_labels(list(attributes.values()))
 
     def host_package(self, attributes):

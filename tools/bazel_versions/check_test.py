@@ -143,6 +143,8 @@ PLANTED = [
     ("MODULE.bazel", "\"/opt/thing\"", "3", ALL, "MODULE.bazel:8", "not a string"),
     ("MODULE.bazel", "own.thing", "own.other", ALL, "MODULE.bazel:8", "no attribute `other`"),
     ("MODULE.bazel", "version = \"1\")", "versions = \"1\")", ALL, "MODULE.bazel:3", "versions"),
+    ("defs.bzl", "defines = [PATH]", "linkopts = ['-L/opt/thing']", NONE, "", ""),
+    ("defs.bzl", "defines = [PATH]", "linkopts = ['-L/opt/my thing']", ALL, "defs.bzl:10", "splits linkopts at spaces"),
     # Files and repositories.
     ("BUILD.bazel", "\":defs.bzl\"", "\":no.bzl\"", ALL, "BUILD.bazel:2", "there is no file no.bzl"),
     ("BUILD.bazel", "\"library\", \"tool\"", "\"library\", tool = \"tools\"", ALL, "BUILD.bazel:2", "no symbol `tools`"),

@@ -16,7 +16,7 @@ cat >"${root}/bin/python3" <<'EOF'
 [[ $3 == --version ]] && exit "${NO_PIP:-0}"
 echo "$*" >>"${ROOT}/calls"
 while [[ $# -gt 0 && $1 != --target ]]; do shift; done
-[[ -n ${PIP_MAKES:-} ]] || { echo "no such host"; exit 1; }
+[[ -n ${PIP_MAKES:-} ]] || { printf %s "${PIP_SAYS-no such host}"; exit 1; }
 mkdir -p "$2/${PIP_MAKES}"
 EOF
 chmod +x "${root}/bin/python3"
@@ -36,6 +36,8 @@ folder="${root}/cache/starlark-pyo3-${version}-python3.7"
 check "no pip" 1 "apt-get install python3-pip" NO_PIP=1
 check "no network" 1 "no such host"
 check "no network: what to do" 1 "Check the network"
+check "a disk that fills" 1 "the disk of ${root}/cache was full" PIP_SAYS="OSError: [Errno 28] No space left on device"
+check "a disk that fills: not even a log" 1 "set GPIPE_CACHE to a folder on a larger disk" PIP_SAYS=
 check "a cache that cannot be" 1 "Set GPIPE_CACHE" GPIPE_CACHE=/proc/none
 check "a wheel without it" 1 "requirements.txt is wrong" PIP_MAKES=other
 check "downloaded" 0 "${folder}" PIP_MAKES=starlark

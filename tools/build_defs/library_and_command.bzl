@@ -15,6 +15,7 @@ def _impl(ctx):
             data_runfiles = ctx.runfiles([executable]).merge(command.default_runfiles),
         ),
         ctx.attr.library[CcInfo],
+        coverage_common.instrumented_files_info(ctx, dependency_attributes = ["command", "library"]),
     ]
 
 # `bazel run` runs the command, `deps` of C++ rules get the library. A package is then known by one name,

@@ -21,6 +21,7 @@ def _impl(ctx):
             ),
             linking_context = merged.linking_context,
         ),
+        coverage_common.instrumented_files_info(ctx, dependency_attributes = ["deps"]),
     ]
 
 # Bazel hands all headers of a library on to whoever depends on it. Those that are precompiled for the code under test

@@ -22,6 +22,8 @@ in_place() {
 [[ -z ${GPIPE_CI_BARE:-} ]] || in_place ""
 tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
 bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
+# Sources without their .git, or another user's, of which git says why it does not look at them.
+reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is no clone (${reason%%$'\n'*})"
 
 root="${GPIPE_CI_CACHE}/bare-root"
 kept="${GPIPE_CI_CACHE}/bare"
@@ -36,9 +38,8 @@ check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
 [[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
 if [[ ${failed} -eq 0 ]]; then
-  for script in readme sanitizers; do
-    part "bare machine" tools/ci/bare_root.sh run "${root}" "${kept}" \
-      env GPIPE_CI_START="${GPIPE_CI_START}" bash "gpipe/tools/ci/${script}.sh" 8>&-
-  done
+  in_root=(tools/ci/bare_root.sh run "${root}" "${kept}" env GPIPE_CI_START="${GPIPE_CI_START}" bash)
+  part "README" "${in_root[@]}" gpipe/tools/ci/readme.sh 8>&-
+  part "sanitizers" "${in_root[@]}" gpipe/tools/ci/sanitizers.sh 8>&-
 fi
 finish
