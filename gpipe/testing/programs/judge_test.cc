@@ -14,14 +14,18 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/reduce.h"
+#include "gpipe/testing/programs/table.h"
 
 namespace gpipe::testing::programs {
 namespace {
@@ -123,6 +127,83 @@ TEST(Judge, APipelineWithoutAFaultIsEqual) {
   }
 }
 
+// Each generator on its placement, of up to six stages.
+TEST(Judge, TablesAreOfAllGenerators) {
+  std::set<std::string> names;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    for (int64_t stages = 1; stages <= 6; ++stages) {
+      const Table table{seed, /*generator=*/true, stages};
+      names.insert(table.name().substr(0, table.name().find(',')));
+      if (seed >= 20) continue;
+      for (const int64_t micro_batches : {1, 4}) {
+        const Schedule schedule = table.schedule(micro_batches);
+        EXPECT_NO_THROW(schedule.check(*table.placement())) << table.name();
+        EXPECT_TRUE(schedule.verify(Sends::kBuffered).ascending) << table.name();
+        EXPECT_EQ(schedule.micro_batches(), micro_batches);
+      }
+    }
+  }
+  std::set<std::string> known;
+  for (const NamedSchedule& named : named_schedules()) known.insert(named.name);
+  known.erase("gpipe");  // an entry of its own
+  EXPECT_EQ(names, known);
+  EXPECT_EQ((Table{3, /*generator=*/false, 4}).placement(), std::nullopt);
+}
+
+// The schedule of a generator that puts both stages on one worker.
+Program program_with_a_generator(Fault fault) {
+  Program program = program_with(std::move(fault), Entry::kStepTable);
+  program.generator = true;
+  while (program.table().name() != "interleaved, 2 stages per worker") ++program.seed;
+  return program;
+}
+
+TEST(Judge, FindsAValueUnderAGeneratorsSchedule) {
+  EXPECT_EQ(run(program_with_a_generator(nullptr)).kind, Outcome::kEqual);
+  EXPECT_THAT(to_text(program_with_a_generator(nullptr)),
+              HasSubstr("step, interleaved, 2 stages per worker; loss"));
+  expect_found(program_with_a_generator([](ScaleImpl& scale) {
+                 scale.after = [](ScaleImpl&, Tensors& result) { result[0] = result[0] + 1; };
+               }),
+               "output");
+}
+
+TEST(Judge, AStepThatFailsFirstLeavesNothing) {
+  for (const Entry entry : {Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
+    Program program = program_with(nullptr, entry);
+    program.optimizer = Optimizer::kAdam;
+    program.calls = 2;
+    program.fails_first = true;
+    EXPECT_EQ(run(program).kind, Outcome::kEqual);
+    EXPECT_THAT(to_text(program), HasSubstr(", after one that fails; loss"));
+    // What remembers that there was a step before shows.
+    program = program_with(
+        [](ScaleImpl& scale) {
+          auto calls = std::make_shared<std::atomic<int64_t>>(0);
+          scale.after = [calls](ScaleImpl&, Tensors& result) {
+            if (++*calls == 5) result[0] = result[0] + 1;
+          };
+        },
+        entry);
+    EXPECT_EQ(run(program).kind, Outcome::kEqual);
+    program.fails_first = true;
+    expect_found(program, "output");
+  }
+}
+
+TEST(Judge, AFailureThatDoesNotComeThroughIsOne) {
+  Program program = program_with([](ScaleImpl& scale) {
+    scale.before = [](ScaleImpl& layer, Tensor&) {
+      if (layer.counter->fetch_add(1) == 0) throw std::runtime_error("something broke");
+    };
+  });
+  program.fails_first = true;
+  const Outcome outcome = run(program);
+  EXPECT_EQ(outcome.kind, Outcome::kThrows);
+  EXPECT_THAT(outcome.what, HasSubstr("of a step that should fail came: "));
+  EXPECT_THAT(outcome.what, HasSubstr("something broke"));
+}
+
 TEST(Judge, FindsAValue) {
   for (const Entry entry : kEntries) {
     expect_found(program_with(
@@ -179,21 +260,28 @@ TEST(Judge, FindsAGradient) {
                "gradient, missing");
 }
 
-// The same summands, the last micro-batch first.
+// The same summands, the last micro-batch first: so many that the sums differ on every machine. (Of
+// four each, those of six columns were equal on one whose products round in another way.)
 TEST(Judge, FindsTheOrderOfSums) {
+  constexpr size_t kTerms = 32;
   const Fault fault = [](ScaleImpl& scale) {
     auto gradients = std::make_shared<Tensors>();
     scale.weight.register_hook([gradients](const Tensor& gradient) {
       gradients->push_back(gradient.clone());
-      if (gradients->size() < 4) return at::zeros_like(gradient);
+      if (gradients->size() < kTerms) return at::zeros_like(gradient);
       Tensor sum = gradients->back();
       for (size_t k = gradients->size() - 1; k-- > 0;) sum = sum + (*gradients)[k];
       return sum;
     });
   };
-  expect_found(program_with(fault), "gradient");
-  // What is exact up to the order of sums only is told apart.
   Program program = program_with(fault);
+  program.chunks = kTerms;
+  program.rows = 2 * kTerms;
+  expect_found(program, "gradient");
+  // What is exact up to the order of sums only is told apart.
+  program = program_with(fault);
+  program.chunks = kTerms;
+  program.rows = 2 * kTerms;
   program.in_double = true;
   const Outcome outcome = run(program);
   EXPECT_EQ(outcome.kind, Outcome::kEqualButSums) << outcome.what;
