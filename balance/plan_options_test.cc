@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule/generators.h"
+#include "gpipe/placement.h"
+#include "gpipe/schedule/search.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::balance {
@@ -30,6 +31,19 @@ nn::Sequential make() {
                         nn::Linear(8, 2));
 }
 
+// What a search finds for stages of other costs each.
+Schedule found() {
+  SearchOptions options;
+  options.placement = Placement::v_shape(2);
+  options.micro_batches = 4;
+  options.costs = {{1.0, 1.6, 1.1, 0.7}, {1.3, 2.5, 1.0, 1.6}, {0.7, 1.6, 1.0, 0.5}, {1, 2, 1, 1}};
+  options.memory_limit = {5.0};
+  options.budget = 2'000'000;
+  const SearchResult result = search(options);
+  EXPECT_EQ(result.origin, "search");
+  return result.schedule;
+}
+
 PipelinePlan v_plan() {
   PipelinePlan plan;
   plan.rows = 8;
@@ -38,7 +52,7 @@ PipelinePlan v_plan() {
   plan.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways, Checkpoint::kNever,
                       Checkpoint::kExceptLast};
   plan.schedule_name = "search";
-  plan.schedule = zb_v(2, 4);
+  plan.schedule = found();
   plan.devices = {{}, {}};
   return plan;
 }

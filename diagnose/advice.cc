@@ -62,32 +62,46 @@ class Search {
     return {with_fastest_modes(now_), sparing};
   }
 
+  // Those that no other one beats in time and memory, the fastest first.
   std::vector<PipelineSetup> with_schedules() const {
-    std::vector<PipelineSetup> result;
-    for (const ScheduleChoice& schedule : options_.schedules) {
-      PipelineSetup other = now_;
-      other.schedule = schedule;
-      if (runs(other) && schedule_of(other) != schedule_of(now_)) result.push_back(other);
+    struct Tried {
+      PipelineSetup setup;
+      double step;
+      int64_t memory;
+    };
+    std::vector<Tried> tried;
+    for (PipelineSetup& other : with_each_schedule(now_)) {
+      if (other.schedule.name == now_.schedule.name) continue;
+      const double time = step(other);
+      if (time == kNever) continue;
+      const int64_t memory = most_memory(other);
+      tried.push_back({std::move(other), time, memory});
     }
+    std::stable_sort(tried.begin(), tried.end(),
+                     [](const Tried& a, const Tried& b) { return a.step < b.step; });
+    std::vector<Tried> best;
+    for (Tried& each : tried) {
+      if (!best.empty() && each.memory >= best.back().memory) continue;
+      if (!best.empty() && each.step <= best.back().step * (1 + kWorthAChange)) best.pop_back();
+      best.push_back(std::move(each));
+    }
+    std::vector<PipelineSetup> result;
+    for (Tried& each : best) result.push_back(std::move(each.setup));
     return result;
   }
 
   // The best of everything at once.
   PipelineSetup with_all() const {
-    std::vector<int64_t> chunks = options_.chunks;
-    chunks.push_back(now_.chunks);
-    std::vector<ScheduleChoice> schedules = {now_.schedule};
-    schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
+    std::set<int64_t> chunks(options_.chunks.begin(), options_.chunks.end());
+    chunks.insert(now_.chunks);
     std::vector<std::pair<double, PipelineSetup>> found;
     for (const int64_t number : chunks) {
-      for (const ScheduleChoice& schedule : schedules) {
-        PipelineSetup setup = now_;
-        setup.chunks = number;
-        setup.schedule = schedule;
-        if (!runs(setup)) continue;
+      PipelineSetup other = now_;
+      other.chunks = number;
+      for (PipelineSetup& setup : with_each_schedule(other)) {
         setup = with_fastest_modes(setup);
         PipelineSetup even = with_fastest_modes(with_even_balance(setup));
-        found.emplace_back(step(setup), setup);
+        found.emplace_back(step(setup), std::move(setup));
         found.emplace_back(step(even), std::move(even));
       }
     }
@@ -108,6 +122,24 @@ class Search {
     return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
   }
 
+  // With the schedule as it is and those to choose from, where they run and differ.
+  std::vector<PipelineSetup> with_each_schedule(const PipelineSetup& start) const {
+    std::vector<ScheduleChoice> schedules = {now_.schedule};
+    schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
+    std::vector<PipelineSetup> result;
+    std::vector<Schedule> tables;
+    for (const ScheduleChoice& schedule : schedules) {
+      PipelineSetup setup = start;
+      setup.schedule = schedule;
+      if (!runs(setup)) continue;
+      Schedule table = schedule_of(setup);
+      if (std::find(tables.begin(), tables.end(), table) != tables.end()) continue;
+      tables.push_back(std::move(table));
+      result.push_back(std::move(setup));
+    }
+    return result;
+  }
+
   bool runs(const PipelineSetup& setup) const {
     try {
       const Schedule schedule = schedule_of(setup);
@@ -118,10 +150,14 @@ class Search {
     }
   }
 
+  int64_t most_memory(const PipelineSetup& setup) const {
+    const std::vector<int64_t> memory = this->memory(setup);
+    return *std::max_element(memory.begin(), memory.end());
+  }
+
   bool fits(const PipelineSetup& setup) const {
     if (options_.memory_limit <= 0) return true;
-    const std::vector<int64_t> memory = this->memory(setup);
-    return *std::max_element(memory.begin(), memory.end()) <= options_.memory_limit;
+    return most_memory(setup) <= options_.memory_limit;
   }
 
   bool allowed(const std::vector<int64_t>& balance) const {
@@ -200,9 +236,12 @@ class Search {
     return best;
   }
 
-  // Takes back what gains next to nothing.
+  // Takes back what gains next to nothing, also a schedule that holds more than another one.
   PipelineSetup simplified(PipelineSetup setup) const {
     const double most = step(setup) * (1 + kWorthAChange);
+    for (PipelineSetup& other : with_each_schedule(setup)) {
+      if (step(other) <= most && most_memory(other) < most_memory(setup)) setup = std::move(other);
+    }
     const auto back = [&](auto member) {
       PipelineSetup other = setup;
       other.*member = now_.*member;

@@ -6,6 +6,14 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "diagnose/named_choices.h"
+#include "gpipe/placement.h"
+#include "gpipe/schedule/default_schedule.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/sequential.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -137,6 +145,84 @@ TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
   ASSERT_NE(schedule, nullptr);
   EXPECT_EQ(schedule->setup.schedule.name, "1f1b");
   EXPECT_GT(schedule->speed_up, 1.2);
+}
+
+// Of costs in which the halves of a backward take as long as a forward each.
+AdviceOptions named(const Placement& placement) {
+  AdviceOptions result = options();
+  result.schedules = named_choices(placement, {1, 2, 4, 8, 16});
+  return result;
+}
+
+TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
+  AdviceOptions advice_options = named(Placement::one_each(4));
+  advice_options.chunks = {8};
+  const PipelineSetup now = setup({1, 1, 1, 1}, 8, Checkpoint::kNever);
+  // 1F1B's bubble is (p - 1) (F + B), that of ZB-H1 (p - 1) (F + I - W), that of ZB-H2 (p - 1) F:
+  // with equal halves both are as fast, and ZB-H1 holds less.
+  Costs each = costs({1, 1, 1, 1});
+  std::vector<Advice> advice = advise(each, now, advice_options);
+  ASSERT_EQ(advice.size(), 1u);
+  EXPECT_EQ(advice[0].change, Change::kSchedule);
+  EXPECT_EQ(advice[0].setup.schedule.name, "zb-h1");
+  EXPECT_NEAR(advice[0].speed_up, (8 + 3) * 3 / (8 * 3 + 3.0), 1e-9);
+
+  // I = 1.2 F, W = 0.8 F: ZB-H2 is faster, and holds more.
+  for (balance::Profile& profile : each.profiles) {
+    for (balance::LayerProfile& layer : profile.layers) {
+      layer.split = balance::SplitBackward{1.2 * layer.forward, 0.8 * layer.forward, layer.kept};
+    }
+  }
+  advice = advise(each, now, advice_options);
+  ASSERT_EQ(advice.size(), 2u);
+  EXPECT_EQ(advice[0].setup.schedule.name, "zb-h2");
+  EXPECT_EQ(advice[1].setup.schedule.name, "zb-h1");
+  EXPECT_GT(advice[0].speed_up, 1.01 * advice[1].speed_up);
+  EXPECT_NEAR(advice[0].speed_up, (8 + 3) * 3 / (8 * 3 + 3.0), 0.02);
+  EXPECT_GT(*std::max_element(advice[0].memory.begin(), advice[0].memory.end()),
+            *std::max_element(advice[1].memory.begin(), advice[1].memory.end()));
+  // Where what ZB-H2 holds does not fit, it is not advised.
+  advice_options.memory_limit = *std::max_element(advice[1].memory.begin(), advice[1].memory.end());
+  advice = advise(each, now, advice_options);
+  ASSERT_EQ(advice.size(), 1u);
+  EXPECT_EQ(advice[0].setup.schedule.name, "zb-h1");
+}
+
+TEST(Advice, AmongThoseOfALoopAndOfAV) {
+  // Eight layers for two workers.
+  const Costs each = costs(std::vector<double>(8, 1.0));
+  for (const Placement& placement : {Placement::loop(2, 2), Placement::v_shape(2)}) {
+    AdviceOptions advice_options = named(placement);
+    advice_options.chunks = {4};
+    const std::vector<ScheduleChoice>& known = advice_options.schedules;
+    const PipelineSetup now = setup({2, 2, 2, 2}, 4, Checkpoint::kNever, known.back());
+    for (const Advice& advice_item : advise(each, now, advice_options)) {
+      EXPECT_NO_THROW(advice_item.setup.schedule.make(4, 4).check(placement));
+    }
+  }
+  // Fill-drain in a V is no match for ZB-V.
+  AdviceOptions advice_options = named(Placement::v_shape(2));
+  advice_options.chunks = {4};
+  const ScheduleChoice slow = {"fill-drain in a V", [](int64_t, int64_t micro_batches) {
+                                 return fill_drain_on(Placement::v_shape(2), micro_batches);
+                               }};
+  const std::vector<Advice> advice =
+      advise(each, setup({2, 2, 2, 2}, 4, Checkpoint::kNever, slow), advice_options);
+  ASSERT_FALSE(advice.empty());
+  EXPECT_EQ(advice[0].change, Change::kSchedule);
+  EXPECT_EQ(advice[0].setup.schedule.name, "zb-v");
+}
+
+TEST(Advice, OfSchedulesThatAreEquallyFastTheOneThatHoldsLess) {
+  // Two that hold all micro-batches; 1F1B after them.
+  const ScheduleChoice other = {"other", fill_drain};
+  AdviceOptions advice_options = options();
+  advice_options.schedules = {kFillDrain, other, kInTurns};
+  const ScheduleChoice one_by_one = {"sequential", sequential};
+  const std::vector<Advice> advice =
+      advise(costs({1, 1}), setup({1, 1}, 16, Checkpoint::kNever, one_by_one), advice_options);
+  ASSERT_FALSE(advice.empty());
+  for (const Advice& advice_item : advice) EXPECT_EQ(advice_item.setup.schedule.name, "1f1b");
 }
 
 TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {

@@ -22,9 +22,11 @@
 #include "diagnose/contradiction.h"
 #include "diagnose/costs.h"
 #include "diagnose/measure.h"
+#include "diagnose/named_choices.h"
 #include "diagnose/step_model.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/placement.h"
 #include "text/counted.h"
 
 namespace gpipe {
@@ -110,47 +112,87 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   check_keep_together(pipe, options);
 }
 
-std::vector<ScheduleChoice> schedules_of(const DiagnoseOptions& options) {
-  if (!options.schedules().empty()) return options.schedules();
-  return {{"1f1b", Schedule::one_f_one_b}, {"gpipe", Schedule::gpipe}};
-}
-
-// Those that the pipeline takes: all of them, unless its stages share workers.
-std::vector<ScheduleChoice> schedules_for(const GPipe& pipe, const DiagnoseOptions& options,
-                                          int64_t micro_batches) {
+// The schedule that steps have now.
+ScheduleGenerator schedule_now(const GPipe& pipe, const StepOptions& step) {
   const Placement placement = pipe->placement();
-  std::vector<ScheduleChoice> fitting;
-  for (const ScheduleChoice& known : schedules_of(options)) {
-    if (placement.workers() < placement.stages()) {
-      try {
-        known.make(placement.stages(), micro_batches).check(placement);
-      } catch (const std::invalid_argument&) {
-        continue;
-      }
-    }
-    fitting.push_back(known);
-  }
-  return fitting;
-}
-
-// The schedule that steps have now, under the name of an equal one.
-ScheduleChoice schedule_now(const GPipe& pipe, const DiagnoseOptions& options,
-                            int64_t micro_batches) {
-  const StepOptions& step = options.step();
-  const Placement placement = pipe->placement();
-  const int64_t partitions = placement.stages();
-  const bool shared = placement.workers() < partitions;
-  const auto make = [step, placement, shared](int64_t stages, int64_t count) {
+  const bool shared = placement.workers() < placement.stages();
+  return [step, placement, shared](int64_t stages, int64_t count) {
     return shared ? step.schedule_for(placement, count) : step.schedule_for(stages, count);
   };
-  const Schedule now = make(partitions, micro_batches);
-  for (const ScheduleChoice& known : schedules_of(options)) {
+}
+
+// Where stages may be without a change of anything else: where the steps have them now, and, unless
+// the pipeline was given a placement, each on a worker of its own.
+std::vector<Placement> placements_for(const GPipe& pipe, const Schedule& now) {
+  std::vector<Placement> result;
+  try {
+    result.push_back(now.placement());
+  } catch (const std::invalid_argument&) {  // a worker without actions
+  }
+  const Placement given = pipe->placement();
+  const bool known = std::any_of(result.begin(), result.end(), [&](const Placement& placement) {
+    return placement.worker_of_stage() == given.worker_of_stage();
+  });
+  if (!known) result.push_back(given);
+  return result;
+}
+
+// Those that the pipeline takes: all that it was given, unless its stages share workers.
+std::vector<ScheduleChoice> fitting(const GPipe& pipe, std::vector<ScheduleChoice> schedules,
+                                    int64_t micro_batches) {
+  const Placement placement = pipe->placement();
+  if (placement.workers() == placement.stages()) return schedules;
+  const auto does_not_fit = [&](const ScheduleChoice& known) {
     try {
-      if (known.make(partitions, micro_batches) == now) return {known.name, make};
-    } catch (const std::invalid_argument&) {  // not for this number
+      known.make(placement.stages(), micro_batches).check(placement);
+      return false;
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+  };
+  schedules.erase(std::remove_if(schedules.begin(), schedules.end(), does_not_fit),
+                  schedules.end());
+  return schedules;
+}
+
+struct Schedules {
+  ScheduleChoice now;                  // under the name of an equal one
+  std::vector<ScheduleChoice> wanted;  // to choose from
+};
+
+// `all`: the numbers of micro-batches that may be tried.
+Schedules schedules_of(const GPipe& pipe, const DiagnoseOptions& options, int64_t micro_batches,
+                       const std::set<int64_t>& all) {
+  const ScheduleGenerator make = schedule_now(pipe, options.step());
+  const int64_t partitions = pipe->placement().stages();
+  const Schedule now = make(partitions, micro_batches);
+  Schedules result;
+  result.wanted = options.schedules();
+  if (result.wanted.empty()) {
+    for (const Placement& placement : placements_for(pipe, now)) {
+      const std::vector<ScheduleChoice> known = diagnosis::named_choices(placement, all);
+      result.wanted.insert(result.wanted.end(), known.begin(), known.end());
     }
   }
-  return {"as given", make};
+  result.now = {"as given", make};
+  for (const ScheduleChoice& known : result.wanted) {
+    try {
+      if (known.make(partitions, micro_batches) != now) continue;
+    } catch (const std::invalid_argument&) {  // not for this number
+      continue;
+    }
+    result.now.name = known.name;
+    break;
+  }
+  if (options.schedules().empty()) {
+    // It adds gradients up in another order than all others, and is as fast as fill-drain.
+    const auto is_gpipe = [](const ScheduleChoice& known) { return known.name == "gpipe"; };
+    result.wanted.erase(std::remove_if(result.wanted.begin(), result.wanted.end(), is_gpipe),
+                        result.wanted.end());
+  }
+  result.wanted = fitting(pipe, std::move(result.wanted), micro_batches);
+  if (result.wanted.empty()) result.wanted.push_back(result.now);
+  return result;
 }
 
 // The numbers of micro-batches to choose from.
@@ -407,13 +449,16 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.setup.balance = pipe->balance();
   result.setup.chunks = pipe->chunks();
   result.setup.checkpoints = pipe->partition_checkpoints();
-  result.setup.schedule = schedule_now(pipe, options, sizes.micro_batches);
-  const PipelineSetup& setup = result.setup;
-
   diagnosis::AdviceOptions wanted;
   wanted.chunks = chunks_of(pipe, rows, options);
-  wanted.schedules = schedules_for(pipe, options, sizes.micro_batches);
-  if (wanted.schedules.empty()) wanted.schedules.push_back(setup.schedule);
+  std::set<int64_t> micro_batches = {sizes.micro_batches};
+  for (const int64_t chunks : wanted.chunks) {
+    micro_batches.insert(internal::cut_sizes(rows, chunks).micro_batches);
+  }
+  Schedules schedules = schedules_of(pipe, options, sizes.micro_batches, micro_batches);
+  result.setup.schedule = std::move(schedules.now);
+  wanted.schedules = std::move(schedules.wanted);
+  const PipelineSetup& setup = result.setup;
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
   wanted.check = options.check();

@@ -34,8 +34,10 @@ struct DiagnoseOptions {
   // partition, and at most the rows of the mini-batch.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
 
-  // Schedules to choose from. Default: Schedule::one_f_one_b ("1f1b") and Schedule::gpipe
-  // ("gpipe").
+  // Schedules to choose from. Default: those with a name (gpipe/schedule/named_schedule.h) that the
+  // pipeline takes as it is: with a stage on each worker, or as its placement has them. Not
+  // Schedule::gpipe, which gives other bits and is as fast as "fill-drain"; nor those that search,
+  // where making them would take more than about a second.
   TORCH_ARG(std::vector<ScheduleChoice>, schedules) = {};
 
   // Layers of which no two neighbors may be separated; they leave a piece for each partition at

@@ -20,7 +20,10 @@
 #include <thread>
 #include <vector>
 
+#include "diagnose/diagnosis_text.h"
 #include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/sequential.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sample_models.h"
@@ -171,10 +174,73 @@ TEST(Diagnose, APlacedPipelineIsToldWhatItRuns) {
   const Diagnosis d = diagnose(pipe, {at::rand({8, 2})}, {}, sum, DiagnoseOptions().seconds(1e-3));
   EXPECT_EQ(d.workers, 2);
   EXPECT_EQ(d.setup.schedule.make(4, 4), interleaved(2, 2, 4));
+  EXPECT_EQ(d.setup.schedule.name, "interleaved");
   for (const Advice& advice : d.advice) {
     EXPECT_NO_THROW(advice.setup.schedule.make(4, 4).check(placement))
         << advice.setup.schedule.name;
   }
+}
+
+// Layers whose halves of a backward take as long as their forward.
+struct SleepingImpl : nn::Module {
+  explicit SleepingImpl(double row) : row(row) {
+    weight = register_parameter("weight", at::ones({2}));
+  }
+  Tensor forward(const Tensor& x) {
+    const std::chrono::duration<double> time(row * static_cast<double>(x.size(0)));
+    std::this_thread::sleep_for(time);
+    const auto sleep = [time](const Tensor&) { std::this_thread::sleep_for(time); };
+    // In the half of the weights, and in that of the inputs.
+    Tensor scale = weight * 1;
+    scale.register_hook(sleep);
+    Tensor in = x * 1;
+    if (in.requires_grad()) in.register_hook(sleep);
+    return in * scale;
+  }
+  double row;
+  Tensor weight;
+};
+TORCH_MODULE(Sleeping);
+
+TEST(Diagnose, AdvisesSplitBackwardsWhereStagesWait) {
+  nn::Sequential model(nn::Linear(2, 2), Sleeping(4 * kMs), Sleeping(4 * kMs), Sleeping(4 * kMs));
+  const GPipe pipe(model, GPipeOptions({2, 1, 1}).devices(cpus(3)).chunks(4));
+  const Diagnosis d = diagnose(pipe, {at::rand({4, 2})}, {}, sum,
+                               DiagnoseOptions().seconds(1e-3).cpu_cores(64).chunks({4}));
+  const Advice* schedule = find(d, Change::kSchedule);
+  ASSERT_NE(schedule, nullptr) << to_text(d);
+  // 24 forwards' time in place of 18 at least; of ZB-H2 14.
+  EXPECT_THAT(schedule->setup.schedule.name, ::testing::StartsWith("zb-h"));
+  EXPECT_GT(schedule->speed_up, 1.1);
+  EXPECT_EQ(d.setup.schedule.name, "1f1b");
+  // Followed.
+  const auto step = [&](const ScheduleGenerator& make) {
+    GPipe(pipe)->step({at::rand({4, 2})}, {}, sum, StepOptions().schedule(make));
+    const auto begin = std::chrono::steady_clock::now();
+    GPipe(pipe)->step({at::rand({4, 2})}, {}, sum, StepOptions().schedule(make));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  EXPECT_LT(step(schedule->setup.schedule.make), step(Schedule::one_f_one_b));
+}
+
+TEST(Diagnose, InAVThoseOfAV) {
+  nn::Sequential model;
+  for (int k = 0; k < 4; ++k) model->push_back(nn::Linear(2, 2));
+  const Placement placement = Placement::v_shape(2);
+  const GPipe pipe(model,
+                   GPipeOptions({1, 1, 1, 1}).devices(cpus(4)).chunks(4).placement(placement));
+  const auto named = [&](const StepOptions& step) {
+    const Diagnosis d =
+        diagnose(pipe, {at::rand({4, 2})}, {}, sum, DiagnoseOptions().seconds(1e-4).step(step));
+    for (const Advice& advice : d.advice) {
+      const int64_t count = std::min<int64_t>(4, advice.setup.chunks);
+      EXPECT_NO_THROW(advice.setup.schedule.make(4, count).check(placement))
+          << advice.setup.schedule.name;
+    }
+    return d.setup.schedule.name;
+  };
+  EXPECT_EQ(named(StepOptions()), "dualpipe-v");
+  EXPECT_EQ(named(StepOptions().schedule(schedule_by_name("zb-v"))), "zb-v");
 }
 
 TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
@@ -236,10 +302,13 @@ TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
   };
   EXPECT_EQ(named(StepOptions().schedule(Schedule::gpipe)), "gpipe");
   EXPECT_EQ(named(StepOptions().schedule(Schedule::one_f_one_b(2, 4))), "1f1b");
+  EXPECT_EQ(named(StepOptions().schedule(schedule_by_name("zb-h2"))), "zb-h2");
   // Both stages on one worker.
+  EXPECT_EQ(named(StepOptions().schedule(sequential)), "sequential");
+  // The same, but for the last two micro-batches, which go side by side.
   EXPECT_EQ(named(StepOptions().schedule(Schedule::from_text(
                 "stages 2\nmicro_batches 4\nworker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 "
-                "F1.2 B1.2 B0.2 F0.3 F1.3 B1.3 B0.3\n"))),
+                "F0.3 F1.2 F1.3 B1.2 B1.3 B0.2 B0.3\n"))),
             "as given");
 }
 

@@ -21,13 +21,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/batch/mini_batch.h"
-#include "gpipe/schedule/random_schedule.h"
+#include "gpipe/placement.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
@@ -286,19 +286,15 @@ StepResult run_plain(const Program& program, PlainModel& plain, const Batch& bat
   return {0, plain.forward(inputs)};
 }
 
-// The schedule of a kStepTable.
-Schedule table_of(const Program& program, int64_t stages, int64_t micro_batches) {
-  std::mt19937_64 random(program.seed);
-  return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
-}
-
 // Over several processes, where the workers are: in turns. None: not every process would have one.
 std::optional<Placement> placement_of(const Program& program, const World& world) {
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
-  if (program.entry == Entry::kStepTable) {
+  if (program.entry == Entry::kStepTable && program.generator) {
+    placement = *program.table().placement();
+  } else if (program.entry == Entry::kStepTable) {
     const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
-    const Schedule table = table_of(program, stages, cut.micro_batches);
+    const Schedule table = program.table().schedule(cut.micro_batches);
     for (const std::vector<Action>& worker : table.table()) {
       if (worker.empty()) return std::nullopt;
     }
@@ -311,6 +307,11 @@ std::optional<Placement> placement_of(const Program& program, const World& world
     processes.push_back((worker + static_cast<int64_t>(program.seed)) % world.size());
   }
   return placement.processes(processes);
+}
+
+// Whether the pipeline is given a placement.
+bool placed(const Program& program, const World& world) {
+  return world.processes() != nullptr || (program.entry == Entry::kStepTable && program.generator);
 }
 
 StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, const LossFn& loss) {
@@ -337,8 +338,8 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
     case Entry::kStepTable:
       return pipe->step(
           inputs, targets, loss,
-          StepOptions().keep_outputs(true).schedule([&](int64_t stages, int64_t micro_batches) {
-            return table_of(program, stages, micro_batches);
+          StepOptions().keep_outputs(true).schedule([&](int64_t, int64_t micro_batches) {
+            return program.table().schedule(micro_batches);
           }));
     case Entry::kNoGrad: {
       c10::NoGradGuard no_grad;
@@ -557,6 +558,58 @@ int64_t replayed(const GPipe& pipeline) {
   return count;
 }
 
+// What a step that has failed may leave, and the plain model does not have.
+class Before {
+ public:
+  explicit Before(const Side& side) : side_(side) {
+    for (const Tensor& buffer : side.model->buffers()) buffers_.push_back(buffer.clone());
+    for (const auto& [number, count] : side.workshop.counters) counts_[number] = *count;
+    for (const Tensor& parameter : side.model->parameters()) {
+      gradients_.push_back(parameter.grad());
+    }
+  }
+
+  void restore() {
+    const c10::NoGradGuard no_grad;
+    std::vector<Tensor> buffers = side_.model->buffers();
+    for (size_t k = 0; k < buffers.size(); ++k) buffers[k].copy_(buffers_[k]);
+    for (const auto& [number, count] : side_.workshop.counters) *count = counts_[number];
+    std::vector<Tensor> parameters = side_.model->parameters();
+    for (size_t k = 0; k < parameters.size(); ++k) parameters[k].mutable_grad() = gradients_[k];
+  }
+
+ private:
+  const Side& side_;
+  std::vector<Tensor> buffers_;
+  std::vector<Tensor> gradients_;
+  std::map<int64_t, int64_t> counts_;
+};
+
+constexpr char kPlanned[] = "the loss function of this program throws";
+
+// A step of the pipeline whose loss function throws, for one of the micro-batches. Throws if that
+// error does not come through.
+void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& batch) {
+  const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
+  Before before(side);
+  const LossFn loss = make_loss(program);
+  auto left = static_cast<int64_t>(program.seed / 12) % cut.micro_batches;
+  std::string message = "nothing";
+  try {
+    run_pipe(program, pipe, batch, [&](const Tensors& outputs, const Tensors& targets) {
+      if (left-- == 0) throw std::runtime_error(kPlanned);
+      return loss(outputs, targets);
+    });
+  } catch (const std::exception& error) {
+    message = message_of(error);
+    if (thrown(message).kind == Outcome::kRefused) throw;
+  }
+  before.restore();
+  if (message.find(kPlanned) == std::string::npos) {
+    throw std::runtime_error("of a step that should fail came: " + message);
+  }
+}
+
 // `copied_before`: see PlainModel.
 Outcome run_both(const Program& program, const World& world,
                  const std::set<int64_t>& copied_before) {
@@ -583,17 +636,21 @@ Outcome run_both(const Program& program, const World& world,
     StepResult have;
     try {
       if (call == 0) {
-        pipeline = GPipe(pipe.model,
-                         GPipeOptions(program.balance)
-                             .devices(devices)
-                             .chunks(program.chunks)
-                             .partition_checkpoints(program.checkpoints)
-                             .deferred_batch_norm(program.deferred_batch_norm)
-                             .graphs(program.graphs)
-                             .placement(world.processes() == nullptr ? std::nullopt
-                                                                     : placement_of(program, world))
-                             .world(world));
+        pipeline = GPipe(
+            pipe.model,
+            GPipeOptions(program.balance)
+                .devices(devices)
+                .chunks(program.chunks)
+                .partition_checkpoints(program.checkpoints)
+                .deferred_batch_norm(program.deferred_batch_norm)
+                .graphs(program.graphs)
+                .placement(placed(program, world) ? placement_of(program, world) : std::nullopt)
+                .world(world));
         make_optimizer(program, pipeline->local_parameters(), pipe);
+        if (program.fails_first && program.is_step() && world.processes() == nullptr) {
+          torch::manual_seed(call_seed(program, call));
+          fail(program, pipeline, pipe, make_batch(program, call, devices.front(), devices.back()));
+        }
       }
       torch::manual_seed(call_seed(program, call));
       have = run_pipe(program, pipeline, pipe_batch, loss);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "gpipe/internal/tensors/value.h"
@@ -241,6 +242,9 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                                : Entry::kInference;
   // What they write must not show where others wait.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
+  // Of the seed, so that the draws are those of programs without.
+  program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);
+  program.fails_first = program.seed / 4 % 3 == 0 && allowed("failure", without);
   program.train = !once_in(random, program.forward_only() ? 2 : 10);
 
   program.chunks = pick(random, 1, 5);
@@ -313,10 +317,10 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
 }
 
 std::string to_text(const Program& program) {
-  const char* const entries[] = {"forward, loss, backward",
+  const std::string entries[] = {"forward, loss, backward",
                                  "step, 1F1B",
                                  "step, GPipe",
-                                 "step, a random schedule of the seed",
+                                 "step, " + program.table().name(),
                                  "forward without gradients",
                                  "forward in inference mode"};
   const char* const losses[] = {"mse_loss(o[0], t)", "(o[0] * t).mean()", "smooth_l1_loss(o[0], t)",
@@ -342,7 +346,8 @@ std::string to_text(const Program& program) {
           (program.deferred_batch_norm ? ".deferred_batch_norm(true)" : "") +
           (program.graphs ? ".graphs(true)" : "") + "; " + (program.train ? "train" : "eval") +
           "\n";
-  text += std::string("  ") + entries[static_cast<int>(program.entry)] + "; loss " +
+  text += "  " + entries[static_cast<int>(program.entry)] +
+          (program.fails_first && program.is_step() ? ", after one that fails" : "") + "; loss " +
           losses[static_cast<int>(program.loss)] + " + 0.1 * other outputs' sines; " +
           std::to_string(program.calls) + " calls; optimizer " +
           optimizers[static_cast<int>(program.optimizer)] + "; zero_grad " +

@@ -8,6 +8,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/testing/programs/layer.h"
+#include "gpipe/testing/programs/table.h"
 
 namespace gpipe::testing::programs {
 
@@ -50,11 +51,21 @@ struct Program {
   // Runs in double, for a program whose gradients are exact only up to the order of sums.
   bool in_double = false;
   Entry entry = Entry::kForward;
+  // Of a kStepTable: the schedule of a generator with a name, on its placement; else a random one.
+  bool generator = false;
+  // Of a step: before the first call the pipeline runs a step whose loss function throws; what that
+  // leaves in buffers and gradients is taken back.
+  bool fails_first = false;
   Loss loss = Loss::kMse;
   Optimizer optimizer = Optimizer::kNone;
   ZeroGrad zero_grad = ZeroGrad::kNone;
   int64_t calls = 1;
 
+  bool is_step() const {
+    return entry == Entry::kStep || entry == Entry::kStepGPipe || entry == Entry::kStepTable;
+  }
+  // Of a kStepTable.
+  Table table() const { return {seed, generator, static_cast<int64_t>(balance.size())}; }
   bool forward_only() const { return entry == Entry::kNoGrad || entry == Entry::kInference; }
 };
 

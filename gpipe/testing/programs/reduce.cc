@@ -92,6 +92,7 @@ std::vector<Program> smaller(const Program& program) {
   if (program.optimizer != Optimizer::kNone) {
     with([](Program& next) { next.optimizer = Optimizer::kNone; });
   }
+  if (program.fails_first) with([](Program& next) { next.fails_first = false; });
   if (program.graphs) with([](Program& next) { next.graphs = false; });
   if (program.autocast) with([](Program& next) { next.autocast = false; });
   if (program.deferred_batch_norm) with([](Program& next) { next.deferred_batch_norm = false; });

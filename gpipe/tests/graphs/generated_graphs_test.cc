@@ -18,13 +18,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
-#include <random>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/graph_training.h"
@@ -74,12 +73,15 @@ GPipe make_pipe(const Program& program, Where where) {
   torch::nn::Sequential model;
   for (const auto& layer : program.layers) model->push_back(layer.make(workshop));
   model->train(program.train);
-  return GPipe(model, GPipeOptions(program.balance)
-                          .devices(devices_for(program, where))
-                          .chunks(program.chunks)
-                          .partition_checkpoints(program.checkpoints)
-                          .deferred_batch_norm(program.deferred_batch_norm)
-                          .graphs(where == Where::kDeviceWithGraphs));
+  return GPipe(model,
+               GPipeOptions(program.balance)
+                   .devices(devices_for(program, where))
+                   .chunks(program.chunks)
+                   .partition_checkpoints(program.checkpoints)
+                   .deferred_batch_norm(program.deferred_batch_norm)
+                   .placement(program.entry == Entry::kStepTable ? program.table().placement()
+                                                                 : std::nullopt)
+                   .graphs(where == Where::kDeviceWithGraphs));
 }
 
 // Each once, if it is trained.
@@ -120,7 +122,6 @@ Tensors call(const Program& program, GPipe& pipe, const Tensors& inputs, const T
              Trace& trace) {
   StepOptions options;
   options.keep_outputs(true);
-  std::mt19937_64 random(program.seed);
   switch (program.entry) {
     case Entry::kNoGrad: {
       const c10::NoGradGuard no_grad;
@@ -143,9 +144,8 @@ Tensors call(const Program& program, GPipe& pipe, const Tensors& inputs, const T
       options.schedule(Schedule::gpipe);
       break;
     case Entry::kStepTable:
-      options.schedule([&random](int64_t stages, int64_t micro_batches) {
-        return testing::random_schedule(stages, micro_batches, testing::MicroBatchOrder::kAscending,
-                                        random);
+      options.schedule([&program](int64_t, int64_t micro_batches) {
+        return program.table().schedule(micro_batches);
       });
       break;
   }

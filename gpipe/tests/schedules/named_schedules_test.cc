@@ -1,5 +1,5 @@
-// All schedules that have a name give the parameters of 1F1B, bit for bit, after a training of
-// several steps: they add up gradients in one order.
+// All schedules that have a name, and those that a search finds, give the parameters of 1F1B, bit
+// for bit, after a training of several steps: they add up gradients in one order.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -13,12 +13,16 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/verify.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/torch_seed.h"
@@ -73,17 +77,73 @@ std::vector<torch::Tensor> trained(const ScheduleGenerator& schedule, Checkpoint
   return state;
 }
 
-class NamedSchedules : public ::testing::TestWithParam<NamedSchedule> {};
+// Trained once for all tests.
+const std::vector<torch::Tensor>& trained_by_1f1b(Checkpoint mode) {
+  static std::map<Checkpoint, std::vector<torch::Tensor>> trainings;
+  const auto [known, made] = trainings.try_emplace(mode);
+  if (made) known->second = trained(schedule_by_name("1f1b"), mode);
+  return known->second;
+}
 
-TEST_P(NamedSchedules, TrainToTheBitsOf1F1B) {
+void expect_the_bits_of_1f1b(const ScheduleGenerator& schedule) {
   at::set_num_threads(1);
   for (Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
-    const std::vector<torch::Tensor> want = trained(schedule_by_name("1f1b"), mode);
-    const std::vector<torch::Tensor> have = trained(schedule_by_name(GetParam().name), mode);
+    const std::vector<torch::Tensor>& want = trained_by_1f1b(mode);
+    const std::vector<torch::Tensor> have = trained(schedule, mode);
     ASSERT_EQ(have.size(), want.size());
     for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
   }
 }
+
+class NamedSchedules : public ::testing::TestWithParam<NamedSchedule> {};
+
+TEST_P(NamedSchedules, TrainToTheBitsOf1F1B) {
+  expect_the_bits_of_1f1b(schedule_by_name(GetParam().name));
+}
+
+// For stages of other costs each, with whole and split backwards.
+SearchOptions uneven(const Placement& placement) {
+  SearchOptions options;
+  options.placement = placement;
+  options.micro_batches = kChunks;
+  options.costs = {{1.0, 1.6, 1.1, 0.7}, {1.3, 2.5, 1.0, 1.6}, {0.7, 1.6, 1.0, 0.5}, {1, 2, 1, 1}};
+  options.activation_transfer = options.gradient_transfer = {0.2};
+  options.memory_limit = {6.0};
+  options.budget = 3'000'000;
+  return options;
+}
+
+class SearchedSchedules : public ::testing::TestWithParam<Placement> {};
+
+TEST_P(SearchedSchedules, TrainToTheBitsOf1F1B) {
+  const SearchResult found = search(uneven(GetParam()));
+  ASSERT_EQ(found.origin, "search");
+  ASSERT_TRUE(found.schedule.verify(Sends::kBuffered).ascending);
+  int64_t wholes = 0, splits = 0;
+  for (const std::vector<Action>& actions : found.schedule.table()) {
+    for (const Action& action : actions) {
+      wholes += action.kind == ActionKind::kBackward;
+      splits += action.kind == ActionKind::kInputGradient;
+    }
+  }
+  EXPECT_GT(wholes, 0);
+  EXPECT_GT(splits, 0);
+  // No schedule with a name is the same table.
+  for (const NamedSchedule& named : named_schedules()) {
+    EXPECT_NE(found.schedule, schedule_by_name(named.name, kStages, kChunks)) << named.name;
+  }
+  expect_the_bits_of_1f1b([&](int64_t stages, int64_t micro_batches) {
+    EXPECT_EQ(stages, kStages);
+    EXPECT_EQ(micro_batches, kChunks);
+    return found.schedule;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(InAVAndInALoop, SearchedSchedules,
+                         ::testing::Values(Placement::v_shape(2), Placement::loop(2, 2)),
+                         [](const auto& info) {
+                           return info.param == Placement::v_shape(2) ? "v" : "loop";
+                         });
 
 // Schedule::gpipe has its backwards the other way round, so its sums are others: fill-drain is it
 // in the order of the others.

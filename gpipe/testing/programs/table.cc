@@ -1,0 +1,83 @@
+#include "gpipe/testing/programs/table.h"
+
+#include <random>
+#include <vector>
+
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/random_schedule.h"
+#include "gpipe/schedule/search_work.h"
+
+namespace gpipe::testing::programs {
+namespace {
+
+// Simulated actions: those that search, of up to three workers (some 0.1 s, once for each number of
+// micro-batches).
+constexpr int64_t kMostWork = 13'000'000;
+
+struct Generator {
+  std::string name;
+  NamedScheduleOptions options;
+};
+
+// Those for so many stages. Schedule::gpipe, which does not ascend, is an entry of its own.
+std::vector<Generator> generators(int64_t stages) {
+  std::vector<Generator> result;
+  const auto add = [&](const NamedSchedule& named, int64_t stages_per_worker) {
+    NamedScheduleOptions options;
+    options.stages_per_worker = stages_per_worker;
+    // With a single micro-batch all that may search do.
+    if (internal::search_work(named.name, stages, 1, options) <= kMostWork) {
+      result.push_back({named.name, options});
+    }
+  };
+  for (const NamedSchedule& named : named_schedules()) {
+    if (named.name == "gpipe") continue;
+    switch (named.shape) {
+      case PlacementShape::kOneEach:
+      case PlacementShape::kOneWorker:
+        add(named, 0);
+        break;
+      case PlacementShape::kLoop:
+        for (int64_t v = 2; v <= stages; ++v) {
+          if (stages % v == 0) add(named, v);
+        }
+        break;
+      case PlacementShape::kVShape:
+        if (stages % 2 == 0) add(named, 0);
+        break;
+    }
+  }
+  return result;
+}
+
+Generator generator_of(const Table& table) {
+  const std::vector<Generator> all = generators(table.stages);
+  std::mt19937_64 random(table.seed);
+  return all[random() % all.size()];
+}
+
+}  // namespace
+
+Schedule Table::schedule(int64_t micro_batches) const {
+  if (generator) {
+    const Generator chosen = generator_of(*this);
+    return schedule_by_name(chosen.name, stages, micro_batches, chosen.options);
+  }
+  std::mt19937_64 random(seed);
+  return random_schedule(stages, micro_batches, MicroBatchOrder::kAscending, random);
+}
+
+std::optional<Placement> Table::placement() const {
+  if (!generator) return std::nullopt;
+  const Generator chosen = generator_of(*this);
+  return placement_by_name(chosen.name, stages, chosen.options);
+}
+
+std::string Table::name() const {
+  if (!generator) return "a random schedule of the seed";
+  const Generator chosen = generator_of(*this);
+  const int64_t v = chosen.options.stages_per_worker;
+  return chosen.name + (v > 0 ? ", " + std::to_string(v) + " stages per worker" : "");
+}
+
+}  // namespace gpipe::testing::programs

@@ -1,0 +1,31 @@
+// Table: the schedule of a program with Entry::kStepTable.
+#ifndef GPIPE_TESTING_PROGRAMS_TABLE_H_
+#define GPIPE_TESTING_PROGRAMS_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::testing::programs {
+
+// A random schedule of a seed, or that of a generator with a name, which the seed chooses among
+// those that fit the stages and are made at once. All are ascending (ScheduleFacts).
+struct Table {
+  uint64_t seed = 0;
+  bool generator = false;
+  int64_t stages = 1;
+
+  Schedule schedule(int64_t micro_batches) const;
+  // Where a generator's schedule has its stages; nothing for a random one, which may leave workers
+  // without actions.
+  std::optional<Placement> placement() const;
+  // "zb-v", "interleaved, 3 stages per worker", "a random schedule of the seed"
+  std::string name() const;
+};
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_TABLE_H_
