@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The example over two machines, which are two network namespaces with two ranks each: over a line that delays each
-# packet by 5 ms and loses one of a hundred the parameters are those of one process; and when the line is cut each
-# machine names the ranks that it has lost, once these have been silent for as long as is allowed (30 s).
+# packet by 5 ms and loses one of a hundred the parameters are those of one process. A rank that is killed (-9) is named
+# by all others within seconds, and one that is stopped (-STOP) once it has been silent for as long as is allowed (30 s);
+# when that one goes on it ends, too. When the line is cut each machine names the ranks that it has lost, after as long.
 #
 #   two_machines_test.sh TRAIN TEXT LINK
 #
@@ -83,7 +84,8 @@ start() {
   local rank
   ranks=()
   for rank in 0 1 2 3; do
-    at "$((rank / 2))" env RANK="${rank}" WORLD_SIZE=4 LOCAL_RANK="$((rank % 2))" LOCAL_WORLD_SIZE=2 \
+    # Not at(): the process that is killed must be the rank, and not a shell that waits for it.
+    nsenter --target "${machines[rank / 2]}" --net env RANK="${rank}" WORLD_SIZE=4 LOCAL_RANK="$((rank % 2))" LOCAL_WORLD_SIZE=2 \
       MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 "${train}" "${options[@]}" "$@" \
       >"${TEST_TMPDIR}/out${rank}" 2>"${TEST_TMPDIR}/err${rank}" &
     ranks+=("$!")
@@ -106,27 +108,69 @@ for layout in "" "--replicas=2"; do
   [[ ${found} == "${alone}" ]] || failed=1
 done
 
-# The cut, in the midst of a run without an end.
-start --steps=1000000
-sleep 5
-for rank in 0 1 2 3; do
-  kill -0 "${ranks[rank]}" 2>/dev/null || { echo "rank ${rank} ended before the cut"; failed=1; show; }
+# begin_endless: a run without an end, in the midst of its steps.
+begin_endless() {
+  local tries
+  start --steps=1000000
+  for ((tries = 0; tries < 1800; ++tries)); do
+    ! grep -q "step 50: " "${TEST_TMPDIR}/out0" || return 0
+    kill -0 "${ranks[0]}" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "no 50 steps without a fault"
+  show
+  exit 1
+}
+milliseconds() { date +%s%3N; }
+# ends_naming WHAT RANK LEAST MOST TEXT...: the rank ends with an error that has each TEXT, so many milliseconds after
+# `begin`.
+ends_naming() {
+  local what="$1" rank="$2" least="$3" most="$4" code=0 took said text
+  shift 4
+  wait "${ranks[rank]}" || code=$?
+  took=$(($(milliseconds) - begin))
+  said="$(tr '\n' ' ' <"${TEST_TMPDIR}/err${rank}")"
+  for text in "$@"; do
+    [[ ${said} =~ ${text} ]] || code="without '${text}'"
+  done
+  if [[ ${code} == 1 && ${took} -ge ${least} && ${took} -le ${most} ]]; then
+    echo "${what}: rank ${rank} names it after ${took} ms"
+  else
+    echo "${what}: rank ${rank} ended (${code}) after ${took} ms and said: ${said}"
+    failed=1
+  fi
+}
+
+# A rank of each machine is killed: the system of its machine closes its connections, also those over the line.
+for killed in 1 2; do
+  begin_endless
+  begin="$(milliseconds)"
+  kill -KILL "${ranks[killed]}"
+  for rank in 0 1 2 3; do
+    [[ ${rank} -eq ${killed} ]] || ends_naming "rank ${killed} killed" "${rank}" 0 5000 "rank ${killed} \([^)]*\) is gone"
+  done
 done
-begin=${SECONDS}
+
+# A rank is stopped: its connections stay open, and nothing comes from it.
+begin_endless
+begin="$(milliseconds)"
+kill -STOP "${ranks[3]}"
+for rank in 0 1 2; do
+  ends_naming "rank 3 stopped" "${rank}" 25000 45000 "rank 3 \([^)]*\) is silent"
+done
+kill -0 "${ranks[3]}" || { echo "the stopped rank has ended by itself"; failed=1; }
+# When it goes on it finds that the others have given it up.
+begin="$(milliseconds)"
+kill -CONT "${ranks[3]}"
+ends_naming "rank 3 goes on" 3 0 5000 "rank 3 \([^)]*\) is silent"
+
+# The cut.
+begin_endless
+begin="$(milliseconds)"
 at 0 ip link set line down
 for rank in 0 1 2 3; do
-  if wait "${ranks[rank]}"; then
-    echo "rank ${rank} ended as if nothing had happened"
-    failed=1
-  fi
-  took=$((SECONDS - begin))
   lost=$((2 - rank / 2 * 2))
-  said="$(tr '\n' ' ' <"${TEST_TMPDIR}/err${rank}")"
-  if [[ ${said} == *"rank ${lost} "*" is silent"*"rank $((lost + 1)) "*" is silent"* && ${took} -ge 25 && ${took} -le 45 ]]; then
-    echo "rank ${rank} names ranks ${lost} and $((lost + 1)) after ${took} s"
-  else
-    echo "rank ${rank} ended after ${took} s and said: ${said}"
-    failed=1
-  fi
+  ends_naming "the cut from ranks ${lost} and $((lost + 1))" "${rank}" 25000 45000 "rank ${lost} [^;]*is silent" \
+    "rank $((lost + 1)) [^;]*is silent"
 done
 exit "${failed}"

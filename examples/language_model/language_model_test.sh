@@ -42,6 +42,7 @@ expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
 expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
 expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
 expect_mistake "say from where, with --resume=FOLDER" "${tiny[@]}" --resume_anyway
+expect_mistake "--resume_saved: say where, with --save=FOLDER" "${tiny[@]}" --resume_saved
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
@@ -74,6 +75,11 @@ hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work
   --save="$work/run/last" >/dev/null
 grep -q "resumed after step 7" "$work/again.log" || fail "where it goes on"
 expect_same resumed "$program" "${tiny[@]}" --resume="$work/run/last" --balance=5,2 --save="$work/end"
+# Started again with the same command: from its own checkpoint, if it has one.
+hash_of first_part "$program" "${tiny[@]}" --stop_at=7 --save="$work/own" --resume_saved >/dev/null
+grep -q "resumed" "$work/first_part.log" && fail "resumed from nothing"
+expect_same second_part "$program" "${tiny[@]}" --save="$work/own" --resume_saved
+grep -q "resumed after step 7" "$work/second_part.log" || fail "not resumed from its own checkpoint"
 # Over processes all of them end so, and one says why: of flags, ...
 expect_mistake_of_ranks 2 ".*did you mean --steps?" "$program" "${tiny[@]}" --step=3
 expect_mistake_of_ranks 2 ".*give llama or gpt2" "$program" "${tiny[@]}" --model=bert

@@ -95,6 +95,10 @@ ABSL_FLAG(std::string, resume, "",
           "Go on from the checkpoint in this folder, with what was given there. Stages, schedule, "
           "replicas, processes, --checkpoint and devices may be others.");
 ABSL_FLAG(
+    bool, resume_saved, false,
+    "Go on from the checkpoint in --save, if there is one already: for launchers that start a "
+    "run again when a process was lost.");
+ABSL_FLAG(
     bool, resume_anyway, false,
     "With --resume: go on where other flags than the checkpoint's were given, with other bits "
     "than the run that was stopped would have had.");
@@ -355,8 +359,15 @@ void read_files(Settings& settings) {
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
     throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
   }
+  if (absl::GetFlag(FLAGS_resume_saved)) {
+    if (settings.save.empty()) {
+      throw std::invalid_argument("--resume_saved: say where, with --save=FOLDER");
+    }
+    // It is there as a whole, or not at all.
+    if (std::filesystem::is_directory(settings.save)) settings.resume = settings.save;
+  }
   settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
-  if (settings.resume_anyway && settings.resume.empty()) {
+  if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {
     throw std::invalid_argument("--resume_anyway: say from where, with --resume=FOLDER");
   }
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));

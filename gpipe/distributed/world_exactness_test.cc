@@ -1,6 +1,12 @@
 // A pipeline over several processes computes what it computes in one, bit for bit.
+//
+// GPIPE_EXACTNESS_STEPS=50 (--test_env=...): steps of training in each case, 4 if it is not set.
+// The cases of FiftySteps always have 50. GPIPE_EXACTNESS_ALL=1: each schedule with each balance
+// and each mode, which takes minutes. Without, each two of these meet where a worker has one stage;
+// where it has two, the balances come in turn.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -24,6 +30,7 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/several_arguments.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/number_from.h"
 #include "gpipe/testing/own_backward.h"
 #include "gpipe/testing/sample_models.h"
 #include "meta/meta_scope.h"
@@ -32,6 +39,7 @@
 namespace gpipe::distributed {
 namespace {
 
+using testing::all_balances;
 using testing::bitwise_difference;
 using testing::sample_models;
 using testing::SampleModel;
@@ -45,8 +53,32 @@ struct Layout {
   std::vector<int64_t> processes;  // of the workers; empty: one each
 };
 
+struct Case {
+  SampleModel sample;
+  Layout layout;
+  std::vector<int64_t> balance;
+  Checkpoint mode;
+  bool deferred;
+  int64_t steps;
+};
+
 std::vector<int64_t> last_balance(int64_t layers, int64_t stages) {
-  return testing::all_balances(layers, stages).back();
+  return all_balances(layers, stages).back();
+}
+
+int64_t few_steps() {
+  return static_cast<int64_t>(testing::number_from("GPIPE_EXACTNESS_STEPS", 4));
+}
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+std::ostream& operator<<(std::ostream& out, const Case& one) {
+  out << one.sample.name << ", " << one.layout.schedule << ", " << to_text(one.mode);
+  for (const int64_t layers : one.balance) out << " " << layers;
+  for (size_t k = 0; k < one.layout.processes.size(); ++k) {
+    out << (k == 0 ? " in processes " : " ") << one.layout.processes[k];
+  }
+  return out << (one.deferred ? ", deferred" : "") << ", " << one.steps << " steps";
 }
 
 // The first difference in what is here; empty if there is none.
@@ -80,11 +112,12 @@ std::string state_difference(GPipe& pipe, GPipe& expected) {
 }
 
 // Trains both and compares.
-std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
-                       Checkpoint mode, bool deferred, int64_t steps) {
+std::string difference(const World& world, const Case& one) {
+  const SampleModel& sample = one.sample;
+  const Layout& layout = one.layout;
   Placement placement = placement_by_name(layout.schedule, layout.stages);
-  GPipeOptions options(last_balance(sample.layers, layout.stages));
-  options.chunks(3).checkpoint(mode).deferred_batch_norm(deferred).cpu_threads_per_stage(1);
+  GPipeOptions options(one.balance);
+  options.chunks(3).checkpoint(one.mode).deferred_batch_norm(one.deferred).cpu_threads_per_stage(1);
   GPipe expected(sample.make(), GPipeOptions(options).placement(placement));
   if (!layout.processes.empty()) placement.processes(layout.processes);
   GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
@@ -95,7 +128,7 @@ std::string difference(const World& world, const SampleModel& sample, const Layo
   const bool last = pipe->is_here(-1);
   const StepOptions step =
       StepOptions().schedule(schedule_by_name(layout.schedule)).keep_outputs(true);
-  for (int64_t k = 0; k < steps; ++k) {
+  for (int64_t k = 0; k < one.steps; ++k) {
     const int64_t rows = k % 2 == 0 ? kRows : kRows - 2;  // shapes change
     const Tensors inputs = sample.inputs(rows);
     const Tensors targets = sample.targets(rows);
@@ -134,56 +167,173 @@ std::string difference(const World& world, const SampleModel& sample, const Layo
 }
 
 // All processes run all cases over one connection.
-void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
-  const std::vector<Checkpoint> modes = {Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                         Checkpoint::kNever};
+void expect_same_bits(int64_t processes, const std::vector<Case>& cases) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
-    for (const Layout& layout : layouts) {
-      size_t number = 0;
-      for (const SampleModel& sample : sample_models()) {
-        ++number;
-        if (sample.layers < layout.stages) {
-          say("too few layers");
-          continue;
-        }
-        const std::string differs =
-            difference(world, sample, layout, modes[number % modes.size()], number % 2 == 0, 4);
-        say(differs.empty() ? "same" : differs);
-      }
+    for (const Case& one : cases) {
+      const std::string differs = outcome([&] { return difference(world, one); });
+      say(differs.empty() ? "same" : differs);
     }
   });
-  int64_t compared = 0;
-  for (const Layout& layout : layouts) {
-    for (const SampleModel& sample : sample_models()) {
-      for (int64_t rank = 0; rank < processes; ++rank) {
-        const std::string line = ranks->next(rank);
-        compared += line == "same";
-        if (line != "too few layers") {
-          EXPECT_EQ(line, "same") << sample.name << ", " << layout.schedule << ", rank " << rank;
-        }
-      }
+  for (const Case& one : cases) {
+    for (int64_t rank = 0; rank < processes; ++rank) {
+      EXPECT_EQ(ranks->next(rank), "same") << one << ", rank " << rank;
     }
   }
-  EXPECT_GE(compared, processes * static_cast<int64_t>(layouts.size()) * 3);
   ranks.expect_ends();
 }
 
+// Each model that has enough layers, in each layout; the modes in turn.
+std::vector<Case> all_models(const std::vector<Layout>& layouts) {
+  std::vector<Case> cases;
+  for (const Layout& layout : layouts) {
+    size_t number = 0;
+    for (const SampleModel& sample : sample_models()) {
+      ++number;
+      if (sample.layers < layout.stages) continue;
+      cases.push_back({sample, layout, last_balance(sample.layers, layout.stages),
+                       kModes[number % std::size(kModes)], number % 2 == 0, few_steps()});
+    }
+  }
+  return cases;
+}
+
 TEST(WorldExactness, TwoProcesses) {
-  expect_same_bits(2, {{"1f1b", 2, {}},
-                       {"gpipe", 2, {}},
-                       {"zb-h1", 2, {}},
-                       {"zb-v", 4, {}},
-                       {"interleaved", 4, {}},
-                       {"1f1b", 3, {0, 1, 0}},
-                       {"1f1b", 4, {1, 0, 0, 1}}});
+  expect_same_bits(2, all_models({{"1f1b", 2, {}},
+                                  {"gpipe", 2, {}},
+                                  {"zb-h1", 2, {}},
+                                  {"zb-v", 4, {}},
+                                  {"interleaved", 4, {}},
+                                  {"1f1b", 3, {0, 1, 0}},
+                                  {"1f1b", 4, {1, 0, 0, 1}}}));
 }
 
 TEST(WorldExactness, ThreeProcesses) {
-  expect_same_bits(3, {{"1f1b", 3, {}}, {"zb-h2", 3, {}}, {"1f1b", 4, {2, 0, 1, 0}}});
+  expect_same_bits(3, all_models({{"1f1b", 3, {}}, {"zb-h2", 3, {}}, {"1f1b", 4, {2, 0, 1, 0}}}));
 }
 
 TEST(WorldExactness, FourProcesses) {
-  expect_same_bits(4, {{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}});
+  expect_same_bits(4, all_models({{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}}));
+}
+
+// Nine layers: enough for two stages in each of four processes. With buffers, and draws.
+SampleModel deep_model() {
+  SampleModel sample;
+  sample.name = "deep";
+  sample.layers = 9;
+  sample.make = [] {
+    namespace nn = torch::nn;
+    torch::manual_seed(1);
+    return nn::Sequential(nn::Linear(4, 6), nn::BatchNorm1d(3), nn::Dropout(0.3), nn::Linear(6, 6),
+                          nn::Tanh(), nn::Linear(6, 6), nn::BatchNorm1d(3), nn::Dropout(0.4),
+                          nn::Linear(6, 2));
+  };
+  const auto rows_of = [](int64_t width, uint64_t seed) {
+    return [width, seed](int64_t rows) {
+      torch::manual_seed(seed);
+      return Tensors{torch::randn({rows, 3, width})};
+    };
+  };
+  sample.inputs = rows_of(4, 2);
+  sample.targets = rows_of(2, 3);
+  sample.loss = [](const Tensors& outputs, const Tensors& targets) {
+    return torch::mse_loss(outputs[0], targets[0]);
+  };
+  return sample;
+}
+
+bool has_several_stages(const NamedSchedule& schedule) {
+  return schedule.shape == PlacementShape::kLoop || schedule.shape == PlacementShape::kVShape;
+}
+
+// The schedules that have one stage in each worker, or those that have two.
+std::vector<Layout> layouts_of(int64_t workers, bool several) {
+  std::vector<Layout> layouts;
+  for (const NamedSchedule& schedule : named_schedules()) {
+    if (schedule.shape == PlacementShape::kOneWorker) continue;
+    if (has_several_stages(schedule) != several) continue;
+    layouts.push_back({schedule.name, several ? 2 * workers : workers, {}});
+  }
+  return layouts;
+}
+
+bool wants_all() { return testing::number_from("GPIPE_EXACTNESS_ALL", 0) != 0; }
+
+// Each balance with each mode, the layouts in turn.
+std::vector<Case> all_balances_and_modes(const SampleModel& sample,
+                                         const std::vector<Layout>& layouts) {
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const auto& balance : all_balances(sample.layers, layouts.front().stages)) {
+    for (const Checkpoint mode : kModes) {
+      for (size_t k = 0; k < layouts.size(); ++k) {
+        if (!wants_all() && k != turn % layouts.size()) continue;
+        cases.push_back({sample, layouts[k], balance, mode, cases.size() % 2 == 0, few_steps()});
+      }
+      ++turn;
+    }
+  }
+  return cases;
+}
+
+// Each layout with each mode, the balances in turn.
+std::vector<Case> all_layouts_and_modes(const std::vector<Layout>& layouts) {
+  const SampleModel sample = deep_model();
+  if (wants_all()) return all_balances_and_modes(sample, layouts);
+  const auto balances = all_balances(sample.layers, layouts.front().stages);
+  std::vector<Case> cases;
+  for (const Layout& layout : layouts) {
+    for (const Checkpoint mode : kModes) {
+      cases.push_back({sample, layout, balances[5 * cases.size() % balances.size()], mode,
+                       cases.size() % 2 == 0, few_steps()});
+    }
+  }
+  return cases;
+}
+
+class WorldExactnessOver : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Processes, WorldExactnessOver, ::testing::Values(2, 3, 4));
+
+TEST_P(WorldExactnessOver, AllBalancesAndModes) {
+  const std::vector<Layout> layouts = layouts_of(GetParam(), /*several=*/false);
+  std::vector<Case> cases;
+  for (const SampleModel& sample : sample_models()) {
+    // The others are large or have neither draws nor buffers.
+    if (sample.name != "dropout" && sample.name != "batch_norm" && !wants_all()) continue;
+    const std::vector<Case> more = all_balances_and_modes(sample, layouts);
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  expect_same_bits(GetParam(), cases);
+}
+
+TEST_P(WorldExactnessOver, LoopsAndVs) {
+  std::vector<Layout> layouts = layouts_of(GetParam(), /*several=*/true);
+  ASSERT_GE(layouts.size(), 7);
+  std::vector<Case> cases = all_models(layouts);
+  // Workers in another order than the processes.
+  for (Layout& layout : layouts) {
+    for (int64_t k = GetParam(); k > 0; --k) layout.processes.push_back(k - 1);
+  }
+  const std::vector<Case> backwards = all_layouts_and_modes(layouts);
+  cases.insert(cases.end(), backwards.begin(), backwards.end());
+  expect_same_bits(GetParam(), cases);
+}
+
+TEST_P(WorldExactnessOver, FiftySteps) {
+  const int64_t processes = GetParam();
+  std::vector<Case> cases;
+  for (const char* name : {"1f1b", "zb-h1", "interleaved", "zb-v"}) {
+    const bool several = name == std::string("interleaved") || name == std::string("zb-v");
+    const int64_t stages = several ? 2 * processes : processes;
+    const SampleModel sample = deep_model();
+    const auto balances = all_balances(sample.layers, stages);
+    cases.push_back({sample,
+                     {name, stages, {}},
+                     balances[balances.size() / 2],
+                     kModes[cases.size() % std::size(kModes)],
+                     cases.size() % 2 == 0,
+                     50});
+  }
+  expect_same_bits(processes, cases);
 }
 
 // Weights that several layers have: first and last, as a language model's, and in the middle.

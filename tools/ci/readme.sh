@@ -53,12 +53,13 @@ note_gpu_tests
 # What a newcomer need not have: launchers of others. Without them their tests were skipped above.
 check "torchrun" tools/torchrun/torchrun.sh
 check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
-tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:mpirun_test
+tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
+  //examples/distributed:mpirun_test
 
 # Nor Python's transformers, which are for one Python and one processor. Where they cannot be installed nothing has passed.
 say "transformers: tools/transformers/transformers.sh"
 if timed "transformers' wheels" tools/transformers/transformers.sh; then
-  tests "transformers" . //models:transformers_live_test
+  tests "transformers" . //models:transformers_live_test //gpipe/saving:checkpoint_live_test
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/models/transformers_live_test/test.log)"
 else
   reason="their wheels cannot be installed here"
