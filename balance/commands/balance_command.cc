@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/commands/command_model.h"
 #include "balance/explain.h"
+#include "balance/explanation_json.h"
 #include "balance/explanation_text.h"
 #include "balance/profile.h"
 #include "balance/profile_file.h"
@@ -243,13 +244,8 @@ void read_cut(Settings& settings) {
                                                 settings.partitions, name, layers,
                                                 one_layer_hint(layers)));
   }
-  int64_t sum = 0;
-  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
-  if (given > 0 && sum != layers) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--balance=%s sums up to %d, but %s has %d layers%s", absl::StrJoin(settings.balance, ","),
-        sum, name, layers, one_layer_hint(layers)));
-  }
+  command::check_balance_sum(settings.balance, layers, absl::StrJoin(settings.balance, ","), name,
+                             one_layer_hint(layers));
 }
 
 void read_options(Settings& settings) {
@@ -319,7 +315,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
 }
 
 std::string json_of(const Settings& settings, const Explanation& explanation) {
-  auto json = nlohmann::ordered_json::parse(to_json(explanation));
+  nlohmann::ordered_json json = as_json(explanation);
   json["model"] = settings.model_name;
   json["checkpoint"] = settings.checkpoint;
   json["schedule"] = settings.schedule;
