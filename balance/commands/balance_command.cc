@@ -35,7 +35,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
           "How many partitions. Default: as many as --balance has.");
@@ -154,7 +154,7 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
         "give --chunks=%d, which is what a pipeline would make of it",
         chunks, batch, batch));
   }
-  const internal::CutSizes cut = internal::cut_sizes(batch, chunks);
+  const CutSizes cut = cut_sizes(batch, chunks);
   settings.rows = cut.rows;
   settings.options.chunks = cut.micro_batches;
 }

@@ -27,7 +27,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 #include "text/memory_size.h"
 
 ABSL_FLAG(std::string, balance, "",
@@ -145,7 +145,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
-  const int64_t cut = internal::cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
+  const int64_t cut = cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
   if (cut < settings.options.chunks()) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
                                  settings.batch, cut, settings.options.chunks());

@@ -25,8 +25,8 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
@@ -294,7 +294,7 @@ std::optional<Placement> placement_of(const Program& program, const World& world
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
   if (program.entry == Entry::kStepTable) {
-    const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
+    const CutSizes cut = cut_sizes(program.rows, program.chunks);
     const Schedule table = table_of(program, stages, cut.micro_batches);
     for (const std::vector<Action>& worker : table.table()) {
       if (worker.empty()) return std::nullopt;
