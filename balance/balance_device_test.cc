@@ -18,6 +18,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sleeper.h"
 
 namespace gpipe::balance {
 namespace {
@@ -37,12 +38,7 @@ TimeOptions quick() { return TimeOptions().timeout(1e-9); }
 // 64 KiB, whole blocks of CUDA's allocator.
 Tensor sample() { return at::rand({128, 128}).to(device()).requires_grad_(); }
 
-auto sleeper(int units) {
-  return layer<Tensor, Tensor>([units](const Tensor& x) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(3 * units));
-    return x * 1;
-  });
-}
+auto sleeper(int units) { return testing::sleeper(std::chrono::milliseconds(3 * units)); }
 
 // Case 5 of torchgpipe's.
 TEST_F(BalanceOnDevice, ByTimeFollowsSleepingLayers) {

@@ -20,6 +20,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sleeper.h"
 
 namespace gpipe::balance {
 namespace {
@@ -35,15 +36,8 @@ constexpr int kUnit = 3;  // ms; what layers take beside their sleep is far less
 
 // Sleeps for so many units in its forward and in its backward.
 auto sleeper(int forward, int backward = 0) {
-  const auto sleep = [](int units) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(units * kUnit));
-  };
-  return layer<Tensor, Tensor>([=](const Tensor& x) {
-    Tensor y = x * 1;
-    if (backward > 0) y.register_hook([=](const Tensor&) { sleep(backward); });
-    sleep(forward);
-    return y;
-  });
+  return testing::sleeper(std::chrono::milliseconds(forward * kUnit),
+                          std::chrono::milliseconds(backward * kUnit));
 }
 
 TimeOptions quick() { return TimeOptions().timeout(1e-9); }

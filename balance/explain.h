@@ -111,8 +111,8 @@ std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t 
 
 // Explains the cut that gives partition j the next balance[j] layers.
 //
-//   Explanation of = explain(profile, {34, 76, 70, 61}, options);
-//   of.partitions[of.binding].busy;
+//   Explanation explanation = explain(profile, {34, 76, 70, 61}, options);
+//   explanation.partitions[explanation.binding].busy;
 //
 // Throws std::invalid_argument for a balance that does not sum up to the profile's layers or has a
 // partition without layers, for a profile that cannot have been measured, for options out of their

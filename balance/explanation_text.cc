@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "balance/explanation_json.h"
 #include "command/wrap.h"
 #include "text/counted.h"
+#include "text/digits.h"
 #include "text/memory_size.h"
 
 namespace gpipe::balance {
@@ -17,13 +19,12 @@ using text::counted;
 
 constexpr size_t kColumns = 80;
 
-// At least three significant digits, all digits before the point. Only what no column has room for
-// has an exponent.
+// At least three significant digits. Only what no column has room for has an exponent.
 std::string digits(double value) {
   if (value == 0) return "0";
   if (value < 0.0005) return "<0.001";
   if (value >= 1e9) return absl::StrFormat("%.3g", value);
-  return absl::StrFormat("%.*f", value < 1 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
+  return text::digits(value);
 }
 
 std::string ms(double seconds) { return digits(seconds * 1e3); }
@@ -84,34 +85,7 @@ std::string to_text(const Explanation& explanation) {
 
 std::string to_json(const Explanation& explanation) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"units", "seconds, bytes"},
-               {"device", explanation.device},
-               {"batch_rows", explanation.batch_rows},
-               {"chunks", explanation.chunks},
-               {"balance", explanation.balance()},
-               {"step", explanation.step},
-               {"bubble", explanation.bubble},
-               {"one_device", explanation.one_device},
-               {"speed_up", explanation.speed_up},
-               {"binding", explanation.binding},
-               {"splits", explanation.splits},
-               {"halves_measured", explanation.halves_measured}};
-  Json& partitions = json["partitions"] = Json::array();
-  for (const PartitionExplanation& partition : explanation.partitions) {
-    partitions.push_back({{"first_layer", partition.layers.first},
-                          {"last_layer", partition.layers.last},
-                          {"forward", partition.forward},
-                          {"backward", partition.backward},
-                          {"input_gradient", partition.input_gradient},
-                          {"weight_gradient", partition.weight_gradient},
-                          {"recompute", partition.recompute},
-                          {"parameters", partition.parameters},
-                          {"memory", partition.memory},
-                          {"waiting", partition.waiting},
-                          {"sent", partition.sent},
-                          {"busy", partition.busy}});
-  }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return as_json(explanation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpipe::balance

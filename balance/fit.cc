@@ -20,7 +20,8 @@
 #include "balance/param_scale.h"
 #include "balance/partition.h"
 #include "balance/profile.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
 #include "text/memory_size.h"
@@ -77,7 +78,7 @@ int64_t bytes_of(const Tensors& tensors) {
 }
 
 int64_t rows_of(const Tensors& inputs, const std::vector<int64_t>& shared) {
-  const int64_t rows = internal::batch_size(inputs, "input", shared);
+  const int64_t rows = batch_size(inputs, "input", shared);
   TORCH_CHECK_VALUE(rows > 0, "the mini-batch has no rows; give inputs with at least one");
   return rows;
 }
@@ -202,7 +203,7 @@ class Search {
                         batch_, " rows of the mini-batch");
       Candidate candidate;
       candidate.chunks = count;
-      const internal::CutSizes cut = internal::cut_sizes(batch_, count);
+      const CutSizes cut = cut_sizes(batch_, count);
       candidate.rows = cut.rows;
       candidate.micro_batches = cut.micro_batches;
       for (const Checkpoint mode : modes) {

@@ -14,8 +14,9 @@
 #include "balance/caching_allocator.h"
 #include "balance/memory_recorder.h"
 #include "balance/operator_census.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/internal/batch/mini_batch.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
@@ -104,8 +105,8 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    const internal::CutSizes cut = internal::cut_sizes(
-        internal::batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
+    const CutSizes cut =
+        cut_sizes(batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
     StepOptions step_options;
     if (options_.schedule()) step_options.schedule(options_.schedule());
     const Schedule schedule =

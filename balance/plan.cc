@@ -19,7 +19,8 @@
 #include "balance/param_scale.h"
 #include "balance/profiler.h"
 #include "balance/training.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
 #include "text/counted.h"
@@ -52,7 +53,7 @@ class Planner {
                       options.devices());
     TORCH_CHECK_VALUE(options.memory() >= 0, "memory must be at least 0 bytes, got ",
                       options.memory());
-    rows_ = internal::batch_size(sample, "sample tensor", options.shared_inputs());
+    rows_ = batch_size(sample, "sample tensor", options.shared_inputs());
     TORCH_CHECK_VALUE(rows_ > 0, "the sample has no rows; give a mini-batch of the model's inputs");
     on_meta_ = device_of(model, sample).is_meta();
     if (on_meta_) {
@@ -139,13 +140,13 @@ class Planner {
     for (const int64_t count : chunks) {
       TORCH_CHECK_VALUE(count >= 1 && count <= rows_, "chunks has ", count, ", expected 1 to the ",
                         rows_, " rows of the sample");
-      known.emplace(internal::cut_sizes(rows_, count).micro_batches, count);
+      known.emplace(cut_sizes(rows_, count).micro_batches, count);
     }
     for (const auto& [micro_batches, count] : known) add_cut(count);
   }
 
   void add_cut(int64_t chunks) {
-    const internal::CutSizes sizes = internal::cut_sizes(rows_, chunks);
+    const CutSizes sizes = cut_sizes(rows_, chunks);
     MiniBatchCut cut;
     cut.chunks = chunks;
     cut.sizes.assign(static_cast<size_t>(sizes.micro_batches), 1.0);

@@ -13,6 +13,7 @@
 #include "command/wrap.h"
 #include "gpipe/placement.h"
 #include "text/counted.h"
+#include "text/memory_size.h"
 
 namespace gpipe::balance {
 namespace {
@@ -224,12 +225,11 @@ Json json_of(const PlanCandidate& candidate) {
 
 std::string bytes_text(int64_t bytes) {
   constexpr double kMiB = 1 << 20;
-  constexpr double kGiB = 1 << 30;
   const auto value = static_cast<double>(bytes);
   const auto up = [](double number) { return std::ceil(number * 100 - 1e-9) / 100; };
   if (value < kMiB) return absl::StrFormat("%d bytes", bytes);
-  if (value < kGiB) return absl::StrFormat("%.2f MiB", up(value / kMiB));
-  return absl::StrFormat("%.2f GiB", up(value / kGiB));
+  if (value < text::kGiB) return absl::StrFormat("%.2f MiB", up(value / kMiB));
+  return absl::StrFormat("%.2f GiB", up(value / text::kGiB));
 }
 
 std::string to_text(const PlanReport& report) {

@@ -15,7 +15,7 @@
 #include "balance/first_rows.h"
 #include "balance/layer_memory.h"
 #include "balance/model_guard.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/batch_size.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/timing.h"
 #include "interception/allocations.h"
@@ -99,7 +99,7 @@ int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows,
                 const std::vector<int64_t>& shared) {
   TORCH_CHECK_VALUE(!sample.empty(),
                     "the sample has no tensors; give one micro-batch of the model's inputs");
-  const int64_t rows = internal::batch_size(sample, "sample tensor", shared);
+  const int64_t rows = batch_size(sample, "sample tensor", shared);
   TORCH_CHECK_VALUE(rows > 0, "the sample has 0 rows; give one micro-batch of the model's inputs");
   TORCH_CHECK_VALUE(
       micro_batch_rows >= 0 && micro_batch_rows <= rows,

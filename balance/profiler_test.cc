@@ -31,6 +31,8 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sleeper.h"
+#include "gpipe/testing/tied_product.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_scope.h"
 #include "models/amoebanetd.h"
@@ -53,6 +55,7 @@ using testing::layer;
 using ::testing::Lt;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
+using testing::TiedProduct;
 
 using Function = std::function<Tensor(Tensor)>;
 
@@ -114,14 +117,9 @@ void sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-// Sleeps in its forward, and in its backward.
+// For so many milliseconds.
 auto sleeper(int forward, int backward) {
-  return layer<Tensor, Tensor>([=](const Tensor& x) {
-    Tensor y = x * 1;
-    if (y.requires_grad()) y.register_hook([=](const Tensor&) { sleep(backward); });
-    sleep(forward);
-    return y;
-  });
+  return testing::sleeper(std::chrono::milliseconds(forward), std::chrono::milliseconds(backward));
 }
 
 TEST(ProfileTimes, AreTheLayersOwn) {
@@ -343,15 +341,9 @@ TEST_F(LeavesTheModel, AllFrozen) {
   profile_all(model, at::rand({8, 3}));
 }
 
-struct TiedImpl : nn::Module {
-  explicit TiedImpl(const Tensor& weight) : weight(register_parameter("weight", weight)) {}
-  Tensor forward(const Tensor& x) { return at::linear(x, weight); }
-  Tensor weight;
-};
-
 TEST_F(LeavesTheModel, TiedWeights) {
   nn::Linear first(4, 4);
-  nn::Sequential model(first, nn::Tanh(), std::make_shared<TiedImpl>(first->weight));
+  nn::Sequential model(first, nn::Tanh(), TiedProduct(first->weight));
   profile_all(model, at::rand({8, 4}));
 }
 
@@ -425,7 +417,7 @@ TEST(ProfileSizes, AnOutputThatTheNextLayerKeepsIsTheFormerLayers) {
 
 TEST(ProfileSizes, TiedWeightsCountOnce) {
   nn::Linear first(nn::LinearOptions(4, 4).bias(false));
-  nn::Sequential model(first, std::make_shared<TiedImpl>(first->weight));
+  nn::Sequential model(first, TiedProduct(first->weight));
   EXPECT_THAT(profile_sizes(model, at::rand({2, 4}), SizeOptions().param_scale(1)),
               ElementsAre(4 * 4 * 4 + 2 * 4 * 4, 0));
 }

@@ -1,8 +1,10 @@
 #include "command/balance_flag.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -23,6 +25,17 @@ std::vector<int64_t> parse_balance(const std::string& text) {
     balance.push_back(layers);
   }
   return balance;
+}
+
+void check_balance_sum(const std::vector<int64_t>& balance, int64_t layers,
+                       const std::string& given, const std::string& network,
+                       const std::string& hint) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // so that no sum overflows
+  int64_t sum = 0;
+  for (const int64_t count : balance) sum += std::min(count, kMost);
+  if (balance.empty() || sum == layers) return;
+  throw std::invalid_argument(absl::StrCat("--balance=", given, " sums up to ", sum, ", but ",
+                                           network, " has ", layers, " layers", hint));
 }
 
 std::string to_text(const std::vector<int64_t>& numbers) {

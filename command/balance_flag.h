@@ -11,6 +11,12 @@ namespace gpipe::command {
 // "140,230" or "[140, 230]"; empty for an empty text. Throws std::invalid_argument.
 std::vector<int64_t> parse_balance(const std::string& text);
 
+// Throws std::invalid_argument if a balance, unless it is empty, has not all `layers` of `network`:
+// "--balance=`given` sums up to 51, but `network` has 52 layers`hint`".
+void check_balance_sum(const std::vector<int64_t>& balance, int64_t layers,
+                       const std::string& given, const std::string& network,
+                       const std::string& hint = "");
+
 // "[140, 230]".
 std::string to_text(const std::vector<int64_t>& numbers);
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace gpipe::command {
 namespace {
@@ -18,6 +21,24 @@ TEST(ParseBalance, Lists) {
   for (const std::string text : {"1,,2", "1,x", "0,3", "-1,4", "1.5,2", "[1,2", "1,2]", "1,"}) {
     EXPECT_THROW(parse_balance(text), std::invalid_argument) << text;
   }
+}
+
+TEST(BalanceSum, IsTheNumberOfLayers) {
+  check_balance_sum({20, 31}, 51, "20,31", "the network");
+  check_balance_sum({}, 51, "", "the network");
+  const auto message = [](const std::vector<int64_t>& balance, const std::string& hint) {
+    try {
+      check_balance_sum(balance, 52, "GIVEN", "the network", hint);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_EQ(message({20, 31}, ""), "--balance=GIVEN sums up to 51, but the network has 52 layers");
+  EXPECT_EQ(message({60}, "; a hint"),
+            "--balance=GIVEN sums up to 60, but the network has 52 layers; a hint");
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  EXPECT_NE(message({kLargest, kLargest, 54}, ""), "nothing was thrown");
 }
 
 TEST(BalanceText, ReadsBack) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "balance/explain.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -116,7 +116,7 @@ class Search {
 
  private:
   int64_t micro_batches(const PipelineSetup& setup) const {
-    return internal::cut_sizes(rows_, setup.chunks).micro_batches;
+    return cut_sizes(rows_, setup.chunks).micro_batches;
   }
   Schedule schedule_of(const PipelineSetup& setup) const {
     return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
@@ -188,7 +188,7 @@ class Search {
 
   // The cut that best_balance() finds, which knows one mode for all.
   PipelineSetup with_even_balance(PipelineSetup setup) const {
-    balance::Profile profile = costs_.at(internal::cut_sizes(rows_, setup.chunks).rows);
+    balance::Profile profile = costs_.at(cut_sizes(rows_, setup.chunks).rows);
     const auto of_loss = static_cast<double>(profile.batch_rows);
     profile.layers.back().forward += costs_.loss_forward * of_loss;
     profile.layers.back().backward += costs_.loss_backward * of_loss;

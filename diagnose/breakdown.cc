@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -13,8 +13,7 @@ constexpr double kGrid = 0x1p-40;  // a picosecond
 
 int64_t workers_of(int64_t rows, const PipelineSetup& setup) {
   return setup.schedule
-      .make(static_cast<int64_t>(setup.balance.size()),
-            internal::cut_sizes(rows, setup.chunks).micro_batches)
+      .make(static_cast<int64_t>(setup.balance.size()), cut_sizes(rows, setup.chunks).micro_batches)
       .workers();
 }
 

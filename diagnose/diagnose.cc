@@ -24,6 +24,8 @@
 #include "diagnose/measure.h"
 #include "diagnose/named_choices.h"
 #include "diagnose/step_model.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/placement.h"
@@ -80,7 +82,7 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
                     "; diagnose the same model and balance in one (without GPipeOptions::world), "
                     "or look where the time went with gpipe::gather_timelines "
                     "(gpipe/distributed/gather_timelines.h) and split_time");
-  TORCH_CHECK_VALUE(internal::batch_size(inputs, "input", pipe->shared_inputs()) > 0,
+  TORCH_CHECK_VALUE(batch_size(inputs, "input", pipe->shared_inputs()) > 0,
                     "the mini-batch has 0 rows, so there is nothing to diagnose");
   for (const c10::Device& device : pipe->devices()) {
     TORCH_CHECK_VALUE(!device.is_meta(),
@@ -262,7 +264,7 @@ class Measurements {
         targets_(targets),
         loss_fn_(loss_fn),
         options_(options),
-        rows_(internal::batch_size(inputs, "input", pipe_->shared_inputs())) {}
+        rows_(batch_size(inputs, "input", pipe_->shared_inputs())) {}
 
   const torch::nn::Sequential& model() const { return model_; }
 
@@ -350,8 +352,8 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
 // `chunks`: numbers of micro-batches to choose from.
 Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                  const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
-  const int64_t rows = internal::batch_size(inputs, "input", pipe->shared_inputs());
-  const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
+  const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
+  const CutSizes sizes = cut_sizes(rows, pipe->chunks());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool one_device = std::all_of(devices.begin(), devices.end(),
                                       [&](c10::Device d) { return d == devices.front(); });
@@ -363,7 +365,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
 
   std::map<int64_t, int64_t> chunks_by_rows = {{sizes.rows, pipe->chunks()}};
   for (const int64_t count : chunks) {
-    const int64_t each = internal::cut_sizes(rows, count).rows;
+    const int64_t each = cut_sizes(rows, count).rows;
     if (options.run_plain_model() || each <= sizes.rows) chunks_by_rows.insert({each, count});
   }
   if (options.run_plain_model()) chunks_by_rows.insert({rows, 1});
@@ -435,8 +437,8 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                    const DiagnoseOptions& options) {
   check(pipe, inputs, loss_fn, options);
-  const int64_t rows = internal::batch_size(inputs, "input", pipe->shared_inputs());
-  const internal::CutSizes sizes = internal::cut_sizes(rows, pipe->chunks());
+  const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
+  const CutSizes sizes = cut_sizes(rows, pipe->chunks());
   const auto partitions = static_cast<int64_t>(pipe->balance().size());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool on_cpu =
@@ -466,7 +468,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   const Costs& costs = measured.costs;
   result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());
   const auto unknown = [&](int64_t chunks) {
-    return measured.by_rows.count(internal::cut_sizes(rows, chunks).rows) == 0;
+    return measured.by_rows.count(cut_sizes(rows, chunks).rows) == 0;
   };
   wanted.chunks.erase(std::remove_if(wanted.chunks.begin(), wanted.chunks.end(), unknown),
                       wanted.chunks.end());

@@ -25,22 +25,24 @@
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/sequential.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sample_models.h"
+#include "gpipe/testing/tied_product.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
 using at::Tensor;
+using testing::cpus;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::layer;
 using ::testing::ThrowsMessage;
+using testing::TiedProduct;
 
 constexpr double kMs = 1e-3;
-
-std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
 // Sleeps in its forward, and in its backward, for `each` seconds and `row` for each row. Sleeping
 // needs no core, so the tests hold beside others.
@@ -421,17 +423,9 @@ TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
   expect_same(State(pipe), before);
 }
 
-// Uses, and has registered, the weight of another layer.
-struct TiedImpl : nn::Module {
-  explicit TiedImpl(const Tensor& weight) : weight(register_parameter("weight", weight)) {}
-  Tensor forward(const Tensor& x) { return x.matmul(weight); }
-  Tensor weight;
-};
-TORCH_MODULE(Tied);
-
 TEST(Diagnose, TiedWeightsMayBeAnywhere) {
   nn::Linear first(2, 2);
-  nn::Sequential model(first, nn::Linear(2, 2), Tied(first->weight));
+  nn::Sequential model(first, nn::Linear(2, 2), TiedProduct(first->weight));
   const GPipe pipe(model, GPipeOptions({1, 2}).devices(cpus(2)).chunks(2));
   const Tensor input = at::rand({4, 2});
   const State before(pipe);

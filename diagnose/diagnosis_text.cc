@@ -10,7 +10,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "command/wrap.h"
+#include "diagnose/diagnosis_json.h"
 #include "text/counted.h"
+#include "text/digits.h"
 #include "text/memory_size.h"
 
 namespace gpipe {
@@ -21,12 +23,8 @@ using text::counted;
 constexpr size_t kColumns = 80;
 constexpr double kBar = 30;  // columns of a part that is all of the loss
 
-// At least three significant digits, all digits before the point, no exponent.
-std::string digits(double value) {
-  const double size = std::abs(value);
-  if (size < 0.0005) return "0";
-  return absl::StrFormat("%.*f", size < 1 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0, value);
-}
+// At least three significant digits, no exponent.
+std::string digits(double value) { return std::abs(value) < 0.0005 ? "0" : text::digits(value); }
 std::string ms(double seconds) { return digits(seconds * 1e3); }
 std::string number_in(int64_t bytes, const text::MemoryUnit& unit) {
   return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
@@ -190,15 +188,6 @@ std::string advice_text(const Diagnosis& d) {
   return text;
 }
 
-nlohmann::ordered_json json_of(const PipelineSetup& setup) {
-  std::vector<std::string> checkpoints;
-  for (const Checkpoint mode : setup.checkpoints) checkpoints.emplace_back(to_text(mode));
-  return {{"balance", setup.balance},
-          {"chunks", setup.chunks},
-          {"checkpoints", checkpoints},
-          {"schedule", setup.schedule.name}};
-}
-
 }  // namespace
 
 std::string to_text(const Diagnosis& d) {
@@ -216,44 +205,9 @@ std::string to_text(const Diagnosis& d) {
   return text + wrapped("Measured on: " + d.device + ".");
 }
 
-std::string to_json(const Diagnosis& d) {
+std::string to_json(const Diagnosis& diagnosis) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"units", "seconds, bytes"},
-               {"device", d.device},
-               {"rows", d.rows},
-               {"workers", d.workers},
-               {"micro_batches", d.micro_batches},
-               {"setup", json_of(d.setup)},
-               {"step", d.step},
-               {"plain", d.plain},
-               {"whole_batch", d.whole_batch},
-               {"ideal", d.ideal}};
-  Json& parts = json["parts"] = Json::array();
-  for (const Part& part : d.parts) {
-    parts.push_back({{"cause", to_text(part.cause)}, {"seconds", part.seconds}});
-  }
-  json["cores"] = d.cores;
-  json["contention"] = d.contention;
-  json["binding"] = d.binding;
-  Json& partitions = json["partitions"] = Json::array();
-  for (const PartitionDiagnosis& partition : d.partitions) {
-    partitions.push_back({{"first_layer", partition.layers.first},
-                          {"last_layer", partition.layers.last},
-                          {"work", partition.work},
-                          {"recompute", partition.recompute},
-                          {"memory", partition.memory}});
-  }
-  json["warning"] = d.warning;
-  json["memory_limit"] = d.memory_limit;
-  Json& advice = json["advice"] = Json::array();
-  for (const Advice& advice_item : d.advice) {
-    advice.push_back({{"change", to_text(advice_item.change)},
-                      {"setup", json_of(advice_item.setup)},
-                      {"step", advice_item.step},
-                      {"speed_up", advice_item.speed_up},
-                      {"memory", advice_item.memory}});
-  }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return as_json(diagnosis).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpipe

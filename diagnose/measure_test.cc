@@ -9,32 +9,28 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/sleeper.h"
 
 namespace gpipe::diagnosis {
 namespace {
 
 using at::Tensor;
+using testing::cpus;
 using testing::layer;
+using testing::Seconds;
+using testing::sleeper;
 
 void sleep_for(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// Sleeps in its forward.
-auto sleeper(double seconds) {
-  return layer<Tensor, Tensor>([seconds](const Tensor& x) {
-    sleep_for(seconds);
-    return x;
-  });
-}
-
 Tensor sum(const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); }
 
-std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
-
 TEST(StepTimer, ActionsOfAllWorkersAddUp) {
-  torch::nn::Sequential model(torch::nn::Linear(2, 2), sleeper(0.01), sleeper(0.01));
+  torch::nn::Sequential model(torch::nn::Linear(2, 2), sleeper(Seconds(0.01)),
+                              sleeper(Seconds(0.01)));
   const GPipe pipe(model, GPipeOptions({2, 1}).devices(cpus(2)).chunks(4));
   const Tensor input = at::rand({4, 2}).requires_grad_();
   StepTimer timer(pipe, {input}, {}, sum, StepOptions());

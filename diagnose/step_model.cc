@@ -10,7 +10,7 @@
 #include "balance/explain.h"
 #include "balance/recomputed_cells.h"
 #include "balance/shared_cores.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/simulate.h"
@@ -155,14 +155,14 @@ void check(const Costs& costs, const PipelineSetup& setup, const Schedule& sched
 
 ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                        const Machine& machine, const Effects& effects) {
-  const internal::CutSizes cut_sizes = internal::cut_sizes(rows, setup.chunks);
-  const int64_t micro_batches = cut_sizes.micro_batches;
-  const int64_t last_rows = rows - cut_sizes.rows * (micro_batches - 1);
+  const CutSizes sizes = cut_sizes(rows, setup.chunks);
+  const int64_t micro_batches = sizes.micro_batches;
+  const int64_t last_rows = rows - sizes.rows * (micro_batches - 1);
   const Schedule schedule =
       setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches);
   check(costs, setup, schedule, micro_batches);
 
-  const Profile profile = profile_of(costs, cut_sizes.rows, setup);
+  const Profile profile = profile_of(costs, sizes.rows, setup);
   const Profile last_profile = profile_of(costs, last_rows, setup);
   const std::vector<StageCosts> usual = stage_costs(costs, profile, setup.balance);
   const std::vector<StageCosts> last = stage_costs(costs, last_profile, setup.balance);
@@ -236,7 +236,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
 
 std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                   double param_scale) {
-  const internal::CutSizes sizes = internal::cut_sizes(rows, setup.chunks);
+  const CutSizes sizes = cut_sizes(rows, setup.chunks);
   const Profile profile = profile_of(costs, sizes.rows, setup);
   balance::ExplainOptions options;
   options.chunks = sizes.micro_batches;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gpipe::internal {
+namespace gpipe {
 namespace {
 
 // Rounded up, without a sum that could overflow.
@@ -16,4 +16,11 @@ CutSizes cut_sizes(int64_t rows, int64_t chunks) {
   return {size, quotient(rows, size)};
 }
 
-}  // namespace gpipe::internal
+std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks) {
+  const CutSizes cut = cut_sizes(rows, chunks);
+  std::vector<int64_t> sizes(cut.micro_batches, cut.rows);
+  sizes.back() = rows - cut.rows * (cut.micro_batches - 1);
+  return sizes;
+}
+
+}  // namespace gpipe

@@ -1,10 +1,11 @@
-// How rows are cut into micro-batches: numbers only, so that World needs no LibTorch.
+// cut_sizes: how rows are cut into micro-batches. Numbers only, so that World needs no LibTorch.
 #ifndef GPIPE_CUT_SIZES_H_
 #define GPIPE_CUT_SIZES_H_
 
 #include <cstdint>
+#include <vector>
 
-namespace gpipe::internal {
+namespace gpipe {
 
 // Each micro-batch has ceil(rows / chunks) rows and the last one the remainder, as with
 // Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one empty
@@ -15,6 +16,9 @@ struct CutSizes {
 };
 CutSizes cut_sizes(int64_t rows, int64_t chunks);
 
-}  // namespace gpipe::internal
+// [micro-batch] its rows.
+std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks);
+
+}  // namespace gpipe
 
 #endif  // GPIPE_CUT_SIZES_H_

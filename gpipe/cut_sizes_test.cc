@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <vector>
 
-namespace gpipe::internal {
+namespace gpipe {
 namespace {
 
 void expect_cut(int64_t rows, int64_t chunks, int64_t size, int64_t micro_batches) {
@@ -21,6 +22,13 @@ TEST(CutSizes, RoundUpAndLeaveOutChunksThatWouldBeEmpty) {
   expect_cut(0, 3, 0, 1);
 }
 
+TEST(MicroBatchSizes, AreEqualButTheLast) {
+  EXPECT_EQ(micro_batch_sizes(8, 4), (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(micro_batch_sizes(7, 4), (std::vector<int64_t>{2, 2, 2, 1}));
+  EXPECT_EQ(micro_batch_sizes(9, 4), (std::vector<int64_t>{3, 3, 3}));
+  EXPECT_EQ(micro_batch_sizes(0, 3), std::vector<int64_t>{0});
+}
+
 TEST(CutSizes, HoldForTheLargestNumbers) {
   expect_cut(INT64_MAX, 2, INT64_MAX / 2 + 1, 2);
   expect_cut(2, INT64_MAX, 1, 2);
@@ -28,4 +36,4 @@ TEST(CutSizes, HoldForTheLargestNumbers) {
 }
 
 }  // namespace
-}  // namespace gpipe::internal
+}  // namespace gpipe

@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
@@ -362,7 +363,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   const Tensors cut = cut_inputs(what, inputs, needs_record);
   const bool some =
       std::any_of(cut.begin(), cut.end(), [](const at::Tensor& input) { return input.defined(); });
-  int64_t rows = first || some ? internal::batch_size(cut, "input") : -1;
+  int64_t rows = first || some ? batch_size(cut, "input") : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;

@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -26,12 +27,11 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
+using testing::cpus;
 using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
 nn::Sequential two_layers() { return nn::Sequential(nn::Linear(4, 5), nn::Linear(5, 3)); }
 

@@ -37,7 +37,7 @@ RowRange World::rows(int64_t global_rows, int64_t chunks) const {
                                 " replicas; give a multiple of them, which is that of the whole "
                                 "mini-batch and not of a replica");
   }
-  const int64_t rows = internal::cut_sizes(global_rows, chunks).rows;
+  const int64_t rows = cut_sizes(global_rows, chunks).rows;
   const int64_t each = chunks / replicas_;  // micro-batches
   const auto begin_of = [&](int64_t replica) {
     const int64_t first = replica * each;

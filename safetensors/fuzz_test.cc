@@ -92,22 +92,23 @@ class Mutator {
                                           " ",
                                           "\xff",
                                           "\xed\xa0\x80"};
-    const size_t at = place(*file);
+    const size_t position = place(*file);
     switch (below(8)) {
       case 0:
-        if (at < file->size()) (*file)[at] = static_cast<char>(below(256));
+        if (position < file->size()) (*file)[position] = static_cast<char>(below(256));
         return;
       case 1:
-        if (at < file->size()) (*file)[at] = static_cast<char>((*file)[at] ^ (1 << below(8)));
+        if (position < file->size())
+          (*file)[position] = static_cast<char>((*file)[position] ^ (1 << below(8)));
         return;
       case 2:
-        file->insert(at, kPieces[below(std::size(kPieces))]);
+        file->insert(position, kPieces[below(std::size(kPieces))]);
         return;
       case 3:
-        file->erase(at, 1 + below(16));
+        file->erase(position, 1 + below(16));
         return;
       case 4:
-        file->resize(at);
+        file->resize(position);
         return;
       case 5: {  // the length in front, by a little or to anything
         if (file->size() < 8) return;
@@ -119,13 +120,13 @@ class Mutator {
         return;
       }
       case 6: {  // another number, with the length in front kept right
-        const size_t digit = file->find_first_of("0123456789", at);
+        const size_t digit = file->find_first_of("0123456789", position);
         if (digit == std::string::npos) return;
         (*file)[digit] = static_cast<char>('0' + below(10));
         return;
       }
       default: {  // a copy of some bytes elsewhere
-        const std::string piece = file->substr(at, 1 + below(80));
+        const std::string piece = file->substr(position, 1 + below(80));
         file->insert(place(*file), piece);
       }
     }

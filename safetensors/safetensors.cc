@@ -48,25 +48,25 @@ std::string system_error() { return std::strerror(errno); }
 
 // Reads exactly `bytes` from `offset`.
 void read_fully(int descriptor, void* data, int64_t bytes, int64_t offset) {
-  auto* at = static_cast<char*>(data);
+  auto* position = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t got = pread(descriptor, at, static_cast<size_t>(bytes), offset);
+    const ssize_t got = pread(descriptor, position, static_cast<size_t>(bytes), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw std::runtime_error(system_error());
     if (got == 0) throw std::runtime_error("it has become shorter");
-    at += got;
+    position += got;
     bytes -= got;
     offset += got;
   }
 }
 
 void write_fully(int descriptor, const void* data, int64_t bytes) {
-  const auto* at = static_cast<const char*>(data);
+  const auto* position = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t put = ::write(descriptor, at, static_cast<size_t>(bytes));
+    const ssize_t put = ::write(descriptor, position, static_cast<size_t>(bytes));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) throw std::runtime_error(system_error());
-    at += put;
+    position += put;
     bytes -= put;
   }
 }

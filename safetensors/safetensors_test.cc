@@ -124,10 +124,10 @@ TEST(Safetensors, AFileWithoutTensorsIsAFile) {
 
 TEST(Safetensors, MistakesOfTheCallerAreNamed) {
   const fs::path path = folder() / "file.safetensors";
-  const at::Tensor one = at::ones({1});
+  const at::Tensor tensor = at::ones({1});
   for (const auto& [tensors, part] : std::vector<std::pair<Named, std::string>>{
-           {{{"x", one}, {"x", one}}, "tensor 'x' is given twice"},
-           {{{"__metadata__", one}}, "__metadata__"},
+           {{{"x", tensor}, {"x", tensor}}, "tensor 'x' is given twice"},
+           {{{"__metadata__", tensor}}, "__metadata__"},
            {{{"x", at::Tensor()}}, "tensor 'x' is undefined"},
            {{{"x", at::ones({2, 2}).to_sparse()}}, "'x' must be dense, got Sparse"},
            {{{"x", at::empty({2}, at::kMeta)}}, "'x' is on meta"},
@@ -141,7 +141,7 @@ TEST(Safetensors, MistakesOfTheCallerAreNamed) {
     }
   }
   EXPECT_TRUE(fs::is_empty(path.parent_path()));
-  write(path, {{"x", one}});
+  write(path, {{"x", tensor}});
   EXPECT_THROW(File(path).read("y"), c10::ValueError);
   EXPECT_THROW(type_of("F4"), c10::ValueError);
 }

@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/commands/command_model.h"
 #include "balance/explain.h"
+#include "balance/explanation_json.h"
 #include "balance/explanation_text.h"
 #include "balance/profile.h"
 #include "balance/profile_file.h"
@@ -34,7 +35,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
           "How many partitions. Default: as many as --balance has.");
@@ -153,7 +154,7 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
         "give --chunks=%d, which is what a pipeline would make of it",
         chunks, batch, batch));
   }
-  const internal::CutSizes cut = internal::cut_sizes(batch, chunks);
+  const CutSizes cut = cut_sizes(batch, chunks);
   settings.rows = cut.rows;
   settings.options.chunks = cut.micro_batches;
 }
@@ -243,13 +244,8 @@ void read_cut(Settings& settings) {
                                                 settings.partitions, name, layers,
                                                 one_layer_hint(layers)));
   }
-  int64_t sum = 0;
-  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
-  if (given > 0 && sum != layers) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--balance=%s sums up to %d, but %s has %d layers%s", absl::StrJoin(settings.balance, ","),
-        sum, name, layers, one_layer_hint(layers)));
-  }
+  command::check_balance_sum(settings.balance, layers, absl::StrJoin(settings.balance, ","), name,
+                             one_layer_hint(layers));
 }
 
 void read_options(Settings& settings) {
@@ -319,7 +315,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
 }
 
 std::string json_of(const Settings& settings, const Explanation& explanation) {
-  auto json = nlohmann::ordered_json::parse(to_json(explanation));
+  nlohmann::ordered_json json = as_json(explanation);
   json["model"] = settings.model_name;
   json["checkpoint"] = settings.checkpoint;
   json["schedule"] = settings.schedule;

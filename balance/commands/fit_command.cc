@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/commands/command_model.h"
 #include "balance/fit.h"
+#include "balance/memory_plan_json.h"
 #include "balance/memory_plan_text.h"
 #include "balance/optimizer_flag.h"
 #include "balance/training_flags.h"
@@ -30,6 +31,7 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrap.h"
+#include "text/memory_size.h"
 
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
 ABSL_FLAG(double, margin_gib, 0.0,
@@ -67,7 +69,6 @@ constexpr char kExitCodes[] =
 
 constexpr int64_t kMost = int64_t{1} << 40;
 constexpr int64_t kMostBatch = int64_t{1} << 24;
-constexpr double kGiB = 1 << 30;
 // The search takes longer with each.
 constexpr size_t kMostDevices = 64;
 
@@ -84,7 +85,10 @@ struct Settings {
 
 int64_t bytes_of(const char* flag, double gib) {
   // Not so if it is no number.
-  if (gib > 0 && gib <= 1e6 && std::llround(gib * kGiB) > 0) return std::llround(gib * kGiB);
+  if (gib > 0 && gib <= 1e6) {
+    const int64_t bytes = std::llround(gib * text::kGiB);
+    if (bytes > 0) return bytes;
+  }
   throw std::invalid_argument(
       absl::StrFormat("--%s: %g GiB is no memory; give numbers above 0, up to 1e6", flag, gib));
 }
@@ -211,7 +215,7 @@ nlohmann::ordered_json json_of(const CommandModel& model, const Settings& settin
   json["room_bytes"] = fit.room;
   json["needed_bytes"] = fit.needed;
   if (!fit.limit.empty()) json["limit"] = fit.limit;
-  if (!fit.plan.devices.empty()) json["plan"] = nlohmann::ordered_json::parse(to_json(fit.plan));
+  if (!fit.plan.devices.empty()) json["plan"] = as_json(fit.plan);
   return json;
 }
 

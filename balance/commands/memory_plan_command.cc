@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "balance/commands/command_model.h"
 #include "balance/memory_plan.h"
+#include "balance/memory_plan_json.h"
 #include "balance/memory_plan_text.h"
 #include "balance/optimizer_flag.h"
 #include "balance/training_flags.h"
@@ -27,7 +27,8 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
+#include "text/memory_size.h"
 
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition, such as 20,31. Default: all in one.");
@@ -57,7 +58,6 @@ constexpr char kExitCodes[] =
     "\n\nExit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 30;
-constexpr double kGiB = 1 << 30;
 
 struct Settings {
   CommandModel model;
@@ -80,7 +80,7 @@ Settings read_settings(const CommandFace& face) {
     throw std::invalid_argument(
         absl::StrFormat("--device_gib=%g: give a number from 0 to 1e6", device_gib));
   }
-  const int64_t capacity = std::llround(device_gib * kGiB);
+  const int64_t capacity = std::llround(device_gib * text::kGiB);
   if (device_gib > 0 && capacity == 0) {
     throw std::invalid_argument(
         absl::StrFormat("--device_gib=%g: that is less than a byte; give 1e-9 or more, or 0 for no "
@@ -102,13 +102,8 @@ Settings read_settings(const CommandFace& face) {
   const auto layers = static_cast<int64_t>((*settings.network)->size());
   std::vector<int64_t> balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
   if (balance.empty()) balance = {layers};
-  int64_t sum = 0;
-  for (const int64_t count : balance) sum += std::min(count, kMost);
-  if (sum != layers) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--balance=%s sums up to %d, but %s has %d layers%s", absl::StrJoin(balance, ","), sum,
-        settings.model.title(), layers, one_layer_hint(layers)));
-  }
+  command::check_balance_sum(balance, layers, absl::StrJoin(balance, ","), settings.model.title(),
+                             one_layer_hint(layers));
   settings.options.balance(std::move(balance))
       .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
       .checkpoint(parse_checkpoint(settings.checkpoint))
@@ -144,13 +139,13 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   json["checkpoint"] = settings.checkpoint;
   json["schedule"] = settings.schedule;
   json["optimizer"] = settings.optimizer;
-  json.update(nlohmann::ordered_json::parse(to_json(plan)));
+  json.update(as_json(plan));
   return json.dump(1) + "\n";
 }
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
-  const int64_t cut = internal::cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
+  const int64_t cut = cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
   if (cut < settings.options.chunks()) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
                                  settings.batch, cut, settings.options.chunks());

@@ -15,7 +15,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/batch_size.h"
 
 ABSL_FLAG(
     std::optional<int64_t>, batch, std::nullopt,
@@ -27,7 +27,7 @@ namespace {
 
 int64_t rows_of(const Tensors& tensors, const char* what, const std::vector<int64_t>& shared) {
   try {
-    return internal::batch_size(tensors, what, shared);
+    return batch_size(tensors, what, shared);
   } catch (const c10::ValueError& error) {
     throw std::invalid_argument(
         absl::StrCat("make_model's Training::", what, "s: ", error.what_without_backtrace()));

@@ -102,13 +102,13 @@ TEST(Bits, TellWhatIsAnother) {
   }
   EXPECT_EQ(flags_of_saved(compare_bits(bits(), bits([](Settings&) {}, 1))), "--threads=2");
   // One micro-batch is in every order.
-  const auto one = [](const std::string& schedule) {
+  const auto with_one_micro_batch = [](const std::string& schedule) {
     return bits([&](Settings& settings) {
       settings.chunks = 1;
       settings.schedule = schedule;
     });
   };
-  EXPECT_EQ(one("gpipe"), one("1f1b"));
+  EXPECT_EQ(with_one_micro_batch("gpipe"), with_one_micro_batch("1f1b"));
   const std::string other = bits([](Settings& settings) {
     settings.seed = 4;
     settings.packed = false;

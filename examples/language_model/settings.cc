@@ -248,13 +248,8 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
 
 void check_layers(const Settings& settings, const std::string& balance) {
   const int64_t blocks = settings.model.num_layers(), layers = 2 * blocks + 3;
-  int64_t sum = 0;
-  for (const int64_t count : settings.balance) sum += std::min(count, kMost);
-  if (!settings.balance.empty() && sum != layers) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--balance=%s sums up to %d, but with --blocks=%d the network has %d layers", balance, sum,
-        blocks, layers));
-  }
+  gpipe::command::check_balance_sum(settings.balance, layers, balance,
+                                    absl::StrFormat("with --blocks=%d the network", blocks));
   if (settings.stages.value_or(1) > layers) {
     throw std::invalid_argument(
         absl::StrFormat("--stages=%d: with --blocks=%d the network has %d layers", *settings.stages,

@@ -5,14 +5,14 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "meta/meta_scope.h"
+
 namespace gpipe::experiments {
-namespace {
 
-int64_t sum(const std::vector<int64_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+int64_t layers_of(const models::NamedModel& model) {
+  const MetaScope meta;
+  return static_cast<int64_t>(model.make()->size());
 }
-
-}  // namespace
 
 std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers) {
   const auto partitions = static_cast<int64_t>(balance.size());
@@ -20,13 +20,14 @@ std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t 
     throw std::invalid_argument(std::to_string(layers) + " layers cannot be cut into " +
                                 std::to_string(partitions) + " partitions");
   }
+  const int64_t all = std::accumulate(balance.begin(), balance.end(), int64_t{0});
   // Rounds where partitions end, not how long they are, so that the sum is right.
   std::vector<int64_t> scaled;
   int64_t done = 0;
   int64_t published = 0;
   for (int64_t j = 0; j < partitions; ++j) {
     published += balance[static_cast<std::size_t>(j)];
-    const double share = static_cast<double>(published) / static_cast<double>(sum(balance));
+    const double share = static_cast<double>(published) / static_cast<double>(all);
     const int64_t end = std::clamp<int64_t>(std::llround(share * static_cast<double>(layers)),
                                             done + 1, layers - (partitions - 1 - j));
     scaled.push_back(end - done);
@@ -44,11 +45,7 @@ std::vector<int64_t> choose_balance(const std::vector<int64_t>& given,
                                 std::to_string(given.size()) + " partitions, not for " +
                                 std::to_string(published.size()));
   }
-  if (sum(given) != layers) {
-    throw std::invalid_argument("--balance=" + to_text(given) + " sums up to " +
-                                std::to_string(sum(given)) + ", but " + network + " has " +
-                                std::to_string(layers) + " layers");
-  }
+  command::check_balance_sum(given, layers, to_text(given), network);
   return given;
 }
 

@@ -1,4 +1,4 @@
-// Balance: balances of experiments at smaller scales.
+// Balance: balances of experiments at smaller scales, and how many layers there are to share.
 #ifndef GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 #define GPIPE_EXPERIMENTS_COMMON_BALANCE_H_
 
@@ -7,11 +7,15 @@
 #include <vector>
 
 #include "command/balance_flag.h"
+#include "models/by_name.h"
 
 namespace gpipe::experiments {
 
 using command::parse_balance;
 using command::to_text;
+
+// The number of a model's layers, without the memory that they take.
+int64_t layers_of(const models::NamedModel& model);
 
 // The same shares of `layers` layers, with at least one layer per partition. Throws
 // std::invalid_argument for fewer layers than partitions.

@@ -15,8 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/testing/cpu_options.h"
+
 namespace gpipe::experiments {
 namespace {
+
+using gpipe::testing::cpus;
 
 torch::nn::Sequential make_model() {
   return torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
@@ -24,10 +28,6 @@ torch::nn::Sequential make_model() {
 
 at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
   return output.sub(target).square().mean();
-}
-
-std::vector<c10::Device> cpus(std::size_t count) {
-  return std::vector<c10::Device>(count, c10::Device(c10::kCPU));
 }
 
 at::Tensor waves(int64_t rows, int64_t columns) {

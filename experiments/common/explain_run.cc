@@ -8,16 +8,16 @@
 #include <optional>
 #include <vector>
 
+#include "command/interrupt.h"
 #include "command/progress.h"
 #include "diagnose/diagnose.h"
+#include "diagnose/diagnosis_json.h"
 #include "diagnose/diagnosis_text.h"
 #include "experiments/common/memory_limit.h"
 #include "gpipe/gpipe.h"
 
 namespace gpipe::experiments {
 namespace {
-
-struct Interrupted {};
 
 // What a partition may take: its share of what is left of the CPU's memory, or of most of a GPU's,
 // where libraries have workspaces that no prediction knows. The least of all; 0: not known.
@@ -53,7 +53,7 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
   }
   std::optional<command::Progress> bar;
   const auto check = [&] {
-    if (context.interrupted && context.interrupted()) throw Interrupted();
+    if (context.interrupted && context.interrupted()) throw command::Interrupted();
   };
   const auto progress = [&](const std::string& what, int64_t done, int64_t all) {
     if (context.progress == nullptr) return;
@@ -73,14 +73,14 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
                              .param_scale(param_scale)
                              .progress(progress)
                              .check(check));
-  } catch (const Interrupted&) {
+  } catch (const command::Interrupted&) {
     return nullptr;
   }
   if (bar) bar->finish();
   if (context.out != nullptr) {
     *context.out << title << ", why it is slow\n" << to_text(diagnosis) << std::flush;
   }
-  return Json::parse(to_json(diagnosis));
+  return as_json(diagnosis);
 }
 
 }  // namespace gpipe::experiments

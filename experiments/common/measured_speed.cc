@@ -21,7 +21,6 @@
 #include "experiments/common/speed_run.h"
 #include "experiments/common/trainer.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "meta/meta_scope.h"
 
 ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
           "Samples of a measured epoch. Default: the scale's.");
@@ -53,11 +52,6 @@ struct Settings {
   std::vector<c10::Device> devices;
   CommonFlags flags;
 };
-
-int64_t layers_of(const models::NamedModel& model) {
-  const MetaScope meta;
-  return static_cast<int64_t>(model.make()->size());
-}
 
 std::optional<int64_t> samples_flag() {
   return command::in_range("samples", absl::GetFlag(FLAGS_samples), 1, int64_t{1} << 40);

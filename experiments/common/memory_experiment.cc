@@ -25,12 +25,11 @@
 #include "experiments/common/trainer.h"
 #include "experiments/common/variants.h"
 #include "gpipe/timeline/timeline.h"
-#include "meta/meta_scope.h"
+#include "text/memory_size.h"
 
 namespace gpipe::experiments {
 namespace {
 
-constexpr double kGiB = 1 << 30;
 // The published runs'.
 constexpr char kSchedule[] = "gpipe";
 
@@ -42,13 +41,6 @@ struct Settings {
   std::string note;  // the variant's
   int64_t copies = 2;
 };
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
-
-int64_t layers_of(const models::NamedModel& network) {
-  const MetaScope scope;
-  return static_cast<int64_t>(network.make()->size());
-}
 
 const MemoryVariant& find(const MemoryExperiment& experiment, const std::string& name) {
   for (const MemoryVariant& variant : experiment.variants) {
@@ -132,13 +124,13 @@ void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_me
           Outcome& outcome) {
   const int64_t model = settings.copies * figures.parameter_bytes;
   outcome.figures["parameters"] = static_cast<double>(figures.parameters);
-  outcome.figures["model_memory"] = gib(model);
+  outcome.figures["model_memory"] = text::in_gib(model);
   Json peaks = Json::array();
   for (const DevicePeak& peak : figures.peaks) peaks.push_back(peak.bytes);
   outcome.settings["peak_bytes"] = peaks;
   if (out_of_memory) return;
-  outcome.figures["activation_memory"] = gib(figures.total() - model);
-  outcome.figures["memory"] = gib(figures.total());
+  outcome.figures["activation_memory"] = text::in_gib(figures.total() - model);
+  outcome.figures["memory"] = text::in_gib(figures.total());
 }
 
 std::function<void()> checking(const RunContext& context) {
@@ -158,11 +150,14 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
         return a.bytes < b.bytes;
       })->bytes;
   if (planned.out_of_memory) {
-    outcome.note = absl::StrFormat("out of memory: %.1f GiB of %.1f; ", gib(most), gib(kP40Bytes)) +
+    outcome.note = absl::StrFormat("out of memory: %.1f GiB of %.1f; ", text::in_gib(most),
+                                   text::in_gib(kP40Bytes)) +
                    outcome.note;
   } else {
-    outcome.note += absl::StrFormat("; %.2f GiB of tensors at most", gib(planned.live));
-    if (peaks.size() > 1) outcome.note += absl::StrFormat(", %.1f reserved on a device", gib(most));
+    outcome.note += absl::StrFormat("; %.2f GiB of tensors at most", text::in_gib(planned.live));
+    if (peaks.size() > 1) {
+      outcome.note += absl::StrFormat(", %.1f reserved on a device", text::in_gib(most));
+    }
   }
   outcome.origin = Origin::kPlanned;
 }
@@ -293,7 +288,7 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
         assumes(experiment) ? ", with settings that are partly assumed (see the notes),"
                             : " and settings",
-        gib(kP40Bytes)));
+        text::in_gib(kP40Bytes)));
   }
   if (has_way(plan.variants, Origin::kMeasured)) {
     plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +

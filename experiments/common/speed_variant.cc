@@ -2,15 +2,14 @@
 
 #include <stdexcept>
 
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/cut_sizes.h"
 
 namespace gpipe::experiments {
 namespace {
 
 EpochSteps steps(const SpeedVariant& variant, int64_t times, int64_t rows) {
   if (variant.balance.empty()) return {times, {rows}, Checkpoint::kNever};
-  EpochSteps result = {times, internal::MiniBatch(rows, variant.chunks).sizes(),
-                       variant.checkpoint};
+  EpochSteps result = {times, micro_batch_sizes(rows, variant.chunks), variant.checkpoint};
   if (variant.checkpoint == Checkpoint::kExceptLast) {
     const bool fewer = static_cast<int64_t>(result.micro_batches.size()) < variant.chunks;
     if (fewer) result.checkpoint = Checkpoint::kAlways;

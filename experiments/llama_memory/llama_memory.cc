@@ -19,6 +19,7 @@
 #include "experiments/common/scale.h"
 #include "experiments/common/variants.h"
 #include "experiments/llama_memory/cuts.h"
+#include "text/memory_size.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -37,7 +38,6 @@ constexpr char kUsage[] =
 constexpr int64_t kDevices = 8;
 constexpr int64_t kRows = 32;
 constexpr int64_t kTokens = 4096;
-constexpr double kGiB = 1 << 30;
 
 struct Row {
   std::string model;  // "7b"
@@ -76,8 +76,6 @@ std::vector<Row> rows() {
   return rows;
 }
 
-double gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
-
 void plan(const Row& row, Outcome& outcome, const RunContext& context) {
   const std::function<void()> check = [&context] {
     if (context.interrupted && context.interrupted()) throw command::Interrupted();
@@ -100,11 +98,11 @@ void plan(const Row& row, Outcome& outcome, const RunContext& context) {
     most_reserved = std::max(most_reserved, device.reserved);
   }
   outcome.figures["parameters"] = static_cast<double>(cut.plan.parameters);
-  outcome.figures["model_memory"] = gib(model);
-  outcome.figures["memory"] = gib(cut.plan.total_bytes());
-  outcome.figures["fullest"] = gib(cut.fullest());
-  outcome.figures["emptiest"] = gib(least);
-  outcome.figures["reserved"] = gib(most_reserved);
+  outcome.figures["model_memory"] = text::in_gib(model);
+  outcome.figures["memory"] = text::in_gib(cut.plan.total_bytes());
+  outcome.figures["fullest"] = text::in_gib(cut.fullest());
+  outcome.figures["emptiest"] = text::in_gib(least);
+  outcome.figures["reserved"] = text::in_gib(most_reserved);
   outcome.figures["step_of_even"] = cut.step / predicted_step(llama_case, even);
   outcome.settings = {{"network", "llama:" + row.model},
                       {"type", "bfloat16"},
@@ -122,7 +120,7 @@ void plan(const Row& row, Outcome& outcome, const RunContext& context) {
       "balance [%s]; on each device %s GiB of tensors", absl::StrJoin(cut.balance, ", "),
       absl::StrJoin(cut.plan.devices, ", ",
                     [](std::string* text, const balance::DeviceMemory& device) {
-                      absl::StrAppendFormat(text, "%.1f", gib(device.peak.bytes));
+                      absl::StrAppendFormat(text, "%.1f", text::in_gib(device.peak.bytes));
                     }));
   for (const balance::Uncertainty& each : cut.plan.uncertain) {
     outcome.note += absl::StrCat("; ", each.range ? "uncertain" : "not compared with real steps",

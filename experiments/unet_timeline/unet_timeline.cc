@@ -44,6 +44,7 @@
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 #include "models/unet.h"
+#include "text/memory_size.h"
 
 ABSL_FLAG(std::optional<int64_t>, steps, std::nullopt,
           "Steps of an epoch. Default: the scale's (smoke 4, small 4, full 16, as published).");
@@ -64,7 +65,6 @@ constexpr char kUsage[] =
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
 constexpr double kLearningRate = 0.1;
-constexpr double kGiB = 1 << 30;
 // Of the plain network on one of the same GPUs, images per second (torchgpipe, U-Net speed).
 constexpr double kPublishedOneDevice = 28.5;
 
@@ -237,7 +237,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   if (outcome.origin == Origin::kMeasured) {
     int64_t bytes = 0;
     for (const DevicePeak& peak : memory->peaks()) bytes += peak.bytes;
-    outcome.figures["memory"] = static_cast<double>(bytes) / kGiB;
+    outcome.figures["memory"] = text::in_gib(bytes);
   }
   memory.reset();  // explain_run() counts memory itself
   if (flags.explain && outcome.origin == Origin::kMeasured) {
@@ -283,10 +283,10 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
             }
             if (bar) bar->update(done);
           }));
-  outcome.figures["memory"] = static_cast<double>(memory_plan.total_reserved()) / kGiB;
+  outcome.figures["memory"] = text::in_gib(memory_plan.total_reserved());
   Json& devices = outcome.settings["gib_of_devices"] = Json::array();
   for (const balance::DeviceMemory& device : memory_plan.devices) {
-    devices.push_back(static_cast<double>(device.reserved) / kGiB);
+    devices.push_back(text::in_gib(device.reserved));
   }
   outcome.origin = Origin::kPlanned;
 }

@@ -4,7 +4,9 @@
 #define GPIPE_TESTING_CPU_OPTIONS_H_
 
 #include <ATen/ops/mse_loss.h>
+#include <c10/core/Device.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -13,10 +15,12 @@
 
 namespace gpipe::testing {
 
+// The CPU, `count` times.
+inline std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
+
 inline GPipeOptions cpu_options(std::vector<int64_t> balance) {
   const size_t partitions = balance.size();
-  return GPipeOptions(std::move(balance))
-      .devices(std::vector<c10::Device>(partitions, c10::Device(c10::kCPU)));
+  return GPipeOptions(std::move(balance)).devices(cpus(partitions));
 }
 
 inline at::Tensor square_loss(const Tensors& outputs, const Tensors& targets) {

@@ -40,7 +40,8 @@ struct GraphTraining {
 };
 
 // Steps of a training, and a forward without gradients after each.
-Trace train(GraphTraining training, bool graphs, std::vector<GraphUse>* use = nullptr);
+[[nodiscard]] Trace train(GraphTraining training, bool graphs,
+                          std::vector<GraphUse>* use = nullptr);
 
 // Trains without and with graphs, each from a training of `make`, and expects the same. Returns
 // what the second says of its graphs: without a look at it, a test would also pass if graphs gave

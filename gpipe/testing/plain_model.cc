@@ -11,7 +11,8 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
@@ -36,7 +37,7 @@ std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& siz
 }
 
 std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
-  return internal::MiniBatch(internal::batch_size(inputs, "input"), chunks).sizes();
+  return micro_batch_sizes(batch_size(inputs, "input"), chunks);
 }
 
 // Like cut(), but each piece is a leaf of its own for a backward of its own.
@@ -156,8 +157,8 @@ void PlainModel::unshare_gradients() {
 
 StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                             BackwardOrder order) {
-  const int64_t rows = internal::batch_size(inputs, "input");
-  const std::vector<int64_t> sizes = internal::MiniBatch(rows, chunks_).sizes();
+  const int64_t rows = batch_size(inputs, "input");
+  const std::vector<int64_t> sizes = micro_batch_sizes(rows, chunks_);
   const auto micro_targets = cut(targets, sizes);
   const std::vector<Tensors> leaves = cut_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs = run(leaves);

@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/tensors/finite.h"
 

@@ -7,23 +7,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpipe/cut_sizes.h"
 #include "gpipe/internal/tensors/packet.h"
 
 namespace gpipe::internal {
-
-// The common size of dimension 0 of the defined tensors but those with a number in `shared`, which
-// all micro-batches have whole (GPipeOptions::shared_inputs). Throws c10::ValueError if there is no
-// such tensor, if one has no dimension, if the sizes differ, or if a number is none of theirs.
-// `what` names the argument in the message.
-int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
-                   const std::vector<int64_t>& shared = {});
 
 // A value type: it knows numbers of rows and no tensors.
 class MiniBatch {
  public:
   MiniBatch() = default;
-  MiniBatch(int64_t rows, int64_t chunks);  // cut_sizes()
+  MiniBatch(int64_t rows, int64_t chunks);  // micro_batch_sizes()
   // Part `part` of `parts` of such a mini-batch: its share of the chunks, with the rows that are in
   // them, of which there may be none. Micro-batches and rows are counted from the part's first.
   //

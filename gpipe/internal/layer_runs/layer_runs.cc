@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/batch_size.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/mini_batch.h"

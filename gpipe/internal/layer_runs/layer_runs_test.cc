@@ -18,6 +18,7 @@
 
 #include "gpipe/testing/function_layer.h"
 #include "skip/skippable.h"
+#include "skip/testing.h"
 
 namespace gpipe::internal {
 namespace {
@@ -111,12 +112,6 @@ struct StashImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(Stash);
 
-struct PopImpl : nn::Module, skip::Skippable {
-  PopImpl() : Skippable({}, {"skip"}) {}
-  Tensor forward(const Tensor& x) { return x + pop("skip"); }
-};
-TORCH_MODULE(Pop);
-
 TEST(LayerRuns, SkipsAndSeveralValuesPass) {
   const nn::Sequential model(
       nn::Linear(2, 2), Stash(), testing::layer<Tensor, std::tuple<Tensor, Tensor>>([](Tensor x) {
@@ -124,8 +119,8 @@ TEST(LayerRuns, SkipsAndSeveralValuesPass) {
       }),
       testing::layer<std::tuple<Tensor, Tensor>, Tensor>(
           [](std::tuple<Tensor, Tensor> pair) { return std::get<0>(pair) + std::get<1>(pair); }),
-      testing::layer<Tensor, Tensor>([](Tensor x) { return x.relu_(); }), Pop(),
-      testing::layer<Tensor, Tensors>([](const Tensor& x) {
+      testing::layer<Tensor, Tensor>([](Tensor x) { return x.relu_(); }),
+      skip::testing::pop_layer({"skip"}), testing::layer<Tensor, Tensors>([](const Tensor& x) {
         return Tensors{x * 2, x.detach().to(at::kLong)};
       }));
   LayerRuns runs(model, c10::kCPU, 0);
@@ -139,7 +134,8 @@ TEST(LayerRuns, TrafficIsWhatLayersHandOn) {
       Stash(), testing::layer<Tensor, Tensors>([](const Tensor& x) {
         return Tensors{x.to(at::kDouble), Tensor(), x.to(at::kByte)};
       }),
-      testing::layer<Tensors, Tensor>([](const Tensors& x) { return x[0].sum(1); }), Pop());
+      testing::layer<Tensors, Tensor>([](const Tensors& x) { return x[0].sum(1); }),
+      skip::testing::pop_layer({"skip"}));
   LayerRuns runs(model, c10::kCPU, 0);
   const LayerRuns::Traffic traffic = runs.traffic({at::rand({4, 4})});
   EXPECT_THAT(traffic.outputs, ElementsAre(64, 128 + 16, 32, 128));

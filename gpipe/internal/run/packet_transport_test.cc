@@ -15,6 +15,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/packet_of.h"
 #include "gpipe/testing/watchdog.h"
 
 namespace gpipe::internal {
@@ -23,15 +24,10 @@ namespace {
 using testing::device;
 using testing::EqualsBitwise;
 using testing::on_host;
+using testing::packet_of_one;
 using testing::fake::runtime;
 using testing::fake::Span;
 using testing::fake::Task;
-
-Packet packet_of(const at::Tensor& tensor) {
-  Packet packet;
-  packet.items.push_back({tensor, true});
-  return packet;
-}
 
 // Two workers. Stages 0 and 1 belong to worker 0, on the CPU and on device(0); stages 2 and 3
 // belong to worker 1, on device(1) and on the CPU.
@@ -65,10 +61,10 @@ class PacketTransportTest : public ::testing::Test {
 TEST_F(PacketTransportTest, PacketsArriveWholeInTheirSlots) {
   const at::Tensor a = torch::ones({2});
   const at::Tensor b = torch::zeros({2});
-  Packet first = packet_of(a);
+  Packet first = packet_of_one(a);
   first.kind = ValueKind::kTensors;
   first.items.push_back({at::Tensor(), false, true, true, 7});
-  std::vector<Packet> packets = {std::move(first), packet_of(b)};
+  std::vector<Packet> packets = {std::move(first), packet_of_one(b)};
   transport_.send({{1, 2, 3}, {1, 0, 3}}, packets);
   const std::vector<Packet> got = received(1, {0, 2});
   EXPECT_TRUE(got[0].items.at(0).tensor.is_same(b));
@@ -86,7 +82,7 @@ TEST_F(PacketTransportTest, PacketsArriveWholeInTheirSlots) {
 
 TEST_F(PacketTransportTest, AWorkerSendsToItself) {
   const at::Tensor a = torch::ones({2});
-  std::vector<Packet> packets = {packet_of(a)};
+  std::vector<Packet> packets = {packet_of_one(a)};
   transport_.send({{0, 1, 0}}, packets);
   EXPECT_TRUE(received(0, {1})[0].items.at(0).tensor.is_same(a));
 }
@@ -98,7 +94,7 @@ TEST_F(PacketTransportTest, NothingToSendAndNothingToWaitFor) {
 }
 
 TEST_F(PacketTransportTest, TheCopyStartsWhenItIsSent) {
-  std::vector<Packet> packets = {packet_of(torch::ones({2}, device(0)))};
+  std::vector<Packet> packets = {packet_of_one(torch::ones({2}, device(0)))};
   runtime().drain();
   (void)copies();
   transport_.send({{1, 0, 2}}, packets);
@@ -117,8 +113,8 @@ TEST_F(PacketTransportTest, TheCopyStartsWhenItIsSent) {
 // The device is that of the stage that takes the packet: a worker may have stages on several.
 TEST_F(PacketTransportTest, EachPacketGoesToTheDeviceOfItsStage) {
   const at::Tensor tensor = torch::arange(4.0);
-  std::vector<Packet> packets = {packet_of(tensor), packet_of(tensor), packet_of(tensor),
-                                 packet_of(tensor)};
+  std::vector<Packet> packets = {packet_of_one(tensor), packet_of_one(tensor),
+                                 packet_of_one(tensor), packet_of_one(tensor)};
   transport_.send({{0, 0, 1}, {0, 1, 0}, {1, 1, 3}, {1, 0, 2}}, packets);
   std::vector<Packet> first = received(0, {0, 1});
   std::vector<Packet> second = received(1, {0, 1});
@@ -136,7 +132,7 @@ TEST_F(PacketTransportTest, EachPacketGoesToTheDeviceOfItsStage) {
 // What stays on the device may be changed there in place, so it waits for a copy that reads it.
 TEST_F(PacketTransportTest, WhatLeavesTogetherWaitsForEachOthersCopies) {
   const at::Tensor tensor = torch::ones({2}, device(0));
-  std::vector<Packet> packets = {packet_of(tensor), packet_of(tensor)};
+  std::vector<Packet> packets = {packet_of_one(tensor), packet_of_one(tensor)};
   transport_.send({{0, 0, 1}, {1, 0, 2}}, packets);
   std::vector<Packet> stays = received(0, {0});
   EXPECT_TRUE(stays[0].items.at(0).tensor.is_same(tensor));
@@ -154,7 +150,7 @@ TEST_F(PacketTransportTest, TheReceiverWaitsForAllItsSlots) {
   bool complete = false;
   std::thread receiver([&] { complete = transport_.receive(1, {0, 1}, got); });
   for (const int32_t slot : {1, 0}) {
-    std::vector<Packet> packets = {packet_of(torch::full({1}, slot))};
+    std::vector<Packet> packets = {packet_of_one(torch::full({1}, slot))};
     transport_.send({{1, slot, 3}}, packets);
   }
   receiver.join();
@@ -172,7 +168,7 @@ TEST_F(PacketTransportTest, CancelEndsTheWaitingAndAllThatComesAfter) {
   transport_.cancel();
   receiver.join();
   EXPECT_FALSE(complete);
-  std::vector<Packet> packets = {packet_of(torch::ones({1}))};
+  std::vector<Packet> packets = {packet_of_one(torch::ones({1}))};
   transport_.send({{0, 0, 0}}, packets);
   EXPECT_FALSE(transport_.receive(0, {0}, got)) << "even for what is there";
   transport_.cancel();

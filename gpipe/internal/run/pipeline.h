@@ -52,8 +52,8 @@
 namespace gpipe::internal {
 
 // One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
-// backwards use it too. It holds values only: once it is destroyed, nothing of the mini-batch is
-// left.
+// backwards use it too. It holds values, and a step's refers to the call's loss function: once it
+// is destroyed, nothing of the mini-batch is left.
 struct Pass {
   // It has cells for the stages that are here; null: for all.
   Pass(int64_t stages, MiniBatch cut, const Residence* residence = nullptr)

@@ -20,6 +20,7 @@
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/fake_accelerator/gate.h"
+#include "gpipe/testing/packet_of.h"
 #include "gpipe/testing/watchdog.h"
 
 namespace gpipe::internal {
@@ -28,19 +29,13 @@ namespace {
 using testing::device;
 using testing::EqualsBitwise;
 using testing::on_host;
+using testing::packet_of;
 using testing::fake::Durations;
 using testing::fake::Gate;
 using testing::fake::runtime;
 using testing::fake::Span;
 using testing::fake::StreamId;
 using testing::fake::Task;
-
-Packet packet_of(std::vector<at::Tensor> tensors) {
-  Packet packet;
-  packet.kind = ValueKind::kTensors;
-  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
-  return packet;
-}
 
 class TransferOverlap : public ::testing::Test {
  protected:

@@ -11,12 +11,14 @@
 
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/packet_of.h"
 
 namespace gpipe::internal {
 namespace {
 
 using c10::impl::VirtualGuardImpl;
 using testing::device;
+using testing::packet_of_one;
 using testing::slow_work;
 
 using TransferStream = testing::DeviceTest;
@@ -27,12 +29,6 @@ c10::Stream new_stream() {
 
 c10::Stream default_stream() {
   return VirtualGuardImpl(device().type()).getDefaultStream(device());
-}
-
-Packet packet_of(const at::Tensor& tensor) {
-  Packet packet;
-  packet.items.push_back({tensor, true});
-  return packet;
 }
 
 TEST_F(TransferStream, ANewStreamIsNotTheDefaultOne) { EXPECT_NE(new_stream(), default_stream()); }
@@ -112,7 +108,7 @@ TEST_F(TransferStream, AStreamWaitsForASlowOne) {
   {
     StreamScope scope(producer);
     slow_work(device());
-    packet = packet_of(torch::ones({100}, device()) * 2);
+    packet = packet_of_one(torch::ones({100}, device()) * 2);
     Transfers().depart(packet, device());
   }
   StreamScope scope(consumer);
@@ -122,7 +118,7 @@ TEST_F(TransferStream, AStreamWaitsForASlowOne) {
 
 TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost) {
   const auto leave = [] {
-    Packet packet = packet_of(torch::ones({100}, device()));
+    Packet packet = packet_of_one(torch::ones({100}, device()));
     Transfers().depart(packet, c10::kCPU);
     return packet;
   };
@@ -151,7 +147,7 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
   {
     at::Tensor tensor = torch::ones({kSize}, device());
     block = tensor.storage().mutable_data();
-    Packet packet = packet_of(shifted ? tensor.slice(0, 1) : tensor);
+    Packet packet = packet_of_one(shifted ? tensor.slice(0, 1) : tensor);
     tensor = at::Tensor();
     Transfers().depart(packet, device());
     StreamScope consuming(consumer);

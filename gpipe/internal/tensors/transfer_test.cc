@@ -13,22 +13,17 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/packet_of.h"
 
 namespace gpipe::internal {
 namespace {
 
 using testing::device;
 using testing::EqualsBitwise;
+using testing::packet_of;
 using testing::slow_work;
 
 using Transfer = testing::DeviceTest;
-
-Packet packet_of(std::vector<at::Tensor> tensors) {
-  Packet packet;
-  packet.kind = ValueKind::kTensors;
-  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
-  return packet;
-}
 
 TEST_F(Transfer, NothingIsCopiedWithinADevice) {
   const at::Tensor tensor = torch::ones({10}, device());

@@ -25,8 +25,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/placement.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
@@ -293,7 +293,7 @@ std::optional<Placement> placement_of(const Program& program, const World& world
   if (program.entry == Entry::kStepTable && program.generator) {
     placement = *program.table().placement();
   } else if (program.entry == Entry::kStepTable) {
-    const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
+    const CutSizes cut = cut_sizes(program.rows, program.chunks);
     const Schedule table = program.table().schedule(cut.micro_batches);
     for (const std::vector<Action>& worker : table.table()) {
       if (worker.empty()) return std::nullopt;

@@ -168,6 +168,29 @@ TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
   EXPECT_THAT(b.grad().cpu(), EqualsBitwise(torch::full({kChunks, 1}, 5.0)));
 }
 
+// Case 154 of torchgpipe's: copies of a model on threads of one device, as data parallelism has
+// them.
+TEST_F(Device, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
+  const testing::HostWaitsAllowed waits;  // of these threads, for their results
+  constexpr int kThreads = 2;
+  std::vector<at::Tensor> outputs(kThreads);
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (int k = 0; k < kThreads; ++k) {
+    threads.emplace_back([&outputs, k] {
+      nn::Sequential model(skip::testing::stash_layer({"x"}), skip::testing::pop_layer({"x"}));
+      at::Tensor y = torch::full({4, 4}, static_cast<double>(k + 1), device());
+      for (int round = 0; round < 50; ++round)
+        y = model->forward(y) / 2;  // pop adds what was stashed
+      outputs[k] = on_host(y);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int k = 0; k < kThreads; ++k) {
+    EXPECT_THAT(outputs[k], EqualsBitwise(torch::full({4, 4}, static_cast<double>(k + 1))));
+  }
+}
+
 TEST_F(Device, DropoutDropsTheSameInForwardAndRecompute) {
   for (int repetition = 0; repetition < 5; ++repetition) {
     GPipe pipe(nn::Sequential(nn::Dropout(0.5), nn::Dropout(0.5)),

@@ -25,6 +25,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/tied_product.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -34,6 +35,7 @@ namespace nn = torch::nn;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::PlainModel;
+using testing::TiedProduct;
 
 nn::Sequential chain() {
   testing::manual_seed(1);
@@ -54,14 +56,6 @@ torch::Tensor batch() {
   testing::manual_seed(2);
   return torch::randn({6, 4});
 }
-
-// Multiplies by a matrix that also belongs to another layer.
-struct TiedImpl : nn::Module {
-  explicit TiedImpl(const torch::Tensor& shared) { matrix = register_parameter("matrix", shared); }
-  torch::Tensor forward(torch::Tensor x) { return x.matmul(matrix); }
-  torch::Tensor matrix;
-};
-TORCH_MODULE(Tied);
 
 class Autograd : public ::testing::TestWithParam<Checkpoint> {};
 
@@ -103,7 +97,7 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
   auto make = [] {
     testing::manual_seed(1);
     nn::Linear first(4, 4);
-    return nn::Sequential(first, nn::Tanh(), Tied(first->weight));
+    return nn::Sequential(first, nn::Tanh(), TiedProduct(first->weight));
   };
   nn::Sequential plain = make();
   GPipe pipe(make(),

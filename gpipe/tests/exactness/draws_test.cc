@@ -18,6 +18,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -63,13 +64,6 @@ class Drawer {
   std::thread thread_;
 };
 
-struct CallImpl : nn::Module {
-  explicit CallImpl(std::function<torch::Tensor(torch::Tensor)> f) : f(std::move(f)) {}
-  torch::Tensor forward(torch::Tensor x) { return f(std::move(x)); }
-  std::function<torch::Tensor(torch::Tensor)> f;
-};
-TORCH_MODULE(Call);
-
 TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
   Drawer drawer;
   drawer.start();
@@ -110,7 +104,8 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
     return x;
   };
   nn::Linear linear(4, 4);  // something to train; otherwise nothing is recomputed
-  GPipe pipe(nn::Sequential(Call([&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
+  GPipe pipe(nn::Sequential(testing::layer<torch::Tensor, torch::Tensor>(
+                 [&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
              options({1}, 4, Checkpoint::kAlways).devices({c10::kCPU}));
   const torch::Tensor x = torch::arange(4).to(torch::kFloat).unsqueeze(1).expand({4, 4}).clone();
   for (int repeat = 0; repeat < 20; ++repeat) {
@@ -139,7 +134,7 @@ struct Run {
 Tensors train(const Run& run) {
   Drawer drawer;
   testing::manual_seed(1);
-  nn::Sequential model(Call([&](torch::Tensor x) {
+  nn::Sequential model(testing::layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
                          // The step's seed has now been drawn; from here on others may draw.
                          drawer.start();
                          return x;
@@ -243,8 +238,9 @@ TEST(DrawsTest, AGeneratorThatTheLayerGivesIsUsed) {
   torch::Tensor x = torch::ones({8, 4});
   Tensors expected;
   for (const auto& part : x.chunk(4)) expected.push_back(plain(part));
-  GPipe pipe(nn::Sequential(nn::Identity(), Call(draw_with(11))),
-             options({1, 1}, 4, Checkpoint::kNever).devices({c10::kCPU, c10::kCPU}));
+  GPipe pipe(
+      nn::Sequential(nn::Identity(), testing::layer<torch::Tensor, torch::Tensor>(draw_with(11))),
+      options({1, 1}, 4, Checkpoint::kNever).devices({c10::kCPU, c10::kCPU}));
   Drawer drawer;
   drawer.start();
   EXPECT_THAT(pipe->forward(x), EqualsBitwise(torch::cat(expected)));

@@ -21,6 +21,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/torch_seed.h"
@@ -30,6 +31,7 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
+using testing::cpus;
 using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
@@ -37,8 +39,6 @@ using testing::layer;
 using ::testing::Pair;
 using testing::PlainModel;
 using ::testing::ThrowsMessage;
-
-std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
 GPipeOptions options(std::vector<int64_t> balance) {
   const size_t partitions = balance.size();

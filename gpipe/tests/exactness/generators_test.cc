@@ -18,6 +18,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
@@ -28,18 +29,11 @@ using testing::device;
 using testing::EqualsBitwise;
 using testing::on_host;
 
-using Draws = testing::DeviceTest;
+using Generators = testing::DeviceTest;
 using Function = std::function<at::Tensor(const at::Tensor&)>;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 constexpr int64_t kChunks = 3;
-
-struct CallImpl : nn::Module {
-  explicit CallImpl(Function f) : f(std::move(f)) {}
-  at::Tensor forward(const at::Tensor& x) { return f(x); }
-  Function f;
-};
-TORCH_MODULE(Call);
 
 struct Training {
   Checkpoint mode;
@@ -68,7 +62,8 @@ at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].po
 // `make()`'s function between linear layers.
 Tensors results(const Training& run, const std::function<Function()>& make) {
   testing::manual_seed(1);
-  const nn::Sequential model(nn::Linear(8, 8), Call(make()), nn::Linear(8, 8), Call(make()),
+  const nn::Sequential model(nn::Linear(8, 8), testing::layer<at::Tensor, at::Tensor>(make()),
+                             nn::Linear(8, 8), testing::layer<at::Tensor, at::Tensor>(make()),
                              nn::Linear(8, 8));
   GPipe pipe(
       model,
@@ -112,7 +107,7 @@ void expect_as_without_recompute(const std::function<Function()>& make, double r
   }
 }
 
-TEST_F(Draws, OfTheDeviceAreRepeated) {
+TEST_F(Generators, DrawsOfTheDeviceAreRepeated) {
   expect_as_without_recompute([]() -> Function {
     return [](const at::Tensor& x) {
       const at::Tensor order = torch::randperm(x.size(1), x.options().dtype(torch::kLong));
@@ -124,7 +119,7 @@ TEST_F(Draws, OfTheDeviceAreRepeated) {
 }
 
 // A stage's layer may draw on the host, whatever its device.
-TEST_F(Draws, OfTheHostAreRepeated) {
+TEST_F(Generators, DrawsOfTheHostAreRepeated) {
   const testing::HostWaitsAllowed waits;  // for the copies, of memory that is not pinned
   expect_as_without_recompute([]() -> Function {
     return [](const at::Tensor& x) {
@@ -139,7 +134,7 @@ at::Generator generator_on(c10::Device device, uint64_t seed) {
   return generator;
 }
 
-TEST_F(Draws, FromAGeneratorThatTheLayerGivesAreRepeated) {
+TEST_F(Generators, DrawsFromAGeneratorThatTheLayerGivesAreRepeated) {
   for (const bool on_the_device : {true, false}) {
     const testing::HostWaitsAllowed waits;
     uint64_t seed = 0;
@@ -162,7 +157,7 @@ TEST_F(Draws, FromAGeneratorThatTheLayerGivesAreRepeated) {
 }
 
 // A layer may seed its generator in each call, the recompute's too.
-TEST_F(Draws, FromAGeneratorThatTheLayerSeedsAreRepeated) {
+TEST_F(Generators, DrawsFromAGeneratorThatTheLayerSeedsAreRepeated) {
   expect_as_without_recompute([]() -> Function {
     return [](const at::Tensor& x) {
       at::Generator generator = generator_on(x.device(), 7);
@@ -189,16 +184,16 @@ Function attention_in(at::ScalarType precision) {
   };
 }
 
-TEST_F(Draws, OfFusedAttentionAreRepeated) {
+TEST_F(Generators, DrawsOfFusedAttentionAreRepeated) {
   expect_as_without_recompute([] { return attention_in(at::kFloat); });
 }
 
-TEST_F(Draws, OfFusedAttentionInHalfPrecisionAreRepeated) {
+TEST_F(Generators, DrawsOfFusedAttentionInHalfPrecisionAreRepeated) {
   // What GPUs sum in another order is rounded to 11 bits.
   expect_as_without_recompute([] { return attention_in(at::kHalf); }, /*rtol=*/1e-2, /*atol=*/1e-3);
 }
 
-TEST_F(Draws, OfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
+TEST_F(Generators, DrawsOfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
   const Training run{Checkpoint::kNever, true, false};
   const auto states = [] {
     Tensors all;
@@ -220,7 +215,7 @@ TEST_F(Draws, OfFusedAttentionFollowTheSeedAndLeaveTheDefaultGeneratorsAlone) {
     }
     EXPECT_THAT(results(run, make)[0], EqualsBitwise(want[0]));
     // Dropped, and not the same in each micro-batch.
-    GPipe pipe(nn::Sequential(Call(attention_in(precision))),
+    GPipe pipe(nn::Sequential(testing::layer<at::Tensor, at::Tensor>(attention_in(precision))),
                GPipeOptions({1}).devices({device()}).chunks(2));
     const at::Tensor half = torch::rand({4, 8});
     const at::Tensor y = on_host(pipe->forward(torch::cat({half, half}).to(device())));

@@ -28,11 +28,13 @@
 #include "gpipe/testing/seed.h"
 #include "gpipe/testing/torch_seed.h"
 #include "skip/skippable.h"
+#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using skip::testing::stash_layer;
 using ::testing::AllOf;
 using testing::BackwardOrder;
 using testing::cpu_options;
@@ -230,15 +232,6 @@ TEST(Sharing, AParameterOfALaterStageMustBeRegistered) {
 
 // --- in-place changes behind a cut
 
-struct StashImpl : nn::Module, skip::Skippable {
-  StashImpl() : Skippable({"skip"}, {}) {}
-  Tensor forward(Tensor x) {
-    stash("skip", x);
-    return x;
-  }
-};
-TORCH_MODULE(Stash);
-
 struct PopImpl : nn::Module, skip::Skippable {
   PopImpl() : Skippable({}, {"skip"}) {}
   Tensor forward(Tensor x) { return x * pop("skip"); }
@@ -298,7 +291,7 @@ nn::ReLU relu_in_place() { return nn::ReLU(nn::ReLUOptions().inplace(true)); }
 TEST(InPlaceBehindACut, OfAStashedTensorIsRightOrRefused) {
   expect_right_or_refused(
       [] {
-        return nn::Sequential(nn::Linear(kWidth, kWidth), Stash(), relu_in_place(),
+        return nn::Sequential(nn::Linear(kWidth, kWidth), stash_layer({"skip"}), relu_in_place(),
                               nn::Linear(kWidth, kWidth), Pop());
       },
       5, /*one_stage_is_right=*/true);
@@ -332,7 +325,7 @@ TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
     auto twice = layer<Tensor, Tensor>([](Tensor x) { return x * 2; });
     nn::Sequential module;
     module->push_back(twice);
-    if (stashed) module->push_back(Stash());
+    if (stashed) module->push_back(stash_layer({"skip"}));
     module->push_back(std::make_shared<AddInPlaceImpl>());
     if (stashed) module->push_back(Pop());
     return module;

@@ -311,12 +311,6 @@ struct StashFreshImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(StashFresh);
 
-struct PopAddImpl : nn::Module, skip::Skippable {
-  PopAddImpl() : Skippable({}, {"skip"}) {}
-  torch::Tensor forward(torch::Tensor x) { return x + pop("skip"); }
-};
-TORCH_MODULE(PopAdd);
-
 TEST(SkipPipeline, NothingIsHeldWhenBackwardReachesTheLayerBeforeTheStash) {
   for (const bool training : {true, false}) {
     for (Checkpoint mode : kModes) {
@@ -328,7 +322,7 @@ TEST(SkipPipeline, NothingIsHeldWhenBackwardReachesTheLayerBeforeTheStash) {
           Stashed stashed;
           const Before before(&stashed);
           const StashFresh stash(&stashed);
-          GPipe pipe(nn::Sequential(before, stash, nn::Identity(), PopAdd()),
+          GPipe pipe(nn::Sequential(before, stash, nn::Identity(), pop_layer({"skip"})),
                      options(balance, 3, mode));
           pipe->train(training);
           const at::Tensor x =
@@ -365,9 +359,9 @@ TEST(SkipPipeline, WithoutGradientsNothingIsHeldAfterThePop) {
       }
       Stashed* stashed;
     };
-    GPipe pipe(
-        nn::Sequential(StashFresh(&stashed), PopAdd(), std::make_shared<CheckImpl>(&stashed)),
-        options(balance, 3, Checkpoint::kExceptLast));
+    GPipe pipe(nn::Sequential(StashFresh(&stashed), pop_layer({"skip"}),
+                              std::make_shared<CheckImpl>(&stashed)),
+               options(balance, 3, Checkpoint::kExceptLast));
     torch::NoGradGuard no_grad;
     pipe->forward(torch::arange(3).to(torch::kFloat).unsqueeze(1));
     EXPECT_EQ(stashed.checks, 3);

@@ -21,6 +21,7 @@
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/torch_seed.h"
 #include "skip/skippable.h"
+#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
@@ -168,15 +169,10 @@ struct StashImpl : nn::Module, skip::Skippable {
   }
 };
 
-struct PopImpl : nn::Module, skip::Skippable {
-  PopImpl() : Skippable({}, {"root"}) {}
-  Tensor forward(Tensor x) { return x + pop("root"); }
-};
-
 TEST(CheckFinite, NamesTheLayerThatStashes) {
   for (const auto& balance : {std::vector<int64_t>{4}, {2, 1, 1}}) {
     nn::Sequential model(nn::Linear(4, 4), std::make_shared<StashImpl>(), nn::Linear(4, 4),
-                         std::make_shared<PopImpl>());
+                         skip::testing::pop_layer({"root"}));
     model->children()[0]->parameters()[0].data().fill_(1);
     GPipe pipe(model, cpu_options(balance).chunks(4));
     expect_found(pipe, with_a_row_of(-1),

@@ -31,22 +31,25 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "skip/skippable.h"
+#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using skip::testing::pop_layer;
+using skip::testing::stash_layer;
+using testing::cpus;
 using testing::EqualsBitwise;
 using testing::layer;
 using testing::PlainModel;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
-
-std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
 at::Tensor mse(const Tensors& outputs, const Tensors& targets) {
   return nn::functional::mse_loss(outputs[0], targets[0]);
@@ -108,21 +111,6 @@ Building of_type(std::type_index type, Building row) {
   row.type = type;
   return row;
 }
-
-struct StashImpl : nn::Module, skip::Skippable {
-  StashImpl() : Skippable({"a"}, {}) {}
-  at::Tensor forward(at::Tensor x) {
-    stash("a", x);
-    return x;
-  }
-};
-TORCH_MODULE(Stash);
-
-struct PopImpl : nn::Module, skip::Skippable {
-  PopImpl() : Skippable({}, {"a"}) {}
-  at::Tensor forward(at::Tensor x) { return x + pop("a"); }
-};
-TORCH_MODULE(Pop);
 
 struct NullWithinImpl : nn::Module {
   NullWithinImpl() { register_module("hole", std::shared_ptr<nn::LinearImpl>()); }
@@ -229,16 +217,22 @@ std::vector<Building> constructions() {
                        GPipeOptions({1, 1}).devices({torch::kCPU, torch::kMeta}));
           },
           {"'0.scale' of partition 0 on cpu", "'1.scale' of partition 1 on meta", "same device"}),
-      of_type(type_error, own_model("SkipThatNobodyPops", [] { return nn::Sequential(Stash()); },
-                                    {"child 0 stashes 'a', which no layer pops"})),
-      of_type(type_error, own_model("SkipThatNobodyStashes", [] { return nn::Sequential(Pop()); },
-                                    {"child 0 pops 'a', which no layer stashes"})),
       of_type(type_error,
-              own_model("SkipPoppedFirst", [] { return nn::Sequential(Pop(), Stash()); },
+              own_model("SkipThatNobodyPops", [] { return nn::Sequential(stash_layer({"a"})); },
+                        {"child 0 stashes 'a', which no layer pops"})),
+      of_type(type_error,
+              own_model("SkipThatNobodyStashes", [] { return nn::Sequential(pop_layer({"a"})); },
+                        {"child 0 pops 'a', which no layer stashes"})),
+      of_type(type_error,
+              own_model("SkipPoppedFirst",
+                        [] { return nn::Sequential(pop_layer({"a"}), stash_layer({"a"})); },
                         {"child 0 pops 'a' before child 1 stashes it"})),
-      of_type(type_error,
-              own_model("SkipStashedTwice", [] { return nn::Sequential(Stash(), Stash(), Pop()); },
-                        {"child 1 stashes 'a' again", "isolate()"})),
+      of_type(type_error, own_model("SkipStashedTwice",
+                                    [] {
+                                      return nn::Sequential(stash_layer({"a"}), stash_layer({"a"}),
+                                                            pop_layer({"a"}));
+                                    },
+                                    {"child 1 stashes 'a' again", "isolate()"})),
       of_type(type_error,
               own_model("LayerOfTwoArguments",
                         [] { return nn::Sequential(nn::Linear(4, 4), nn::Bilinear(4, 4, 4)); },

@@ -29,6 +29,7 @@
 #include "gpipe/testing/cpu_options.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/graph_training.h"
 #include "gpipe/testing/log_capture.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -41,7 +42,10 @@ using internal::GraphDevice;
 using internal::GraphPool;
 using testing::device;
 using testing::devices;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using testing::EqualsBitwise;
+using testing::graphs_of;
 using ::testing::HasSubstr;
 using testing::on_host;
 using testing::square_loss;
@@ -192,8 +196,10 @@ TEST_F(GraphFailure, ARecordingThatFailsLeavesTheStageWithout) {
 TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
   flaky->left.pool = 0;
   GPipe pipe = make(true, Checkpoint::kNever);
-  for (int k = 0; k < 3; ++k) expect_as_without(pipe, Checkpoint::kNever);
+  for (int k = 0; k < 4; ++k) expect_as_without(pipe, Checkpoint::kNever);
   EXPECT_LT(flaky->left.pool, 0);
+  EXPECT_THAT(graphs_of(pipe->graph_use()),
+              UnorderedElementsAre("left alone: it cannot be recorded: no pool", "replayed"));
 }
 
 // While anybody records, an allocator cannot release what it keeps, and a stage that does not
@@ -326,6 +332,9 @@ TEST_F(GraphFailure, TheReasonIsLoggedOncePerStage) {
   EXPECT_THAT(log.warnings(),
               UnorderedElementsAre(HasSubstr("stage 0 runs without graphs: layer 0"),
                                    HasSubstr("stage 2 runs without graphs: layer 2")));
+  EXPECT_THAT(
+      graphs_of(pipe->graph_use()),
+      ElementsAre(HasSubstr("left alone: layer 0"), "replayed", HasSubstr("left alone: layer 2")));
 }
 
 TEST_F(GraphFailure, AReplayThatFailsIsToldWithItsPlace) {
@@ -381,6 +390,9 @@ TEST_F(GraphFailure, ASavedWeightThatIsChangedIsRefused) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("modified by an inplace operation"));
     }
     EXPECT_NO_THROW(pipe->forward(x).sum().backward());
+    if (graphs) {
+      EXPECT_THAT(graphs_of(pipe->graph_use()), Each("replayed"));
+    }
   }
 }
 

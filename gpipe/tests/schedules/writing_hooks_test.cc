@@ -22,11 +22,13 @@
 #include "gpipe/testing/seed.h"
 #include "gpipe/testing/torch_seed.h"
 #include "skip/skippable.h"
+#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
 
 namespace nn = torch::nn;
+using skip::testing::pop_layer;
 using testing::cpu_options;
 using testing::EqualsBitwise;
 using testing::PlainModel;
@@ -75,14 +77,6 @@ struct StashImpl : nn::Module, skip::Skippable {
   std::function<Tensor(Tensor)> function;
 };
 TORCH_MODULE(Stash);
-
-// Adds what was stashed.
-struct AddImpl : nn::Module, skip::Skippable {
-  explicit AddImpl(std::string name) : Skippable({}, {name}), name(std::move(name)) {}
-  Tensor forward(Tensor x) { return x + pop(name); }
-  std::string name;
-};
-TORCH_MODULE(Add);
 
 Tensor rows_times(Tensor x, const Tensor& p) { return torch::ones_like(x).matmul(p); }
 
@@ -140,14 +134,14 @@ const Models& models() {
          const auto skip = [](Tensor x) { return tripled(x.view_as(x)); };
          // Stage 1's product has the very gradient that the skip takes to stage 0.
          const auto alone = [](Tensor x, Tensor w, Tensor) { return x.matmul(w); };
-         return nn::Sequential(Body(product), Stash("s", skip), Body(alone), Add("s"));
+         return nn::Sequential(Body(product), Stash("s", skip), Body(alone), pop_layer({"s"}));
        }},
       {"hook on an activation that is a skip, too",
        [=] {
          const auto sum = [](Tensor x, Tensor w, Tensor p) {
            return TripleInPlace::apply(x.matmul(w)) + rows_times(x, p);
          };
-         return nn::Sequential(Body(sum), Stash("s", as_it_is), Body(product), Add("s"));
+         return nn::Sequential(Body(sum), Stash("s", as_it_is), Body(product), pop_layer({"s"}));
        }},
       {"hook in a stage between",
        [=] {
@@ -155,7 +149,7 @@ const Models& models() {
            const Tensor y = tripled(x.view_as(x));
            return y + rows_times(x, p) + rows_times(x, w);
          };
-         return nn::Sequential(Body(product), Stash("s", as_it_is), Body(hooked), Add("s"));
+         return nn::Sequential(Body(product), Stash("s", as_it_is), Body(hooked), pop_layer({"s"}));
        }},
       {"two skips",
        [=] {

@@ -1,5 +1,4 @@
-// torchgpipe's test cases for GPUs that no other test here runs on one: the order of recomputes and
-// backwards, stages on host and GPU, and a model with skips on several threads of one GPU.
+// In which order recomputes and backwards run: as the schedule has them, whatever the devices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -10,14 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
-#include "skip/testing.h"
 
 namespace gpipe {
 namespace {
@@ -26,7 +23,7 @@ namespace nn = torch::nn;
 using testing::device;
 using ::testing::ElementsAre;
 
-using GpuCases = testing::DeviceTest;
+using BackwardOrder = testing::DeviceTest;
 
 // In the order in which they happen on the workers and on the threads that autograd uses for them.
 struct Log {
@@ -71,8 +68,8 @@ struct LoggingImpl : nn::Module {
 };
 TORCH_MODULE(Logging);
 
-// Case 21.
-TEST_F(GpuCases, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLaterOneFirst) {
+// Case 21 of torchgpipe's.
+TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLaterOneFirst) {
   const auto log = std::make_shared<Log>();
   GPipe pipe(nn::Sequential(Logging(log, "a"), Logging(log, "b")),
              GPipeOptions({1, 1}).devices(testing::devices(2)).checkpoint(Checkpoint::kAlways));
@@ -93,8 +90,9 @@ struct NumberedImpl : nn::Module {
 };
 TORCH_MODULE(Numbered);
 
-// Case 39: the order is the schedule's, not autograd's, also where host and GPU work together.
-TEST_F(GpuCases, BackwardRunsInTheOrderOfTheScheduleOnHostAndDevice) {
+// Case 39 of torchgpipe's: the order is the schedule's, not autograd's, also where host and GPU
+// work together.
+TEST_F(BackwardOrder, IsTheSchedulesOnHostAndDevice) {
   for (const bool host_first : {true, false}) {
     const auto host = std::make_shared<Log>();
     const auto far = std::make_shared<Log>();
@@ -108,29 +106,6 @@ TEST_F(GpuCases, BackwardRunsInTheOrderOfTheScheduleOnHostAndDevice) {
     EXPECT_THAT(host->lines, ElementsAre("2", "1", "0"));
     EXPECT_THAT(far->lines, ElementsAre("2", "1", "0"));
     EXPECT_THAT(testing::on_host(x.grad()), testing::EqualsBitwise(torch::ones({3, 2})));
-  }
-}
-
-// Case 154: copies of a model on threads of one device, as data parallelism has them.
-TEST_F(GpuCases, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
-  const testing::HostWaitsAllowed waits;  // of these threads, for their results
-  constexpr int kThreads = 2;
-  std::vector<at::Tensor> outputs(kThreads);
-  std::vector<std::thread> threads;
-  threads.reserve(kThreads);
-  for (int k = 0; k < kThreads; ++k) {
-    threads.emplace_back([&outputs, k] {
-      nn::Sequential model(skip::testing::stash_layer({"x"}), skip::testing::pop_layer({"x"}));
-      at::Tensor y = torch::full({4, 4}, static_cast<double>(k + 1), device());
-      for (int round = 0; round < 50; ++round)
-        y = model->forward(y) / 2;  // pop adds what was stashed
-      outputs[k] = testing::on_host(y);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int k = 0; k < kThreads; ++k) {
-    EXPECT_THAT(outputs[k],
-                testing::EqualsBitwise(torch::full({4, 4}, static_cast<double>(k + 1))));
   }
 }
 

@@ -1,0 +1,32 @@
+// packet_of: a packet of tensors, as a stage would send it, for tests of what packets go through.
+#ifndef GPIPE_TESTING_PACKET_OF_H_
+#define GPIPE_TESTING_PACKET_OF_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+
+namespace gpipe::testing {
+
+// Of a value that is a list of tensors, all of which want a gradient.
+inline internal::Packet packet_of(std::vector<at::Tensor> tensors) {
+  internal::Packet packet;
+  packet.kind = internal::ValueKind::kTensors;
+  for (at::Tensor& tensor : tensors) packet.items.push_back({std::move(tensor), true});
+  return packet;
+}
+
+// Of a value that is a single tensor, which wants a gradient. (As an overload it would be taken for
+// a list of one.)
+inline internal::Packet packet_of_one(const at::Tensor& tensor) {
+  internal::Packet packet;
+  packet.items.push_back({tensor, true});
+  return packet;
+}
+
+}  // namespace gpipe::testing
+
+#endif  // GPIPE_TESTING_PACKET_OF_H_
