@@ -77,7 +77,9 @@ struct SkipProfile {
 struct Profile {
   std::string device;      // a name for people, e.g. "NVIDIA A100" or the processor's
   int64_t batch_rows = 0;  // rows of the micro-batch
-  int64_t input = 0;       // bytes of the micro-batch that enters the first layer
+  // Bytes of the micro-batch that enters the first layer. Inputs that all micro-batches share
+  // (ProfileOptions::shared_inputs) are not in it: they are there once, however many are in flight.
+  int64_t input = 0;
   std::vector<LayerProfile> layers;
   std::vector<SkipProfile> skips;
 };

@@ -453,8 +453,12 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   subject.after_each_layer(options.after_each_layer());
   result.device = name_of(subject.device());
   result.batch_rows = subject.rows();
-  for (const at::Tensor& input : subject.inputs()) {
-    if (input.defined()) result.input += bytes_of(input);
+  const std::vector<int64_t>& shared = options.shared_inputs();
+  for (size_t k = 0; k < subject.inputs().size(); ++k) {
+    const at::Tensor& input = subject.inputs()[k];
+    const bool is_shared =
+        std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
+    if (input.defined() && !is_shared) result.input += bytes_of(input);
   }
   subject.warm_up();
   if (!subject.device().is_meta()) {

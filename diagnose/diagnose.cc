@@ -455,7 +455,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.chunks = chunks_of(pipe, rows, options);
   std::set<int64_t> micro_batches = {sizes.micro_batches};
   for (const int64_t chunks : wanted.chunks) {
-    micro_batches.insert(internal::cut_sizes(rows, chunks).micro_batches);
+    micro_batches.insert(cut_sizes(rows, chunks).micro_batches);
   }
   Schedules schedules = schedules_of(pipe, options, sizes.micro_batches, micro_batches);
   result.setup.schedule = std::move(schedules.now);

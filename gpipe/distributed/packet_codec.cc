@@ -38,7 +38,13 @@ enum class Place : uint8_t {
   kPacked,  // in the head, without the gaps between its elements
 };
 
-enum ItemFlags : uint8_t { kNeedsGrad = 1, kReadOnly = 2, kShared = 4, kChanged = 8 };
+enum ItemFlags : uint8_t {
+  kNeedsGrad = 1,
+  kReadOnly = 2,
+  kShared = 4,
+  kChanged = 8,
+  kConstant = 16
+};
 enum TensorFlags : uint8_t { kConjugate = 1, kNegative = 2 };
 
 bool can_travel(c10::ScalarType type) {
@@ -352,7 +358,8 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
     head.number(tensor_of_item[i]);
     head.number(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
                                      (item.read_only ? kReadOnly : 0) |
-                                     (item.shared ? kShared : 0) | (is_changed ? kChanged : 0)));
+                                     (item.shared ? kShared : 0) | (is_changed ? kChanged : 0) |
+                                     (item.constant ? kConstant : 0)));
   }
 
   // magic, the size of the description, the description, the parts.
@@ -479,7 +486,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
     item.tensor = reader.number<uint32_t>();
     item.flags = reader.number<uint8_t>();
     if (item.tensor != UINT32_MAX && item.tensor >= descriptions.size()) damaged("no such tensor");
-    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged)) damaged("no such marks");
+    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant)) damaged("no such marks");
   }
   reader.end();
 
@@ -540,6 +547,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
     item.needs_grad = (read.flags & kNeedsGrad) != 0;
     item.read_only = (read.flags & kReadOnly) != 0;
     item.shared = (read.flags & kShared) != 0;
+    item.constant = (read.flags & kConstant) != 0;
     item.version = (read.flags & kChanged) != 0 ? -1 : 0;
     packet_.items.push_back(std::move(item));
   }

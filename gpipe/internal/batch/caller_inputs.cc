@@ -1,5 +1,8 @@
 #include "gpipe/internal/batch/caller_inputs.h"
 
+#include <ATen/ops/clone.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -7,6 +10,18 @@
 #include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
+namespace {
+
+// Tensors of inference mode do not count changes, so one layer's would go on to all micro-batches
+// unseen: of them, a copy.
+at::Tensor counting_changes(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_inference()) return tensor;
+  const c10::InferenceMode no_inference(false);
+  const c10::NoGradGuard no_grad;
+  return tensor.clone();
+}
+
+}  // namespace
 
 CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
                            const std::vector<int64_t>& shared)
@@ -16,6 +31,7 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
       shared_(whole_.items.size()) {
   for (const int64_t input : shared) shared_[input] = true;
   for (size_t k = 0; k < whole_.items.size(); ++k) {
+    if (shared_[k]) whole_.items[k].tensor = counting_changes(whole_.items[k].tensor);
     const at::Tensor& tensor = whole_.items[k].tensor;
     memory_of_.push_back(-1);
     if (!tensor.defined() || tensor.is_inference()) continue;
@@ -61,6 +77,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     piece.tensor = std::move(rows);
     piece.needs_grad = item.needs_grad;
     piece.read_only = shared_[k];
+    piece.constant = shared_[k];
     piece.version = version_of(piece.tensor);
     packet.items.push_back(std::move(piece));
   }

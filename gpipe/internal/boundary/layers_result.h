@@ -13,10 +13,11 @@ namespace gpipe::internal {
 struct LayersResult {
   c10::SmallVector<Value, 1> outputs;  // [port]
   CellGraph graph;
-  // Memory of inputs that are read_only or shared (see Item). The pointers are weak: the memory can
+  // Memory of inputs that are read_only, shared or constant (see Item). The pointers are weak: the memory can
   // be freed, and no other memory gets the same address.
   WeakStorages read_only;
   WeakStorages shared;
+  WeakStorages constant;
 };
 
 }  // namespace gpipe::internal

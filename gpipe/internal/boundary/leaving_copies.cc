@@ -12,8 +12,8 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage) {
 }
 
 LeavingCopies::LeavingCopies(bool record, const ModelState& model,
-                             c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared) {
-  for (const at::Tensor* tensor : leaving) add(record, model, *tensor, leaving, shared);
+                             c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& staying) {
+  for (const at::Tensor* tensor : leaving) add(record, model, *tensor, leaving, staying);
 }
 
 at::Tensor LeavingCopies::of(const at::Tensor& tensor) const {
@@ -24,11 +24,11 @@ at::Tensor LeavingCopies::of(const at::Tensor& tensor) const {
 }
 
 void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& first,
-                        c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared) {
+                        c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& staying) {
   const c10::StorageImpl* storage = storage_of(first);
   if (storage == nullptr || first.layout() != c10::kStrided || first.is_nested() ||
       first.numel() == 0 || (record && first.requires_grad()) || model.owns_as_parameter(storage) ||
-      contains(shared, storage)) {
+      contains(staying, storage)) {
     return;
   }
   for (const Copy& copy : copies_) {

@@ -27,10 +27,10 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 class LeavingCopies {
  public:
   // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
-  // references counts. `shared`: memory that other tensors on their way also have; it must stay
-  // theirs. `record`: whether gradients will be asked for.
+  // references counts. `staying`: memory that other tensors on their way also have, so that it must
+  // stay theirs, or that nobody changes. `record`: whether gradients will be asked for.
   LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
-                const WeakStorages& shared);
+                const WeakStorages& staying);
 
   // The tensor's counterpart in the copy. Undefined: the tensor leaves over its own memory.
   at::Tensor of(const at::Tensor& tensor) const;
@@ -42,7 +42,7 @@ class LeavingCopies {
     MemoryRange range;
   };
   void add(bool record, const ModelState& model, const at::Tensor& first,
-           c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& shared);
+           c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& staying);
 
   c10::SmallVector<Copy, 2> copies_;
 };

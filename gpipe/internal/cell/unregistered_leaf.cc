@@ -2,13 +2,27 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <utility>
-
 namespace gpipe::internal {
 
-void UnregisteredLeaf::note(const std::string& layer, const at::Tensor& leaf) {
+void UnregisteredLeaf::begin_run() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  excused_.clear();
+}
+
+void UnregisteredLeaf::excuse(const torch::autograd::Node* accumulator) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  excused_.insert(accumulator);
+}
+
+void UnregisteredLeaf::note(const std::string& layer, const torch::autograd::Node* accumulator,
+                            const at::Tensor& leaf) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (excused_.count(accumulator) != 0) return;
+  }
   State none = State::kNone;
   if (!state_.compare_exchange_strong(none, State::kWriting)) return;
+  leaf_ = leaf;
   text_ = c10::str(
       layer, " trains a tensor of shape ", leaf.sizes(),
       " that no layer has registered: of a module that a function captured, say, or of a member "
@@ -16,12 +30,6 @@ void UnregisteredLeaf::note(const std::string& layer, const at::Tensor& leaf) {
       "optimizer, to() and what saves the model pass it by. Make it a layer's own "
       "(register_module, register_parameter); if it is meant so, this is all that is said of it");
   state_.store(State::kNoted, std::memory_order_release);
-}
-
-std::string UnregisteredLeaf::take() {
-  State noted = State::kNoted;
-  if (!state_.compare_exchange_strong(noted, State::kTaken)) return "";
-  return std::move(text_);
 }
 
 }  // namespace gpipe::internal

@@ -4,27 +4,49 @@
 #define GPIPE_INTERNAL_CELL_UNREGISTERED_LEAF_H_
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 namespace gpipe::internal {
 
-// Thread-safety: note() may be called at any time; take() by one thread at a time.
+// Thread-safety: take() and begin_run() are called by one thread at a time, and outside runs; the
+// others at any time.
 class UnregisteredLeaf {
  public:
+  void begin_run();
+  // The loss function uses this leaf, so it is the caller's own. Of the present run.
+  void excuse(const torch::autograd::Node* accumulator);
+
   // `layer`: which used it. Only the first call counts.
-  void note(const std::string& layer, const at::Tensor& leaf);
+  void note(const std::string& layer, const torch::autograd::Node* accumulator,
+            const at::Tensor& leaf);
   // Whether there was a call, so that callers need not make a text.
   bool noted() const { return state_.load(std::memory_order_relaxed) != State::kNone; }
 
-  // What is to be said, to one caller; empty: nothing, or it was said.
-  std::string take();
+  // What is to be said, to one caller; `is_registered(leaf)`: whether it is by now, as in a layer's
+  // first forward. Empty: nothing, or it was said.
+  template <typename IsRegistered>
+  std::string take(const IsRegistered& is_registered) {
+    State noted = State::kNoted;
+    if (!state_.compare_exchange_strong(noted, State::kTaken)) return "";
+    const at::Tensor leaf = std::exchange(leaf_, at::Tensor());
+    if (!is_registered(leaf)) return std::move(text_);
+    state_.store(State::kNone);
+    return "";
+  }
 
  private:
   enum class State { kNone, kWriting, kNoted, kTaken };
   std::atomic<State> state_{State::kNone};
-  std::string text_;  // written by who wins kWriting, read in kNoted
+  std::string text_;  // these are written by who wins kWriting, read in kNoted
+  at::Tensor leaf_;
+  std::mutex mutex_;
+  std::set<const torch::autograd::Node*> excused_;  // guarded by mutex_
 };
 
 }  // namespace gpipe::internal

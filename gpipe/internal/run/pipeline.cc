@@ -205,6 +205,11 @@ void Pipeline::check_callable() {
   }
 }
 
+std::string Pipeline::unregistered_leaf_text() {
+  return unregistered_leaf_.take(
+      [this](const at::Tensor& leaf) { return model_state().find(leaf) != nullptr; });
+}
+
 std::vector<GraphUse> Pipeline::graph_use() const {
   std::vector<GraphUse> uses;
   for (const Stage& stage : stages_) {
@@ -442,6 +447,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
                      worker_threads_};
   context.on_caller = on_caller;
   context.check_finite = check_finite;
+  unregistered_leaf_.begin_run();
   context.unregistered = &unregistered_leaf_;
   if (request != nullptr) {
     context.keep_graph = request->keep_graph;

@@ -150,7 +150,7 @@ class Pipeline {
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
 
   // A warning for the caller, given once; empty: none.
-  std::string unregistered_leaf_text() { return unregistered_leaf_.take(); }
+  std::string unregistered_leaf_text();
 
   // The place of the last error in an action.
   std::optional<Failure> last_failure() const;

@@ -195,7 +195,9 @@ std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
       const bool fresh = !item.tensor.defined() || twin == known.end();
       tensors[k].push_back(fresh ? detached_alias(item.tensor) : twin->second);
       at::Tensor& alias = tensors[k].back();
-      if (fresh && item.read_only && (differentiable(plan, alias) || copies_)) {
+      // Of the first stage's, CallerInputs knows.
+      const bool must_stay = item.constant && index_ > 0;
+      if (fresh && (must_stay || (item.read_only && (differentiable(plan, alias) || copies_)))) {
         alias = counted_alias(alias);
         read_only.watch(alias);
       }
@@ -204,6 +206,7 @@ std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
       if (storage_of(item.tensor) == nullptr) continue;
       if (item.read_only) result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
       if (item.shared) result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
+      if (item.constant) result.constant.emplace_back(item.tensor.storage().getWeakStorageImpl());
     }
   }
   return tensors;
@@ -306,7 +309,10 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
       tensors.push_back(&output.tensors[n]);
     }
   }
-  const LeavingCopies copies(plan.record, plan.model, tensors, result.shared);
+  // Where packets are copied, the stage's own memory may be that of a recorded graph.
+  WeakStorages staying = result.shared;
+  if (!copies_) staying.insert(staying.end(), result.constant.begin(), result.constant.end());
+  const LeavingCopies copies(plan.record, plan.model, tensors, staying);
   for (size_t a = 0; a < leaving.size(); ++a) {
     const at::Tensor& tensor = *leaving[a].tensor;
     Item& item = *leaving[a].item;
@@ -315,6 +321,7 @@ std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result)
     item.read_only = storage != nullptr && plan.model.owns(storage);
     item.read_only = item.read_only || contains(result.read_only, storage);
     item.shared = storage != nullptr && contains(result.shared, storage);
+    item.constant = storage != nullptr && contains(result.constant, storage);
     bool twin = false;
     for (size_t b = 0; b < a; ++b) {
       const at::Tensor& other = *leaving[b].tensor;
@@ -529,7 +536,7 @@ struct Stage::Backward {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
     if (!stage.runs_layer()) return;
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
-    run.unregistered->note(stage.current_layer(), leaf);
+    run.unregistered->note(stage.current_layer(), accumulator, leaf);
   }
 
   void take(LeafSums& sums) {
@@ -549,7 +556,11 @@ struct Stage::Backward {
     GraphTask of_loss = graph_task();
     of_loss.part = BackwardPart::kWhole;
     // A leaf that the layers use too gets its gradient together with theirs.
-    of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator, const at::Tensor&) {
+    of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator,
+                                     const at::Tensor& leaf) {
+      if (run.unregistered != nullptr && run.plan.model.find(leaf) == nullptr) {
+        run.unregistered->excuse(accumulator.get());
+      }
       return leaves.sum_of(accumulator, stage.index_);
     };
     gradients =

@@ -29,6 +29,9 @@ struct Item {
   // Forward: version_of(tensor) when it was handed over. If it differs on arrival, the tensor was
   // changed on its way.
   int64_t version = 0;
+  // Forward: it is an input of all micro-batches (GPipeOptions::shared_inputs), which no stage may
+  // change. So it leaves without a copy.
+  bool constant = false;
 };
 
 struct Packet {

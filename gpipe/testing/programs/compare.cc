@@ -590,7 +590,7 @@ constexpr char kPlanned[] = "the loss function of this program throws";
 // A step of the pipeline whose loss function throws, for one of the micro-batches. Throws if that
 // error does not come through.
 void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& batch) {
-  const internal::CutSizes cut = internal::cut_sizes(program.rows, program.chunks);
+  const CutSizes cut = cut_sizes(program.rows, program.chunks);
   Before before(side);
   const LossFn loss = make_loss(program);
   auto left = static_cast<int64_t>(program.seed / 12) % cut.micro_batches;

@@ -1,6 +1,7 @@
 // GPipeOptions::shared_inputs: inputs that all micro-batches have, exact as all others.
 
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -8,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -236,6 +238,53 @@ TEST(SharedInputs, AnErrorOfALayerIsNotLostBehindAChange) {
     message = error.what();
   }
   EXPECT_THAT(message, AllOf(HasSubstr("the disk is full"), HasSubstr("stage 1")));
+}
+
+// A mask of megabytes that went on as a copy at each cut would take most of the step.
+TEST(SharedInputs, TravelWithoutACopy) {
+  const Tensor mask = at::ones({2});
+  std::mutex mutex;
+  std::vector<const void*> seen;
+  const auto passes = [&] {
+    return layer<Tensors, Tensors>([&](Tensors values) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      seen.push_back(values.at(1).const_data_ptr());
+      return Tensors{values[0] * values[1], values[1]};
+    });
+  };
+  GPipe pipe(nn::Sequential(passes(), passes(), passes(), First()),
+             cpu_options({1, 1, 1, 1}).chunks(3).shared_inputs({1}));
+  for (const bool records : {false, true}) {
+    const torch::AutoGradMode mode(records);
+    pipe->forward(Tensors{at::ones({3, 2}).requires_grad_(records), mask});
+  }
+  EXPECT_EQ(seen.size(), 2U * 3 * 3);
+  EXPECT_THAT(seen, ::testing::Each(mask.const_data_ptr()));
+}
+
+// Also what is there in inference mode, which counts no changes, and behind a cut.
+TEST(SharedInputs, AreNotChangedInPlaceAnywhere) {
+  const auto changes = layer<Tensors, Tensors>([](Tensors values) {
+    values.at(1).mul_(2);
+    return values;
+  });
+  const auto passes = layer<Tensors, Tensors>([](Tensors values) { return values; });
+  for (const bool first : {true, false}) {
+    GPipe pipe(first ? nn::Sequential(changes, passes, First())
+                     : nn::Sequential(passes, changes, First()),
+               cpu_options({1, 1, 1}).chunks(3).shared_inputs({1}));
+    for (const bool inference : {false, true}) {
+      const c10::InferenceMode mode(inference);
+      const torch::NoGradGuard no_grad;
+      const Tensor mask = torch::ones({1});
+      EXPECT_EQ(mask.is_inference(), inference);
+      EXPECT_THAT(message_of([&] {
+                    pipe->forward({torch::ones({3, 1}), mask});
+                  }),
+                  HasSubstr("GPipeOptions::shared_inputs"))
+          << first << inference;
+    }
+  }
 }
 
 TEST(SharedInputs, AreNotChangedInPlace) {

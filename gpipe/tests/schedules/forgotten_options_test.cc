@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,41 @@ TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
   });
   EXPECT_TRUE(scale.grad().defined());
   EXPECT_TRUE(input.grad().defined());
+  EXPECT_THAT(log.warnings(), IsEmpty());
+}
+
+// Weight halves of backwards come after the loss's, and must know what it used.
+TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
+  const torch::Tensor scale = torch::ones({4}, at::TensorOptions().requires_grad(true));
+  for (const char* schedule : {"1f1b", "zb-h1", "zb-h2", "fill-drain"}) {
+    GPipe pipe(model(2), testing::cpu_options({1, 1}).chunks(2));
+    const testing::LogCapture log;
+    pipe->step({torch::rand({4, 4})}, {},
+               [scale](const Tensors& outputs, const Tensors&) {
+                 return (outputs.at(0) * scale).mean();
+               },
+               StepOptions().schedule(schedule_by_name(schedule)));
+    EXPECT_TRUE(scale.grad().defined());
+    EXPECT_THAT(log.warnings(), IsEmpty()) << schedule;
+  }
+}
+
+// As LibTorch's lazy modules do in Python.
+struct RegistersLaterImpl : nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (!linear) linear = register_module("linear", nn::Linear(4, 4));
+    return linear->forward(x);
+  }
+  nn::Linear linear{nullptr};
+};
+
+TEST(ForgottenOptions, WhatIsRegisteredInTheFirstForwardIsNotNamed) {
+  nn::Sequential layers = model(1);
+  layers->push_back(std::make_shared<RegistersLaterImpl>());
+  GPipe pipe(layers, testing::cpu_options({1, 1}).chunks(2));
+  const testing::LogCapture log;
+  step(pipe, "1f1b");
+  EXPECT_EQ(pipe->parameters().size(), 4U);
   EXPECT_THAT(log.warnings(), IsEmpty());
 }
 
