@@ -2,8 +2,8 @@
 //
 // GPIPE_EXACTNESS_STEPS=50 (--test_env=...): steps of training in each case, 4 if it is not set.
 // The cases of FiftySteps always have 50. GPIPE_EXACTNESS_ALL=1: each schedule with each balance
-// and each mode, which takes minutes. Without, each two of these meet where a worker has one stage;
-// where it has two, the balances come in turn.
+// and each mode, which takes many minutes. Without, each balance meets each mode where workers have
+// one stage, and each schedule each mode where they have two; the third comes in turn.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
