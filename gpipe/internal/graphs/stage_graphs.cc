@@ -605,7 +605,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
     }
   }
   if (!run.plan.record) {
-    slot.recorded = LayersResult{std::move(slot.recorded.outputs), {}, {}, {}};
+    slot.recorded = LayersResult{std::move(slot.recorded.outputs), {}, {}, {}, {}};
     return;
   }
   std::vector<Edge> roots;
