@@ -56,6 +56,7 @@ EXPERIMENTS = (
     Experiment("unet_timeline", "U-Net timeline: what each part of torchgpipe gains", ("bars",), 3, trace=True,
                first=30),
     Experiment("unet_schedules", "U-Net schedules on two cores, measured beside predicted", ("bars",), 2, first=15),
+    Experiment("schedule_claims", "Claims on schedules, simulated", (), 1, first=10),
     Experiment("llama_memory", "Llama 2 on eight devices: planned memory, even cut and exact one", ("devices",), 3,
                first=60),
     Experiment("amoebanetd_memory", "AmoebaNet-D memory, June 2019", ("memory",), 3, edition=OLD, first=40),

@@ -1,0 +1,145 @@
+// Schedule claims: what papers say of the idle time of pipeline schedules, beside what is simulated
+// here under the same condition. See README.md in this folder.
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "command/interrupt.h"
+#include "experiments/common/flags.h"
+#include "experiments/common/program.h"
+#include "experiments/common/scale.h"
+#include "experiments/common/variants.h"
+#include "experiments/schedule_claims/claims.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Simulates what papers claim of the idle time of pipeline schedules, each under its condition:\n"
+    "interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble, and the ranking\n"
+    "that turns when transfers cost. No device is needed.\n\n"
+    "  tools/bazel run -c opt //experiments/schedule_claims\n"
+    "  tools/bazel run -c opt //experiments/schedule_claims -- --experiment=1.5b-zb-h1,1.5b-zb-h2\n\n"
+    "Experiments: the rows of the table.";
+
+constexpr char kSource[] = "published";
+constexpr double kPoints = 100;
+
+const char* key_of(Measure measure) { return measure == Measure::kStep ? "step" : "idle"; }
+
+// Of what the idle time is a share, as it is published.
+std::string share_text(Measure measure) {
+  switch (measure) {
+    case Measure::kOfWork:
+      return "Idle time / work";
+    case Measure::kOfSpan:
+      return "Idle time / span";
+    case Measure::kOfFilling:
+      return "Step without filling and work / work";
+    case Measure::kStep:
+      return "Step / 1F1B's";
+  }
+  throw std::logic_error("a measure without a name");
+}
+
+// In points of a percent as far as it is published: to 0.01. No minus before a zero.
+double rounded(double difference) { return std::round(kPoints * kPoints * difference) / kPoints + 0.0; }
+
+void simulate_claim(const Claim& claim, Outcome& outcome, const RunContext& context) {
+  if (context.interrupted && context.interrupted()) throw command::Interrupted();
+  const Simulated simulated = claim.simulate();
+  outcome.figures[key_of(claim.measure)] = simulated.value;
+  double published = 0;
+  if (absl::SimpleAtod(claim.published, &published)) {
+    outcome.figures["difference"] = rounded(simulated.value - published);
+  }
+  if (simulated.turns) outcome.figures["turns"] = *simulated.turns;
+  outcome.settings = {{"source", claim.source},
+                      {"condition", claim.condition},
+                      {"scale", to_text(Scale::kFull)}};
+  if (simulated.rank) outcome.settings["rank"] = *simulated.rank;
+  outcome.note = absl::StrCat(share_text(claim.measure), ". Published: ", claim.source,
+                              ". Condition: ", claim.condition);
+  outcome.origin = Origin::kSimulated;
+}
+
+PublishedTable table() {
+  PublishedTable table;
+  table.title = "Claims of papers on the idle time of schedules, simulated";
+  table.columns = {{"idle", "idle share", {kSource}},
+                   {"step", "step / 1F1B's", {kSource}},
+                   {"difference", "difference (points)", {}},
+                   {"turns", "1F1B faster from c (F)", {}}};
+  for (const Claim& claim : claims()) {
+    PublishedRow row{claim.name, {}, ""};
+    if (!claim.published.empty()) row.figures[key_of(claim.measure)][kSource] = claim.published;
+    table.rows.push_back(row);
+  }
+  return table;
+}
+
+Plan prepare() {
+  const CommonFlags flags = read_common_flags();
+  if (flags.devices_given) {
+    throw std::invalid_argument("--devices: nothing is run here; leave it out");
+  }
+  if (flags.schedule_given) {
+    throw std::invalid_argument(
+        "--schedule: the rows are the schedules; choose some of them with --experiment");
+  }
+  if (flags.epochs || flags.batch_size || flags.checkpoint_given) {
+    throw std::invalid_argument(
+        absl::StrCat(flags.epochs       ? "--epochs"
+                     : flags.batch_size ? "--batch_size"
+                                        : "--checkpoint",
+                     ": schedules are simulated, and nothing is trained; leave it out"));
+  }
+  Plan experiment_plan;
+  experiment_plan.name = "schedule_claims";
+  experiment_plan.table = table();
+  experiment_plan.json = flags.json;
+  std::vector<VariantName> names;
+  for (const Claim& claim : claims()) names.push_back({claim.name, false});
+  experiment_plan.variants = make_variants(
+      flags, "all", names, {Origin::kSimulated},
+      [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
+        for (const Claim& claim : claims()) {
+          if (claim.name != name) continue;
+          return [claim](Outcome& outcome, const RunContext& context) {
+            simulate_claim(claim, outcome, context);
+          };
+        }
+        throw std::invalid_argument("there is no claim " + name);
+      });
+  experiment_plan.remarks = {
+      "Simulated, not run: gpipe/schedule/simulate.h, with every stage as long as every other. p "
+      "workers, v stages on each, m micro-batches; F, B, I and W: times of a forward, a whole "
+      "backward and its halves, of all layers of a worker for one micro-batch, if nothing else is "
+      "said; c: of a transfer between two workers.",
+      "Idle: of the worker that idles longest between its first action and its last (its span). A "
+      "step also has the filling before the first and what comes after the last.",
+      "Difference: simulated less published, in points of a percent, to the 0.01 that is published. "
+      "What a row's share is of stands in its note.",
+      "Interleaving in the zero-bubble paper's table: its spans hold p transfers less than ours in "
+      "every setting; it does not say how they were counted. Not here: ZB-1p and ZB-2p, which its "
+      "own search finds for the longest span, where ours goes for the shortest step.",
+      "The ranking: of what is published only words are compared. It was made for GPipe, 1F1B, Chimera "
+      "and Hanayo in a simulator of its authors, and says that transfers can undo what a shorter "
+      "bubble gains, and that GPipe and 1F1B take the same time, under its assumptions. Chimera, which keeps all weights "
+      "twice, and Hanayo are not among the schedules here. Where transfers take time, 1F1B is "
+      "slower than GPipe here, as it waits for them in every micro-batch."};
+  return experiment_plan;
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::experiments::run_program(argc, argv, gpipe::experiments::kUsage,
+                                         gpipe::experiments::prepare);
+}
