@@ -92,10 +92,14 @@ expect_mistake "leave --chunks out" "${tiny[@]}" --devices=2 --profile="$work/ol
   >"$work/old.log" 2>&1 || fail "a profile that was read: $(cat "$work/old.log")"
 tr -s '\n ' ' ' <"$work/old.log" | grep -q "halves of split backwards were not measured" ||
   fail "it is not said that halves are derived"
+tr -s '\n ' ' ' <"$work/old.log" | grep -q "were 1.01 to 1.10 of real steps with split backwards" ||
+  fail "it is not said how far predictions of split backwards were off"
 
 "$program" "${tiny[@]}" --devices=2 --measure=cpu --timeout=0.01 --chunks=2 --schedules=1f1b \
   --stages_per_device=1 >"$work/measured.log" 2>&1 || fail "measuring: $(cat "$work/measured.log")"
 grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was measured"
+tr -s '\n ' ' ' <"$work/measured.log" | grep -q "were 0.85 to 1.10 of real steps (of four networks, with whole backwards)" ||
+  fail "it is not said how far such predictions were off"
 
 expect_stopped "measuring" "$work/stopped.log" "$program" "${tiny[@]}" --devices=2 --measure=cpu \
   --timeout=100000
