@@ -1,5 +1,6 @@
-// What simulate() costs for schedules up to the largest that anybody asked for: making the
-// schedule, checking it and putting times on it, with uniform costs and transfers that take time.
+// What simulate() and compile() cost for schedules up to the largest that anybody asked for: making
+// the schedule, checking it and putting times on it, with uniform costs and transfers that take
+// time; compiling one that is there to a Program, with routes between neighbors only.
 //
 //   bazel run -c opt //gpipe/schedule:simulate_benchmark
 //
@@ -12,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/schedule/program.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -47,12 +50,28 @@ void simulate_sizes(benchmark::State& state, Schedule (*generator)(int64_t, int6
 void BM_SimulateFillDrain(benchmark::State& state) { simulate_sizes(state, Schedule::gpipe); }
 void BM_SimulateOneFOneB(benchmark::State& state) { simulate_sizes(state, Schedule::one_f_one_b); }
 
+void compile_sizes(benchmark::State& state, Schedule (*generator)(int64_t, int64_t)) {
+  const Schedule schedule = generator(state.range(0), state.range(1));
+  const Routes routes = Routes::create(state.range(0));
+  for (auto _ : state) {
+    const Program program = compile(schedule, routes);
+    benchmark::DoNotOptimize(program);
+  }
+  state.SetItemsProcessed(state.iterations() * 2 * state.range(0) * state.range(1));
+  state.counters["peak_MB"] = peak_megabytes();
+}
+
+void BM_CompileFillDrain(benchmark::State& state) { compile_sizes(state, Schedule::gpipe); }
+void BM_CompileOneFOneB(benchmark::State& state) { compile_sizes(state, Schedule::one_f_one_b); }
+
 void sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"stages", "micro_batches"})->Unit(benchmark::kMillisecond);
   benchmark->Args({8, 32})->Args({64, 1024})->Args({1024, 4096});
 }
 BENCHMARK(BM_SimulateFillDrain)->Apply(sizes);
 BENCHMARK(BM_SimulateOneFOneB)->Apply(sizes);
+BENCHMARK(BM_CompileFillDrain)->Apply(sizes);
+BENCHMARK(BM_CompileOneFOneB)->Apply(sizes);
 
 }  // namespace
 }  // namespace gpipe
