@@ -97,14 +97,15 @@ std::string step_text(const PlanReport& report) {
   if (plan.step > 0) text += absl::StrFormat(", %.0f %% idle", 100 * report.explanation.bubble);
   // The ranges are those of docs/results.md: //balance:prediction_benchmark for whole backwards,
   // //experiments/unet_schedules for split ones.
-  text += nominal ? ", with counted times of a nominal device: good for comparing choices only."
-                  : absl::StrFormat(
-                        " (profiled on: %s). On the idle cores of a CPU such predictions were %s.",
-                        plan.profiled_on,
-                        report.explanation.splits
-                            ? "1.01 to 1.10 of real steps with split backwards (of a U-Net), 0.85 "
-                              "to 1.10 with whole ones (of four networks)"
-                            : "0.85 to 1.10 of real steps (of four networks, with whole backwards)");
+  text += nominal
+              ? ", with counted times of a nominal device: good for comparing choices only."
+              : absl::StrFormat(
+                    " (profiled on: %s). On the idle cores of a CPU such predictions were %s.",
+                    plan.profiled_on,
+                    report.explanation.splits
+                        ? "1.01 to 1.10 of real steps with split backwards (of a U-Net), 0.85 "
+                          "to 1.10 with whole ones (of four networks)"
+                        : "0.85 to 1.10 of real steps (of four networks, with whole backwards)");
   if (report.explanation.splits && !report.explanation.halves_measured) {
     text +=
         " The halves of split backwards were not measured: each is taken for half of the whole.";

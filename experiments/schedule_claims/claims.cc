@@ -91,19 +91,20 @@ void add_zero_bubble_formulas(std::vector<Claim>& claims) {
       {"zb-h2", "0", 0.0, [] { return zb_h2(kWorkers, kMicroBatches); }},
   };
   for (const Case& c : cases) {
-    claims.push_back({absl::StrCat("equal-", c.name, "-p8-m24"),
-                      absl::StrCat(kZeroBubbleFormula, ": ", c.formula),
-                      absl::StrCat(equal, "; the filling before a worker's first action is not counted"),
-                      Measure::kOfWork, four_digits(c.published),
-                      [make = c.make, cost]() -> Simulated {
-                        return {of_work(longest_idle(run(make(), cost, 0)))};
-                      }});
+    claims.push_back(
+        {absl::StrCat("equal-", c.name, "-p8-m24"),
+         absl::StrCat(kZeroBubbleFormula, ": ", c.formula),
+         absl::StrCat(equal, "; the filling before a worker's first action is not counted"),
+         Measure::kOfWork, four_digits(c.published), [make = c.make, cost]() -> Simulated {
+           return {of_work(longest_idle(run(make(), cost, 0)))};
+         }});
   }
   claims.push_back(
       {"equal-zb-v-p8-m24", absl::StrCat(kZeroBubbleFormula, ": 0"),
-       absl::StrCat(equal,
-                    "; a step less its filling, p - 1 forwards of a stage: the order that is found "
-                    "here is as short as any, but its workers' spans are not all without idle time"),
+       absl::StrCat(
+           equal,
+           "; a step less its filling, p - 1 forwards of a stage: the order that is found "
+           "here is as short as any, but its workers' spans are not all without idle time"),
        Measure::kOfFilling, "0.0000", [cost]() -> Simulated {
          const double work = kMicroBatches * (cost.forward + cost.backward);
          const double filling = (kWorkers - 1) * cost.forward / 2;
@@ -114,11 +115,10 @@ void add_zero_bubble_formulas(std::vector<Claim>& claims) {
 void add_zero_bubble_table(std::vector<Claim>& claims) {
   for (const ZeroBubbleSetting& setting : zero_bubble_settings()) {
     if (setting.micro_batches != 3 * setting.workers) continue;
-    const std::pair<const char*, std::string> columns[] = {
-        {"1f1b", setting.one_f_one_b},
-        {"interleaved", setting.interleaved},
-        {"zb-h1", setting.zb_h1},
-        {"zb-h2", setting.zb_h2}};
+    const std::pair<const char*, std::string> columns[] = {{"1f1b", setting.one_f_one_b},
+                                                           {"interleaved", setting.interleaved},
+                                                           {"zb-h1", setting.zb_h1},
+                                                           {"zb-h2", setting.zb_h2}};
     for (const auto& [schedule, published] : columns) {
       const bool loop = std::string(schedule) == "interleaved";
       claims.push_back(
@@ -126,13 +126,12 @@ void add_zero_bubble_table(std::vector<Claim>& claims) {
            absl::StrFormat(
                "%s model on %d GPUs, %d micro-batches, times in ms that its authors measured: %s, "
                "transfers %.3f%s; computed, not run, there as here",
-               absl::AsciiStrToUpper(setting.model), setting.workers, setting.micro_batches, cost_text(setting.cost),
-               setting.transfer,
+               absl::AsciiStrToUpper(setting.model), setting.workers, setting.micro_batches,
+               cost_text(setting.cost), setting.transfer,
                loop ? absl::StrFormat("; %d stages a worker, a layer each",
                                       setting.interleaved_stages)
                     : ""),
-           Measure::kOfSpan, published,
-           [setting, name = std::string(schedule)]() -> Simulated {
+           Measure::kOfSpan, published, [setting, name = std::string(schedule)]() -> Simulated {
              return {zero_bubble_rate(setting, name)};
            }});
     }
@@ -226,8 +225,7 @@ Simulated ranked(const Ranked& which, double transfer) {
   const Schedule schedule = which.make();
   Simulated result;
   const double own = step(schedule, transfer);
-  result.value =
-      own / step(Schedule::one_f_one_b(kRankedWorkers, kRankedMicroBatches), transfer);
+  result.value = own / step(Schedule::one_f_one_b(kRankedWorkers, kRankedMicroBatches), transfer);
   result.rank = 1 + std::count_if(std::begin(kRanked), std::end(kRanked), [&](const Ranked& other) {
                   return step(other.make(), transfer) < own - 1e-9;
                 });
@@ -240,9 +238,10 @@ void add_ranking(std::vector<Claim>& claims) {
     for (const Ranked& each : kRanked) {
       claims.push_back(
           {absl::StrCat(each.name, transfer > 0 ? "-slow" : "-quick"), kRanking,
-           absl::StrFormat("p = 8, m = 16, F = I = W = 1, a transfer between workers takes %s; each "
-                           "schedule as it is made for transfers that take no time",
-                           transfer > 0 ? "half a forward, c = 0.5" : "no time"),
+           absl::StrFormat(
+               "p = 8, m = 16, F = I = W = 1, a transfer between workers takes %s; each "
+               "schedule as it is made for transfers that take no time",
+               transfer > 0 ? "half a forward, c = 0.5" : "no time"),
            Measure::kStep, std::string(each.name) == "gpipe" ? "1" : "",
            [each, transfer] { return ranked(each, transfer); }});
     }

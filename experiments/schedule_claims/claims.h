@@ -20,8 +20,8 @@ namespace gpipe::experiments {
 
 // In what a claim counts.
 enum class Measure : uint8_t {
-  kOfWork,     // idle time / work, of the worker that idles longest between its first and last action
-  kOfSpan,     // the same / the time from its first action to its last
+  kOfWork,  // idle time / work, of the worker that idles longest between its first and last action
+  kOfSpan,  // the same / the time from its first action to its last
   kOfFilling,  // what the makespan has beyond work and filling / work
   kStep,       // makespan / 1F1B's
 };
@@ -41,7 +41,8 @@ struct Claim {
   std::string source;     // who published it, and where
   std::string condition;  // under which it is simulated
   Measure measure = Measure::kOfWork;
-  std::string published;  // as printed, or what the formula gives, rounded to four digits; may be ""
+  std::string
+      published;  // as printed, or what the formula gives, rounded to four digits; may be ""
   std::function<Simulated()> simulate;
 };
 

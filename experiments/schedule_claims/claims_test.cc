@@ -60,8 +60,8 @@ TEST(ZeroBubbleTable, IsReproducedInAllTwelveSettings) {
     // The paper does not say how it counts the transfers of interleaving. With p of them less in
     // its span it is this, too: to five, as the printed digits are rounded.
     const double rate = zero_bubble_rate(setting, "interleaved");
-    const double work = static_cast<double>(setting.micro_batches) *
-                        (setting.cost.forward + setting.cost.backward);
+    const double work =
+        static_cast<double>(setting.micro_batches) * (setting.cost.forward + setting.cost.backward);
     const double span = work / (1 - rate) - static_cast<double>(setting.workers) * setting.transfer;
     EXPECT_NEAR(1 - work / span, number(setting.interleaved), 0.0001);
   }

@@ -20,11 +20,14 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr char kUsage[] =
-    "Simulates what papers claim of the idle time of pipeline schedules, each under its condition:\n"
-    "interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble, and the ranking\n"
+    "Simulates what papers claim of the idle time of pipeline schedules, each under its "
+    "condition:\n"
+    "interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble, and the "
+    "ranking\n"
     "that turns when transfers cost. No device is needed.\n\n"
     "  tools/bazel run -c opt //experiments/schedule_claims\n"
-    "  tools/bazel run -c opt //experiments/schedule_claims -- --experiment=1.5b-zb-h1,1.5b-zb-h2\n\n"
+    "  tools/bazel run -c opt //experiments/schedule_claims -- "
+    "--experiment=1.5b-zb-h1,1.5b-zb-h2\n\n"
     "Experiments: the rows of the table.";
 
 constexpr char kSource[] = "published";
@@ -48,7 +51,9 @@ std::string share_text(Measure measure) {
 }
 
 // In points of a percent as far as it is published: to 0.01. No minus before a zero.
-double rounded(double difference) { return std::round(kPoints * kPoints * difference) / kPoints + 0.0; }
+double rounded(double difference) {
+  return std::round(kPoints * kPoints * difference) / kPoints + 0.0;
+}
 
 void simulate_claim(const Claim& claim, Outcome& outcome, const RunContext& context) {
   if (context.interrupted && context.interrupted()) throw command::Interrupted();
@@ -59,9 +64,8 @@ void simulate_claim(const Claim& claim, Outcome& outcome, const RunContext& cont
     outcome.figures["difference"] = rounded(simulated.value - published);
   }
   if (simulated.turns) outcome.figures["turns"] = *simulated.turns;
-  outcome.settings = {{"source", claim.source},
-                      {"condition", claim.condition},
-                      {"scale", to_text(Scale::kFull)}};
+  outcome.settings = {
+      {"source", claim.source}, {"condition", claim.condition}, {"scale", to_text(Scale::kFull)}};
   if (simulated.rank) outcome.settings["rank"] = *simulated.rank;
   outcome.note = absl::StrCat(share_text(claim.measure), ". Published: ", claim.source,
                               ". Condition: ", claim.condition);
@@ -123,14 +127,17 @@ Plan prepare() {
       "said; c: of a transfer between two workers.",
       "Idle: of the worker that idles longest between its first action and its last (its span). A "
       "step also has the filling before the first and what comes after the last.",
-      "Difference: simulated less published, in points of a percent, to the 0.01 that is published. "
+      "Difference: simulated less published, in points of a percent, to the 0.01 that is "
+      "published. "
       "What a row's share is of stands in its note.",
       "Interleaving in the zero-bubble paper's table: its spans hold p transfers less than ours in "
       "every setting; it does not say how they were counted. Not here: ZB-1p and ZB-2p, which its "
       "own search finds for the longest span, where ours goes for the shortest step.",
-      "The ranking: of what is published only words are compared. It was made for GPipe, 1F1B, Chimera "
+      "The ranking: of what is published only words are compared. It was made for GPipe, 1F1B, "
+      "Chimera "
       "and Hanayo in a simulator of its authors, and says that transfers can undo what a shorter "
-      "bubble gains, and that GPipe and 1F1B take the same time, under its assumptions. Chimera, which keeps all weights "
+      "bubble gains, and that GPipe and 1F1B take the same time, under its assumptions. Chimera, "
+      "which keeps all weights "
       "twice, and Hanayo are not among the schedules here. Where transfers take time, 1F1B is "
       "slower than GPipe here, as it waits for them in every micro-batch."};
   return experiment_plan;

@@ -3,8 +3,8 @@
 //
 //   bazel run -c opt //gpipe/schedule:search_benchmark
 //
-// `actions` are simulated ones, as the budget counts them; `gap` is how much longer, in percent, the
-// found makespan is than the lower bound.
+// `actions` are simulated ones, as the budget counts them; `gap` is how much longer, in percent,
+// the found makespan is than the lower bound.
 
 #include <benchmark/benchmark.h>
 
