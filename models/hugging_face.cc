@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+constexpr const char* kConfig = "config.json";
 constexpr const char* kFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kGpt2Prefix = "transformer.";
@@ -281,10 +282,31 @@ void check_tied_head(const Weights& weights, const std::string& embedding) {
   }
 }
 
+// --- writing
+
+std::vector<std::string> file_names(size_t files) {
+  if (files == 1) return {kFile};
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= files; ++i) {
+    names.push_back(absl::StrFormat("model-%05d-of-%05d.safetensors", i, files));
+  }
+  return names;
+}
+
+// Nothing that is replaced or removed may be a folder.
+void check_no_folders(const fs::path& place, std::vector<std::string> names) {
+  names.insert(names.end(), {kConfig, kFile, kIndex});
+  for (const std::string& name : names) {
+    std::error_code error;
+    if (!fs::is_directory(place / name, error)) continue;
+    throw std::runtime_error("cannot write " + (place / name).string() + ": it is a folder");
+  }
+}
+
 }  // namespace
 
 TransformerOptions read_config(const std::string& folder) {
-  const fs::path path = fs::path(folder) / "config.json";
+  const fs::path path = fs::path(folder) / kConfig;
   const std::string text = text_of(path);
   try {
     return options_from_config(text);
@@ -320,9 +342,15 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   const at::ScalarType type = parts.front().values.scalar_type();
   std::vector<Tensors> files(1);
   int64_t bytes = 0, in_all = 0;
+  // What can be refused is refused here: a save that fails later leaves the folder damaged.
+  const std::string config = config_from_options(options, type);
   for (const Part& part : parts) {
     TORCH_CHECK_VALUE(part.values.scalar_type() == type, "all parameters must have one type, got ",
                       type, " and, for '", part.name, "', ", part.values.scalar_type());
+    TORCH_CHECK_VALUE(!part.values.is_meta(), "'", part.name,
+                      "' is on meta and has no values to save");
+    TORCH_CHECK_VALUE(part.values.layout() == at::kStrided, "'", part.name, "' must be dense, got ",
+                      part.values.layout());
     const auto size = static_cast<int64_t>(part.values.nbytes());
     in_all += size;
     if (bytes + size > max_file_bytes && !files.back().empty()) {
@@ -334,14 +362,15 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
 
   const fs::path place(folder);
+  const std::vector<std::string> names = file_names(files.size());
+  check_no_folders(place, names);
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::error_code error;
   fs::create_directories(place, error);
   if (error) throw std::runtime_error("cannot create " + folder + ": " + error.message());
   // Last: a new folder that has one has weights.
   const auto write_config = [&] {
-    command::write_file_atomically((place / "config.json").string(),
-                                   config_from_options(options, type));
+    command::write_file_atomically((place / kConfig).string(), config);
   };
   if (files.size() == 1) {
     safetensors::write((place / kFile).string(), files.front(), metadata);
@@ -351,9 +380,8 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
   Json index = {{"metadata", {{"total_size", in_all}}}, {"weight_map", Json::object()}};
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    safetensors::write((place / name).string(), files[i], metadata);
-    for (const auto& tensor : files[i]) index["weight_map"][tensor.first] = name;
+    safetensors::write((place / names[i]).string(), files[i], metadata);
+    for (const auto& tensor : files[i]) index["weight_map"][tensor.first] = names[i];
   }
   command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
   fs::remove(place / kFile);

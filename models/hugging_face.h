@@ -45,8 +45,11 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
 // `max_file_bytes` (a single larger tensor has a file of its own). Creates the folder. Each file is
 // replaced as a whole, the folder is not; what would be read instead of the new weights is removed.
 //
-// Throws std::runtime_error where a file cannot be written, c10::ValueError for a module that is
-// not of these options, parameters of several types, and a max_file_bytes below 1.
+// Throws c10::ValueError for a module that is not of these options, parameters that are on meta, not
+// dense, of several types or of one that is no floating-point type, options that config.json cannot
+// say (config_from_options), and a max_file_bytes below 1; std::runtime_error where a folder is in
+// the place of a file. Nothing is changed then. Also std::runtime_error where the disk or the rights
+// refuse something.
 void save_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model,
                        int64_t max_file_bytes = int64_t{50'000'000'000});

@@ -382,6 +382,72 @@ TEST(HuggingFace, AFolderWithoutWeightsGetsNoConfig) {
   EXPECT_FALSE(fs::exists(folder / "config.json"));
 }
 
+// The contents of all its files by their names.
+std::map<std::string, std::string> snapshot(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename()] = entry.is_directory() ? "a folder" : contents(entry.path());
+  }
+  return files;
+}
+
+TEST(HuggingFace, ARefusedSaveChangesNothing) {
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  // What is refused: options, types, and values that are not there, late in the order of the files.
+  const auto with_dropout = TransformerOptions(options).residual_dropout(0.1);
+  auto mixed = transformer(options);
+  mixed->ptr(mixed->size() - 1)->to(at::kDouble);
+  auto whole_numbers = transformer(options);
+  for (at::Tensor& parameter : whole_numbers->parameters()) parameter.set_requires_grad(false);
+  whole_numbers->to(at::kInt);
+  auto partly_meta = transformer(options);
+  {
+    const MetaScope meta;
+    partly_meta->replace_module("head", transformer(options)->named_children()["head"]);
+  }
+  struct Refused {
+    TransformerOptions options;
+    torch::nn::Sequential model;
+    std::string part;
+  };
+  const std::vector<Refused> cases = {
+      {with_dropout, transformer(with_dropout), "has no field for"},
+      {options, mixed, "must have one type"},
+      {options, whole_numbers, "of a floating-point type, got Int"},
+      {options, partly_meta, "is on meta"},
+  };
+  for (const int64_t old_bytes : {1000, 1'000'000}) {
+    const fs::path folder = scratch();
+    save_hugging_face(folder, options, *transformer(options), old_bytes);
+    const auto before = snapshot(folder);
+    for (const Refused& refused : cases) {
+      for (const int64_t bytes : {1000, 1'000'000}) {
+        SCOPED_TRACE(refused.part);
+        EXPECT_THAT([&] { save_hugging_face(folder, refused.options, *refused.model, bytes); },
+                    ::testing::ThrowsMessage<c10::ValueError>(HasSubstr(refused.part)));
+        EXPECT_EQ(snapshot(folder), before);
+        const fs::path other = folder / "other";
+        EXPECT_THROW(save_hugging_face(other, refused.options, *refused.model, bytes),
+                     c10::ValueError);
+        EXPECT_FALSE(fs::exists(other));
+      }
+    }
+  }
+}
+
+TEST(HuggingFace, AFolderInTheWayIsFoundBeforeAnythingIsWritten) {
+  // 4000 bytes: three files.
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json",
+                           "model-00002-of-00003.safetensors"}) {
+    const fs::path folder = scratch();
+    fs::create_directories(folder / name);
+    expect_refused([&] { save_hugging_face(folder, options, *transformer(options), 4000); },
+                   std::string(name) + ": it is a folder");
+    EXPECT_EQ(snapshot(folder).size(), 1u) << name;
+  }
+}
+
 TEST(HuggingFace, AnEmptyOrMissingConfigIsNamed) {
   const fs::path folder = scratch();
   expect_refused([&] { read_config(folder); }, "cannot read " + (folder / "config.json").string());
