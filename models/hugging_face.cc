@@ -1,6 +1,7 @@
 #include "models/hugging_face.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -174,6 +175,9 @@ class Weights {
   const std::vector<int64_t>& shape(const std::string& name) const {
     return tensors_.at(name)->header().tensors.at(name).shape;
   }
+  const std::string& type(const std::string& name) const {
+    return tensors_.at(name)->header().tensors.at(name).type;
+  }
 
  private:
   void open(const fs::path& path) {
@@ -237,6 +241,15 @@ std::string listed(const std::vector<std::string>& names) {
                                : text;
 }
 
+// Whole numbers are quantized weights, which mean other values than they have.
+void check_type(const Weights& weights, const std::string& name) {
+  const std::string& type = weights.type(name);
+  if (at::isFloatingType(safetensors::type_of(type))) return;
+  throw std::runtime_error("'" + name + "' is of the type " + type +
+                           ", which is no floating-point type; save the model in one, such as "
+                           "float32 or bfloat16 (of a quantized model: the weights from before)");
+}
+
 // The parts' names as this folder has them; throws unless the folder has these and no others.
 std::vector<std::string> match(const Weights& weights, const TransformerOptions& options,
                                const std::vector<Part>& parts) {
@@ -267,6 +280,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
          << parts[i].values.sizes();
     throw std::runtime_error(text.str());
   }
+  for (const std::string& name : names) check_type(weights, name);
   return names;
 }
 
@@ -274,6 +288,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
 void check_tied_head(const Weights& weights, const std::string& embedding) {
   if (weights.tensors().count("lm_head.weight") == 0) return;
   const bool same = weights.shape("lm_head.weight") == weights.shape(embedding) &&
+                    weights.type("lm_head.weight") == weights.type(embedding) &&
                     weights.read("lm_head.weight").equal(weights.read(embedding));
   if (!same) {
     throw std::runtime_error("'lm_head.weight' is not '" + embedding +

@@ -30,7 +30,7 @@ TransformerOptions read_config(const std::string& folder);
 // frequencies of older files, and a head's matrix that equals the embedding's it is tied to.
 //
 // Throws std::runtime_error for files that cannot be read or are damaged, for tensors that are
-// missing, left over or of another shape, with their names; nothing is changed then, unless a file
+// missing, left over, of another shape or of no floating-point type, with their names; nothing is changed then, unless a file
 // is damaged within a tensor. Throws c10::ValueError for a module that is not of these options, or
 // is on meta.
 //

@@ -291,6 +291,32 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
   }
 }
 
+TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  for (const auto& [type, text] : std::vector<std::pair<at::ScalarType, std::string>>{
+           {at::kChar, "I8"}, {at::kByte, "U8"}, {at::kLong, "I64"}, {at::kBool, "BOOL"},
+           {at::kUInt16, "U16"}, {at::kComplexFloat, "C64"}}) {
+    const auto change = [&, type = type](Tensors& t) { t[name] = at::ones_like(t[name]).to(type); };
+    const fs::path folder = changed("llama", change);
+    auto model = transformer(options);
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.clone());
+    expect_refused([&] { load_hugging_face(folder, options, *model); },
+                   "'" + name + "' is of the type " + text +
+                       ", which is no floating-point type; save the model in one");
+    EXPECT_THAT(model->parameters(), EqualsBitwise(before));
+  }
+  for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    loaded(changed("llama", [&](Tensors& t) { t[name] = t[name].to(type); }));
+  }
+  // A head that is tied is compared as it is.
+  const fs::path folder = changed("llama_tied", [](Tensors& t) {
+    t["lm_head.weight"] = t["model.embed_tokens.weight"].to(at::kDouble);
+  });
+  expect_refused([&] { loaded(folder); }, "'lm_head.weight' is not 'model.embed_tokens.weight'");
+}
+
 TEST(HuggingFace, DamagedFoldersAreRefused) {
   const fs::path folder = scratch();
   expect_refused([&] { read_config(folder); }, "config.json");
