@@ -13,6 +13,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -308,6 +310,25 @@ std::vector<std::string> file_names(size_t files) {
   return names;
 }
 
+bool is_piece(const std::string& name) {
+  static const std::regex kName("model-[0-9]{5,}-of-[0-9]{5,}\\.safetensors");
+  return std::regex_match(name, kName);
+}
+
+// The pieces that the folder's index names, if there is one. What is no index names nothing.
+std::set<std::string> indexed_pieces(const fs::path& place) {
+  std::set<std::string> pieces;
+  std::ifstream file(place / kIndex, std::ios::binary);
+  if (!file.is_open()) return pieces;
+  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (map == json.end() || !map->is_object()) return pieces;
+  for (const Json& name : *map) {
+    if (name.is_string() && is_piece(name)) pieces.insert(name.get<std::string>());
+  }
+  return pieces;
+}
+
 // Nothing that is replaced or removed may be a folder.
 void check_no_folders(const fs::path& place, std::vector<std::string> names) {
   names.insert(names.end(), {kConfig, kFile, kIndex});
@@ -379,18 +400,21 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   const fs::path place(folder);
   const std::vector<std::string> names = file_names(files.size());
   check_no_folders(place, names);
+  std::set<std::string> left_over = indexed_pieces(place);
+  for (const std::string& name : names) left_over.erase(name);
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::error_code error;
   fs::create_directories(place, error);
   if (error) throw std::runtime_error("cannot create " + folder + ": " + error.message());
-  // Last: a new folder that has one has weights.
-  const auto write_config = [&] {
+  // The config last: a new folder that has one has weights.
+  const auto finish = [&] {
     command::write_file_atomically((place / kConfig).string(), config);
+    for (const std::string& name : left_over) fs::remove(place / name);
   };
   if (files.size() == 1) {
     safetensors::write((place / kFile).string(), files.front(), metadata);
     fs::remove(place / kIndex);
-    write_config();
+    finish();
     return;
   }
   Json index = {{"metadata", {{"total_size", in_all}}}, {"weight_map", Json::object()}};
@@ -400,7 +424,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
   command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
   fs::remove(place / kFile);
-  write_config();
+  finish();
 }
 
 }  // namespace gpipe::models

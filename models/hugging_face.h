@@ -43,7 +43,8 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
 
 // Writes config.json and the weights, in one file, or in several if they are more than
 // `max_file_bytes` (a single larger tensor has a file of its own). Creates the folder. Each file is
-// replaced as a whole, the folder is not; what would be read instead of the new weights is removed.
+// replaced as a whole, the folder is not; what would be read instead of the new weights is removed,
+// and so are the pieces that an index names which was there (model-00001-of-00002.safetensors).
 //
 // Throws c10::ValueError for a module that is not of these options, parameters that are on meta, not
 // dense, of several types or of one that is no floating-point type, options that config.json cannot

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -415,6 +416,50 @@ std::map<std::string, std::string> snapshot(const fs::path& folder) {
     files[entry.path().filename()] = entry.is_directory() ? "a folder" : contents(entry.path());
   }
   return files;
+}
+
+TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  const auto names = [&](int64_t bytes) {
+    const fs::path folder = scratch();
+    save_hugging_face(folder, options, *transformer(options), bytes);
+    std::vector<std::string> result;
+    for (const auto& [name, content] : snapshot(folder)) result.push_back(name);
+    return result;
+  };
+  const fs::path folder = scratch();
+  // Not the index's, or not of these names.
+  const std::set<std::string> others = {"model-00001-of-00077.safetensors", "notes.safetensors",
+                                        "tokenizer.json"};
+  for (const std::string& name : others) std::ofstream(folder / name) << "kept";
+  for (const int64_t bytes : {1000, 4000, 1000, 4000, 1'000'000}) {
+    save_hugging_face(folder, options, *transformer(options), bytes);
+    auto files = snapshot(folder);
+    for (const std::string& name : others) {
+      EXPECT_EQ(files[name], "kept") << name;
+      files.erase(name);
+    }
+    std::vector<std::string> have;
+    for (const auto& [name, content] : files) have.push_back(name);
+    EXPECT_EQ(have, names(bytes));
+  }
+  // Whatever an index says, only pieces in the folder are removed.
+  const fs::path outside = scratch() / "model-00001-of-00002.safetensors";
+  std::ofstream(outside) << "kept";
+  nlohmann::json map = {{"a", "notes.safetensors"}, {"b", outside.string()}, {"c", 3}, {"d", "config.json"}};
+  map["e"] = "../" + outside.parent_path().filename().string() + "/" + outside.filename().string();
+  const std::string piece = "model-00002-of-00002.safetensors";
+  map["f"] = piece;
+  std::ofstream(folder / piece) << "removed";
+  std::ofstream(folder / "model.safetensors.index.json") << nlohmann::json{{"weight_map", map}};
+  save_hugging_face(folder, options, *transformer(options));
+  EXPECT_EQ(contents(outside), "kept");
+  EXPECT_EQ(contents(folder / "notes.safetensors"), "kept");
+  EXPECT_FALSE(fs::exists(folder / piece));
+  for (const char* text : {"", "[]", R"({"weight_map": 3})", R"({"weight_map": {"a")"}) {
+    std::ofstream(folder / "model.safetensors.index.json") << text;
+    save_hugging_face(folder, options, *transformer(options), 4000);
+  }
 }
 
 TEST(HuggingFace, ARefusedSaveChangesNothing) {
