@@ -295,9 +295,13 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
 TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
   const std::string name = "model.layers.0.mlp.up_proj.weight";
   const TransformerOptions options = read_config(golden_folder("llama"));
-  for (const auto& [type, text] : std::vector<std::pair<at::ScalarType, std::string>>{
-           {at::kChar, "I8"}, {at::kByte, "U8"}, {at::kLong, "I64"}, {at::kBool, "BOOL"},
-           {at::kUInt16, "U16"}, {at::kComplexFloat, "C64"}}) {
+  for (const auto& [type, text] :
+       std::vector<std::pair<at::ScalarType, std::string>>{{at::kChar, "I8"},
+                                                           {at::kByte, "U8"},
+                                                           {at::kLong, "I64"},
+                                                           {at::kBool, "BOOL"},
+                                                           {at::kUInt16, "U16"},
+                                                           {at::kComplexFloat, "C64"}}) {
     const auto change = [&, type = type](Tensors& t) { t[name] = at::ones_like(t[name]).to(type); };
     const fs::path folder = changed("llama", change);
     auto model = transformer(options);
@@ -446,12 +450,13 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
   // Whatever an index says, only pieces in the folder are removed.
   const fs::path outside = scratch() / "model-00001-of-00002.safetensors";
   std::ofstream(outside) << "kept";
-  nlohmann::json map = {{"a", "notes.safetensors"}, {"b", outside.string()}, {"c", 3}, {"d", "config.json"}};
+  nlohmann::json map = {
+      {"a", "notes.safetensors"}, {"b", outside.string()}, {"c", 3}, {"d", "config.json"}};
   map["e"] = "../" + outside.parent_path().filename().string() + "/" + outside.filename().string();
   const std::string piece = "model-00002-of-00002.safetensors";
   map["f"] = piece;
   std::ofstream(folder / piece) << "removed";
-  std::ofstream(folder / "model.safetensors.index.json") << nlohmann::json{{"weight_map", map}};
+  std::ofstream(folder / "model.safetensors.index.json") << R"({"weight_map": )" + map.dump() + "}";
   save_hugging_face(folder, options, *transformer(options));
   EXPECT_EQ(contents(outside), "kept");
   EXPECT_EQ(contents(folder / "notes.safetensors"), "kept");
