@@ -42,6 +42,10 @@ expect_mistake "there is no cuda:99 here" "${tiny[@]}" --devices=cpu,cuda:99
 expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
 expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
 expect_mistake "say from where, with --resume=FOLDER" "${tiny[@]}" --resume_anyway
+expect_mistake "is there and is no folder" "${tiny[@]}" --save="$text"
+expect_mistake "is the current folder" "${tiny[@]}" --save=.
+mkdir "$work/notes" && touch "$work/notes/notes.txt"
+expect_mistake "a folder with other files" "${tiny[@]}" --save="$work/notes"
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
