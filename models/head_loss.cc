@@ -96,9 +96,11 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
       at::Tensor gradient = std::move(found->second).toTensor();
       context->saved_data.erase(found);
       const at::Tensor number = context->saved_data.at(kNumber).toTensor();
+      // Where no target counts the loss is NaN, and the gradients are zeros, as LibTorch's.
+      const at::Tensor factor =
+          (gradients[0].to(gradient.scalar_type()) / number).masked_fill_(number.eq(0), 0);
       // In place, as the matrix's may be larger than all logits of a piece.
-      return gradient.mul_(gradients[0].to(gradient.scalar_type()) / number)
-          .to(gradients[0].scalar_type());
+      return gradient.mul_(factor).to(gradients[0].scalar_type());
     };
     return {take(0, kVectors), take(1, kMatrix), {}, {}, {}};
   }

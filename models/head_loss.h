@@ -22,8 +22,9 @@ struct HeadLossOptions {
 };
 
 // The mean cross entropy of the logits `vectors * matrix^T` over the targets that count: what
-// cross_entropy(linear(vectors, matrix).flatten(0, -2), targets.flatten()) gives, NaN if none
-// counts. `vectors`: (..., width); `matrix`: (words, width); `targets`: (...), whole numbers.
+// cross_entropy(linear(vectors, matrix).flatten(0, -2), targets.flatten()) gives. If none
+// counts it is NaN, and the gradients are zeros. `vectors`: (..., width); `matrix`: (words, width);
+// `targets`: (...), whole numbers.
 //
 // The gradients are computed with the loss, so that no product is computed twice; the backward, of
 // which there can be one, multiplies them with the gradient that it is given. Beside the arguments

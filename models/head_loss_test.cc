@@ -137,11 +137,22 @@ TEST(HeadCrossEntropy, IgnoredTargetsDoNotCount) {
     const Outcome have = in_pieces(test_case, options);
     expect_near(have, at_once(test_case, ignored), 1e-14);
     EXPECT_EQ(have.vectors.select(0, 1).abs().max().item<double>(), 0);
-    // The mean over nothing, as LibTorch's.
+    // The mean over nothing, as LibTorch's, whose gradients are zeros.
     test_case.targets.fill_(ignored);
-    EXPECT_TRUE(std::isnan(
-        head_cross_entropy(test_case.vectors, test_case.matrix, test_case.targets, options)
-            .item<double>()));
+    const Outcome nothing = in_pieces(test_case, options), theirs = at_once(test_case, ignored);
+    for (const Outcome& outcome : {nothing, theirs}) {
+      EXPECT_TRUE(std::isnan(outcome.loss.item<double>()));
+      EXPECT_TRUE(outcome.vectors.eq(0).all().item<bool>()) << outcome.vectors;
+      EXPECT_TRUE(outcome.matrix.eq(0).all().item<bool>()) << outcome.matrix;
+    }
+  }
+}
+
+TEST(HeadCrossEntropy, OfNoTokensIsNanWithGradientsOfZeros) {
+  const Case test_case({0}, 4, 5, at::kFloat);
+  for (const Outcome& outcome : {in_pieces(test_case, {}), at_once(test_case)}) {
+    EXPECT_TRUE(std::isnan(outcome.loss.item<double>()));
+    EXPECT_TRUE(outcome.matrix.eq(0).all().item<bool>()) << outcome.matrix;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "models/hugging_face.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -12,6 +13,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -27,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+constexpr const char* kConfig = "config.json";
 constexpr const char* kFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kGpt2Prefix = "transformer.";
@@ -173,6 +177,9 @@ class Weights {
   const std::vector<int64_t>& shape(const std::string& name) const {
     return tensors_.at(name)->header().tensors.at(name).shape;
   }
+  const std::string& type(const std::string& name) const {
+    return tensors_.at(name)->header().tensors.at(name).type;
+  }
 
  private:
   void open(const fs::path& path) {
@@ -236,6 +243,15 @@ std::string listed(const std::vector<std::string>& names) {
                                : text;
 }
 
+// Whole numbers are quantized weights, which mean other values than they have.
+void check_type(const Weights& weights, const std::string& name) {
+  const std::string& type = weights.type(name);
+  if (at::isFloatingType(safetensors::type_of(type))) return;
+  throw std::runtime_error("'" + name + "' is of the type " + type +
+                           ", which is no floating-point type; save the model in one, such as "
+                           "float32 or bfloat16 (of a quantized model: the weights from before)");
+}
+
 // The parts' names as this folder has them; throws unless the folder has these and no others.
 std::vector<std::string> match(const Weights& weights, const TransformerOptions& options,
                                const std::vector<Part>& parts) {
@@ -266,6 +282,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
          << parts[i].values.sizes();
     throw std::runtime_error(text.str());
   }
+  for (const std::string& name : names) check_type(weights, name);
   return names;
 }
 
@@ -273,6 +290,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
 void check_tied_head(const Weights& weights, const std::string& embedding) {
   if (weights.tensors().count("lm_head.weight") == 0) return;
   const bool same = weights.shape("lm_head.weight") == weights.shape(embedding) &&
+                    weights.type("lm_head.weight") == weights.type(embedding) &&
                     weights.read("lm_head.weight").equal(weights.read(embedding));
   if (!same) {
     throw std::runtime_error("'lm_head.weight' is not '" + embedding +
@@ -281,10 +299,50 @@ void check_tied_head(const Weights& weights, const std::string& embedding) {
   }
 }
 
+// --- writing
+
+std::vector<std::string> file_names(size_t files) {
+  if (files == 1) return {kFile};
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= files; ++i) {
+    names.push_back(absl::StrFormat("model-%05d-of-%05d.safetensors", i, files));
+  }
+  return names;
+}
+
+bool is_piece(const std::string& name) {
+  static const std::regex kName("model-[0-9]{5,}-of-[0-9]{5,}\\.safetensors");
+  return std::regex_match(name, kName);
+}
+
+// The pieces that the folder's index names, if there is one. What is no index names nothing.
+std::set<std::string> indexed_pieces(const fs::path& place) {
+  std::set<std::string> pieces;
+  std::ifstream file(place / kIndex, std::ios::binary);
+  if (!file.is_open()) return pieces;
+  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (map == json.end() || !map->is_object()) return pieces;
+  for (const Json& name : *map) {
+    if (name.is_string() && is_piece(name)) pieces.insert(name.get<std::string>());
+  }
+  return pieces;
+}
+
+// Nothing that is replaced or removed may be a folder.
+void check_no_folders(const fs::path& place, std::vector<std::string> names) {
+  names.insert(names.end(), {kConfig, kFile, kIndex});
+  for (const std::string& name : names) {
+    std::error_code error;
+    if (!fs::is_directory(place / name, error)) continue;
+    throw std::runtime_error("cannot write " + (place / name).string() + ": it is a folder");
+  }
+}
+
 }  // namespace
 
 TransformerOptions read_config(const std::string& folder) {
-  const fs::path path = fs::path(folder) / "config.json";
+  const fs::path path = fs::path(folder) / kConfig;
   const std::string text = text_of(path);
   try {
     return options_from_config(text);
@@ -320,9 +378,15 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   const at::ScalarType type = parts.front().values.scalar_type();
   std::vector<Tensors> files(1);
   int64_t bytes = 0, in_all = 0;
+  // What can be refused is refused here: a save that fails later leaves the folder damaged.
+  const std::string config = config_from_options(options, type);
   for (const Part& part : parts) {
     TORCH_CHECK_VALUE(part.values.scalar_type() == type, "all parameters must have one type, got ",
                       type, " and, for '", part.name, "', ", part.values.scalar_type());
+    TORCH_CHECK_VALUE(!part.values.is_meta(), "'", part.name,
+                      "' is on meta and has no values to save");
+    TORCH_CHECK_VALUE(part.values.layout() == at::kStrided, "'", part.name, "' must be dense, got ",
+                      part.values.layout());
     const auto size = static_cast<int64_t>(part.values.nbytes());
     in_all += size;
     if (bytes + size > max_file_bytes && !files.back().empty()) {
@@ -334,30 +398,33 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
 
   const fs::path place(folder);
+  const std::vector<std::string> names = file_names(files.size());
+  check_no_folders(place, names);
+  std::set<std::string> left_over = indexed_pieces(place);
+  for (const std::string& name : names) left_over.erase(name);
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::error_code error;
   fs::create_directories(place, error);
   if (error) throw std::runtime_error("cannot create " + folder + ": " + error.message());
-  // Last: a new folder that has one has weights.
-  const auto write_config = [&] {
-    command::write_file_atomically((place / "config.json").string(),
-                                   config_from_options(options, type));
+  // The config last: a new folder that has one has weights.
+  const auto finish = [&] {
+    command::write_file_atomically((place / kConfig).string(), config);
+    for (const std::string& name : left_over) fs::remove(place / name);
   };
   if (files.size() == 1) {
     safetensors::write((place / kFile).string(), files.front(), metadata);
     fs::remove(place / kIndex);
-    write_config();
+    finish();
     return;
   }
   Json index = {{"metadata", {{"total_size", in_all}}}, {"weight_map", Json::object()}};
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    safetensors::write((place / name).string(), files[i], metadata);
-    for (const auto& tensor : files[i]) index["weight_map"][tensor.first] = name;
+    safetensors::write((place / names[i]).string(), files[i], metadata);
+    for (const auto& tensor : files[i]) index["weight_map"][tensor.first] = names[i];
   }
   command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
   fs::remove(place / kFile);
-  write_config();
+  finish();
 }
 
 }  // namespace gpipe::models

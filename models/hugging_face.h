@@ -30,9 +30,9 @@ TransformerOptions read_config(const std::string& folder);
 // frequencies of older files, and a head's matrix that equals the embedding's it is tied to.
 //
 // Throws std::runtime_error for files that cannot be read or are damaged, for tensors that are
-// missing, left over or of another shape, with their names; nothing is changed then, unless a file
-// is damaged within a tensor. Throws c10::ValueError for a module that is not of these options, or
-// is on meta.
+// missing, left over, of another shape or of no floating-point type, with their names; nothing is
+// changed then, unless a file is damaged within a tensor. Throws c10::ValueError for a module that
+// is not of these options, or is on meta.
 //
 // Example:
 //   const auto options = gpipe::models::read_config(folder);
@@ -43,10 +43,14 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
 
 // Writes config.json and the weights, in one file, or in several if they are more than
 // `max_file_bytes` (a single larger tensor has a file of its own). Creates the folder. Each file is
-// replaced as a whole, the folder is not; what would be read instead of the new weights is removed.
+// replaced as a whole, the folder is not; what would be read instead of the new weights is removed,
+// and so are the pieces that an index names which was there (model-00001-of-00002.safetensors).
 //
-// Throws std::runtime_error where a file cannot be written, c10::ValueError for a module that is
-// not of these options, parameters of several types, and a max_file_bytes below 1.
+// Throws c10::ValueError for a module that is not of these options, parameters that are on meta,
+// not dense, of several types or of one that is no floating-point type, options that config.json
+// cannot say (config_from_options), and a max_file_bytes below 1; std::runtime_error where a folder
+// is in the place of a file. Nothing is changed then. Also std::runtime_error where the disk or the
+// rights refuse something.
 void save_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model,
                        int64_t max_file_bytes = int64_t{50'000'000'000});

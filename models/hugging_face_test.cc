@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -291,6 +292,36 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
   }
 }
 
+TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  for (const auto& [type, text] :
+       std::vector<std::pair<at::ScalarType, std::string>>{{at::kChar, "I8"},
+                                                           {at::kByte, "U8"},
+                                                           {at::kLong, "I64"},
+                                                           {at::kBool, "BOOL"},
+                                                           {at::kUInt16, "U16"},
+                                                           {at::kComplexFloat, "C64"}}) {
+    const auto change = [&, type = type](Tensors& t) { t[name] = at::ones_like(t[name]).to(type); };
+    const fs::path folder = changed("llama", change);
+    auto model = transformer(options);
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.clone());
+    expect_refused([&] { load_hugging_face(folder, options, *model); },
+                   "'" + name + "' is of the type " + text +
+                       ", which is no floating-point type; save the model in one");
+    EXPECT_THAT(model->parameters(), EqualsBitwise(before));
+  }
+  for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    loaded(changed("llama", [&](Tensors& t) { t[name] = t[name].to(type); }));
+  }
+  // A head that is tied is compared as it is.
+  const fs::path folder = changed("llama_tied", [](Tensors& t) {
+    t["lm_head.weight"] = t["model.embed_tokens.weight"].to(at::kDouble);
+  });
+  expect_refused([&] { loaded(folder); }, "'lm_head.weight' is not 'model.embed_tokens.weight'");
+}
+
 TEST(HuggingFace, DamagedFoldersAreRefused) {
   const fs::path folder = scratch();
   expect_refused([&] { read_config(folder); }, "config.json");
@@ -380,6 +411,117 @@ TEST(HuggingFace, AFolderWithoutWeightsGetsNoConfig) {
   fs::create_directories(folder / "model.safetensors" / "in the way");
   EXPECT_THROW(save_hugging_face(folder, options, *transformer(options)), std::runtime_error);
   EXPECT_FALSE(fs::exists(folder / "config.json"));
+}
+
+// The contents of all its files by their names.
+std::map<std::string, std::string> snapshot(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename()] = entry.is_directory() ? "a folder" : contents(entry.path());
+  }
+  return files;
+}
+
+TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  const auto names = [&](int64_t bytes) {
+    const fs::path folder = scratch();
+    save_hugging_face(folder, options, *transformer(options), bytes);
+    std::vector<std::string> result;
+    for (const auto& [name, content] : snapshot(folder)) result.push_back(name);
+    return result;
+  };
+  const fs::path folder = scratch();
+  // Not the index's, or not of these names.
+  const std::set<std::string> others = {"model-00001-of-00077.safetensors", "notes.safetensors",
+                                        "tokenizer.json"};
+  for (const std::string& name : others) std::ofstream(folder / name) << "kept";
+  for (const int64_t bytes : {1000, 4000, 1000, 4000, 1'000'000}) {
+    save_hugging_face(folder, options, *transformer(options), bytes);
+    auto files = snapshot(folder);
+    for (const std::string& name : others) {
+      EXPECT_EQ(files[name], "kept") << name;
+      files.erase(name);
+    }
+    std::vector<std::string> have;
+    for (const auto& [name, content] : files) have.push_back(name);
+    EXPECT_EQ(have, names(bytes));
+  }
+  // Whatever an index says, only pieces in the folder are removed.
+  const fs::path outside = scratch() / "model-00001-of-00002.safetensors";
+  std::ofstream(outside) << "kept";
+  nlohmann::json map = {
+      {"a", "notes.safetensors"}, {"b", outside.string()}, {"c", 3}, {"d", "config.json"}};
+  map["e"] = "../" + outside.parent_path().filename().string() + "/" + outside.filename().string();
+  const std::string piece = "model-00002-of-00002.safetensors";
+  map["f"] = piece;
+  std::ofstream(folder / piece) << "removed";
+  std::ofstream(folder / "model.safetensors.index.json") << R"({"weight_map": )" + map.dump() + "}";
+  save_hugging_face(folder, options, *transformer(options));
+  EXPECT_EQ(contents(outside), "kept");
+  EXPECT_EQ(contents(folder / "notes.safetensors"), "kept");
+  EXPECT_FALSE(fs::exists(folder / piece));
+  for (const char* text : {"", "[]", R"({"weight_map": 3})", R"({"weight_map": {"a")"}) {
+    std::ofstream(folder / "model.safetensors.index.json") << text;
+    save_hugging_face(folder, options, *transformer(options), 4000);
+  }
+}
+
+TEST(HuggingFace, ARefusedSaveChangesNothing) {
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  // What is refused: options, types, and values that are not there, late in the order of the files.
+  const auto with_dropout = TransformerOptions(options).residual_dropout(0.1);
+  auto mixed = transformer(options);
+  mixed->ptr(mixed->size() - 1)->to(at::kDouble);
+  auto whole_numbers = transformer(options);
+  for (at::Tensor& parameter : whole_numbers->parameters()) parameter.set_requires_grad(false);
+  whole_numbers->to(at::kInt);
+  auto partly_meta = transformer(options);
+  {
+    const MetaScope meta;
+    partly_meta->replace_module("head", transformer(options)->named_children()["head"]);
+  }
+  struct Refused {
+    TransformerOptions options;
+    torch::nn::Sequential model;
+    std::string part;
+  };
+  const std::vector<Refused> cases = {
+      {with_dropout, transformer(with_dropout), "has no field for"},
+      {options, mixed, "must have one type"},
+      {options, whole_numbers, "of a floating-point type, got Int"},
+      {options, partly_meta, "is on meta"},
+  };
+  for (const int64_t old_bytes : {1000, 1'000'000}) {
+    const fs::path folder = scratch();
+    save_hugging_face(folder, options, *transformer(options), old_bytes);
+    const auto before = snapshot(folder);
+    for (const Refused& refused : cases) {
+      for (const int64_t bytes : {1000, 1'000'000}) {
+        SCOPED_TRACE(refused.part);
+        EXPECT_THAT([&] { save_hugging_face(folder, refused.options, *refused.model, bytes); },
+                    ::testing::ThrowsMessage<c10::ValueError>(HasSubstr(refused.part)));
+        EXPECT_EQ(snapshot(folder), before);
+        const fs::path other = folder / "other";
+        EXPECT_THROW(save_hugging_face(other, refused.options, *refused.model, bytes),
+                     c10::ValueError);
+        EXPECT_FALSE(fs::exists(other));
+      }
+    }
+  }
+}
+
+TEST(HuggingFace, AFolderInTheWayIsFoundBeforeAnythingIsWritten) {
+  // 4000 bytes: three files.
+  const TransformerOptions options = read_config(golden_folder("gpt2"));
+  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json",
+                           "model-00002-of-00003.safetensors"}) {
+    const fs::path folder = scratch();
+    fs::create_directories(folder / name);
+    expect_refused([&] { save_hugging_face(folder, options, *transformer(options), 4000); },
+                   std::string(name) + ": it is a folder");
+    EXPECT_EQ(snapshot(folder).size(), 1u) << name;
+  }
 }
 
 TEST(HuggingFace, AnEmptyOrMissingConfigIsNamed) {

@@ -16,6 +16,7 @@
 #include "gpipe/distributed/master_port.h"
 #include "gpipe/distributed/rank_processes.h"
 #include "gpipe/distributed/world_ranks.h"
+#include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
 
 namespace distributed {
@@ -126,6 +127,27 @@ TEST(RunCommand, SaysOnceWhatMustBeTheSameAndIsNot) {
   Command command;
   command.prepare = [](const gpipe::World& world) { make_pipe(world, world.rank() == 1 ? 3 : 2); };
   EXPECT_THAT(ends(command), ElementsAre(StartsWith("2 error: chunks of pipeline 0"), "2 ", "2 "));
+}
+
+TEST(RunCommand, SaysOnceWhichSettingsAreNotTheSame) {
+  Command command;
+  command.prepare = [](const gpipe::World& world) {
+    const std::vector<std::string> settings = gpipe::distributed::settings_of_ranks(
+        world, "seed " + std::to_string(world.rank() == 2 ? 5 : 3));
+    if (settings[0] != settings[2]) throw std::invalid_argument(settings[0] + ", " + settings[2]);
+  };
+  EXPECT_THAT(ends(command), ElementsAre("2 error: seed 3, seed 5|", "2 ", "2 "));
+  // One has found something else before that.
+  command.prepare = [](const gpipe::World& world) {
+    if (world.rank() == 1) throw std::invalid_argument("no such file");
+    (void)gpipe::distributed::settings_of_ranks(world, "seed 3");
+  };
+  EXPECT_THAT(ends(command), ElementsAre("2 error: rank 1: no such file|", "2 ", "2 "));
+  command.prepare = [](const gpipe::World& world) {
+    if (gpipe::distributed::settings_of_ranks(world, "seed 3").size() == kRanks) return;
+    throw std::runtime_error("not of all ranks");
+  };
+  EXPECT_THAT(ends(command), Each("7 "));
 }
 
 TEST(RunCommand, WhatIsNoWrongUsageIsSaidByAll) {

@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "absl/strings/str_format.h"
@@ -106,6 +107,39 @@ std::string to_text(const BitsDifference& difference) {
 std::string flags_of_saved(const BitsDifference& difference) {
   return absl::StrJoin(difference.flags, " ",
                        [](std::string* out, const auto& flag) { out->append(as_flag(flag)); });
+}
+
+std::string shared_flags(const Settings& settings) {
+  Json flags = Json::parse(bits_of(settings, settings.threads));
+  flags[kSchedule] = settings.schedule;
+  flags["replicas"] = settings.replicas;
+  flags["zero"] = settings.zero;
+  flags["plain"] = settings.plain;
+  flags["stop_at"] = settings.stop_at;
+  flags["validate_every"] = settings.validate_every;
+  flags["validation_rows"] = settings.validation_rows;
+  flags["save_every"] = settings.save_every;
+  flags["sample"] = settings.sample;
+  flags["samples"] = settings.samples;
+  flags["cache"] = settings.cache;
+  flags["prompt"] = settings.prompt;
+  flags["temperature"] = settings.temperature;
+  // Prompts may be of any bytes.
+  return flags.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string difference_of_ranks(const std::vector<std::string>& shared_flags) {
+  std::set<std::string> said;
+  std::vector<std::string> lines;
+  for (size_t rank = 1; rank < shared_flags.size(); ++rank) {
+    for (const auto& flag : compare_bits(shared_flags.front(), shared_flags[rank]).flags) {
+      if (!said.insert(flag.name).second) continue;
+      lines.push_back(
+          absl::StrFormat("--%s must be the same on all ranks: rank 0 has %s, rank %d has %s",
+                          flag.name, flag.saved, rank, flag.now));
+    }
+  }
+  return absl::StrJoin(lines, "\n");
 }
 
 }  // namespace language_model

@@ -34,6 +34,13 @@ std::string to_text(const BitsDifference& difference);
 // What to give instead: "--seed=3 --nopacked".
 std::string flags_of_saved(const BitsDifference& difference);
 
+// JSON: the flags that all processes of a run must have the same. Those of bits_of, and those that
+// say which calls are made, and when. Not --threads where it is left to the machine.
+std::string shared_flags(const Settings& settings);
+// "--seed must be the same on all ranks: rank 0 has 3, rank 2 has 4", a line for each flag, of what
+// shared_flags has returned on each rank; empty if all have the same.
+std::string difference_of_ranks(const std::vector<std::string>& shared_flags);
+
 }  // namespace language_model
 
 #endif  // LANGUAGE_MODEL_BITS_H_

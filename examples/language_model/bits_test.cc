@@ -17,14 +17,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 using Change = std::function<void(Settings&)>;
 
-// Of settings that are all there, with this change.
-std::string bits(
-    const Change& change = [](Settings&) {}, int64_t threads = 2) {
-  Settings settings;
+// All that are there, with this change.
+void fill(Settings& settings, const Change& change) {
   settings.text = "In the beginning";
   settings.documents_are = "lines";
   settings.length = 8;
@@ -37,6 +36,12 @@ std::string bits(
   settings.schedule = "1f1b";
   settings.chunks = 4;
   change(settings);
+}
+
+std::string bits(
+    const Change& change = [](Settings&) {}, int64_t threads = 2) {
+  Settings settings;
+  fill(settings, change);
   return bits_of(settings, threads);
 }
 
@@ -131,6 +136,53 @@ TEST(Bits, OfAnotherVersionOfTheProgram) {
     EXPECT_THAT([&] { (void)compare_bits(other, bits()); },
                 ThrowsMessage<std::runtime_error>(HasSubstr("not those of this program")));
   }
+}
+
+TEST(Bits, TellWhichRankHasOtherFlags) {
+  const auto flags = [](const Change& change) {
+    Settings settings;
+    fill(settings, change);
+    return shared_flags(settings);
+  };
+  const std::string one = flags([](Settings&) {});
+  EXPECT_EQ(difference_of_ranks({one}), "");
+  EXPECT_EQ(difference_of_ranks({one, one, one}), "");
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[](Settings& settings) { settings.learning_rate = 0.5; }, "--learning_rate"},
+      {[](Settings& settings) { settings.seed = 5; }, "--seed"},
+      {[](Settings& settings) { settings.packed = false; }, "--packed"},
+      {[](Settings& settings) { settings.schedule = "zb-h1"; }, "--schedule"},
+      {[](Settings& settings) { settings.zero = true; }, "--zero"},
+      {[](Settings& settings) { settings.plain = true; }, "--plain"},
+      {[](Settings& settings) { settings.stop_at = 3; }, "--stop_at"},
+      {[](Settings& settings) { settings.validate_every = 3; }, "--validate_every"},
+      {[](Settings& settings) { settings.validation_rows = 3; }, "--validation_rows"},
+      {[](Settings& settings) { settings.save_every = 3; }, "--save_every"},
+      {[](Settings& settings) { settings.sample = 3; }, "--sample"},
+      {[](Settings& settings) { settings.samples = 3; }, "--samples"},
+      {[](Settings& settings) { settings.cache = false; }, "--cache"},
+      {[](Settings& settings) { settings.prompt = "\xff"; }, "--prompt"},
+      {[](Settings& settings) { settings.temperature = 2; }, "--temperature"},
+  };
+  for (const auto& [change, flag] : changes) {
+    EXPECT_THAT(difference_of_ranks({one, one, flags(change)}),
+                StartsWith(flag + " must be the same on all ranks: rank 0 has "));
+  }
+  // Each flag once, with the first rank that has another.
+  const std::string both = flags([](Settings& settings) {
+    settings.seed = 5;
+    settings.packed = false;
+  });
+  EXPECT_EQ(difference_of_ranks({one, flags(changes[1].first), both}),
+            "--seed must be the same on all ranks: rank 0 has 3, rank 1 has 5\n"
+            "--packed must be the same on all ranks: rank 0 has true, rank 2 has false");
+  // Of each machine, and of each process.
+  const std::string other = flags([](Settings& settings) {
+    settings.path = "/elsewhere";
+    settings.threads = 2;
+    settings.json = "/elsewhere";
+  });
+  EXPECT_EQ(difference_of_ranks({one, other}), "");
 }
 
 }  // namespace

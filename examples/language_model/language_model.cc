@@ -36,6 +36,7 @@
 #include "examples/language_model/sample.h"
 #include "examples/language_model/settings.h"
 #include "examples/language_model/training.h"
+#include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -224,6 +225,13 @@ std::vector<std::string> write(const Settings& settings, Network& network) {
   std::vector<std::string> texts = write_samples(network, options);
   network.train(true);
   return texts;
+}
+
+// What else would train wrongly without a word, or stop in the middle.
+void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
+  const std::string difference =
+      difference_of_ranks(gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));
+  if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
 class Run {
@@ -528,6 +536,7 @@ int main(int argc, char** argv) {
   return distributed::run_command(
       argc, argv, language_model::kUsage, [&] { language_model::read_flags(*settings); },
       [&](const gpipe::World& processes) -> std::function<int()> {
+        language_model::expect_same_flags(processes, *settings);
         const auto run = std::make_shared<language_model::Run>(
             *settings, distributed::world_of_replicas(processes, settings->replicas));
         run->prepare();

@@ -43,6 +43,10 @@ expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
 expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
 expect_mistake "say from where, with --resume=FOLDER" "${tiny[@]}" --resume_anyway
 expect_mistake "--resume_saved: say where, with --save=FOLDER" "${tiny[@]}" --resume_saved
+expect_mistake "is there and is no folder" "${tiny[@]}" --save="$text"
+expect_mistake "is the current folder" "${tiny[@]}" --save=.
+mkdir "$work/notes" && touch "$work/notes/notes.txt"
+expect_mistake "a folder with other files" "${tiny[@]}" --save="$work/notes"
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
@@ -95,6 +99,14 @@ by_rank 1 --resume="$work/none" "$program" "${tiny[@]}"
 expect_mistake_of_ranks 2 "rank 1: --resume=$work/none: there is no such folder" "${command[@]}"
 by_rank 0 --groups=3 "$program" "${tiny[@]}" --resume="$work/run/last"
 expect_mistake_of_ranks 2 ".*must be the same on all ranks" "${command[@]}"
+# Flags that are right in each and not the same, which would train wrongly (bits_test has each).
+for flag in --learning_rate=0.5 --seed=5 --nopacked --sample=9 --plain; do
+  name=${flag%%=*}
+  by_rank 1 "$flag" "$program" "${tiny[@]}"
+  expect_mistake_of_ranks 2 "${name/--no/--} must be the same on all ranks: rank 0 has .*, rank 1 has " "${command[@]}"
+done
+by_rank 2 --seed=5 "$program" "${tiny[@]}" --replicas=3
+expect_mistake_of_ranks 3 "--seed must be the same on all ranks: rank 0 has 0, rank 2 has 5" "${command[@]}"
 
 # With what gives other bits (bits_test has each flag): a mistake, in one process and in several.
 again=("${tiny[@]}" --resume="$work/run/last")

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -339,6 +340,23 @@ void read_pipeline(Settings& settings) {
   settings.explain = absl::GetFlag(FLAGS_explain);
 }
 
+// What save_checkpoint would refuse, at the end of the training.
+void check_save(const std::string& path) {
+  namespace fs = std::filesystem;
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument("--save=" + path + ": " + why);
+  };
+  std::error_code error;
+  if (!fs::exists(path, error)) return;
+  if (!fs::is_directory(path, error)) refuse("it is there and is no folder; give another path");
+  if (fs::equivalent(path, ".", error)) {
+    refuse("it is the current folder, which cannot be replaced; give the path of a folder in it");
+  }
+  if (!fs::is_empty(path, error) && !fs::exists(fs::path(path) / "progress.safetensors", error)) {
+    refuse("it is a folder with other files than a checkpoint's; give another path");
+  }
+}
+
 // The folder that the checkpoint's is in is made if it is not there.
 void read_files(Settings& settings) {
   settings.save = command::user_path(absl::GetFlag(FLAGS_save));
@@ -348,6 +366,7 @@ void read_files(Settings& settings) {
     throw std::invalid_argument("--save_every: say where, with --save=FOLDER");
   }
   if (!settings.save.empty()) {
+    check_save(settings.save);
     const std::string parent = std::filesystem::path(settings.save).parent_path().string();
     command::check_writable_folder("--save", parent.empty() ? "." : parent);
   }

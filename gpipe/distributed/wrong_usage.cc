@@ -33,6 +33,13 @@ std::string wrong_usage_text(const std::vector<std::string>& of_ranks) {
   return result;
 }
 
+std::vector<std::string> settings_of_ranks(const World& world, const std::string& own) {
+  internal::Processes* const processes = world.processes().get();
+  if (processes == nullptr) return {own};
+  return internal::in_call(
+      processes, [&] { return internal::exchange_long(*processes, "the settings", own); });
+}
+
 std::string wrong_usage(const World& world, const std::string& own) {
   internal::Processes* const processes = world.processes().get();
   if (processes == nullptr) return own;

@@ -24,6 +24,11 @@ namespace gpipe::distributed {
 //   if (!mistake.empty()) return 2;
 std::string wrong_usage(const World& world, const std::string& own);
 
+// All processes call it, each with its settings as a text. Returns those of all, by rank, in all of
+// them: what must be the same can be compared before anything is done. Throws as wrong_usage(),
+// also Disagreement if others call that meanwhile.
+std::vector<std::string> settings_of_ranks(const World& world, const std::string& own);
+
 // What all have found as one text: that text, if all have the same; else each text with the ranks
 // that have it.
 std::string wrong_usage_text(const std::vector<std::string>& of_ranks);
