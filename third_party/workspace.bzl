@@ -9,6 +9,7 @@ load("//third_party/com_google_googletest:workspace.bzl", com_google_googletest 
 load("//third_party/cuda:workspace.bzl", local_cuda = "repo")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repo")
 load("//third_party/plotly:workspace.bzl", plotly = "repo")
+load("//third_party/precompiled:workspace.bzl", local_compiler = "repo")
 load("//third_party/tcmalloc:workspace.bzl", tcmalloc = "repo")
 load("//third_party/turbojpeg:workspace.bzl", turbojpeg = "repo")
 load("//third_party/zlib:workspace.bzl", zlib = "repo")
@@ -25,6 +26,7 @@ _REPOSITORIES = {
     "com_google_absl": com_google_absl,
     "com_google_googletest": com_google_googletest,
     "libtorch": _libtorch,
+    "local_compiler": local_compiler,
     "local_cuda": local_cuda,
     "plotly": plotly,
     "tcmalloc": tcmalloc,

@@ -1,12 +1,34 @@
 #!/bin/sh
-# precompile.sh PLUGIN_SOURCE COMPILER ARGUMENTS...: precompiles a header with the plugin of gcc that instantiates what
-# the header asks for (instantiate.cc). Without gcc's headers for plugins (Debian: gcc-12-plugin-dev), or with another
+# precompile.sh PLUGIN_SOURCE IDENTITY STAMP COMPILER ARGUMENTS...: precompiles a header with the plugin of gcc that
+# instantiates what the header asks for (instantiate.cc), and writes a comment into the file STAMP that changes with
+# the header's text, the options and the compiler, as the file IDENTITY knows it (compiler.sh). Without gcc's headers for plugins (Debian: gcc-12-plugin-dev), or with another
 # compiler, it is precompiled all the same, and those who use it take longer.
 set -eu
 # Bazel gives none; the linker is looked for in it.
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
-source="$1" compiler="$2"
-shift 2
+source="$1" identity="$2" stamp="$3" compiler="$4"
+shift 4
+
+# preprocess ARGUMENTS...: the text of all that the header includes, with its macros; LibTorch's and the system's.
+preprocess() {
+  left=$#
+  while [ "${left}" -gt 0 ]; do
+    if [ "$1" = -o ]; then
+      shift 2
+      left=$((left - 2))
+    else
+      set -- "$@" "$1"
+      shift
+      left=$((left - 1))
+    fi
+  done
+  "${compiler}" "$@" -E -dD -P
+}
+{
+  cat "$0" "${source}" "${identity}"
+  printf '%s\n' "$@"
+  preprocess "$@"
+} | sha256sum | sed 's|^\([0-9a-f]*\).*|// \1|' >"${stamp}"
 
 headers="$("${compiler}" -print-file-name=plugin 2>/dev/null || true)/include"
 # TMPDIR may be missing, or not ours to write.
@@ -19,7 +41,7 @@ if [ -e "${headers}/gcc-plugin.h" ] && folder="$(mktemp -d 2>/dev/null || mktemp
   fi
   echo "GPipe: gcc's plugin for LibTorch's precompiled headers does not work here; without it each source takes longer." >&2
 else
-  echo "GPipe: no ${headers}/gcc-plugin.h (Debian: gcc-12-plugin-dev): each source takes some 5 s longer. Once it is there: tools/bazel clean --expunge" >&2
+  echo "GPipe: no ${headers}/gcc-plugin.h (Debian: gcc-12-plugin-dev): each source takes some 5 s longer. Once it is there: tools/bazel shutdown" >&2
 fi
 # The pragma is the plugin's.
 "${compiler}" "$@" -Wno-unknown-pragmas

@@ -15,6 +15,7 @@ def _impl(ctx):
     )
     headers = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     output = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+    stamp = ctx.actions.declare_file(ctx.label.name + ".stamp")
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
@@ -33,6 +34,8 @@ def _impl(ctx):
         executable = ctx.executable._precompile,
         arguments = [
             ctx.file._plugin.path,
+            ctx.file._compiler.path,
+            stamp.path,
             cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME),
         ] + cc_common.get_memory_inefficient_command_line(
             feature_configuration = features,
@@ -44,16 +47,18 @@ def _impl(ctx):
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = variables,
         ),
-        inputs = depset([ctx.file.header, ctx.file._plugin], transitive = [headers.headers, toolchain.all_files]),
-        outputs = [output],
+        inputs = depset([ctx.file.header, ctx.file._plugin, ctx.file._compiler], transitive = [headers.headers, toolchain.all_files]),
+        outputs = [output, stamp],
     )
     return [
-        DefaultInfo(files = depset([output])),
-        CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([output]))),
+        DefaultInfo(files = depset([output, stamp])),
+        CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([output, stamp]))),
     ]
 
-# A library that lists the rule NAME among its `deps` may be compiled with `-include $(BINDIR)/PACKAGE/NAME.h`. Only the
-# compiled form lies there: should the compiler not accept it, it finds nothing else, and says so.
+# A library that lists the rule NAME among its `deps` may be compiled with `-include $(BINDIR)/PACKAGE/NAME.h -include
+# $(BINDIR)/PACKAGE/NAME.stamp`. Only the compiled form of the first lies there: should the compiler not accept it, it
+# finds nothing else, and says so. gcc's list of what a source has read, which Bazel trusts, names what the header was
+# made of neither as such nor as compiled; it names the second, a comment that changes with all of that.
 precompiled_header = rule(
     implementation = _impl,
     attrs = {
@@ -61,6 +66,7 @@ precompiled_header = rule(
         "deps": attr.label_list(providers = [CcInfo], doc = "What the header includes."),
         "header": attr.label(mandatory = True, allow_single_file = [".h"]),
         "_precompile": attr.label(default = ":precompile.sh", allow_single_file = True, executable = True, cfg = "exec"),
+        "_compiler": attr.label(default = "@local_compiler//:compiler.txt", allow_single_file = True),
         "_plugin": attr.label(default = ":instantiate.cc", allow_single_file = True),
         "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },

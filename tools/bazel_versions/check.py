@@ -38,6 +38,7 @@ from versions import LANGUAGE_RULES, LANGUAGE_SYMBOLS, LOADS, VERSIONS  # noqa: 
 # What the programs that repository rules run would answer, on a machine with a CUDA Toolkit and on one without, whose
 # LibTorch lies in a path with spaces.
 ANSWERS = {
+    "compiler.sh": {True: "gcc 12\n", False: "gcc 12\n"},
     "libtorch.sh": {
         True: "torch=/opt/torch\ncuda=/opt/cuda\ncrt=/opt/crt\ncccl=/opt/cccl\nnccl=/opt/nccl\n",
         False: "torch=/opt/my torch\ncuda=\ncrt=\ncccl=\nnccl=\n",

@@ -11,7 +11,8 @@ def _precompiled(name):
     """(deps, copts) with which a source is compiled on top of a header of //third_party/precompiled."""
     label = Label("//third_party/precompiled:" + name)
     folder = (label.workspace_root + "/" if label.workspace_root else "") + label.package
-    return ([label], ["-include", "$(BINDIR)/%s/%s.h" % (folder, name)])
+    path = "$(BINDIR)/%s/%s" % (folder, name)
+    return ([label], ["-include", path + ".h", "-include", path + ".stamp"])
 
 def _with_torch(rule, srcs = [], deps = [], copts = [], torch = False, **kwargs):
     """A rule whose sources are compiled with LibTorch's headers precompiled, if they need LibTorch."""

@@ -13,7 +13,7 @@ def _impl(ctx):
         DefaultInfo(runfiles = runfiles),
         CcInfo(
             compilation_context = cc_common.create_compilation_context(
-                headers = depset([header for header in context.headers.to_list() if header.extension != "gch"]),
+                headers = depset([header for header in context.headers.to_list() if header.extension not in ["gch", "stamp"]]),
                 includes = context.includes,
                 quote_includes = context.quote_includes,
                 system_includes = context.system_includes,
