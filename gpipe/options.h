@@ -165,8 +165,9 @@ struct StepOptions {
   // What the mean of a micro-batch is taken over: the number of tokens that are no padding, say, or
   // the sum of the classes' weights. Called for every micro-batch before its first forward. A
   // micro-batch of weight 0 does not count, whatever its loss is. Without this option a micro-batch
-  // of nothing but padding makes loss and gradients NaN, the mean over nothing (a warning is logged
-  // once). With kMean only.
+  // of nothing but padding makes the loss NaN, the mean over nothing (a warning is logged once),
+  // and the gradients wrong: cross_entropy's own are zeros there, those of sum / number are NaN.
+  // With kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();
