@@ -134,7 +134,8 @@ std::string one_line(std::string text) {
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
   return a.model == b.model && a.profiled_on == b.profiled_on && a.rows == b.rows &&
-         a.balance == b.balance && a.chunks == b.chunks && a.checkpoints == b.checkpoints &&
+         a.balance == b.balance && a.chunks == b.chunks && a.shared_inputs == b.shared_inputs &&
+         a.checkpoints == b.checkpoints &&
          a.schedule_name == b.schedule_name && a.schedule == b.schedule && a.step == b.step &&
          a.lower_bound == b.lower_bound && a.devices == b.devices;
 }
@@ -158,6 +159,9 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
     fail(std::to_string(plan.rows) + " rows in " + std::to_string(plan.chunks) +
          " chunks do not make the schedule's " + std::to_string(plan.schedule.micro_batches()) +
          " micro-batches");
+  }
+  for (const int64_t input : plan.shared_inputs) {
+    if (input < 0) fail("shared_inputs has " + std::to_string(input) + ", expected at least 0");
   }
   for (const double seconds : {plan.step, plan.lower_bound}) {
     if (!std::isfinite(seconds) || seconds < 0) {
@@ -187,6 +191,10 @@ std::string plan_to_text(const PipelinePlan& plan) {
   line("rows", text_of(plan.rows));
   text += "balance" + joined(plan.balance, [](int64_t layers) { return text_of(layers); }) + "\n";
   line("chunks", text_of(plan.chunks));
+  if (!plan.shared_inputs.empty()) {
+    text += "shared_inputs" +
+            joined(plan.shared_inputs, [](int64_t input) { return text_of(input); }) + "\n";
+  }
   text += "checkpoints" +
           joined(plan.checkpoints, [](Checkpoint mode) { return std::string(to_text(mode)); }) +
           "\n";
@@ -215,6 +223,11 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
     plan.balance.push_back(lines.count(word));
   }
   plan.chunks = lines.count(lines.field("chunks"));
+  if (lines.is_next("shared_inputs")) {
+    for (const std::string& word : Lines::words(lines.field("shared_inputs"))) {
+      plan.shared_inputs.push_back(lines.count(word));
+    }
+  }
   plan.checkpoints.clear();
   for (const std::string& word : Lines::words(lines.field("checkpoints"))) {
     try {
@@ -251,6 +264,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
                {"rows", plan.rows},
                {"balance", plan.balance},
                {"chunks", plan.chunks}};
+  if (!plan.shared_inputs.empty()) json["shared_inputs"] = plan.shared_inputs;
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
   json["schedule_name"] = plan.schedule_name;
@@ -294,6 +308,7 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     get(json, "rows", plan.rows);
     get(json, "balance", plan.balance);
     get(json, "chunks", plan.chunks);
+    if (json.contains("shared_inputs")) get(json, "shared_inputs", plan.shared_inputs);
     std::vector<std::string> modes;
     get(json, "checkpoints", modes);
     plan.checkpoints.clear();

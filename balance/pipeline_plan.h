@@ -37,6 +37,8 @@ struct PipelinePlan {
   int64_t rows = 1;         // of a mini-batch
   std::vector<int64_t> balance = {1};
   int64_t chunks = 1;
+  // Numbers of inputs that all micro-batches share (GPipeOptions::shared_inputs).
+  std::vector<int64_t> shared_inputs = {};
   std::vector<Checkpoint> checkpoints = {Checkpoint::kNever};  // of each partition
   // A name of schedule_by_name(), or "search".
   std::string schedule_name = "1f1b";
@@ -57,7 +59,8 @@ struct PipelinePlan {
 };
 
 // Throws std::invalid_argument that begins with `prefix` for a plan that no pipeline could run:
-// numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1,
+// numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1, a
+// negative number of an input,
 // times that are none, negative bytes, a schedule that does not verify with buffered sends.
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 
@@ -70,6 +73,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 //   rows 32
 //   balance 61 57
 //   chunks 8
+//   shared_inputs 1          (only if there are some)
 //   checkpoints always never
 //   schedule zb-h1
 //   step 0.25

@@ -70,7 +70,10 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
       [](PipelinePlan& plan) { plan.schedule = v_min(2, 4); },
       [](PipelinePlan& plan) { plan.step += 1e-17; },
       [](PipelinePlan& plan) { plan.lower_bound *= 2; },
-      [](PipelinePlan& plan) { ++plan.devices[1].live; }};
+      [](PipelinePlan& plan) { ++plan.devices[1].live; },
+      [](PipelinePlan& plan) {
+        plan.shared_inputs = {1, 3};
+      }};
   for (size_t k = 0; k < changes.size(); ++k) {
     PipelinePlan changed = sample();
     changes[k](changed);

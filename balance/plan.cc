@@ -254,6 +254,7 @@ class Planner {
     report.plan.rows = rows_;
     report.plan.balance = best.balance;
     report.plan.chunks = best.chunks;
+    report.plan.shared_inputs = options_.shared_inputs();
     report.plan.checkpoints = best.checkpoints;
     report.plan.schedule_name = best.schedule_name;
     report.plan.schedule = *best.schedule;

@@ -146,7 +146,7 @@ TEST(SharedInputs, AreInAPlanThatRuns) {
     EXPECT_THAT(report.proof.problems, IsEmpty());
     EXPECT_TRUE(report.memory_planned);
     const std::vector<c10::Device> devices(2, c10::kCPU);
-    GPipe pipe(model, pipe_options(report.plan, devices).shared_inputs(kMask));
+    GPipe pipe(model, pipe_options(report.plan, devices));
     pipe->step(inputs_on(c10::kCPU), {}, sum);
     for (const Tensor& parameter : pipe->parameters()) EXPECT_TRUE(parameter.grad().defined());
   }

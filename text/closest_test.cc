@@ -20,6 +20,7 @@ TEST(Closest, FindsTypingMistakes) {
   EXPECT_EQ(closest("b1f1", {"gpipe", "1f1b"}), "") << "no neighbors";
   EXPECT_EQ(closest("pipeline", kKnown), "pipeline-1") << "the first of several";
   EXPECT_EQ(closest("unet", kKnown), "");
+  EXPECT_EQ(closest("device", {"stages_per_device", "devices"}), "devices") << "before a word";
   EXPECT_EQ(closest("", {"x", "-"}), "") << "nothing was typed";
   EXPECT_EQ(closest("x", {}), "");
 }
