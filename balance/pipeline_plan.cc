@@ -135,9 +135,9 @@ std::string one_line(std::string text) {
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
   return a.model == b.model && a.profiled_on == b.profiled_on && a.rows == b.rows &&
          a.balance == b.balance && a.chunks == b.chunks && a.shared_inputs == b.shared_inputs &&
-         a.checkpoints == b.checkpoints &&
-         a.schedule_name == b.schedule_name && a.schedule == b.schedule && a.step == b.step &&
-         a.lower_bound == b.lower_bound && a.devices == b.devices;
+         a.checkpoints == b.checkpoints && a.schedule_name == b.schedule_name &&
+         a.schedule == b.schedule && a.step == b.step && a.lower_bound == b.lower_bound &&
+         a.devices == b.devices;
 }
 
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {

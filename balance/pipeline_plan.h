@@ -59,9 +59,9 @@ struct PipelinePlan {
 };
 
 // Throws std::invalid_argument that begins with `prefix` for a plan that no pipeline could run:
-// numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1, a
-// negative number of an input,
-// times that are none, negative bytes, a schedule that does not verify with buffered sends.
+// numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1,
+// a negative number of an input, times that are none, negative bytes, a schedule that does not
+// verify with buffered sends.
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 
 // A text for people and for diffs, and its exact inverse: a line for each field, then the

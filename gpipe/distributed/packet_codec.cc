@@ -486,7 +486,8 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
     item.tensor = reader.number<uint32_t>();
     item.flags = reader.number<uint8_t>();
     if (item.tensor != UINT32_MAX && item.tensor >= descriptions.size()) damaged("no such tensor");
-    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant)) damaged("no such marks");
+    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant))
+      damaged("no such marks");
   }
   reader.end();
 

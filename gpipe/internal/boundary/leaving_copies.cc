@@ -12,7 +12,8 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage) {
 }
 
 LeavingCopies::LeavingCopies(bool record, const ModelState& model,
-                             c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& staying) {
+                             c10::ArrayRef<const at::Tensor*> leaving,
+                             const WeakStorages& staying) {
   for (const at::Tensor* tensor : leaving) add(record, model, *tensor, leaving, staying);
 }
 

@@ -270,9 +270,9 @@ TEST(SharedInputs, AreNotChangedInPlaceAnywhere) {
   });
   const auto passes = layer<Tensors, Tensors>([](Tensors values) { return values; });
   for (const bool first : {true, false}) {
-    GPipe pipe(first ? nn::Sequential(changes, passes, First())
-                     : nn::Sequential(passes, changes, First()),
-               cpu_options({1, 1, 1}).chunks(3).shared_inputs({1}));
+    GPipe pipe(
+        first ? nn::Sequential(changes, passes, First()) : nn::Sequential(passes, changes, First()),
+        cpu_options({1, 1, 1}).chunks(3).shared_inputs({1}));
     for (const bool inference : {false, true}) {
       const c10::InferenceMode mode(inference);
       const torch::NoGradGuard no_grad;

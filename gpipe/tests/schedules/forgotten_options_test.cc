@@ -118,11 +118,10 @@ TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
   for (const char* schedule : {"1f1b", "zb-h1", "zb-h2", "fill-drain"}) {
     GPipe pipe(model(2), testing::cpu_options({1, 1}).chunks(2));
     const testing::LogCapture log;
-    pipe->step({torch::rand({4, 4})}, {},
-               [scale](const Tensors& outputs, const Tensors&) {
-                 return (outputs.at(0) * scale).mean();
-               },
-               StepOptions().schedule(schedule_by_name(schedule)));
+    pipe->step(
+        {torch::rand({4, 4})}, {},
+        [scale](const Tensors& outputs, const Tensors&) { return (outputs.at(0) * scale).mean(); },
+        StepOptions().schedule(schedule_by_name(schedule)));
     EXPECT_TRUE(scale.grad().defined());
     EXPECT_THAT(log.warnings(), IsEmpty()) << schedule;
   }
