@@ -61,7 +61,9 @@ assert rounds == {("U-Net (1, 2)", "never"): 1, ("AmoebaNet-D (0, 8)", "never"):
                   ("ResNet [1, 1]", "always"): 2, ("GPT-2 (1, 8)", "never"): 1}, rounds
 assert document["environment"]["rounds"] == [1, 2], document["environment"]
 END
-grep -q "2 rounds of 1 step: ResNet" "$work/again.log" || fail "no line on the other environment"
+# Lines are cut at 80 columns, where depends on the processor's name.
+tr -s '\n ' ' ' <"$work/again.log" | grep -q "2 rounds of 1 step: ResNet" ||
+  fail "no line on the other environment"
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
 
