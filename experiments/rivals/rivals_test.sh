@@ -62,7 +62,7 @@ assert rounds == {("U-Net (1, 2)", "never"): 1, ("AmoebaNet-D (0, 8)", "never"):
 assert document["environment"]["rounds"] == [1, 2], document["environment"]
 END
 # Lines are cut at 80 columns, where depends on the processor's name.
-tr -s '\n ' ' ' <"$work/again.log" | grep -q "2 rounds of 1 step: ResNet" ||
+grep -q "2 rounds of 1 step: ResNet" <<<"$(tr -s '\n ' ' ' <"$work/again.log")" ||
   fail "no line on the other environment"
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
