@@ -534,7 +534,8 @@ struct Stage::Backward {
   // layer here.
   void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
-    if (!stage.runs_layer()) return;
+    // Other stages, and weight halves, get its terms without knowing where they come from.
+    if (!stage.runs_layer()) return run.unregistered->excuse(accumulator);
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
     run.unregistered->note(stage.current_layer(), accumulator, leaf);
   }
