@@ -630,7 +630,8 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   const std::vector<torch::Tensor> after = module->buffers();
   for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
-  train(pipe, input, Entry::kStep1F1B);
+  // The average of the same rows once more would be the same but for rounding.
+  train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
 }
 
