@@ -682,7 +682,7 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   };
   both("the balance has 3 partitions, and there are 2 processes: say with GPipeOptions::placement");
   both("the balance has 1 partitions, and there are 2 processes");
-  both("GPipeOptions::graphs are for CUDA devices");
+  both("GPipeOptions::graphs are for a pipeline in one process");
   both("Train with step()");
   const std::vector<std::string> no_input = ranks.lines();
   EXPECT_THAT(no_input[0], HasSubstr("step was given no input tensor"));
