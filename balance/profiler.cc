@@ -453,13 +453,10 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   subject.after_each_layer(options.after_each_layer());
   result.device = name_of(subject.device());
   result.batch_rows = subject.rows();
-  const std::vector<int64_t>& shared = options.shared_inputs();
   const Tensors inputs = subject.inputs();
   for (size_t k = 0; k < inputs.size(); ++k) {
     const at::Tensor& input = inputs[k];
-    const bool is_shared =
-        std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
-    if (input.defined() && !is_shared) result.input += bytes_of(input);
+    if (input.defined() && !is_shared(options.shared_inputs(), k)) result.input += bytes_of(input);
   }
   subject.warm_up();
   if (!subject.device().is_meta()) {

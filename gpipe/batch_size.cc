@@ -8,6 +8,10 @@
 
 namespace gpipe {
 
+bool is_shared(const std::vector<int64_t>& shared, size_t k) {
+  return std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
+}
+
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
                    const std::vector<int64_t>& shared) {
   for (const int64_t number : shared) {
@@ -15,15 +19,12 @@ int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
                       tensors.size(), " tensors of ", what, ", and shared_inputs names number ",
                       number, "; they are counted from 0");
   }
-  const auto is_shared = [&](size_t k) {
-    return std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
-  };
   const bool may_share = std::string_view(what) != "target";
   int64_t rows = -1;
   size_t first = 0;
   for (size_t k = 0; k < tensors.size(); ++k) {
     const at::Tensor& tensor = tensors[k];
-    if (!tensor.defined() || is_shared(k)) continue;
+    if (!tensor.defined() || is_shared(shared, k)) continue;
     TORCH_CHECK_VALUE(tensor.dim() > 0, what, " ", k,
                       " has no dimension to cut into micro-batches; give every tensor the batch as "
                       "its dimension 0, or make a constant part of the model");

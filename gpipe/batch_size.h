@@ -1,18 +1,23 @@
-// batch_size: how many rows a mini-batch has, which must be the same in each of its tensors.
+// batch_size: how many rows a mini-batch has, which must be the same in each of its tensors but
+// those that all micro-batches share.
 #ifndef GPIPE_BATCH_SIZE_H_
 #define GPIPE_BATCH_SIZE_H_
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace gpipe {
 
-// The common size of dimension 0 of the defined tensors but those with a number in `shared`, which
-// all micro-batches have whole (GPipeOptions::shared_inputs). Throws c10::ValueError if there is no
-// such tensor, if one has no dimension, if the sizes differ, or if a number is none of theirs.
-// `what` names the argument in the message.
+// Whether tensor k has its number in `shared`, so that all micro-batches have it whole
+// (GPipeOptions::shared_inputs).
+bool is_shared(const std::vector<int64_t>& shared, size_t k);
+
+// The common size of dimension 0 of the defined tensors but the shared ones. Throws c10::ValueError
+// if there is no such tensor, if one has no dimension, if the sizes differ, or if a number is none
+// of theirs. `what` names the argument in the message.
 int64_t batch_size(const std::vector<at::Tensor>& tensors, const char* what,
                    const std::vector<int64_t>& shared = {});
 

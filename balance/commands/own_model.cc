@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <iostream>
@@ -88,9 +87,8 @@ MakeRows maker(const Tensors& sample, const std::vector<int64_t>& shared) {
   return [sample, shared](int64_t rows, c10::Device device) {
     Tensors tensors;
     for (size_t k = 0; k < sample.size(); ++k) {
-      const bool whole =
-          std::find(shared.begin(), shared.end(), static_cast<int64_t>(k)) != shared.end();
-      tensors.push_back(with_rows(sample[k], whole ? std::nullopt : std::optional(rows), device));
+      tensors.push_back(
+          with_rows(sample[k], is_shared(shared, k) ? std::nullopt : std::optional(rows), device));
     }
     return tensors;
   };

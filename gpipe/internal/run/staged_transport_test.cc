@@ -15,6 +15,7 @@
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/packet_of.h"
 
 namespace gpipe::internal {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using testing::device;
 using testing::EqualsBitwise;
 using testing::on_host;
+using testing::packet_of_one;
 
 const c10::Device kHost(c10::kCPU);
 
@@ -56,12 +58,6 @@ class Messages final : public Transport<Packet> {
   bool cancelled_ = false;
 };
 
-Packet packet_of(const at::Tensor& tensor) {
-  Packet packet;
-  packet.items.push_back({tensor, /*needs_grad=*/true});
-  return packet;
-}
-
 // Worker 0 is here, on device(0), worker 1 elsewhere.
 class StagedTransportTest : public ::testing::Test {
  protected:
@@ -73,7 +69,7 @@ class StagedTransportTest : public ::testing::Test {
 TEST_F(StagedTransportTest, WhatIsHandedOnIsThereAlready) {
   testing::slow_work(device(0));
   const at::Tensor tensor = at::arange(6.0, at::TensorOptions(device(0)));
-  Packet packet = packet_of(tensor.view({2, 3}).t());
+  Packet packet = packet_of_one(tensor.view({2, 3}).t());
   packet.kind = ValueKind::kTensors;
   packet.items.push_back({at::Tensor(), false, true, true, 7});
   std::vector<Packet> packets;
@@ -94,8 +90,8 @@ TEST_F(StagedTransportTest, WhatIsHandedOnIsThereAlready) {
 TEST_F(StagedTransportTest, WhatStaysHereStaysOnItsDevice) {
   const at::Tensor tensor = at::ones({2}, at::TensorOptions(device(0)));
   std::vector<Packet> packets;
-  packets.push_back(packet_of(tensor));
-  packets.push_back(packet_of(tensor));
+  packets.push_back(packet_of_one(tensor));
+  packets.push_back(packet_of_one(tensor));
   transport_.send({{0, 0, 0}, {1, 1, 1}}, packets);
   EXPECT_TRUE(messages_.sent().at(0).items.at(0).tensor.is_same(tensor));
   EXPECT_EQ(messages_.sent().at(1).items.at(0).tensor.device(), kHost);
@@ -110,7 +106,7 @@ TEST_F(StagedTransportTest, WhatStaysHereStaysOnItsDevice) {
 
 TEST_F(StagedTransportTest, WhatArrivesComesToTheDevice) {
   std::vector<Packet> packets;
-  packets.push_back(packet_of(at::full({3}, 4.0)));
+  packets.push_back(packet_of_one(at::full({3}, 4.0)));
   packets.push_back(Packet());
   messages_.send({{0, 0, 0}, {0, 1, 0}}, packets);
   std::vector<Packet> got(2);
