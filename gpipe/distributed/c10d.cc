@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/distributed/batch_threads.h"
+#include "gpipe/distributed/new_listeners.h"
 #include "gpipe/distributed/no_sigpipe.h"
 #include "gpipe/distributed/private_descriptors.h"
 
@@ -174,15 +175,20 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
   const NoSigpipe no_sigpipe;
   const BatchThreads batch_threads;
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
+  NewListeners listeners;
   // A message takes the device, and its connections and its thread, number `tag` modulo two.
   for (int i = 0; i < 2; ++i) {
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   }
+  listeners.find();
   options->threads = 1;  // for collectives, of which there are none
   auto& c10d_store = dynamic_cast<C10dStore&>(store);
-  return std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+  auto group = std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<BreakableStore>(name, c10d_store.c10d(), limit, std::move(is_given_up)),
       static_cast<int>(rank), static_cast<int>(size), std::move(options)));
+  // All connections of the group are there, also those that others have made to this process.
+  listeners.ignore_all();
+  return group;
 }
 
 }  // namespace gpipe::distributed
