@@ -18,6 +18,7 @@
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/gather_timelines.h"
+#include "gpipe/extend.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"

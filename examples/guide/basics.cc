@@ -13,6 +13,7 @@
 #include "balance/balance.h"
 #include "balance/explanation_text.h"
 #include "examples/guide/guide.h"
+#include "gpipe/extend.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/simulate.h"
@@ -234,7 +235,7 @@ nn::Sequential nested() {
   torch::nn::Sequential model;
   for (int64_t k = 0; k < 3; ++k) {
     torch::nn::Sequential block(torch::nn::Linear(16, 16), torch::nn::ReLU());
-    model->extend(*block);  // the layers of `block`, one after another
+    gpipe::extend(model, "block" + std::to_string(k), block);  // its layers, one after another
   }
   model->push_back("flatten", torch::nn::Functional([](torch::Tensor x) { return x.flatten(1); }));
   // [/nested]

@@ -40,7 +40,8 @@ void NewListeners::find() {
   const auto is_new = [this](int descriptor) { return before_.count(descriptor) == 0; };
   for (const int epoll : open_descriptors()) {
     if (!is_new(epoll)) continue;
-    // Of an epoll, a line for each that it waits for: "tfd:        5 events:       19 data: 7f1c...".
+    // Of an epoll, a line for each that it waits for: "tfd:        5 events:       19 data:
+    // 7f1c...".
     std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
     for (std::string line; std::getline(info, line);) {
       std::istringstream words(line);

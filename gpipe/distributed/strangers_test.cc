@@ -158,11 +158,10 @@ class Nonsense {
 int knock(int port) {
   std::vector<Socket> knocking;
   for (int k = 0; k < kAtGloo; ++k) knocking.push_back(begin_connect({"127.0.0.1", port}));
-  return static_cast<int>(
-      std::count_if(knocking.begin(), knocking.end(), [](const Socket& socket) {
-        pollfd polled{socket.get(), POLLOUT, 0};
-        return poll(&polled, 1, 0) == 1 && connect_error(socket) == 0;
-      }));
+  return static_cast<int>(std::count_if(knocking.begin(), knocking.end(), [](const Socket& socket) {
+    pollfd polled{socket.get(), POLLOUT, 0};
+    return poll(&polled, 1, 0) == 1 && connect_error(socket) == 0;
+  }));
 }
 
 // Strangers at the store's port. Some say nothing; some stay there.
