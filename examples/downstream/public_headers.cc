@@ -17,6 +17,7 @@
 #include "diagnose/diagnose.h"
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/extend.h"
 #include "gpipe/gpipe.h"

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "examples/guide/guide.h"
+#include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/generators.h"
@@ -361,6 +362,13 @@ const guide::Chapter kWhich("20", [] {
                                            .makespan +
                                        1e-9,
                 "the search is no worse than ZB-V");
+  const gpipe::World world;
+  // [search_of_one]
+  // #include "gpipe/distributed/from_rank_0.h"
+  const auto table = gpipe::Schedule::from_text(
+      gpipe::from_rank_0(world, [&] { return gpipe::search(search).schedule.to_text(); }));
+  // [/search_of_one]
+  guide::expect(table == result.schedule, "a search gives the same result each time");
 });
 
 // The makespan of a named schedule whose workers, four of them, have layers of F = 1, I = 1, W = 1
