@@ -4,18 +4,16 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "balance/cut_costs.h"
 #include "balance/profile_checks.h"
 #include "balance/recomputed_cells.h"
-#include "balance/shared_cores.h"
+#include "balance/step_model.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/routes.h"
-#include "gpipe/schedule/simulate.h"
 
 namespace gpipe::balance {
 namespace {
@@ -96,22 +94,6 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
   }
 }
 
-// What a stage's layers cost for one micro-batch, in seconds and bytes.
-struct StageSums {
-  LayerRange layers{};
-  double forward = 0;
-  double backward = 0;
-  double input_gradient = 0;
-  double weight_gradient = 0;
-  int64_t parameters = 0;
-  int64_t buffers = 0;
-  int64_t kept = 0;
-  int64_t waiting = 0;    // of a split backward, for its second half
-  int64_t workspace = 0;  // the largest
-  int64_t received = 0;   // the activation and the skips
-  int64_t sent = 0;
-};
-
 // How a number of partitions is run: the part of a prediction that does not depend on the cut.
 class Plan {
  public:
@@ -126,20 +108,22 @@ class Plan {
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
     check_whole();
-    checkpointed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
-    halves_measured_ = std::all_of(profile.layers.begin(), profile.layers.end(),
-                                   [](const LayerProfile& layer) { return layer.split; });
+    recomputed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
+    micro_batches_.resize(static_cast<size_t>(options.chunks));
+    for (size_t m = 0; m < options.micro_batch_sizes.size(); ++m) {
+      micro_batches_[m].size = options.micro_batch_sizes[m];
+    }
+    machine_.cores = options.cores;
+    machine_.contention = options.contention;
+    machine_.bandwidth = options.bandwidth;
+    machine_.latency = options.latency;
+    machine_.overhead = options.overhead;
   }
 
   int64_t partitions() const { return schedule_.stages(); }
   int64_t cells() const { return schedule_.stages() * schedule_.micro_batches(); }
 
-  // The rows of a micro-batch in units of the profile's.
-  double size(size_t micro_batch) const {
-    return options_.micro_batch_sizes.empty() ? 1.0 : options_.micro_batch_sizes[micro_batch];
-  }
-
-  // The sum of size() over all micro-batches.
+  // The sum of the sizes of all micro-batches.
   double sizes() const {
     if (options_.micro_batch_sizes.empty()) return static_cast<double>(options_.chunks);
     return std::accumulate(options_.micro_batch_sizes.begin(), options_.micro_batch_sizes.end(),
@@ -148,9 +132,9 @@ class Plan {
 
   // The share of the mini-batch that the stage recomputes, in micro-batches of size 1.
   double recomputed(int64_t stage) const {
-    const std::vector<bool>& of_stage = checkpointed_[static_cast<size_t>(stage)];
+    const std::vector<bool>& of_stage = recomputed_[static_cast<size_t>(stage)];
     double sum = 0;
-    for (size_t m = 0; m < of_stage.size(); ++m) sum += of_stage[m] ? size(m) : 0.0;
+    for (size_t m = 0; m < of_stage.size(); ++m) sum += of_stage[m] ? micro_batches_[m].size : 0.0;
     return sum / static_cast<double>(of_stage.size());
   }
 
@@ -158,18 +142,22 @@ class Plan {
     return options_.slowness.empty() ? 1.0 : options_.slowness[static_cast<size_t>(stage)];
   }
 
-  double transfer(double bytes) const {
-    return options_.latency + (options_.bandwidth > 0 ? bytes / options_.bandwidth : 0.0);
+  double transfer(double bytes) const { return machine_.seconds(bytes); }
+
+  StepModel model(const std::vector<int64_t>& balance) const {
+    CutCosts costs = cut_costs(profile_, balance);
+    for (size_t j = 0; j < costs.stages.size(); ++j) {
+      StageCosts& stage = costs.stages[j];
+      const double slowness = this->slowness(static_cast<int64_t>(j));
+      stage.forward *= slowness;
+      stage.recompute *= slowness;
+      stage.backward *= slowness;
+      stage.input_gradient *= slowness;
+      stage.weight_gradient *= slowness;
+    }
+    return {schedule_, recomputed_, {std::move(costs)}, micro_batches_, machine_};
   }
 
-  std::vector<StageSums> sums(const std::vector<int64_t>& balance) const;
-  SharedRun run(const std::vector<int64_t>& balance, const std::vector<StageSums>& stages) const;
-  // The most that the worker holds at a time, of one of its stages or of all (stage -1).
-  int64_t memory(int64_t worker, int64_t stage, const std::vector<StageSums>& stages) const;
-
-  int64_t worker_of(int64_t stage) const { return schedule_.worker_of(stage); }
-  int64_t workers() const { return schedule_.workers(); }
-  bool halves_measured() const { return halves_measured_; }
   bool splits() const { return splits_; }
 
  private:
@@ -191,169 +179,11 @@ class Plan {
   const Profile& profile_;
   const ExplainOptions& options_;
   Schedule schedule_;
-  std::vector<std::vector<bool>> checkpointed_;  // [stage][micro-batch]
-  bool halves_measured_ = false;
+  std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
+  std::vector<MicroBatch> micro_batches_;
+  Machine machine_;
   bool splits_ = false;
 };
-
-// The stage of each layer.
-std::vector<int64_t> stage_of_layers(const std::vector<int64_t>& balance) {
-  std::vector<int64_t> result;
-  for (size_t j = 0; j < balance.size(); ++j) {
-    result.insert(result.end(), static_cast<size_t>(balance[j]), static_cast<int64_t>(j));
-  }
-  return result;
-}
-
-std::vector<StageSums> Plan::sums(const std::vector<int64_t>& balance) const {
-  std::vector<StageSums> stages(balance.size());
-  int64_t next = 0;
-  for (size_t j = 0; j < balance.size(); ++j) {
-    StageSums& stage = stages[j];
-    stage.layers = {next, next + balance[j] - 1};
-    stage.received =
-        j == 0 ? profile_.input : profile_.layers[static_cast<size_t>(next) - 1].output;
-    for (; next <= stage.layers.last; ++next) {
-      const LayerProfile& layer = profile_.layers[static_cast<size_t>(next)];
-      stage.forward += layer.forward;
-      stage.backward += layer.backward;
-      const SplitBackward halves = split_backward(layer);
-      stage.input_gradient += halves.input;
-      stage.weight_gradient += halves.weight;
-      stage.waiting += halves.waiting;
-      stage.parameters += layer.parameters;
-      stage.buffers += layer.buffers;
-      stage.kept += layer.kept;
-      stage.workspace = std::max(stage.workspace, layer.workspace);
-    }
-    const bool last = j + 1 == balance.size();
-    stage.sent = last ? 0 : profile_.layers[static_cast<size_t>(next) - 1].output;
-    const double slowness = this->slowness(static_cast<int64_t>(j));
-    if (halves_measured_ && j == 0) {
-      // Nothing waits for the first half, so all runs in the second.
-      stage.input_gradient = 0;
-      stage.weight_gradient = stage.backward;
-    }
-    stage.forward *= slowness;
-    stage.backward *= slowness;
-    stage.input_gradient *= slowness;
-    stage.weight_gradient *= slowness;
-  }
-  const std::vector<int64_t> stage_of = stage_of_layers(balance);
-  for (const SkipProfile& skip : profile_.skips) {
-    const int64_t from = stage_of[static_cast<size_t>(skip.from)];
-    const int64_t to = stage_of[static_cast<size_t>(skip.to)];
-    if (from == to) continue;
-    stages[static_cast<size_t>(from)].sent += skip.bytes;
-    stages[static_cast<size_t>(to)].received += skip.bytes;
-  }
-  for (size_t j = 0; j < stages.size(); ++j) {
-    StageSums& stage = stages[j];
-    if (!halves_measured_ || j == 0) stage.waiting = stage.received + stage.kept;
-  }
-  return stages;
-}
-
-SharedRun Plan::run(const std::vector<int64_t>& balance,
-                    const std::vector<StageSums>& stages) const {
-  const std::vector<int64_t> stage_of = stage_of_layers(balance);
-  std::vector<Route> skips;
-  std::vector<int64_t> skip_bytes;
-  for (const SkipProfile& skip : profile_.skips) {
-    const auto from = static_cast<int32_t>(stage_of[static_cast<size_t>(skip.from)]);
-    const auto to = static_cast<int32_t>(stage_of[static_cast<size_t>(skip.to)]);
-    if (from == to) continue;
-    skips.push_back({from, to, ""});
-    skip_bytes.push_back(skip.bytes);
-  }
-  const Routes routes = Routes::create(partitions(), std::move(skips));
-
-  SimulateOptions costs;
-  costs.action = [&](const Action& action) {
-    const auto j = static_cast<size_t>(action.stage);
-    const StageSums& stage = stages[j];
-    const bool again = checkpointed_[j][static_cast<size_t>(action.micro_batch)];
-    const double rows = size(static_cast<size_t>(action.micro_batch));
-    const double recompute = again ? stage.forward : 0.0;
-    switch (action.kind) {
-      case ActionKind::kForward:
-        return options_.overhead + rows * stage.forward;
-      case ActionKind::kBackward:
-        return options_.overhead + rows * (recompute + stage.backward);
-      case ActionKind::kInputGradient:
-        return options_.overhead + rows * (recompute + stage.input_gradient);
-      case ActionKind::kWeightGradient:
-        return options_.overhead + rows * stage.weight_gradient;
-    }
-    return 0.0;
-  };
-  if (options_.bandwidth > 0 || options_.latency > 0) {
-    costs.transfer = [&](const Transfer& transfer) {
-      const std::optional<size_t> skip = routes.skip(transfer.route);
-      const int32_t source = routes[transfer.route].source_stage;
-      const LayerRange& layers = stages[static_cast<size_t>(source)].layers;
-      const int64_t bytes =
-          skip ? skip_bytes[*skip] : profile_.layers[static_cast<size_t>(layers.last)].output;
-      return this->transfer(size(static_cast<size_t>(transfer.producer.micro_batch)) *
-                            static_cast<double>(bytes));
-    };
-  }
-  return share_cores(simulate(schedule_, routes, costs), options_.cores, options_.contention);
-}
-
-int64_t Plan::memory(int64_t worker, int64_t stage, const std::vector<StageSums>& stages) const {
-  double held = 0;  // by micro-batches in flight
-  double most = 0;
-  double parameters = 0;
-  int64_t buffers = 0;
-  double workspace = 0;
-  std::vector<bool> seen(stages.size());
-  for (const Action& action : schedule_.actions(worker)) {
-    if (stage >= 0 && action.stage != stage) continue;
-    const auto j = static_cast<size_t>(action.stage);
-    const StageSums& sums = stages[j];
-    if (!seen[j]) {
-      seen[j] = true;
-      parameters += static_cast<double>(sums.parameters) * options_.param_scale;
-      buffers += sums.buffers;
-    }
-    const auto m = static_cast<size_t>(action.micro_batch);
-    const bool again = checkpointed_[j][m];
-    const double rows = size(m);
-    workspace = std::max(workspace, rows * static_cast<double>(sums.workspace));
-    const auto kept = static_cast<double>(sums.kept);
-    const auto received = static_cast<double>(sums.received);
-    const auto waiting = static_cast<double>(sums.waiting);
-    switch (action.kind) {
-      case ActionKind::kForward:
-        held += rows * (received + (again ? 0.0 : kept));
-        most = std::max(most, held);
-        break;
-      case ActionKind::kBackward:
-        most = std::max(most, held + rows * (again ? kept : 0.0));
-        held -= rows * (received + (again ? 0.0 : kept));
-        break;
-      case ActionKind::kInputGradient:
-        held += rows * (again ? kept : 0.0);
-        most = std::max(most, held);
-        held += rows * (waiting - received - kept);
-        most = std::max(most, held);
-        break;
-      case ActionKind::kWeightGradient:
-        held -= rows * waiting;
-        break;
-    }
-  }
-  const double all = parameters + static_cast<double>(buffers) + most + workspace;
-  // Bytes that overflow would fit every device.
-  if (!(all < 0x1p62)) {
-    fail((stage < 0 ? "worker " + std::to_string(worker) : "partition " + std::to_string(stage)) +
-         " takes " + text(all) +
-         " bytes, more than a number holds; give a smaller param_scale, got " +
-         text(options_.param_scale) + ", or a profile of fewer bytes");
-  }
-  return std::llround(parameters) + buffers + std::llround(most + workspace);
-}
 
 // The costs that partition() takes: forward, backward, and a recompute as if there were one for
 // every micro-batch.
@@ -457,7 +287,7 @@ class Search {
   }
   double step(const std::vector<int64_t>& balance) {
     --left_;
-    return plan_.run(balance, plan_.sums(balance)).makespan;
+    return plan_.model(balance).run().makespan;
   }
   void keep(const std::vector<int64_t>& balance, double step) {
     if (!best_.empty() && !(step < best_step_ * (1 - kFaster))) return;
@@ -501,8 +331,8 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   const auto partitions = static_cast<int64_t>(balance.size());
   check_options(options, partitions);
   const Plan plan(profile, partitions, options);
-  const std::vector<StageSums> stages = plan.sums(balance);
-  const SharedRun run = plan.run(balance, stages);
+  const StepModel model = plan.model(balance);
+  const SharedRun run = model.run();
 
   Explanation result;
   result.device = profile.device;
@@ -512,15 +342,16 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   result.step = run.makespan;
   std::vector<double> work;  // of each partition in a step
   for (int64_t j = 0; j < partitions; ++j) {
-    const StageSums& stage = stages[static_cast<size_t>(j)];
+    const StageCosts& stage = model.costs.front().stages[static_cast<size_t>(j)];
     PartitionExplanation partition;
     partition.layers = stage.layers;
     partition.forward = stage.forward;
     partition.backward = stage.backward;
     partition.input_gradient = stage.input_gradient;
     partition.weight_gradient = stage.weight_gradient;
+    // Checks the size of what follows.
     partition.memory =
-        plan.memory(plan.worker_of(j), j, stages);  // checks the size of what follows
+        model.stage_memory(j, options.param_scale).bytes("explain: partition " + std::to_string(j));
     partition.fixed = std::llround(static_cast<double>(stage.parameters) * options.param_scale) +
                       stage.buffers + stage.workspace;
     partition.received = stage.received;
@@ -529,7 +360,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     partition.recompute = stage.forward * plan.recomputed(j);
     partition.parameters = stage.parameters;
     partition.sent = stage.sent;
-    const double busy = run.busy[static_cast<size_t>(plan.worker_of(j))];
+    const double busy = run.busy[static_cast<size_t>(model.schedule.worker_of(j))];
     partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
     result.partitions.push_back(partition);
     const double rows = plan.sizes() / static_cast<double>(options.chunks);
@@ -538,10 +369,12 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   result.binding = std::max_element(work.begin(), work.end()) - work.begin();
   for (size_t worker = 0; worker < run.busy.size(); ++worker) {
     const double busy = run.makespan > 0 ? run.busy[worker] / run.makespan : 0.0;
-    result.workers.push_back({plan.memory(static_cast<int64_t>(worker), -1, stages), busy});
+    const StepMemory memory =
+        model.worker_memory(static_cast<int64_t>(worker), options.param_scale);
+    result.workers.push_back({memory.bytes("explain: worker " + std::to_string(worker)), busy});
   }
   result.splits = plan.splits();
-  result.halves_measured = plan.halves_measured();
+  result.halves_measured = halves_measured(profile);
   for (const double busy : run.busy) {
     if (run.makespan <= 0) break;
     result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "balance/cell_costs.h"
 #include "balance/profile_checks.h"
 #include "balance/recomputed_cells.h"
 #include "gpipe/schedule/action.h"
@@ -20,12 +21,16 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
   throw std::invalid_argument("fitting_cut: " + text);
 }
 
-// How many micro-batches' inputs and activations a stage holds at most.
+// How many micro-batches' inputs and activations a stage holds at most. What waits for the second
+// half of a backward is taken as all of both: what of it does is known of stages, not of layers.
 struct Held {
   int64_t inputs = 0;
   int64_t kept = 0;
   bool recomputes = false;
 };
+
+int64_t inputs_of(const HeldParts& parts) { return parts.received || parts.waiting ? 1 : 0; }
+int64_t kept_of(const HeldParts& parts) { return parts.kept || parts.waiting ? 1 : 0; }
 
 std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) {
   const Schedule schedule = options.schedule ? options.schedule(stages, options.chunks)
@@ -42,16 +47,13 @@ std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) 
       const bool again =
           recomputed[static_cast<size_t>(j)][static_cast<size_t>(action.micro_batch)];
       held.recomputes = held.recomputes || again;
-      const bool begins_backward =
-          action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient;
-      if (action.kind == ActionKind::kForward) ++inputs;
-      if ((action.kind == ActionKind::kForward && !again) || (begins_backward && again)) ++kept;
-      held.inputs = std::max(held.inputs, inputs);
-      held.kept = std::max(held.kept, kept);
-      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient) {
-        --inputs;
-        --kept;
-      }
+      const CellMemory memory = cell_memory(action.kind, again);
+      inputs -= inputs_of(memory.before);
+      kept -= kept_of(memory.before);
+      held.inputs = std::max(held.inputs, inputs + inputs_of(memory.during));
+      held.kept = std::max(held.kept, kept + kept_of(memory.during));
+      inputs += inputs_of(memory.after);
+      kept += kept_of(memory.after);
     }
   }
   return result;

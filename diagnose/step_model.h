@@ -6,19 +6,14 @@
 #include <vector>
 
 #include "balance/partition.h"
+#include "balance/step_model.h"
 #include "diagnose/costs.h"
 #include "diagnose/pipeline_setup.h"
 
 namespace gpipe::diagnosis {
 
-// What runs the pipeline.
-struct Machine {
-  int64_t cores = 0;      // how many partitions can compute at once; 0: all
-  double contention = 1;  // how many times as long an action takes beside others
-  // Of the link between any two partitions. 0 bytes per second: only the latency counts.
-  double bandwidth = 0;
-  double latency = 0;  // seconds per transfer
-};
+// What runs the pipeline. Its memory touched anew is that of Costs.
+using balance::Machine;
 
 // What is counted beside the layers' work and the schedule's order.
 struct Effects {
@@ -41,8 +36,8 @@ struct ModeledStep {
   std::vector<ModeledPartition> partitions;
 };
 
-// A step of a mini-batch of `rows` rows. Unlike balance::explain() it knows partitions of different
-// checkpoint modes, a shorter last micro-batch, and costs by rows.
+// A step of a mini-batch of `rows` rows, by balance::StepModel. Unlike balance::explain() it knows
+// costs by rows, the loss, and memory that is touched anew.
 //
 // Throws std::invalid_argument for a schedule that does not fit or cannot run.
 ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
