@@ -50,7 +50,8 @@ class ReachedNodes {
   ReachedNodes(const ReachedNodes&) = delete;
   ReachedNodes& operator=(const ReachedNodes&) = delete;
 
-  // Another gradient will arrive along this edge (valid), whose graph outlives this. `from`: as in WalkProgress::node.
+  // Another gradient will arrive along this edge (valid), whose graph outlives this. `from`: as in
+  // WalkProgress::node.
   void reach(const Edge& edge, uint64_t from = WalkProgress::kNone);
   // Finds all nodes behind those that were reached, and counts the gradients that each waits for.
   // Nothing has run. Throws what the visitor throws, and c10::Error for a GradientSink that is not

@@ -658,9 +658,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   if (!ports_.ties_out.empty() && task.part != BackwardPart::kWeights) {
     take_ties(run, gradients, *task.leaf_sums);
   }
-  RandomStreamsScope draws_scope(&draws_, nullptr);
-  std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
-  if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
+  RandomStreamsScope draws_scope(&draws_, nullptr, nullptr,
+                                 /*on_autograd_threads=*/!device_.is_cpu());
 
   if (graphs_ != nullptr) {
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
