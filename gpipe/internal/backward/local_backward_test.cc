@@ -1,6 +1,5 @@
 #include "gpipe/internal/backward/local_backward.h"
 
-#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -18,6 +17,8 @@
 #include <vector>
 
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/backward/split_backward.h"
+#include "gpipe/internal/backward/walks_for_tests.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -28,34 +29,21 @@ using testing::EqualsBitwise;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-edge_list roots_of(const std::vector<at::Tensor>& outputs) {
-  edge_list roots;
-  for (const at::Tensor& output : outputs) {
-    roots.push_back(torch::autograd::impl::gradient_edge(output));
-  }
-  return roots;
-}
-
-variable_list ones_for(const std::vector<at::Tensor>& outputs) {
-  variable_list gradients;
-  for (const at::Tensor& output : outputs) gradients.push_back(torch::ones_like(output));
-  return gradients;
-}
-
 constexpr int kLeaves = 4;
 
 // Runs the backward of `outputs` in halves; the first half gives the gradient of `input`, if that
 // is defined.
 at::Tensor halves(const std::vector<at::Tensor>& outputs,
                   const std::shared_ptr<GradientSink>& input) {
-  LocalBackwardOptions options;
-  options.sinks = {input.get()};
+  WalkSettings settings;
+  settings.sinks = {input.get()};
+  WalkVisitor visitor;
   variable_list gradients = ones_for(outputs);
-  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, options);
+  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, settings, visitor);
   at::Tensor result;
   if (input != nullptr && !input->gradients().empty()) result = input->gradients()[0];
   const at::Tensor copy = result.defined() ? result.clone() : result;
-  rest.run(options);
+  rest.run(settings, visitor);
   if (result.defined()) {
     EXPECT_THAT(result.to_dense(), EqualsBitwise(copy.to_dense())) << "changed by the second half";
   }
@@ -91,7 +79,7 @@ void expect_same_as_engine(
       if (way == Way::kEngine) {
         torch::autograd::Engine::get_default_engine().execute(roots, gradients, false, false, true);
       } else if (way == Way::kWhole) {
-        run_local_backward(roots, gradients, {});
+        run_plainly(roots, gradients);
       } else {
         const at::Tensor gradient = halves(outputs, sink);
         if (gradient.defined()) of_input = of_input.defined() ? of_input + gradient : gradient;
@@ -183,17 +171,17 @@ TEST(LocalBackward, ViewsThatWereChangedThroughTheirBase) {
 TEST(LocalBackward, KeepsTheGraphIfAskedTo) {
   const at::Tensor x = torch::randn({3}).requires_grad_();
   const at::Tensor y = x.exp();
-  LocalBackwardOptions keep;
+  WalkSettings keep;
   keep.keep_graph = true;
   for (int i = 1; i <= 2; ++i) {
     variable_list gradients = ones_for({y});
-    run_local_backward(roots_of({y}), gradients, keep);
+    run_plainly(roots_of({y}), gradients, keep);
     EXPECT_THAT(x.grad(), EqualsBitwise(i * y)) << i;
   }
   variable_list gradients = ones_for({y});
-  run_local_backward(roots_of({y}), gradients, {});
+  run_plainly(roots_of({y}), gradients);
   gradients = ones_for({y});
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error)
+  EXPECT_THROW(run_plainly(roots_of({y}), gradients), c10::Error)
       << "what the node had saved is freed";
 }
 
@@ -201,7 +189,7 @@ TEST(LocalBackward, AGradientOfAnotherShapeIsRefused) {
   const at::Tensor x = torch::randn({3}).requires_grad_();
   const at::Tensor y = x.exp();
   variable_list gradients = {torch::ones({2})};
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
+  EXPECT_THROW(run_plainly(roots_of({y}), gradients), c10::Error);
 }
 
 TEST(LocalBackward, ThrowsWhatANodeThrows) {
@@ -210,7 +198,7 @@ TEST(LocalBackward, ThrowsWhatANodeThrows) {
   const at::Tensor y = saved.exp() * saved;
   saved.detach().add_(1);
   variable_list gradients = ones_for({y});
-  EXPECT_THROW(run_local_backward(roots_of({y}), gradients, {}), c10::Error);
+  EXPECT_THROW(run_plainly(roots_of({y}), gradients), c10::Error);
   EXPECT_FALSE(x.grad().defined());
 }
 
@@ -230,7 +218,7 @@ TEST(LocalBackward, RetainedGradientsAreThere) {
   const at::Tensor inner = x * 2;
   inner.retain_grad();
   variable_list gradients = ones_for({inner});
-  run_local_backward(roots_of({inner.exp()}), gradients, {});
+  run_plainly(roots_of({inner.exp()}), gradients);
   EXPECT_THAT(inner.grad(), EqualsBitwise(inner.exp().detach()));
 }
 
@@ -283,7 +271,7 @@ TEST(LocalBackward, AnomalyModeFindsWhatIsNotANumber) {
   const at::Tensor y = x.sqrt() * 0;
   variable_list gradients = ones_for({y});
   try {
-    run_local_backward(roots_of({y}), gradients, {});
+    run_plainly(roots_of({y}), gradients);
     FAIL();
   } catch (const std::exception& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("SqrtBackward0"));
@@ -300,7 +288,7 @@ TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
     const at::Tensor y = a.unsqueeze(0) + b.unsqueeze(0) * 1;
     variable_list gradients = {torch::full({1, 4}, 3.0)};
     const at::Tensor given = gradients[0];
-    run_local_backward(roots_of({y}), gradients, {});
+    run_plainly(roots_of({y}), gradients);
     EXPECT_FALSE(a.grad().is_alias_of(b.grad()));
     EXPECT_FALSE(a.grad().is_alias_of(given));
     EXPECT_THAT(a.grad(), EqualsBitwise(torch::full({4}, 3.0 * call)));
@@ -319,7 +307,7 @@ TEST(LocalBackward, GradientsOfLeavesHaveNoMoreMemoryThanTheyNeed) {
   const at::Tensor y = torch::cat({torch::randn({5, 4}).matmul(w.t()), p});
   const at::Tensor sum = repeated.sum();
   variable_list gradients = ones_for({y, sum});
-  run_local_backward(roots_of({y, sum}), gradients, {});
+  run_plainly(roots_of({y, sum}), gradients);
   EXPECT_THAT(repeated.grad(), EqualsBitwise(torch::full({3}, 3.0)));
   for (const at::Tensor& leaf : {w, p, repeated}) {
     EXPECT_EQ(leaf.grad().storage().nbytes(), leaf.nbytes());
@@ -333,7 +321,7 @@ TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
   a.register_hook([&](const at::Tensor&) { return kept.view({4}); });
   const at::Tensor y = a.exp();
   variable_list gradients = ones_for({y});
-  run_local_backward(roots_of({y}), gradients, {});
+  run_plainly(roots_of({y}), gradients);
   EXPECT_FALSE(a.grad().is_alias_of(kept));
 }
 
@@ -345,17 +333,27 @@ TEST(LocalBackward, ReachesTheSinksItIsGivenAndNoOther) {
   mine->attach(x);
   other->attach(hidden);
   const at::Tensor w = torch::ones({2}).requires_grad_();
-  LocalBackwardOptions options;
-  options.sinks = {mine.get()};
+  WalkSettings settings;
+  settings.sinks = {mine.get()};
   variable_list gradients = ones_for({x});
-  run_local_backward(roots_of({x * 2 * w}), gradients, options);
+  run_plainly(roots_of({x * 2 * w}), gradients, settings);
   EXPECT_THAT(mine->gradients()[0], EqualsBitwise(torch::full({2}, 2.0)));
   w.mutable_grad() = at::Tensor();
   gradients = ones_for({x});
-  EXPECT_THROW(run_local_backward(roots_of({x * hidden * w}), gradients, options), c10::Error);
+  EXPECT_THROW(run_plainly(roots_of({x * hidden * w}), gradients, settings), c10::Error);
   EXPECT_FALSE(w.grad().defined()) << "nothing ran";
   EXPECT_TRUE(other->gradients().empty());
 }
+
+// Adds up all leaves' gradients in one tensor.
+class OneSum : public WalkVisitor {
+ public:
+  explicit OneSum(at::Tensor& sum) : sum_(sum) {}
+  at::Tensor* sum_of(const NodePtr&, const at::Tensor&) override { return &sum_; }
+
+ private:
+  at::Tensor& sum_;
+};
 
 // A leaf's terms add up over two backwards as in one.
 TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
@@ -373,18 +371,18 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   at::Tensor cut = y.detach().clone();
   sink->attach(cut);
   at::Tensor sum;
-  LocalBackwardOptions options;
-  options.sinks = {sink.get()};
-  options.sum_of = [&](const auto&, const at::Tensor&) { return &sum; };
+  WalkSettings settings;
+  settings.sinks = {sink.get()};
+  OneSum visitor(sum);
   variable_list gradients = {torch::ones({})};
-  run_local_backward(roots_of({last(cut).sum()}), gradients, options);
+  run_local_backward(roots_of({last(cut).sum()}), gradients, settings, visitor);
   EXPECT_FALSE(w.grad().defined());
   edge_list roots = {torch::autograd::impl::gradient_edge(w)};
   gradients = {sum};
   roots.push_back(torch::autograd::impl::gradient_edge(y));
   gradients.push_back(sink->gradients()[0]);
   sum = at::Tensor();
-  run_local_backward(roots, gradients, {});
+  run_plainly(roots, gradients);
   EXPECT_THAT(w.grad(), EqualsBitwise(want));
 }
 
@@ -528,143 +526,23 @@ TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
     sink->attach(input);
     const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
     p.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });
-    LocalBackwardOptions options;
-    options.sinks = {sink.get()};
+    WalkSettings settings;
+    settings.sinks = {sink.get()};
+    WalkVisitor visitor;
     for (int call = 1; call <= 2; ++call) {
       const at::Tensor y = input + p;
       variable_list gradients = ones_for({y});
       const at::Tensor given = gradients[0];
       if (split) {
-        run_input_backward(roots_of({y}), gradients, options).run(options);
+        run_input_backward(roots_of({y}), gradients, settings, visitor).run(settings, visitor);
       } else {
-        run_local_backward(roots_of({y}), gradients, options);
+        run_local_backward(roots_of({y}), gradients, settings, visitor);
       }
       EXPECT_THAT(p.grad(), EqualsBitwise(torch::full({2, 2}, 3.0 * call)));
       EXPECT_THAT(sink->gradients()[0], EqualsBitwise(torch::ones({2, 2})));
       EXPECT_THAT(given, EqualsBitwise(torch::ones({2, 2})));
     }
   }
-}
-
-// Others may write into what they gave, and into what leaves.
-TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
-  auto sink = std::make_shared<GradientSink>();
-  at::Tensor x = torch::ones({2, 2});
-  sink->attach(x);
-  const at::Tensor w = torch::ones({2, 2}).requires_grad_();
-  const at::Tensor p = torch::ones({2, 2}).requires_grad_();
-  const at::Tensor y = x.matmul(w) + p.view({2, 2}) + x;
-  LocalBackwardOptions options;
-  options.sinks = {sink.get()};
-  variable_list gradients = ones_for({y});
-  const at::Tensor given = gradients[0].view({2, 2});
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
-  given.zero_();
-  sink->gradients()[0].zero_();
-  rest.run(options);
-  EXPECT_THAT(w.grad(), EqualsBitwise(torch::full({2, 2}, 2.0)));
-  EXPECT_THAT(p.grad(), EqualsBitwise(torch::ones({2, 2})));
-}
-
-// The names of the nodes that have run while it lived.
-class NodesRun {
- public:
-  NodesRun()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback([](const at::RecordFunction& function)
-                                           -> std::unique_ptr<at::ObserverContext> {
-              const std::string name = function.name();
-              if (name.rfind(kPrefix, 0) == 0) names().push_back(name.substr(kPrefix.size()));
-              return nullptr;
-            }).scopes({at::RecordScope::FUNCTION}))) {
-    names().clear();
-  }
-  ~NodesRun() { at::removeCallback(handle_); }
-  std::vector<std::string> take() { return std::exchange(names(), {}); }
-
- private:
-  static inline const std::string kPrefix = "autograd::engine::evaluate_function: ";
-  static std::vector<std::string>& names() {
-    static std::vector<std::string> result;
-    return result;
-  }
-  at::CallbackHandle handle_;
-};
-
-TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
-  auto sink = std::make_shared<GradientSink>();
-  at::Tensor x = torch::randn({3, 5});
-  sink->attach(x);
-  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
-  const at::Tensor p = torch::randn({5}).requires_grad_();
-  const at::Tensor scale = torch::randn({5}).requires_grad_();
-  const at::Tensor turned = w.t();
-  const at::Tensor product = x.matmul(turned) + p;
-  const at::Tensor factor = scale.exp();
-  const at::Tensor y = (product * factor).tanh();
-  LocalBackwardOptions options;
-  options.sinks = {sink.get()};
-  variable_list gradients = ones_for({y});
-  NodesRun nodes;
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
-  using ::testing::ElementsAre;
-  EXPECT_THAT(nodes.take(), ElementsAre("TanhBackward0", "MulBackward0", "AddBackward0",
-                                        "MmBackward0", "GPipeGradientSink"));
-  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_FALSE(leaf.grad().defined());
-  EXPECT_FALSE(rest.empty());
-  rest.run(options);
-  EXPECT_THAT(nodes.take(), ElementsAre("ExpBackward0", "torch::autograd::AccumulateGrad",
-                                        "torch::autograd::AccumulateGrad", "MmBackward0",
-                                        "TBackward0", "torch::autograd::AccumulateGrad"));
-  for (const at::Tensor& leaf : {w, p, scale}) EXPECT_TRUE(leaf.grad().defined());
-  EXPECT_TRUE(rest.empty());
-}
-
-// What a waiting half keeps: the inputs of the products, and no activation of nodes that have run.
-TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
-  auto sink = std::make_shared<GradientSink>();
-  at::Tensor x = torch::randn({3, 5});
-  sink->attach(x);
-  const at::Tensor w = torch::randn({5, 5}).requires_grad_();
-  at::Tensor product = x.matmul(w);
-  at::Tensor activation = product.sigmoid();
-  const c10::weak_intrusive_ptr<c10::StorageImpl> of_activation =
-      activation.storage().getWeakStorageImpl();
-  const c10::weak_intrusive_ptr<c10::StorageImpl> of_input = x.storage().getWeakStorageImpl();
-  LocalBackwardOptions options;
-  options.sinks = {sink.get()};
-  variable_list gradients = ones_for({activation});
-  edge_list roots = roots_of({activation});
-  product = activation = x = at::Tensor();
-  EXPECT_FALSE(of_activation.expired()) << "saved for backward";
-  WeightBackward rest = run_input_backward(roots, gradients, options);
-  roots.clear();
-  sink->gradients().clear();
-  EXPECT_TRUE(of_activation.expired());
-  EXPECT_FALSE(of_input.expired());
-  rest = WeightBackward();
-  EXPECT_TRUE(of_input.expired());
-  EXPECT_FALSE(w.grad().defined());
-}
-
-// Other stages wait for the terms of leaves that they own: these terms belong to the first half.
-TEST(SplitBackward, OthersLeavesAreUrgent) {
-  const at::Tensor mine = torch::randn({5, 5}).requires_grad_();
-  const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();
-  const at::Tensor y = mine.matmul(theirs.t());
-  at::Tensor sum;
-  LocalBackwardOptions options;
-  options.sum_of = [&](const auto&, const at::Tensor& leaf) {
-    return leaf.is_same(theirs) ? &sum : nullptr;
-  };
-  variable_list gradients = ones_for({y});
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, options);
-  EXPECT_THAT(sum, EqualsBitwise(torch::ones({5, 5}).t().matmul(mine.detach())));
-  EXPECT_FALSE(mine.grad().defined());
-  sum = at::Tensor();
-  rest.run(options);
-  EXPECT_FALSE(sum.defined());
-  EXPECT_THAT(mine.grad(), EqualsBitwise(torch::ones({5, 5}).matmul(theirs.detach())));
 }
 
 }  // namespace

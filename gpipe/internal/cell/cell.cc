@@ -9,17 +9,16 @@
 #include <limits>
 #include <optional>
 
+#include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/model/model_state.h"
 
 namespace gpipe::internal {
 namespace {
 
+using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::Node;
-
-using Progress = LocalBackwardOptions::Progress;
-using torch::autograd::AccumulateGrad;
 
 // The sequence number of accumulators, which have no place in the order of nodes.
 constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
@@ -59,79 +58,56 @@ std::vector<Packet> Sinks::take() {
   return packets;
 }
 
-// Makes the random numbers that user code draws in a backward depend only on what is computed.
-struct CellGraph::UsersCode {
-  const CellGraph& graph;
-  const CellDraws& from;
-  uint64_t others = 0;  // the number of leaves that have run and that no layer has registered
+void CellGraph::Walk::begin(const CellGraph& graph) {
+  graph_ = &graph;
+  others_ = 0;
+  progress = WalkProgress();
+}
 
-  // Called before `node` runs; `next` is as in LocalBackwardOptions.
-  void enter(const Node& node, uint64_t next) {
-    if (is_custom_function(node) && repeat_forward(node, next)) return;
-    const uint64_t number = node.sequence_nr();
-    if (number == kNoNumber) return enter_leaf(static_cast<const AccumulateGrad&>(node).variable);
-    if (number < graph.begin_) return enter(0, 0);
-    const int64_t layer = graph.layer_of(number);
-    enter(layer, number - graph.start_of(layer) + 1);
+int64_t CellGraph::Walk::layer() const {
+  // Nodes from outside may have numbers of another thread.
+  if (progress.node != kNoNumber) {
+    return std::min(graph_->last_layer(), graph_->layer_of(progress.node));
   }
+  // Reached from outside the graph: only a loss, or a single layer, has surely made it.
+  const bool only_one = graph_->has_loss_ || graph_->last_layer() == 0;
+  return !progress.found && only_one ? graph_->last_layer() : graph_->before_layers();
+}
 
-  // A function that drew in its forward may compute that forward again.
-  bool repeat_forward(const Node& node, uint64_t next) {
-    for (const DrawRecord& record : graph.draws_) {
-      // The function's forward drew after its node was made and before the next node was.
-      if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
-      from.draws->repeat(from.step_seed, from.micro_batch, record);
-      return true;
-    }
-    return false;
+void CellGraph::Walk::before_users_code(const Node& node, uint64_t next) {
+  if (is_custom_function(node) && repeat_forward(node, next)) return;
+  const uint64_t number = node.sequence_nr();
+  if (number == kNoNumber) return enter_leaf(static_cast<const AccumulateGrad&>(node).variable);
+  if (number < graph_->begin_) return enter(0, 0);
+  const int64_t layer = graph_->layer_of(number);
+  enter(layer, number - graph_->start_of(layer) + 1);
+}
+
+// A function that drew in its forward may compute that forward again.
+bool CellGraph::Walk::repeat_forward(const Node& node, uint64_t next) {
+  for (const DrawRecord& record : graph_->draws_) {
+    // The function's forward drew after its node was made and before the next node was.
+    if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
+    draws_.draws->repeat(draws_.step_seed, draws_.micro_batch, record);
+    return true;
   }
+  return false;
+}
 
-  // A parameter's numbers depend on its place in the model, not on the stage that owns it. A leaf
-  // that no layer has registered accumulates in the first stage on its device.
-  void enter_leaf(const at::Tensor& leaf) {
-    std::optional<size_t> number;
-    if (from.model != nullptr) number = from.model->number_of(leaf);
-    const uint64_t device = static_cast<uint64_t>(leaf.device().index() + 1) << 32;
-    from.draws->enter_leaf(from.step_seed, from.micro_batch,
-                           number ? uint64_t{*number} : ~(device + others++));
-  }
+// A parameter's numbers depend on its place in the model, not on the stage that owns it. A leaf
+// that no layer has registered accumulates in the first stage on its device.
+void CellGraph::Walk::enter_leaf(const at::Tensor& leaf) {
+  std::optional<size_t> number;
+  if (draws_.model != nullptr) number = draws_.model->number_of(leaf);
+  const uint64_t device = static_cast<uint64_t>(leaf.device().index() + 1) << 32;
+  draws_.draws->enter_leaf(draws_.step_seed, draws_.micro_batch,
+                           number ? uint64_t{*number} : ~(device + others_++));
+}
 
-  void enter(int64_t layer, uint64_t node) {
-    from.draws->enter_backward(from.step_seed, from.micro_batch, from.first_layer + layer, node);
-  }
-};
-
-// Finds the layer to name when something fails.
-struct CellGraph::Blame {
-  const CellGraph& graph;
-  const GraphTask& task;
-  const Progress& progress;
-  int64_t& layer;
-
-  void find() const {
-    if (progress.node != kNoNumber) {
-      // Nodes from outside may have numbers of another thread.
-      layer = std::min(graph.last_layer(), graph.layer_of(progress.node));
-    } else {
-      // Reached from outside the graph: only a loss, or a single layer, has surely made it.
-      const bool only_one = graph.has_loss_ || graph.last_layer() == 0;
-      layer = !progress.found && only_one ? graph.last_layer() : graph.before_layers();
-    }
-  }
-
-  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) const {
-    find();
-    at::Tensor* const sum = task.sum_of(accumulator, leaf);
-    layer = graph.last_layer();
-    return sum;
-  }
-
-  void enter_foreign(const Node& node) const {
-    find();
-    task.enter_foreign(node, graph.thread_);
-    layer = graph.last_layer();
-  }
-};
+void CellGraph::Walk::enter(int64_t layer, uint64_t node) {
+  draws_.draws->enter_backward(draws_.step_seed, draws_.micro_batch, draws_.first_layer + layer,
+                               node);
+}
 
 void CellGraph::begin() {
   thread_ = at::RecordFunction::currentThreadId();
@@ -158,36 +134,20 @@ void CellGraph::append_loss(CellGraph loss) {
   draws_.insert(draws_.end(), loss.draws_.begin(), loss.draws_.end());
 }
 
-std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
-                                        int64_t& layer) {
+std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots,
+                                        const GraphTask& task, Walk& walk, int64_t& layer) {
   add_roots(std::move(gradients), roots);
-  Progress progress;
-  const Blame blame{*this, task, progress, layer};
-  UsersCode users_code{*this, task.draws};
-  LocalBackwardOptions options;
-  options.keep_graph = task.keep;
-  options.check_finite = task.check_finite;
-  options.progress = &progress;
-  options.sinks = {inputs_.node(), targets_.node()};
-  options.own = LocalBackwardOptions::Range{thread_, begin_};
-  // Each function captures one pointer, so it allocates no memory.
-  options.in_place_of_grad = task.in_place_of_grad;
-  if (task.sum_of) {
-    options.sum_of = [&blame](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
-      return blame.sum_of(accumulator, leaf);
-    };
-  }
-  if (task.enter_foreign) {
-    options.enter_foreign = [&blame](const Node& node) { blame.enter_foreign(node); };
-  }
-  options.before_users_code = [&users_code](const Node& node, uint64_t next) {
-    users_code.enter(node, next);
-  };
+  WalkSettings settings;
+  settings.keep_graph = task.keep;
+  settings.check_finite = task.check_finite;
+  settings.sinks = {inputs_.node(), targets_.node()};
+  settings.own = own_nodes();
+  walk.begin(*this);
   layer = last_layer();
   try {
-    run(std::move(roots), task.part, options);
+    run(std::move(roots), task.part, settings, walk);
   } catch (...) {
-    blame.find();
+    layer = walk.layer();
     throw;
   }
   std::vector<Packet> result;
@@ -208,15 +168,15 @@ void CellGraph::add_roots(std::vector<Packet> gradients, Roots& roots) {
   }
 }
 
-void CellGraph::run(Roots roots, BackwardPart part, const LocalBackwardOptions& options) {
+void CellGraph::run(Roots roots, BackwardPart part, const WalkSettings& settings, Walk& walk) {
   switch (part) {
     case BackwardPart::kWhole:
-      return run_local_backward(roots.edges, roots.gradients, options);
+      return run_local_backward(roots.edges, roots.gradients, settings, walk);
     case BackwardPart::kInputs:
-      weights_ = run_input_backward(roots.edges, roots.gradients, options);
+      weights_ = run_input_backward(roots.edges, roots.gradients, settings, walk);
       return;
     case BackwardPart::kWeights:
-      return weights_.run(options);
+      return weights_.run(settings, walk);
   }
 }
 

@@ -14,14 +14,14 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "gpipe/internal/backward/gradient_sink.h"
-#include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/internal/backward/split_backward.h"
+#include "gpipe/internal/backward/walk_visitor.h"
 #include "gpipe/internal/cell/fingerprint.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -80,14 +80,7 @@ struct CellDraws {
 struct GraphTask {
   BackwardPart part = BackwardPart::kWhole;
   bool keep = false;          // the graph may run again; only with kWhole
-  bool check_finite = false;  // as in LocalBackwardOptions
-  CellDraws draws;
-  // As in LocalBackwardOptions; `thread` is the one on which the graph was made.
-  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
-      sum_of;
-  std::function<at::Tensor*(const std::shared_ptr<torch::autograd::Node>&, const at::Tensor&)>
-      in_place_of_grad;
-  std::function<void(const torch::autograd::Node&, uint64_t thread)> enter_foreign;
+  bool check_finite = false;  // as in WalkSettings
   // Gets the gradients of the loss's targets; left as it is if none are wanted.
   Packet* target_gradients = nullptr;
 };
@@ -100,6 +93,8 @@ struct GraphTask {
 // Thread-safety: none.
 class CellGraph {
  public:
+  class Walk;
+
   // The graph is made in this order. First the sinks: the cell's inputs, or the outputs that a loss
   // starts from; and the targets of a loss.
   Sinks& inputs() { return inputs_; }
@@ -116,7 +111,7 @@ class CellGraph {
     undivided_ = true;
   }
   // The nodes that this thread has made since begin().
-  LocalBackwardOptions::Range own_nodes() const { return {thread_, begin_}; }
+  NodeRange own_nodes() const { return {thread_, begin_}; }
   // Item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the order
   // of the calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
@@ -129,15 +124,15 @@ class CellGraph {
 
   // Runs the part task.part of the backward. It starts from `roots` and then from the outputs,
   // whose gradients are given as packets; kWeights takes neither, because it goes on where kInputs
-  // stopped. Adds to the leaves' gradients (not with kInputs) and returns the gradients of the
-  // inputs (none with kWeights). Unless task.keep, nothing is left afterwards, except, with
-  // kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
+  // stopped. Adds to the leaves' gradients (not with kInputs), or does with them what `walk` says,
+  // and returns the gradients of the inputs (none with kWeights). Unless task.keep, nothing is left
+  // afterwards, except, with kInputs, what kWeights needs. kInputs and kWeights together equal
+  // kWhole, bit for bit.
   //
-  // `layer`: the position of the layer to name in error messages, and before_layers() where that is
-  // not known. It is the last layer until a node fails, or until one is reached that `task`
-  // refuses.
-  std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, GraphTask task,
-                               int64_t& layer);
+  // `layer`: the position of the layer to name in error messages. It is the last one until a node
+  // fails, or until one is reached that `walk` refuses; then Walk::layer().
+  std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, const GraphTask& task,
+                               Walk& walk, int64_t& layer);
 
  private:
   struct Output {
@@ -145,11 +140,8 @@ class CellGraph {
     uint32_t item;
     torch::autograd::Edge edge;
   };
-  struct UsersCode;
-  struct Blame;
-
   void add_roots(std::vector<Packet> gradients, Roots& roots);
-  void run(Roots roots, BackwardPart part, const LocalBackwardOptions& options);
+  void run(Roots roots, BackwardPart part, const WalkSettings& settings, Walk& walk);
   void release(BackwardPart part);
 
   // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.
@@ -172,6 +164,35 @@ class CellGraph {
   bool has_loss_ = false;
   std::vector<DrawRecord> draws_;
   WeightBackward weights_;  // between the halves of a split backward
+};
+
+// What walks through CellGraphs, one after another, ask whoever wants them. It makes the random
+// numbers that users' code draws depend only on what is computed, and knows which layer a walk has
+// come to; what becomes of leaves, and of graphs from outside, is for those who derive from it.
+class CellGraph::Walk : public WalkVisitor {
+ public:
+  explicit Walk(CellDraws draws) : draws_(draws) {}
+
+  void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
+
+  // The position of the layer whose node runs, or that leads to what the walk has reached. -1 where
+  // that is not known; the loss's where only it can be.
+  int64_t layer() const;
+
+ protected:
+  // The one on which the graph's nodes were made, as they know it.
+  uint64_t thread() const { return graph_->thread_; }
+
+ private:
+  friend class CellGraph;
+  void begin(const CellGraph& graph);
+  bool repeat_forward(const torch::autograd::Node& node, uint64_t next);
+  void enter_leaf(const at::Tensor& leaf);
+  void enter(int64_t layer, uint64_t node);
+
+  const CellDraws draws_;
+  const CellGraph* graph_ = nullptr;  // whose backward runs, or ran last
+  uint64_t others_ = 0;               // leaves that have run and that no layer has registered
 };
 
 // What a cell keeps between its forward and its backward.

@@ -40,10 +40,27 @@ std::vector<Packet> packets_of(const std::vector<at::Tensor>& tensors) {
   return packets;
 }
 
+// Does what a test says with what it reaches; all leaves accumulate otherwise.
+struct TestWalk final : CellGraph::Walk {
+  using Walk::thread;
+  using Walk::Walk;
+
+  at::Tensor* sum_of(const NodePtr& /*accumulator*/, const at::Tensor& leaf) override {
+    return sum ? sum(leaf) : nullptr;
+  }
+  void enter_foreign(const torch::autograd::Node& node) override {
+    if (foreign) foreign(node);
+  }
+
+  std::function<at::Tensor*(const at::Tensor& leaf)> sum;
+  std::function<void(const torch::autograd::Node& node)> foreign;
+};
+
 // Runs the backward of a graph, with what that needs.
 struct Backward {
   GraphTask task;
   RandomStreams draws;
+  TestWalk walk{CellDraws{&draws, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3}};
   Roots roots;
   int64_t layer = 100;
   Packet target_gradients;
@@ -51,9 +68,8 @@ struct Backward {
   std::vector<Packet> operator()(CellGraph& graph, const std::vector<at::Tensor>& gradients,
                                  BackwardPart part = BackwardPart::kWhole) {
     task.part = part;
-    task.draws = {&draws, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3};
     task.target_gradients = &target_gradients;
-    return graph.backward(packets_of(gradients), std::exchange(roots, Roots()), task, layer);
+    return graph.backward(packets_of(gradients), std::exchange(roots, Roots()), task, walk, layer);
   }
 };
 
@@ -315,10 +331,10 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
     CellGraph graph = graph_with();
     Backward backward;
     uint64_t made_on = 0;
-    backward.task.enter_foreign = [&](const torch::autograd::Node& node, uint64_t thread) {
+    backward.walk.foreign = [&](const torch::autograd::Node& node) {
       EXPECT_EQ(&node, outside.grad_fn().get());
-      EXPECT_EQ(backward.layer, 0) << "for a message";
-      made_on = thread;
+      EXPECT_EQ(backward.walk.layer(), 0) << "for a message";
+      made_on = backward.walk.thread();
       throw std::runtime_error("refused");
     };
     EXPECT_THROW(backward(graph, {torch::ones({2})}), std::runtime_error);
@@ -351,14 +367,14 @@ TEST(CellGraph, BlamesTheLayerThatLeadsToWhatIsRefused) {
       }
       int64_t told = 100;
       const auto refuse = [&] {
-        told = backward.layer;
+        told = backward.walk.layer();
         throw std::runtime_error("refused");
       };
-      backward.task.sum_of = [&](const auto&, const at::Tensor& tensor) -> at::Tensor* {
+      backward.walk.sum = [&](const at::Tensor& tensor) -> at::Tensor* {
         if (tensor.is_same(scale)) refuse();
         return nullptr;
       };
-      backward.task.enter_foreign = [&](const auto&, uint64_t) { refuse(); };
+      backward.walk.foreign = [&](const torch::autograd::Node&) { refuse(); };
       EXPECT_THROW(backward(graph, {torch::ones(with_loss ? at::IntArrayRef() : x.sizes())}),
                    std::runtime_error);
       EXPECT_EQ(told, 1) << "while it was refused";
@@ -397,9 +413,9 @@ struct CellWithLoss {
     std::vector<at::Tensor> gradients = {torch::full({}, 0.5)};
     if (cut) {
       at::Tensor sum;
-      backward.task.sum_of = [&](const auto&, const at::Tensor&) { return &sum; };
+      backward.walk.sum = [&](const at::Tensor&) { return &sum; };
       gradients = {backward(loss, gradients)[0].items[0].tensor};
-      backward.task.sum_of = nullptr;
+      backward.walk.sum = nullptr;
       backward.roots.add(torch::autograd::impl::gradient_edge(scale), sum);
     }
     return backward(graph, gradients)[0].items[0].tensor;

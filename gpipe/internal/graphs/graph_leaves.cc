@@ -13,7 +13,7 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
-GraphLeaves leaves_of(const edge_list& roots, const LocalBackwardOptions::Range& own) {
+GraphLeaves leaves_of(const edge_list& roots, const NodeRange& own) {
   GraphLeaves result;
   absl::flat_hash_map<const Node*, size_t> seen;  // of a leaf: its place, otherwise of no meaning
   std::vector<Node*> open;
@@ -33,7 +33,7 @@ GraphLeaves leaves_of(const edge_list& roots, const LocalBackwardOptions::Range&
     } else if (dynamic_cast<const GradientSink*>(&node) == nullptr) {
       if (runs_users_code(node)) {
         result.reason = node.name() + " is a function of yours, whose code each call must run";
-      } else if (node.thread_id() != own.thread || node.sequence_nr() < own.begin) {
+      } else if (!own.contains(node)) {
         result.reason = node.name() + " was made outside of the stage";
       }
       open.push_back(&node);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/internal/backward/walk_visitor.h"
 
 namespace gpipe::internal {
 
@@ -26,8 +26,7 @@ struct GraphLeaves {
   std::string reason;
 };
 
-GraphLeaves leaves_of(const torch::autograd::edge_list& roots,
-                      const LocalBackwardOptions::Range& own);
+GraphLeaves leaves_of(const torch::autograd::edge_list& roots, const NodeRange& own);
 
 }  // namespace gpipe::internal
 

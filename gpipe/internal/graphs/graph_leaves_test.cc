@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using torch::autograd::impl::gradient_edge;
 
-LocalBackwardOptions::Range from_now() {
+NodeRange from_now() {
   return {at::RecordFunction::currentThreadId(), at::sequence_number::peek()};
 }
 

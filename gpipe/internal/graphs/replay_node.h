@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 
 // Its inputs are the gradients of the cell's outputs, its results those of the cell's inputs and of
-// the leaves, in the order of `edges`. run_local_backward() runs it like one of LibTorch's own.
+// the leaves, in the order of `edges`. A walk runs it like one of LibTorch's own.
 class ReplayNode final : public OperatorNode {
  public:
   using Run = std::function<torch::autograd::variable_list(torch::autograd::variable_list)>;

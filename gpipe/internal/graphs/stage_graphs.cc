@@ -69,6 +69,26 @@ int64_t number_of_this_thread() {
   return number;
 }
 
+// Adds up each leaf's gradients by themselves, so that a recording accumulates nothing.
+class LeavesApart final : public CellGraph::Walk {
+ public:
+  // `leaves`: edges to all accumulators that are reached.
+  explicit LeavesApart(const edge_list& leaves)
+      : Walk(CellDraws()), sums(leaves.size()), leaves_(leaves) {}
+
+  at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& /*leaf*/) override {
+    const auto place = std::find_if(leaves_.begin(), leaves_.end(),
+                                    [&](const Edge& edge) { return edge.function == accumulator; });
+    TORCH_INTERNAL_ASSERT(place != leaves_.end());
+    return &sums[place - leaves_.begin()];
+  }
+
+  std::vector<at::Tensor> sums;  // [leaf]
+
+ private:
+  const edge_list& leaves_;
+};
+
 // The program's settings by which LibTorch chooses kernels: a recording has those of its time.
 void add_settings(Key& key) {
   at::Context& context = at::globalContext();
@@ -724,24 +744,18 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
   for (const Output& output : slot.outputs) {
     if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
   }
-  std::vector<at::Tensor> sums(slot.leaves.size());
+  LeavesApart walk(slot.leaves);
   GraphTask task;
   task.keep = true;
-  task.sum_of = [&](const std::shared_ptr<torch::autograd::Node>& accumulator, const at::Tensor&) {
-    const auto place = std::find_if(slot.leaves.begin(), slot.leaves.end(),
-                                    [&](const Edge& edge) { return edge.function == accumulator; });
-    TORCH_INTERNAL_ASSERT(place != slot.leaves.end());
-    return &sums[place - slot.leaves.begin()];
-  };
   int64_t layer = -1;
   std::vector<Packet> of_inputs =
-      slot.recorded.graph.backward(std::move(packets), Roots(), std::move(task), layer);
+      slot.recorded.graph.backward(std::move(packets), Roots(), task, walk, layer);
   variable_list results;
   for (const auto& [port, item] : slot.input_gradients) {
     results.push_back(of_inputs.empty() ? at::Tensor()
                                         : std::move(of_inputs[port].items[item].tensor));
   }
-  for (at::Tensor& sum : sums) results.push_back(std::move(sum));
+  for (at::Tensor& sum : walk.sums) results.push_back(std::move(sum));
   return results;
 }
 

@@ -26,14 +26,6 @@ constexpr int64_t kLeaves = -2;
 
 thread_local RandomStreams* current_draws = nullptr;
 
-// Autograd copies only the thread-local state that LibTorch knows to its threads. This is a kind of
-// debug info that LibTorch leaves for free use.
-constexpr c10::DebugInfoKind kRandomStreamsInfo = c10::DebugInfoKind::TEST_INFO_2;
-struct RandomStreamsInfo : c10::DebugInfoBase {
-  explicit RandomStreamsInfo(RandomStreams* draws) : draws(draws) {}
-  RandomStreams* draws;
-};
-
 // SplitMix64's finalizer (Steele, Lea, Flood 2014): neighboring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
@@ -317,18 +309,11 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
 
 RandomStreams* RandomStreams::current() {
   if (current_draws != nullptr) return current_draws;
-  const auto* info =
-      static_cast<RandomStreamsInfo*>(c10::ThreadLocalDebugInfo::get(kRandomStreamsInfo));
-  return info == nullptr ? nullptr : info->draws;
-}
-
-RandomStreamsOfAutogradScope::RandomStreamsOfAutogradScope(RandomStreams* draws)
-    : guard_(kRandomStreamsInfo, std::make_shared<RandomStreamsInfo>(draws)) {
-  intercept();
+  return SeenByAutogradScope<RandomStreamsScope::kAutogradInfo, RandomStreams>::current();
 }
 
 RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log,
-                                       GivenGenerators* given)
+                                       GivenGenerators* given, bool on_autograd_threads)
     : draws_(draws),
       former_(current_draws),
       former_log_(draws->log_),
@@ -337,6 +322,7 @@ RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRec
   draws_->log_ = log;
   draws_->given_ = given;
   current_draws = draws;
+  if (on_autograd_threads) for_autograd_.emplace(&current_draws);
 }
 
 RandomStreamsScope::~RandomStreamsScope() {

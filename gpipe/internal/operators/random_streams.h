@@ -12,12 +12,14 @@
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "gpipe/internal/threads/seen_by_autograd.h"
 
 namespace gpipe::internal {
 
@@ -119,30 +121,25 @@ class RandomStreams {
 // Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
 // on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
 // unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and used
-// while is_recomputing().
+// while is_recomputing(). `on_autograd_threads`: autograd's own threads that run a node on this
+// thread's behalf, as for nodes on accelerators, draw from what is current here, too.
 class RandomStreamsScope {
  public:
   explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr,
-                              GivenGenerators* given = nullptr);
+                              GivenGenerators* given = nullptr, bool on_autograd_threads = false);
   ~RandomStreamsScope();
   RandomStreamsScope(const RandomStreamsScope&) = delete;
   RandomStreamsScope& operator=(const RandomStreamsScope&) = delete;
 
  private:
+  friend class RandomStreams;
+  static constexpr c10::DebugInfoKind kAutogradInfo = c10::DebugInfoKind::TEST_INFO_2;
+
   RandomStreams* draws_;
   RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
   GivenGenerators* former_given_;
-};
-
-// While it lives, autograd's own threads that run a node on this thread's behalf, as for nodes on
-// accelerators, also draw from `draws`. This thread waits meanwhile.
-class RandomStreamsOfAutogradScope {
- public:
-  explicit RandomStreamsOfAutogradScope(RandomStreams* draws);
-
- private:
-  c10::DebugInfoGuard guard_;
+  std::optional<SeenByAutogradScope<kAutogradInfo, RandomStreams>> for_autograd_;
 };
 
 // A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.

@@ -292,15 +292,22 @@ TEST_F(RandomStreamsTest, AThreadThatAutogradUsesDrawsForItsCaller) {
   };
   RandomStreams inner;
   {
-    const RandomStreamsOfAutogradScope outer_scope(&streams_);
+    const RandomStreamsScope unseen(&streams_);
+    EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr) << "it was not asked for";
+  }
+  {
+    const RandomStreamsScope outer_scope(&streams_, nullptr, nullptr, /*on_autograd_threads=*/true);
     EXPECT_EQ(on_thread(at::ThreadLocalState()), &streams_);
     {
-      const RandomStreamsOfAutogradScope inner_scope(&inner);
+      const RandomStreamsScope inner_scope(&inner);
       EXPECT_EQ(on_thread(at::ThreadLocalState()), &inner);
     }
     EXPECT_EQ(on_thread(at::ThreadLocalState()), &streams_);
-    const RandomStreamsScope own(&inner);
-    EXPECT_EQ(RandomStreams::current(), &inner) << "a thread's own come first";
+    std::thread([&, state = at::ThreadLocalState()] {
+      const at::ThreadLocalStateGuard guard(state);
+      const RandomStreamsScope own(&inner);
+      EXPECT_EQ(RandomStreams::current(), &inner) << "a thread's own come first";
+    }).join();
   }
   EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr);
 }

@@ -12,7 +12,6 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/backward/foreign_nodes.h"
-#include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
@@ -108,10 +107,10 @@ std::optional<GraphUse> Stage::graph_use() const {
   return graphs_->use();
 }
 
-std::string Stage::current_layer() const {
-  if (running_layer_ < 0) return "stage " + std::to_string(index_);
-  if (running_layer_ == static_cast<int64_t>(layers_.size())) return "the loss function";
-  const Layer& layer = layers_[running_layer_];
+std::string Stage::name_of(int64_t position) const {
+  if (position < 0) return "stage " + std::to_string(index_);
+  if (position == static_cast<int64_t>(layers_.size())) return "the loss function";
+  const Layer& layer = layers_[position];
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
@@ -495,39 +494,27 @@ int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
   return owner;
 }
 
-// One backward of one cell; handles what its graph reaches: leaves, and graphs of others.
-struct Stage::Backward {
+// One backward of one cell: what becomes of what its walks reach, leaves and graphs of others.
+struct Stage::Backward final : public CellGraph::Walk {
   Stage& stage;
   const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;                    // terms of others for leaves that this stage accumulates
-  LeafSums requested;             // what the caller asked for; terms of others come first
-  std::vector<const Node*> sent;  // accumulators of leaves for which there are terms of others
+  Roots roots;                      // terms of others for leaves that this stage accumulates
+  LeafSums requested;               // what the caller asked for; terms of others come first
+  std::vector<const Node*> sent;    // accumulators of leaves for which there are terms of others
+  std::optional<LeafSums> of_loss;  // while the walk is in the graph of a loss alone
 
-  // Each function captures one pointer, so it allocates no memory.
-  GraphTask graph_task() {
-    GraphTask result;
-    result.part = task.part;
-    result.keep = run.keep_graph;
-    result.check_finite = run.check_finite;
-    result.draws = {&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
-                    stage.layers_.front().index, &run.plan.model};
-    result.sum_of = [this](const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
-      return sum_of(accumulator, leaf);
-    };
-    if (task.group_sums != nullptr && task.part != BackwardPart::kInputs) {
-      result.in_place_of_grad = [this](const std::shared_ptr<Node>& accumulator,
-                                       const at::Tensor& leaf) -> at::Tensor* {
-        if (GroupScope::is_owned(run.plan.model.find(leaf), stage.index_)) return nullptr;
-        return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
-      };
-    }
-    result.enter_foreign = [this](const Node& node, uint64_t thread) {
-      enter_foreign(node, thread);
-    };
-    result.target_gradients = task.target_gradients;
-    return result;
+  Backward(Stage& stage, const RunContext& run, int64_t micro_batch, const BackwardTask& task)
+      : Walk({&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
+              stage.layers_.front().index, &run.plan.model}),
+        stage(stage),
+        run(run),
+        micro_batch(micro_batch),
+        task(task) {}
+
+  GraphTask graph_task(BackwardPart part) const {
+    return {part, run.keep_graph, run.check_finite, task.target_gradients};
   }
 
   // What the loss function captures is the caller's own, and terms that others sent come from no
@@ -535,9 +522,9 @@ struct Stage::Backward {
   void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
     // Other stages, and weight halves, get its terms without knowing where they come from.
-    if (!stage.runs_layer()) return run.unregistered->excuse(accumulator);
+    if (!stage.is_layer(layer())) return run.unregistered->excuse(accumulator);
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
-    run.unregistered->note(stage.current_layer(), accumulator, leaf);
+    run.unregistered->note(stage.name_of(layer()), accumulator, leaf);
   }
 
   void take(LeafSums& sums) {
@@ -553,20 +540,11 @@ struct Stage::Backward {
 
   // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
   std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
-    LeafSums leaves;
-    GraphTask of_loss = graph_task();
-    of_loss.part = BackwardPart::kWhole;
-    // A leaf that the layers use too gets its gradient together with theirs.
-    of_loss.sum_of = [this, &leaves](const std::shared_ptr<Node>& accumulator,
-                                     const at::Tensor& leaf) {
-      if (run.unregistered != nullptr && run.plan.model.find(leaf) == nullptr) {
-        run.unregistered->excuse(accumulator.get());
-      }
-      return leaves.sum_of(accumulator, stage.index_);
-    };
-    gradients =
-        loss.backward(std::move(gradients), Roots(), std::move(of_loss), stage.running_layer_);
-    take(leaves);
+    of_loss.emplace();
+    gradients = loss.backward(std::move(gradients), Roots(), graph_task(BackwardPart::kWhole),
+                              *this, stage.running_layer_);
+    take(*of_loss);
+    of_loss.reset();
     return gradients;
   }
 
@@ -577,19 +555,30 @@ struct Stage::Backward {
     return torch::autograd::impl::try_get_grad_accumulator(parameter->tensor).get();
   }
 
-  // The tensor in which the terms for the leaf are added up; null: its .grad.
-  at::Tensor* sum_of(const std::shared_ptr<Node>& accumulator, const at::Tensor& leaf) {
-    if (run.requested != nullptr) {
-      const auto& leaves = run.requested->leaves;
-      if (std::find(leaves.begin(), leaves.end(), asked_for(accumulator.get(), leaf)) ==
-          leaves.end()) {
-        TORCH_CHECK(!run.requested->all.contains(accumulator.get()), stage.current_layer(),
-                    " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
-                    "asked for, but that no layer has registered; register it "
-                    "(register_parameter), or use backward() without a list");
-        return LocalBackwardOptions::discarded();
-      }
+  // Whether the caller, who asked for the gradients of some leaves, wants that of this one.
+  bool is_requested(const Node* accumulator, const at::Tensor& leaf) const {
+    const auto& leaves = run.requested->leaves;
+    if (std::find(leaves.begin(), leaves.end(), asked_for(accumulator, leaf)) != leaves.end()) {
+      return true;
     }
+    TORCH_CHECK(!run.requested->all.contains(accumulator), stage.name_of(layer()),
+                " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
+                "asked for, but that no layer has registered; register it "
+                "(register_parameter), or use backward() without a list");
+    return false;
+  }
+
+  // A leaf that the layers use, too, gets its gradient together with theirs.
+  at::Tensor* sum_in_loss(const NodePtr& accumulator, const at::Tensor& leaf) {
+    if (run.unregistered != nullptr && run.plan.model.find(leaf) == nullptr) {
+      run.unregistered->excuse(accumulator.get());
+    }
+    return of_loss->sum_of(accumulator, stage.index_);
+  }
+
+  at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& leaf) override {
+    if (of_loss) return sum_in_loss(accumulator, leaf);
+    if (run.requested != nullptr && !is_requested(accumulator.get(), leaf)) return discarded();
     const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
     if (parameter == nullptr) notice_unregistered(accumulator.get(), leaf);
     const int64_t owner = stage.owner_of(run, leaf, parameter);
@@ -597,15 +586,22 @@ struct Stage::Backward {
     return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
   }
 
-  void enter_foreign(const Node& node, uint64_t thread) const {
+  at::Tensor* in_place_of_grad(const NodePtr& accumulator, const at::Tensor& leaf) override {
+    if (task.group_sums == nullptr || task.part == BackwardPart::kInputs) return nullptr;
+    if (GroupScope::is_owned(run.plan.model.find(leaf), stage.index_)) return nullptr;
+    return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
+  }
+
+  void enter_foreign(const Node& node) override {
     // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
     const CellPlan& plan = run.plan;
     const auto& workers = run.worker_threads;
     const bool hidden =
-        run.on_caller ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
-                      : node.thread_id() == thread || std::find(workers.begin(), workers.end(),
-                                                                node.thread_id()) != workers.end();
-    TORCH_CHECK(!hidden, stage.current_layer(),
+        run.on_caller
+            ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
+            : node.thread_id() == thread() ||
+                  std::find(workers.begin(), workers.end(), node.thread_id()) != workers.end();
+    TORCH_CHECK(!hidden, stage.name_of(layer()),
                 " uses a tensor of another micro-batch, of another stage, or of a forward that is "
                 "recomputed, that came by a way that the pipeline does not see (a member of a "
                 "layer, say); hand it "
@@ -662,15 +658,14 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   if (!ports_.ties_out.empty() && task.part != BackwardPart::kWeights) {
     take_ties(run, gradients, *task.leaf_sums);
   }
-  RandomStreamsScope draws_scope(&draws_, nullptr);
-  std::optional<RandomStreamsOfAutogradScope> draws_of_autograd;
-  if (!device_.is_cpu()) draws_of_autograd.emplace(&draws_);
+  RandomStreamsScope draws_scope(&draws_, nullptr, nullptr,
+                                 /*on_autograd_threads=*/!device_.is_cpu());
 
   if (graphs_ != nullptr) {
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
   }
   GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
-  Backward backward{*this, run, micro_batch, task, {}, {}, {}};
+  Backward backward(*this, run, micro_batch, task);
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
@@ -683,8 +678,9 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }
-  std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
-                                                   backward.graph_task(), running_layer_);
+  std::vector<Packet> result =
+      cell.graph.backward(std::move(gradients), std::move(backward.roots),
+                          backward.graph_task(task.part), backward, running_layer_);
   groups.check_first_half();
   backward.hand_over_requested();
   if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);

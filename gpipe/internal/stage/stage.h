@@ -95,11 +95,9 @@ class Stage {
   const std::vector<Layer>& layers() const { return layers_; }
 
   // Whether what ran last is a layer, not the loss function.
-  bool runs_layer() const {
-    return running_layer_ >= 0 && running_layer_ < static_cast<int64_t>(layers_.size());
-  }
+  bool runs_layer() const { return is_layer(running_layer_); }
   // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
-  std::string current_layer() const;
+  std::string current_layer() const { return name_of(running_layer_); }
   // "torch::nn::ReLUImpl"; empty where no layer ran.
   std::string current_layer_type() const;
   // Whether that was in a recompute.
@@ -110,6 +108,12 @@ class Stage {
  private:
   using Result = LayersResult;
   struct Backward;
+
+  // Of positions in layers_, one past the end for the loss; -1: no layer is known.
+  bool is_layer(int64_t position) const {
+    return position >= 0 && position < static_cast<int64_t>(layers_.size());
+  }
+  std::string name_of(int64_t position) const;
 
   // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
   // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after

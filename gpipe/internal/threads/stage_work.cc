@@ -7,7 +7,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
-#include <memory>
 #include <utility>
 
 namespace gpipe::internal {
@@ -15,21 +14,11 @@ namespace {
 
 thread_local StageWork* current_work = nullptr;
 
-// As in random_streams.cc: autograd copies no thread-local state of ours to its threads, but it
-// copies debug info, of which LibTorch leaves this kind free. The thread that owns the variable
-// waits while autograd's threads look at it.
-constexpr c10::DebugInfoKind kStageWorkInfo = c10::DebugInfoKind::TEST_INFO;
-struct StageWorkInfo : c10::DebugInfoBase {
-  explicit StageWorkInfo(StageWork* const* work) : work(work) {}
-  StageWork* const* work;
-};
-
 }  // namespace
 
 StageWork* StageWork::current() {
   if (current_work != nullptr) return current_work;
-  const auto* info = static_cast<StageWorkInfo*>(c10::ThreadLocalDebugInfo::get(kStageWorkInfo));
-  return info == nullptr ? nullptr : *info->work;
+  return SeenByAutogradScope<StageWorkScope::kAutogradInfo, StageWork>::current();
 }
 
 std::optional<OutOfMemory> StageWork::out_of_memory() const {
@@ -44,9 +33,7 @@ void StageWork::set_out_of_memory(std::optional<OutOfMemory> what) {
 
 StageWorkScope::StageWorkScope(bool on_autograd_threads)
     : former_(std::exchange(current_work, nullptr)) {
-  if (on_autograd_threads) {
-    for_autograd_.emplace(kStageWorkInfo, std::make_shared<StageWorkInfo>(&current_work));
-  }
+  if (on_autograd_threads) for_autograd_.emplace(&current_work);
 }
 
 StageWorkScope::~StageWorkScope() { current_work = former_; }

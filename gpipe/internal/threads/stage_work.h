@@ -6,8 +6,6 @@
 #ifndef GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
 #define GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
 
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -15,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/internal/threads/seen_by_autograd.h"
 #include "gpipe/out_of_memory.h"
 
 namespace gpipe::internal {
@@ -68,8 +67,11 @@ class StageWorkScope {
   static void begin_action(StageWork& work);
 
  private:
+  friend class StageWork;
+  static constexpr c10::DebugInfoKind kAutogradInfo = c10::DebugInfoKind::TEST_INFO;
+
   StageWork* former_;
-  std::optional<c10::DebugInfoGuard> for_autograd_;
+  std::optional<SeenByAutogradScope<kAutogradInfo, StageWork>> for_autograd_;
 };
 
 // Notes it for the stage that the calling thread works for, if any.

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/backward/local_backward.h"
+#include "gpipe/internal/backward/held_gradients.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/compare.h"

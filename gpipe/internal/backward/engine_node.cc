@@ -1,0 +1,84 @@
+#include "gpipe/internal/backward/engine_node.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/input_metadata.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Engine;
+using torch::autograd::InputMetadata;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Takes the results of a node when the engine runs this node alone.
+class Collector : public Node {
+ public:
+  void expect(const InputMetadata& metadata) { input_metadata_.push_back(metadata); }
+  variable_list apply(variable_list&& gradients) override {
+    collected = std::move(gradients);
+    return {};
+  }
+  std::string name() const override { return "GPipeCollector"; }
+
+  variable_list collected;
+};
+
+// Passes a node its inputs. Some may be undefined, which the engine does not accept as roots.
+class Feeder : public Node {
+ public:
+  Feeder(edge_list&& edges, variable_list&& values)
+      : Node(std::move(edges)), values_(std::move(values)) {
+    add_input_metadata(trigger);
+  }
+  variable_list apply(variable_list&&) override { return std::move(values_); }
+  std::string name() const override { return "GPipeFeeder"; }
+
+  const at::Tensor trigger = at::zeros({1});
+
+ private:
+  variable_list values_;
+};
+
+// The node's edges, leading to `collector` instead, in the order of the valid ones.
+edge_list detour(const Node& node, const std::shared_ptr<Collector>& collector) {
+  edge_list edges = node.next_edges();
+  uint32_t count = 0;
+  for (Edge& edge : edges) {
+    if (!edge.is_valid()) continue;
+    collector->expect(edge.function->input_metadata(edge.input_nr));
+    edge = Edge(collector, count++);
+  }
+  return edges;
+}
+
+}  // namespace
+
+variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
+  edge_list edges;
+  for (uint32_t k = 0; k < inputs.size(); ++k) edges.emplace_back(node.getptr(), k);
+  auto feeder = std::make_shared<Feeder>(std::move(edges), std::move(inputs));
+  auto collector = std::make_shared<Collector>();
+  {
+    EdgesScope scope(node, detour(node, collector));
+    Engine::get_default_engine().execute({Edge(feeder, 0)}, {feeder->trigger}, keep_graph,
+                                         /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
+  variable_list outputs(node.next_edges().size());
+  size_t next = 0;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (!node.next_edge(k).is_valid()) continue;
+    if (next < collector->collected.size()) outputs[k] = std::move(collector->collected[next]);
+    ++next;
+  }
+  return outputs;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,42 @@
+// run_in_engine: one node of a graph, run by autograd's engine.
+#ifndef GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
+#define GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <utility>
+
+namespace gpipe::internal {
+
+// While it lives, the node has these edges instead of its own. There must be as many.
+class EdgesScope {
+ public:
+  EdgesScope(torch::autograd::Node& node, torch::autograd::edge_list edges)
+      // Not set_next_edges(): it refuses nodes that have parents, because of a numbering that is
+      // not used when a whole graph runs.
+      : edges_(const_cast<torch::autograd::edge_list&>(node.next_edges())),
+        former_(std::move(edges)) {
+    std::swap(edges_, former_);
+  }
+  ~EdgesScope() { std::swap(edges_, former_); }
+  EdgesScope(const EdgesScope&) = delete;
+  EdgesScope& operator=(const EdgesScope&) = delete;
+
+ private:
+  torch::autograd::edge_list& edges_;
+  torch::autograd::edge_list former_;
+};
+
+// Runs the node with all its hooks, inside a graph task of the engine, and returns its results: as
+// many as it has edges, undefined where one is not valid. Inputs may be undefined. Nothing behind
+// the node runs, but users' code of the node sees other nodes than its own at its edges.
+//
+// Requirements: no other thread uses the node at the same time.
+torch::autograd::variable_list run_in_engine(torch::autograd::Node& node,
+                                             torch::autograd::variable_list inputs,
+                                             bool keep_graph);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_

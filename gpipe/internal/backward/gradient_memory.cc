@@ -1,0 +1,57 @@
+#include "gpipe/internal/backward/gradient_memory.h"
+
+#include <c10/core/GradMode.h>
+
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.defined() && gradient.layout() == c10::kSparse ? gradient._values() : gradient;
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor values_a = values_of(a);
+  const at::Tensor values_b = values_of(b);
+  const c10::StorageImpl* storage = storage_of(values_a);
+  return storage == nullptr ? values_a.is_same(values_b) : storage == storage_of(values_b);
+}
+
+bool memory_is_shared(const at::Tensor& gradient) {
+  if (!shares_storage(gradient)) return false;
+  const bool whole = gradient.is_non_overlapping_and_dense() && !gradient.is_conj() &&
+                     !gradient.is_neg() && gradient.nbytes() == gradient.storage().nbytes();
+  return !whole || held_by_others({&gradient});
+}
+
+bool is_shared(const at::Tensor& gradient) {
+  return gradient.use_count() > 1 || memory_is_shared(gradient);
+}
+
+bool shared_with_others(c10::ArrayRef<at::Tensor*> gradients) {
+  const at::Tensor& first = *gradients.front();
+  if (storage_of(first) != nullptr) {
+    return held_by_others({const_cast<const at::Tensor**>(gradients.data()), gradients.size()});
+  }
+  if (gradients.size() > 1 || first.use_count() > 1) return true;
+  if (first.layout() != c10::kSparse) return false;
+  const at::Tensor values = first._values();  // one more reference
+  return values.use_count() > 2 || shares_storage(values);
+}
+
+void move_away(c10::ArrayRef<at::Tensor*> gradients) {
+  c10::NoGradGuard no_grad;
+  if (std::all_of(gradients.begin(), gradients.end(),
+                  [](const at::Tensor* gradient) { return storage_of(*gradient) != nullptr; })) {
+    return move_into_copy(gradients);
+  }
+  for (at::Tensor* gradient : gradients) *gradient = gradient->clone();
+}
+
+void unshare(at::Tensor& gradient) {
+  if (!shares_storage(gradient)) return;
+  c10::NoGradGuard no_grad;
+  gradient = gradient.clone();
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,206 @@
+// NodeRunner: runs the nodes that a walk has found, in the order of autograd's engine.
+//
+// What differs between a whole backward and its halves is in types that derive from it
+// (local_backward.cc, split_backward.cc); which one runs is known when it is compiled, so a whole
+// backward pays nothing for the halves.
+#ifndef GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
+#define GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/input_buffer.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/backward/engine_node.h"
+#include "gpipe/internal/backward/gradient_memory.h"
+#include "gpipe/internal/backward/gradient_sums.h"
+#include "gpipe/internal/backward/in_place_of_grad.h"
+#include "gpipe/internal/backward/node_order.h"
+#include "gpipe/internal/backward/reached_nodes.h"
+#include "gpipe/internal/backward/run_node.h"
+#include "gpipe/internal/backward/walk_visitor.h"
+#include "gpipe/internal/tensors/finite.h"
+
+namespace gpipe::internal {
+
+// A node that all its gradients have arrived at.
+struct ReadyNode {
+  NodeOrder order;
+  // The lowest sequence number on the way to here, which decides when the engine comes to the node.
+  // Usually that is the node's own. But the graph of a view that was changed in place is made anew,
+  // later than the nodes in front of it.
+  uint64_t reached = 0;
+  torch::autograd::Node* node = nullptr;
+  bool leaf = false;
+  bool users_code = false;
+  bool held = false;  // not a node, but what a first half held under order.position
+  torch::autograd::variable_list inputs;
+};
+
+// `Half` derives from it, and says otherwise what it does otherwise.
+//
+// Thread-safety: none.
+template <typename Half>
+class NodeRunner {
+ public:
+  using Edge = torch::autograd::Edge;
+  using edge_list = torch::autograd::edge_list;
+  using Node = torch::autograd::Node;
+  using variable_list = torch::autograd::variable_list;
+
+  // Both outlive it.
+  NodeRunner(const WalkSettings& settings, WalkVisitor& visitor)
+      : settings_(settings), visitor_(visitor), nodes_(settings, visitor) {
+    ready_.reserve(kUsualNodes / 2);
+  }
+  NodeRunner(const NodeRunner&) = delete;
+  NodeRunner& operator=(const NodeRunner&) = delete;
+
+  // Counts how many gradients each node waits for.
+  void find(const edge_list& roots) {
+    for (const Edge& root : roots) nodes_.reach(root);
+    nodes_.find_rest();
+  }
+
+  void run(const edge_list& roots, variable_list& gradients) {
+    c10::AutoGradMode no_grad(false);
+    validate_gradients(roots, gradients, nullptr);
+    deliver(roots, gradients, nullptr);
+    run_ready();
+  }
+
+  // --- what a half may do otherwise. `from`: the node that has run; null for the roots.
+
+  // Before gradients go along these edges: takes those that do not go now.
+  void hold(const edge_list& /*edges*/, variable_list& /*gradients*/, const ReadyNode* /*from*/) {}
+  // Whether hold() has taken those for the node.
+  bool holds(const ReachedNode& /*reached*/) const { return false; }
+  // Of a node whose last gradient comes from `from`, which is foreign like it, or null.
+  NodeOrder order_of(const Node& node, const ReachedNode& reached, const ReadyNode* /*from*/,
+                     uint64_t /*number*/) const {
+    return {reached.foreign, node.sequence_nr(), 0, node.sequence_nr()};
+  }
+  void run_one(ReadyNode ready) { evaluate(ready, std::move(ready.inputs)); }
+  // Before a node gets these inputs.
+  void before_node(const ReadyNode& /*ready*/, const variable_list& /*inputs*/) {}
+  // The edges for which the node computes now, if not for all; it will run again for the others.
+  std::optional<edge_list> edges_now(const ReadyNode& /*ready*/, const variable_list& /*inputs*/) {
+    return std::nullopt;
+  }
+  // As in WalkVisitor::before_users_code().
+  uint64_t next_made(const Node& node) const { return nodes_.next_made_after(node); }
+
+ protected:
+  void deliver(const edge_list& edges, variable_list& gradients, const ReadyNode* from) {
+    half().hold(edges, gradients, from);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!edges[i].is_valid()) continue;
+      Node* node = edges[i].function.get();
+      ReachedNode& reached = nodes_.at(node);
+      if (half().holds(reached)) continue;
+      if (reached.sum != nullptr) {
+        if (reached.sum != WalkVisitor::discarded()) {
+          add_to_sum(*reached.sum, std::move(gradients[i]), node);
+        }
+        continue;
+      }
+      if (!reached.inputs && reached.gradients == 1 && node->num_inputs() == 1) {
+        variable_list only(1);
+        only[0] = std::move(gradients[i]);
+        make_ready(node, reached, std::move(only), from);
+        continue;
+      }
+      if (!reached.inputs) reached.inputs.emplace(node->num_inputs());
+      add_to_inputs(*reached.inputs, edges[i].input_nr, std::move(gradients[i]), node);
+      if (--reached.gradients > 0) continue;
+      make_ready(node, reached, std::move(reached.inputs->buffer), from);
+      reached.inputs.reset();
+    }
+  }
+
+  void push(ReadyNode ready) {
+    ready_.push_back(std::move(ready));
+    std::push_heap(ready_.begin(), ready_.end(), runs_later);
+  }
+
+  void run_ready() {
+    while (!ready_.empty()) {
+      std::pop_heap(ready_.begin(), ready_.end(), runs_later);
+      ReadyNode next = std::move(ready_.back());
+      ready_.pop_back();
+      half().run_one(std::move(next));
+    }
+    for (Node* leaf : nodes_.fresh_leaves()) {
+      unshare(ReachedNodes::sum_in(*leaf, nodes_.at(leaf)));
+    }
+  }
+
+  void evaluate(const ReadyNode& ready, variable_list inputs) {
+    Node& node = *ready.node;
+    std::optional<InPlaceOfGradScope> in_place_of_grad;
+    if (ready.leaf) {
+      before_leaf(ready, inputs[0], in_place_of_grad);
+    } else {
+      visitor_.progress.node = node.sequence_nr();  // accumulators have no place in the order
+    }
+    half().before_node(ready, inputs);
+    std::optional<EdgesScope> scope;
+    std::optional<edge_list> edges = half().edges_now(ready, inputs);
+    if (edges) scope.emplace(node, std::move(*edges));
+    if (ready.users_code) visitor_.before_users_code(node, half().next_made(node));
+    variable_list outputs =
+        run_node(node, std::move(inputs), ready.users_code, settings_.keep_graph || scope);
+    if (settings_.check_finite) {
+      for (const at::Tensor& output : outputs) check_finite(output, "a gradient of " + node.name());
+    }
+    deliver(node.next_edges(), outputs, &ready);
+  }
+
+  ReachedNodes& nodes() { return nodes_; }
+  const ReachedNodes& nodes() const { return nodes_; }
+
+ private:
+  Half& half() { return static_cast<Half&>(*this); }
+
+  static bool runs_later(const ReadyNode& a, const ReadyNode& b) {
+    return runs_before(b.order, a.order);
+  }
+
+  // A leaf's gradient never has memory that others see, or that a hook may write into.
+  void before_leaf(const ReadyNode& ready, at::Tensor& gradient,
+                   std::optional<InPlaceOfGradScope>& scope) {
+    at::Tensor* const sum =
+        nodes_.replaces_grads() ? nodes_.at(ready.node).in_place_of_grad : nullptr;
+    const at::Tensor& leaf = leaf_of(*ready.node);
+    const bool first = sum != nullptr ? !sum->defined() : !leaf.grad().defined();
+    if ((first && memory_is_shared(gradient)) || (ready.users_code && is_shared(gradient))) {
+      gradient = gradient.clone();
+    }
+    if (sum != nullptr) scope.emplace(leaf, *sum);
+  }
+
+  void make_ready(Node* node, const ReachedNode& reached, variable_list inputs,
+                  const ReadyNode* from) {
+    const uint64_t own = node->sequence_nr();
+    if (from != nullptr && from->order.foreign != reached.foreign) from = nullptr;
+    const uint64_t number = from != nullptr ? std::min(own, from->reached) : own;
+    push({half().order_of(*node, reached, from, number), number, node, reached.leaf,
+          reached.users_code, /*held=*/false, std::move(inputs)});
+  }
+
+  const WalkSettings& settings_;
+  WalkVisitor& visitor_;
+  ReachedNodes nodes_;
+  std::vector<ReadyNode> ready_;  // a heap
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_

@@ -1,0 +1,28 @@
+// run_node: one node of a graph of autograd, run on the calling thread.
+#ifndef GPIPE_INTERNAL_BACKWARD_RUN_NODE_H_
+#define GPIPE_INTERNAL_BACKWARD_RUN_NODE_H_
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+namespace gpipe::internal {
+
+// Checks gradients on their way along `edges`, and converts them to the expected form. Throws
+// c10::Error for one that cannot be converted. `from`: whose results they are; null: roots.
+void validate_gradients(const torch::autograd::edge_list& edges,
+                        torch::autograd::variable_list& gradients,
+                        const torch::autograd::Node* from);
+
+// Runs the node and returns its results in the form that its edges expect. Saved tensors are
+// released unless `keep_graph`. `in_engine`: the engine runs it, because users' code may ask for
+// its graph task.
+//
+// On accelerators, as in the engine, it computes on the stream of its forward. That stream and this
+// thread's current stream, which orders everything else, wait for each other before and after it.
+torch::autograd::variable_list run_node(torch::autograd::Node& node,
+                                        torch::autograd::variable_list inputs, bool in_engine,
+                                        bool keep_graph);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BACKWARD_RUN_NODE_H_

@@ -1,0 +1,24 @@
+// Urgent nodes: those of the first half of a split backward.
+#ifndef GPIPE_INTERNAL_BACKWARD_URGENT_NODES_H_
+#define GPIPE_INTERNAL_BACKWARD_URGENT_NODES_H_
+
+#include <torch/csrc/autograd/edge.h>
+
+#include "gpipe/internal/backward/reached_nodes.h"
+
+namespace gpipe::internal {
+
+// Marks the nodes that lead to a sink, or to a leaf whose gradient others wait for
+// (ReachedNode::sum); and those that lead to users' code that may write into memory which such
+// nodes share.
+//
+// Requirements: all nodes behind `roots` are found.
+void mark_urgent(ReachedNodes& nodes, const torch::autograd::edge_list& roots);
+
+// Of these edges, those to nodes that are not urgent; the others are invalid. Empty if there are
+// none.
+torch::autograd::edge_list not_urgent(ReachedNodes& nodes, const torch::autograd::edge_list& edges);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BACKWARD_URGENT_NODES_H_

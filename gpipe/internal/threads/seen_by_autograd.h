@@ -1,0 +1,43 @@
+// SeenByAutogradScope: a pointer of a thread's own that autograd's threads see, too.
+//
+// Nodes on accelerators run on threads of autograd's engine. It copies only the thread-local state
+// that LibTorch knows to them; debug info is part of that, and some kinds LibTorch leaves for free
+// use.
+#ifndef GPIPE_INTERNAL_THREADS_SEEN_BY_AUTOGRAD_H_
+#define GPIPE_INTERNAL_THREADS_SEEN_BY_AUTOGRAD_H_
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <memory>
+
+namespace gpipe::internal {
+
+// One kind of debug info belongs to one T, in the whole process.
+//
+// Thread-safety: none is needed. The thread that owns the pointer waits while autograd's threads,
+// which run a node on its behalf, look at it.
+template <c10::DebugInfoKind kKind, typename T>
+class SeenByAutogradScope {
+ public:
+  // `pointer`, of the calling thread, outlives the scope. It may change meanwhile.
+  explicit SeenByAutogradScope(T* const* pointer)
+      : guard_(kKind, std::make_shared<Info>(pointer)) {}
+
+  // The pointer, as it is now, of the thread on whose behalf autograd uses this one. Null if there
+  // is none.
+  static T* current() {
+    const auto* info = static_cast<const Info*>(c10::ThreadLocalDebugInfo::get(kKind));
+    return info == nullptr ? nullptr : *info->pointer;
+  }
+
+ private:
+  struct Info : c10::DebugInfoBase {
+    explicit Info(T* const* pointer) : pointer(pointer) {}
+    T* const* pointer;
+  };
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_THREADS_SEEN_BY_AUTOGRAD_H_
