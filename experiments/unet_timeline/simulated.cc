@@ -21,10 +21,10 @@ class Costs {
         const AblationSettings& settings)
       : variant_(variant),
         machine_(settings.machine),
-        schedule_(
-            settings.schedule(static_cast<int64_t>(settings.balance.size()), settings.chunks)),
-        checkpointed_(balance::recomputed_cells(schedule_, settings.checkpoint)) {
-    add_stages(profile, settings.balance);
+        schedule_(settings.setup.schedule.make(static_cast<int64_t>(settings.setup.balance.size()),
+                                               settings.setup.chunks)),
+        checkpointed_(balance::recomputed_cells(schedule_, settings.setup.checkpoints)) {
+    add_stages(profile, settings.setup.balance);
     add_routes(profile);
   }
 
