@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "balance/training_flags.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe::balance {
 namespace {
@@ -231,7 +231,7 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
   plan.checkpoints.clear();
   for (const std::string& word : Lines::words(lines.field("checkpoints"))) {
     try {
-      plan.checkpoints.push_back(parse_checkpoint(word));
+      plan.checkpoints.push_back(checkpoint_by_name(word, word));
     } catch (const std::invalid_argument&) {
       lines.fail("always, except_last or never, got '" + word + "'");
     }
@@ -312,7 +312,9 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     std::vector<std::string> modes;
     get(json, "checkpoints", modes);
     plan.checkpoints.clear();
-    for (const std::string& mode : modes) plan.checkpoints.push_back(parse_checkpoint(mode));
+    for (const std::string& mode : modes) {
+      plan.checkpoints.push_back(checkpoint_by_name(mode, "'" + mode + "'"));
+    }
     get(json, "schedule_name", plan.schedule_name);
     get(json, "step", plan.step);
     get(json, "lower_bound", plan.lower_bound);

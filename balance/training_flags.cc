@@ -10,15 +10,12 @@
 namespace gpipe::balance {
 
 Checkpoint parse_checkpoint(const std::string& text) {
-  for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
-    if (text == to_text(mode)) return mode;
-  }
-  throw std::invalid_argument("--checkpoint=" + text + ": give always, except_last or never");
+  return checkpoint_by_name(text, "--checkpoint=" + text);
 }
 
-ScheduleGenerator parse_schedule(const std::string& text) {
+ScheduleChoice parse_schedule(const std::string& text) {
   try {
-    return schedule_by_name(text);
+    return {text, schedule_by_name(text)};
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument("--schedule=" + text + ": " + error.what());
   }

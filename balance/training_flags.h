@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
-#include "gpipe/schedule/schedule.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe::balance {
 
@@ -16,9 +16,9 @@ namespace gpipe::balance {
 
 // "always", "except_last", "never"
 Checkpoint parse_checkpoint(const std::string& text);
-// A name of schedule_by_name(). The generator throws where the stages are no multiple of those that
-// the schedule has on a worker.
-ScheduleGenerator parse_schedule(const std::string& text);
+// A name of schedule_by_name(), to be read once: what runs takes the choice. Its generator throws
+// where the stages are no multiple of those that the schedule has on a worker.
+ScheduleChoice parse_schedule(const std::string& text);
 
 // "8,16": numbers from 1 to `most`, separated by commas; none for an empty text. Throws
 // std::invalid_argument that names the flag and what is no such number. `most_text`: `most` in the

@@ -7,14 +7,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "command/run_main.h"
 
 namespace gpipe::command {
 
-Request read_command_line(int argc, const char* const* argv, const std::string& usage,
-                          std::ostream& out, const AbsentFlags& absent) {
-  return read_flags(argc, argv, usage, "GPipe for C++, no release yet; " + describe_build(), out,
-                    absent);
-}
+std::string version_text() { return std::string(kProject) + "; " + describe_build(); }
 
 std::string quoted_for_shell(const std::string& word) {
   const auto plain = [](char c) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "command/flags.h"
 
 ABSL_FLAG(int64_t, test_epochs, 3,
           "Epochs of training, said in so many words that the line is "
@@ -39,8 +40,8 @@ class CommandLineTest : public ::testing::Test {
 
   Request read(std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "program");
-    return read_command_line(static_cast<int>(arguments.size()), arguments.data(), "What it does.",
-                             out_);
+    return read_flags(static_cast<int>(arguments.size()), arguments.data(), "What it does.",
+                      version_text(), out_);
   }
   auto refuses(std::vector<const char*> arguments) {
     return [this, arguments] { read(arguments); };
@@ -54,13 +55,13 @@ TEST_F(CommandLineTest, SaysWhyAFlagIsAbsent) {
   for (const std::vector<const char*>& words : std::vector<std::vector<const char*>>{
            {"program", "--model=x"}, {"program", "--model", "x"}}) {
     EXPECT_THAT(
-        [&] { read_command_line(static_cast<int>(words.size()), words.data(), "", out_, absent); },
+        [&] { read_flags(static_cast<int>(words.size()), words.data(), "", "", out_, absent); },
         ThrowsMessage<std::invalid_argument>(HasSubstr(
             "there is no flag --model: there is one model only; --help lists the flags")));
   }
   // One that is there is there.
   const std::vector<const char*> epochs = {"program", "--test_epochs=7"};
-  EXPECT_EQ(read_command_line(2, epochs.data(), "", out_, absent), Request::kRun);
+  EXPECT_EQ(read_flags(2, epochs.data(), "", "", out_, absent), Request::kRun);
   EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);
 }
 

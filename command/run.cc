@@ -3,12 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <csignal>
-#include <iostream>
 #include <new>
-#include <stdexcept>
 
 #include "command/command_line.h"
-#include "command/interrupt.h"
 #include "command/wait_policy.h"
 
 namespace gpipe::command {
@@ -28,45 +25,22 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<std::function<int()>()>& prepare, const AbsentFlags& absent,
+                const std::function<Work()>& prepare, const AbsentFlags& absent,
                 const SaysOfMistake& says) {
   start_with_sleeping_threads(argc, argv);
-  const auto refuse = [](const std::exception& error, int code) {
-    std::cerr << "error: " << message_of(error) << std::endl;
-    return code;
-  };
-  const auto refuse_usage = [&](const std::exception& error) {
-    const std::string text = says ? says(error) : message_of(error);
-    if (!text.empty()) std::cerr << "error: " << text << std::endl;
-    return kUsageExitCode;
-  };
   // A reader that has seen enough (head) must not end hours of work: std::cout fails, and files are
   // still written.
   std::signal(SIGPIPE, SIG_IGN);
-  std::function<int()> work;
-  try {
-    if (read_command_line(argc, argv, usage, std::cout, absent) == Request::kNothing) {
-      return std::cout.flush() ? 0 : kErrorExitCode;
-    }
-    work = prepare();
-  } catch (const std::invalid_argument& error) {
-    return refuse_usage(error);
-  } catch (const c10::ValueError& error) {
-    return refuse_usage(error);
-  } catch (const std::exception& error) {
-    return refuse(error, kErrorExitCode);
-  }
-  try {
-    const int code = work();
-    if (code == 0 && !std::cout.flush()) {
-      throw std::runtime_error("the result cannot be written to standard output");
-    }
-    return code;
-  } catch (const Interrupted&) {
-    return kInterruptedExitCode;
-  } catch (const std::exception& error) {
-    return refuse(error, kErrorExitCode);
-  }
+  MainOptions options;
+  options.version = version_text();
+  options.absent = absent;
+  options.code = [](const std::exception& error) {
+    return dynamic_cast<const c10::ValueError*>(&error) != nullptr ? kUsageExitCode
+                                                                   : exit_code_of(error);
+  };
+  options.message = message_of;
+  options.says = says;
+  return run_main(argc, argv, usage, prepare, options);
 }
 
 }  // namespace gpipe::command

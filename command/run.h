@@ -1,4 +1,4 @@
-// run_command: the frame of every command, from its flags to its exit code.
+// run_command: the frame of every command with LibTorch, from its flags to its exit code.
 #ifndef GPIPE_COMMAND_RUN_H_
 #define GPIPE_COMMAND_RUN_H_
 
@@ -9,6 +9,7 @@
 
 #include "command/exit_codes.h"
 #include "command/flags.h"
+#include "command/run_main.h"
 
 namespace gpipe::command {
 
@@ -21,9 +22,8 @@ bool is_out_of_memory(const std::exception& error);
 // What a process says of its wrong usage: nothing, if another one says it.
 using SaysOfMistake = std::function<std::string(const std::exception& mistake)>;
 
-// Reads the command line (`usage` begins the answer to --help; `absent`: as of read_flags()), lets
-// `prepare` find out what is to be done, and calls what it returns, whose result is the exit code.
-// Errors go to stderr; of wrong usage what `says` returns, if it is given.
+// run_main() (run_main.h), with these options, of a program with LibTorch: its waiting threads
+// sleep, and a reader that has seen enough does not end it.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
 // found wrong before the work belongs there.
@@ -32,20 +32,17 @@ using SaysOfMistake = std::function<std::string(const std::exception& mistake)>;
 // before is done again then.
 //
 // Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for anything else that
-// `prepare` or the work throws, and if the answer to --help, or what a work that went well has
-// printed, cannot be written.
+// `prepare` or the work throws, and if what it has printed cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<std::function<int()>()>& prepare,
-                const AbsentFlags& absent = {}, const SaysOfMistake& says = nullptr);
+                const std::function<Work()>& prepare, const AbsentFlags& absent = {},
+                const SaysOfMistake& says = nullptr);
 
 // The same for a command whose flags `read` makes settings of, by which `run` works.
 template <typename Settings>
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::common_type_t<std::function<Settings()>>& read,
                 int (*run)(const Settings&), const AbsentFlags& absent = {}) {
-  const auto prepare = [&]() -> std::function<int()> {
-    return [settings = read(), run] { return run(settings); };
-  };
+  const auto prepare = [&]() -> Work { return [settings = read(), run] { return run(settings); }; };
   return run_command(argc, argv, usage, prepare, absent);
 }
 

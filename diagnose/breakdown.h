@@ -7,8 +7,8 @@
 
 #include "diagnose/costs.h"
 #include "diagnose/diagnosis.h"
-#include "diagnose/pipeline_setup.h"
 #include "diagnose/step_model.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe::diagnosis {
 

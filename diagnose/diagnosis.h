@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "balance/partition.h"
-#include "diagnose/pipeline_setup.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe {
 

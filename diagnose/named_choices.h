@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "diagnose/pipeline_setup.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/placement.h"
 
 namespace gpipe::diagnosis {

@@ -8,7 +8,7 @@
 #include "balance/partition.h"
 #include "balance/step_model.h"
 #include "diagnose/costs.h"
-#include "diagnose/pipeline_setup.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe::diagnosis {
 

@@ -133,7 +133,7 @@ const char* model_names() {
          "with ,V behind for a vocabulary of V";
 }
 
-NamedModel model_by_name(const std::string& name, int64_t image_size) {
+NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied) {
   TORCH_CHECK_VALUE(image_size >= 0, "image_size must be at least 0, got ", image_size);
   std::string text = name;
   absl::RemoveExtraAsciiWhitespace(&text);
@@ -153,15 +153,17 @@ NamedModel model_by_name(const std::string& name, int64_t image_size) {
     const TransformerOptions options = language_model(name, family, list);
     absl::StrReplaceAll({{" ", ""}}, &list);
     model.name = family + ":" + absl::AsciiStrToLower(list);
-    model.make = named(model.name,
-                       [options = TransformerOptions(options).tied(false).fused_attention(true)] {
-                         return transformer(options);
-                       });
+    model.make =
+        named(model.name, [options = TransformerOptions(options).tied(tied).fused_attention(true)] {
+          return transformer(options);
+        });
     model.row = {options.max_positions()};
     model.classes = options.vocab_size();
     model.takes_tokens = true;
     return model;
   }
+  TORCH_CHECK_VALUE(!tied, "model '", name, "' has no embedding and no head that it could be ",
+                    "tied to: only gpt2 and llama have");
   const std::vector<int64_t> numbers = numbers_of(name, text.substr(colon + 1));
   model.name = family + ":" + absl::StrJoin(numbers, ",");
   int64_t side = kImageNetSide;

@@ -41,9 +41,10 @@ const char* model_names();
 // Those of the tables of June 2019, with 10 classes:
 //   old_amoebanetd:L,D  L normal cells in each of the three groups, D filters
 //   old_resnet:...      as resnet:...
-// Language models, with the published vocabulary and sequences as long as they are made for. Their
-// heads have matrices of their own, so that the last layer is like any other, and attention is the
-// device's own (fused_attention of TransformerOptions):
+// Language models, with the published vocabulary and sequences as long as they are made for.
+// Attention is the device's own (fused_attention of TransformerOptions), and the head has a matrix
+// of its own, so that the last layer is like any other, unless it is `tied`, as GPT-2's is: then it
+// multiplies with the embedding's.
 //   gpt2:small, gpt2:medium, gpt2:large, gpt2:xl; llama:7b, llama:13b, llama:70b
 //   gpt2:L,E,H,T        L blocks, E wide, H heads, T tokens in a sequence
 //   llama:L,E,H,K,T     K heads of keys and values; the MLP is 8/3 E wide, to the next 256
@@ -53,13 +54,13 @@ const char* model_names();
 // others. A language model takes none.
 //
 // Throws c10::ValueError for an unknown name, numbers that are none or of a wrong count, a negative
-// image size, and one for a language model.
+// image size, one for a language model, and `tied` for any other.
 //
 // Example:
 //   NamedModel named = model_by_name("unet:5,64");
 //   torch::nn::Sequential model = named.make();
 //   at::Tensor output = model->forward(random_input(named, 32, torch::kCPU));
-NamedModel model_by_name(const std::string& name, int64_t image_size = 0);
+NamedModel model_by_name(const std::string& name, int64_t image_size = 0, bool tied = false);
 
 // `rows` samples, uniform in 0 .. 1: [rows, 3, side, side]; of token ids: [rows, tokens].
 at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device);

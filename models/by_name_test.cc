@@ -81,6 +81,13 @@ TEST(ModelByName, MakesLanguageModels) {
   EXPECT_THAT(input.sizes().vec(), ElementsAre(2, 16));
   EXPECT_THAT(random_target(named, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 16));
   EXPECT_EQ(random_input(model_by_name("llama:7B"), 1, c10::kMeta).size(1), 4096);
+  // With one matrix less: that of the head.
+  for (const std::string each : {"gpt2:2,12,3,16,7", "llama:2,12,3,1,16,7"}) {
+    const auto own = model_by_name(each).make(), tied = model_by_name(each, 0, true).make();
+    EXPECT_EQ(tied->size(), own->size());
+    EXPECT_EQ(tied->parameters().size() + 1, own->parameters().size()) << each;
+    EXPECT_EQ(own->parameters().back().sizes(), at::IntArrayRef({7, 12}));
+  }
   EXPECT_EQ(model_by_name("gpt2:0,4,1,2").make()->parameters().back().sizes(),
             (at::IntArrayRef{50257, 4}));
   // With a vocabulary of their own.
@@ -154,6 +161,7 @@ TEST(ModelByName, MistakesListTheForms) {
   }
   EXPECT_THROW(model_by_name("resnet:50", -1), c10::ValueError);
   EXPECT_THROW(model_by_name("gpt2:small", 64), c10::ValueError);
+  EXPECT_THROW(model_by_name("unet:5,64", 0, /*tied=*/true), c10::ValueError);
 }
 
 TEST(ModelByName, NumbersThatMakeNoNetworkAreRefusedWithTheName) {

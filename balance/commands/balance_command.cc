@@ -14,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -104,8 +105,7 @@ struct Settings {
   int64_t partitions = 0;
   std::vector<int64_t> balance;  // empty: to be found
   ExplainOptions options;
-  std::string checkpoint;
-  std::string schedule;
+  std::string schedule;      // the name of that of `options`
   std::string save_profile;  // paths, made absolute
   std::string json;
 };
@@ -249,11 +249,11 @@ void read_cut(Settings& settings) {
 }
 
 void read_options(Settings& settings) {
-  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
   ExplainOptions& options = settings.options;
-  options.checkpoint = parse_checkpoint(settings.checkpoint);
-  options.schedule = parse_schedule(settings.schedule);
+  options.checkpoint = parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
+  ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  options.schedule = std::move(schedule.make);
+  settings.schedule = std::move(schedule.name);
   options.slowness = parse_slowness(absl::GetFlag(FLAGS_slowness), settings.partitions);
   options.bandwidth = at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
   options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
@@ -317,7 +317,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
 std::string json_of(const Settings& settings, const Explanation& explanation) {
   nlohmann::ordered_json json = as_json(explanation);
   json["model"] = settings.model_name;
-  json["checkpoint"] = settings.checkpoint;
+  json["checkpoint"] = to_text(settings.options.checkpoint);
   json["schedule"] = settings.schedule;
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

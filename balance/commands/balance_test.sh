@@ -100,6 +100,13 @@ grep -q "measuring unet:1,2@64: 2 rows on cpu" "$work/measured.log" || fail "wha
 "$program" --profile="$work/unet.json" --partitions=2 --chunks=2 >"$work/again.log" 2>&1 || fail "reading it again"
 grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a profile"
 
+# Of a tied head and of one with a matrix of its own: they are not taken for each other.
+words=("--model=gpt2:2,12,3,16,7" --partitions=2 --batch=4 --chunks=2)
+"$program" "${words[@]}" --tied --timeout=0.05 --save_profile="$work/tied.json" >"$work/tied.log" 2>&1 || fail "--tied"
+grep -q "measuring gpt2:2,12,3,16,7@tied: 2 rows" "$work/tied.log" || fail "what is measured is not said"
+"$program" "${words[@]}" --tied --profile="$work/tied.json" >"$work/again.log" 2>&1 || fail "reading it again"
+expect_mistake "is a profile of gpt2:2,12,3,16,7@tied" "${words[@]}" --profile="$work/tied.json"
+
 expect_stopped "measuring" "$work/stopped.log" \
   "$program" --model=unet:1,2 --image_size=64 --partitions=2 --timeout=100000
 echo PASSED

@@ -23,9 +23,10 @@ using MakeRows = std::function<Tensors(int64_t rows, c10::Device device)>;
 
 // A value type.
 struct CommandModel {
-  std::string name;        // empty: a user's own that has none
-  std::string saved_name;  // in a saved profile; of the zoo it has the side of images, too
-  std::string given;       // how it was chosen, for messages: "--model=unet:5,64"
+  std::string name;  // empty: a user's own that has none
+  // In a saved profile; of the zoo it has the side of images, too, and whether the head is tied.
+  std::string saved_name;
+  std::string given;  // how it was chosen, for messages: "--model=unet:5,64"
   std::function<torch::nn::Sequential()> make;
   MakeRows inputs;
   MakeRows targets;

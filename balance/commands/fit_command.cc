@@ -171,10 +171,10 @@ Settings read_settings(const CommandFace& face) {
                                        absl::StrFormat("the %d rows of --batch", settings.batch)));
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   if (checkpoint != "any") settings.options.checkpoints({parse_checkpoint(checkpoint)});
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
-  const ScheduleGenerator schedule = parse_schedule(settings.schedule);
+  const ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.schedule = schedule.name;
   // Not set is 1F1B, of which it is known how many micro-batches suffice.
-  if (settings.schedule != "1f1b") settings.options.schedule(schedule);
+  if (schedule.name != "1f1b") settings.options.schedule(schedule.make);
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));

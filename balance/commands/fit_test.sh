@@ -81,5 +81,7 @@ python3 -c 'import json, sys; fit = json.load(open(sys.argv[1])); assert fit["an
 "$program" "${small[@]}" --batch="$next" >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "$next rows fit alone"
 
+"$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --chunks=2 --devices_gib=0.1,0.1 >"$work/tied.log" 2>&1 ||
+  fail "--tied: $(cat "$work/tied.log")"
 expect_stopped "member" "$work/stopped.log" "$program" --family='unet:*,64' --devices_gib=22,22,22,22
 echo PASSED

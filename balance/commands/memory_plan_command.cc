@@ -63,7 +63,7 @@ struct Settings {
   CommandModel model;
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
-  std::string checkpoint, schedule, optimizer;
+  std::string schedule, optimizer;  // the names of those of `options`
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
   std::string json, svg;  // paths, made absolute
 };
@@ -72,8 +72,6 @@ Settings read_settings(const CommandFace& face) {
   Settings settings;
   settings.model = face.find_model();
   settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
-  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   const double device_gib = absl::GetFlag(FLAGS_device_gib);
   if (!std::isfinite(device_gib) || device_gib < 0 || device_gib > 1e6) {
@@ -104,10 +102,12 @@ Settings read_settings(const CommandFace& face) {
   if (balance.empty()) balance = {layers};
   command::check_balance_sum(balance, layers, absl::StrJoin(balance, ","), settings.model.title(),
                              one_layer_hint(layers));
+  const ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.schedule = schedule.name;
   settings.options.balance(std::move(balance))
       .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
-      .checkpoint(parse_checkpoint(settings.checkpoint))
-      .schedule(parse_schedule(settings.schedule))
+      .checkpoint(parse_checkpoint(absl::GetFlag(FLAGS_checkpoint)))
+      .schedule(schedule.make)
       .optimizer(parse_optimizer(settings.optimizer))
       .zero_grad(absl::GetFlag(FLAGS_zero_grad))
       .capacity(capacity);
@@ -136,7 +136,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   json["model"] = settings.model.name;
   json["batch"] = settings.batch;
   json["chunks"] = settings.options.chunks();
-  json["checkpoint"] = settings.checkpoint;
+  json["checkpoint"] = to_text(settings.options.checkpoint());
   json["schedule"] = settings.schedule;
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
@@ -156,7 +156,7 @@ int run(const Settings& settings) {
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
       absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
-      settings.checkpoint, settings.schedule);
+      to_text(settings.options.checkpoint()), settings.schedule);
   if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(memory_plan, title));
   return 0;
 }

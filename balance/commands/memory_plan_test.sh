@@ -21,6 +21,7 @@ expect_mistake "--device_gib=-1: give a number from 0" "${small[@]}" --device_gi
 expect_mistake "less than a byte" "${small[@]}" --device_gib=1e-12
 expect_mistake "it is a folder" "${small[@]}" --svg="$work"
 expect_mistake "give cuda or cpu" "${small[@]}" --device=tpu
+expect_mistake "model 'unet:1,8' has no embedding" "${small[@]}" --tied
 
 "$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
   --json="$work/plan.json" --svg="$work/plan.svg" >"$work/out" 2>"$work/err" ||
@@ -56,6 +57,16 @@ grep -q "no room" "$work/out" || fail "a device of ten bytes has room: $(cat "$w
 # An optimizer whose constructor makes its state.
 "$program" "${small[@]}" --balance=30,35 --optimizer=adagrad >"$work/out" 2>&1 ||
   fail "adagrad: $(cat "$work/out")"
+
+# A head that is tied to the embedding: no matrix of its own.
+words=("--model=gpt2:2,12,3,16,7" "--balance=3,4" --batch=4 --chunks=2)
+"$program" "${words[@]}" --json="$work/untied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+"$program" "${words[@]}" --tied --json="$work/tied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+python3 - "$work" <<'END' || fail "--tied"
+import json, sys
+untied, tied = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["untied", "tied"])
+assert tied["parameters"] == untied["parameters"] - 7 * 12, (tied["parameters"], untied["parameters"])
+END
 
 # More micro-batches than rows: as many as rows.
 "$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"

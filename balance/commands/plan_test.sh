@@ -101,6 +101,8 @@ grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was me
 tr -s '\n ' ' ' <"$work/measured.log" | grep -q "were 0.85 to 1.10 of real steps (of four networks, with whole backwards)" ||
   fail "it is not said how far such predictions were off"
 
+"$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --devices=2 --chunks=2 --schedules=1f1b --stages_per_device=1 \
+  >"$work/tied.log" 2>&1 || fail "--tied: $(cat "$work/tied.log")"
 expect_stopped "measuring" "$work/stopped.log" "$program" "${tiny[@]}" --devices=2 --measure=cpu \
   --timeout=100000
 echo PASSED

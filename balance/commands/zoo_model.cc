@@ -12,6 +12,10 @@ ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
           "models take none.");
 
+ABSL_FLAG(bool, tied, false,
+          "The head of a language model multiplies with the matrix of the embedding, as GPT-2's "
+          "does; other models have none.");
+
 namespace gpipe::balance {
 namespace {
 
@@ -25,11 +29,13 @@ std::optional<int64_t> zoo_image_size() {
 
 CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   const std::optional<int64_t> image_size = zoo_image_size();
-  const models::NamedModel named = models::model_by_name(name, image_size.value_or(0));
+  const bool tied = absl::GetFlag(FLAGS_tied);
+  const models::NamedModel named = models::model_by_name(name, image_size.value_or(0), tied);
   CommandModel model;
   model.name = named.name;
   model.saved_name = named.name;
   if (image_size) absl::StrAppend(&model.saved_name, "@", *image_size);
+  if (tied) model.saved_name += "@tied";
   model.given = absl::StrCat("--model=", model.saved_name);
   model.make = named.make;
   model.inputs = [named](int64_t rows, c10::Device device) {

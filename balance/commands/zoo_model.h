@@ -1,4 +1,5 @@
-// zoo_model: a network of the zoo (models/by_name.h) for the commands, and the flag --image_size.
+// zoo_model: a network of the zoo (models/by_name.h) for the commands, and the flags --image_size
+// and --tied.
 #ifndef BALANCE_COMMANDS_ZOO_MODEL_H_
 #define BALANCE_COMMANDS_ZOO_MODEL_H_
 
@@ -13,7 +14,7 @@ namespace gpipe::balance {
 // --image_size, if it is given. Throws std::invalid_argument if it is not at least 1.
 std::optional<int64_t> zoo_image_size();
 
-// The network of that name, with --image_size. Throws as models::model_by_name() and
+// The network of that name, with --image_size and --tied. Throws as models::model_by_name() and
 // zoo_image_size() do.
 CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch);
 

@@ -28,6 +28,7 @@
 #include "examples/distributed/layout.h"
 #include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timeline/chrome_trace.h"
 #include "gpipe/timeline/time_split.h"
@@ -105,7 +106,8 @@ void write_trace(const std::string& path, const gpipe::World& world, const gpipe
 
 struct Settings {
   int64_t steps = 0;
-  std::string schedule, trace;
+  gpipe::ScheduleChoice schedule;
+  std::string trace;
   torch::Tensor text;
 };
 
@@ -120,8 +122,8 @@ std::unique_ptr<Settings> read_flags() {
     throw std::invalid_argument("--stages=" + std::to_string(absl::GetFlag(FLAGS_stages)) +
                                 ": give a number from 1, or 0 for the default");
   }
-  settings->schedule = absl::GetFlag(FLAGS_schedule);
-  (void)gpipe::schedule_by_name(settings->schedule);  // Throws if there is none.
+  const std::string schedule = absl::GetFlag(FLAGS_schedule);
+  settings->schedule = {schedule, gpipe::schedule_by_name(schedule)};
   settings->trace = absl::GetFlag(FLAGS_trace);
   settings->text = read_bytes(absl::GetFlag(FLAGS_text));
   return settings;
@@ -142,7 +144,7 @@ gpipe::GPipe make_pipe(const gpipe::World& world, const std::string& schedule) {
 
 void train(const Settings& settings, const gpipe::World& world, gpipe::GPipe pipe) {
   torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
-  auto options = gpipe::StepOptions().schedule(gpipe::schedule_by_name(settings.schedule));
+  auto options = gpipe::StepOptions().schedule(settings.schedule.make);
   gpipe::Timeline timeline;
   torch::manual_seed(2);  // of dropout; rank 0's counts
   for (int64_t step = 0; step < settings.steps; ++step) {
@@ -177,7 +179,7 @@ int main(int argc, char** argv) {
       [&](const gpipe::World& processes) -> std::function<int()> {
         const gpipe::World world =
             distributed::world_of_replicas(processes, absl::GetFlag(FLAGS_replicas));
-        const gpipe::GPipe pipe = make_pipe(world, settings->schedule);
+        const gpipe::GPipe pipe = make_pipe(world, settings->schedule.name);
         return [settings, world, pipe] {
           train(*settings, world, pipe);
           return 0;

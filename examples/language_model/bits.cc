@@ -58,6 +58,7 @@ std::string bits_of(const Settings& settings, int64_t threads) {
   bits["width"] = model.hidden_size();
   bits["heads"] = model.num_heads();
   bits["dropout"] = model.residual_dropout();
+  bits["tied"] = model.tied();
   bits["batch"] = settings.batch;
   bits["short_last"] = settings.short_last;
   bits["steps"] = settings.steps;
@@ -69,9 +70,9 @@ std::string bits_of(const Settings& settings, int64_t threads) {
   bits["bfloat16"] = settings.bfloat16;
   bits["chunks"] = settings.chunks;
   bits["groups"] = groups > 0 ? Json(groups) : Json("none");
-  bits[kSchedule] = settings.chunks == 1 || adds_in_order(settings.schedule)
+  bits[kSchedule] = settings.chunks == 1 || adds_in_order(settings.schedule.make)
                         ? "gradients added up in the order of the micro-batches"
-                        : "gradients added up in another order (" + settings.schedule + ")";
+                        : "gradients added up in another order (" + settings.schedule.name + ")";
   bits[kThreads] = threads;
   return bits.dump();
 }
@@ -111,7 +112,7 @@ std::string flags_of_saved(const BitsDifference& difference) {
 
 std::string shared_flags(const Settings& settings) {
   Json flags = Json::parse(bits_of(settings, settings.threads));
-  flags[kSchedule] = settings.schedule;
+  flags[kSchedule] = settings.schedule.name;
   flags["replicas"] = settings.replicas;
   flags["zero"] = settings.zero;
   flags["plain"] = settings.plain;

@@ -9,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "balance/training_flags.h"
 #include "examples/language_model/settings.h"
 
 namespace language_model {
 namespace {
 
+using gpipe::balance::parse_schedule;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -33,7 +35,7 @@ void fill(Settings& settings, const Change& change) {
   settings.steps = 24;
   settings.learning_rate = 0.02;
   settings.seed = 3;
-  settings.schedule = "1f1b";
+  settings.schedule = parse_schedule("1f1b");
   settings.chunks = 4;
   change(settings);
 }
@@ -48,7 +50,7 @@ std::string bits(
 TEST(Bits, AreThoseOfWhateverLayout) {
   const std::vector<Change> layouts = {
       [](Settings& settings) { settings.path = "/elsewhere"; },
-      [](Settings& settings) { settings.schedule = "zb-v"; },
+      [](Settings& settings) { settings.schedule = parse_schedule("zb-v"); },
       [](Settings& settings) {
         settings.balance = {3, 4};
       },
@@ -87,6 +89,7 @@ TEST(Bits, TellWhatIsAnother) {
       {[](Settings& settings) { settings.model.hidden_size(32); }, "--width=16"},
       {[](Settings& settings) { settings.model.num_heads(4); }, "--heads=2"},
       {[](Settings& settings) { settings.model.residual_dropout(0); }, "--dropout=0.1"},
+      {[](Settings& settings) { settings.model.tied(true); }, "--notied"},
       {[](Settings& settings) { settings.batch = 8; }, "--batch=6"},
       {[](Settings& settings) { settings.short_last = true; }, "--noshort_last"},
       {[](Settings& settings) { settings.steps = 25; }, "--steps=24"},
@@ -99,7 +102,7 @@ TEST(Bits, TellWhatIsAnother) {
       {[](Settings& settings) { settings.chunks = 2; }, "--chunks=4"},
       {[](Settings& settings) { settings.groups = 1; }, "no --groups"},
       {[](Settings& settings) { settings.replicas = 2; }, "no --groups"},
-      {[](Settings& settings) { settings.schedule = "gpipe"; },
+      {[](Settings& settings) { settings.schedule = parse_schedule("gpipe"); },
        "a --schedule with the order of the checkpoint's"},
   };
   for (const auto& [change, flag] : changes) {
@@ -110,7 +113,7 @@ TEST(Bits, TellWhatIsAnother) {
   const auto with_one_micro_batch = [](const std::string& schedule) {
     return bits([&](Settings& settings) {
       settings.chunks = 1;
-      settings.schedule = schedule;
+      settings.schedule = parse_schedule(schedule);
     });
   };
   EXPECT_EQ(with_one_micro_batch("gpipe"), with_one_micro_batch("1f1b"));
@@ -151,7 +154,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
       {[](Settings& settings) { settings.learning_rate = 0.5; }, "--learning_rate"},
       {[](Settings& settings) { settings.seed = 5; }, "--seed"},
       {[](Settings& settings) { settings.packed = false; }, "--packed"},
-      {[](Settings& settings) { settings.schedule = "zb-h1"; }, "--schedule"},
+      {[](Settings& settings) { settings.schedule = parse_schedule("zb-h1"); }, "--schedule"},
       {[](Settings& settings) { settings.zero = true; }, "--zero"},
       {[](Settings& settings) { settings.plain = true; }, "--plain"},
       {[](Settings& settings) { settings.stop_at = 3; }, "--stop_at"},

@@ -39,7 +39,6 @@
 #include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
-#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/zero_optimizer.h"
 #include "models/transformer.h"
 
@@ -100,7 +99,7 @@ std::vector<int64_t> best_balance(const Settings& settings, const torch::nn::Seq
   gpipe::balance::ExplainOptions options;
   options.chunks = settings.chunks;
   options.checkpoint = settings.checkpoint;
-  options.schedule = gpipe::schedule_by_name(settings.schedule);
+  options.schedule = settings.schedule.make;
   options.cores = std::max<int64_t>(command::usable_cores() / threads, 1);
   options.param_scale = gpipe::balance::ParamScale::kAdam;
   const std::vector<int64_t> best = gpipe::balance::best_balance(profile, stages, options);
@@ -131,21 +130,19 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
 gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& model,
                        const std::vector<int64_t>& balance, const gpipe::World& world) {
   const auto stages = static_cast<int64_t>(balance.size());
-  return gpipe::GPipe(model,
-                      gpipe::GPipeOptions(balance)
-                          .placement(distributed::placement_over(world, settings.schedule, stages))
-                          .chunks(settings.chunks)
-                          .groups(settings.groups)
-                          .checkpoint(settings.checkpoint)
-                          .cpu_threads_per_stage(settings.threads)
-                          .devices(settings.devices)
-                          .world(world));
+  return gpipe::GPipe(
+      model, gpipe::GPipeOptions(balance)
+                 .placement(distributed::placement_over(world, settings.schedule.name, stages))
+                 .chunks(settings.chunks)
+                 .groups(settings.groups)
+                 .checkpoint(settings.checkpoint)
+                 .cpu_threads_per_stage(settings.threads)
+                 .devices(settings.devices)
+                 .world(world));
 }
 
 gpipe::StepOptions step_options(const Settings& settings) {
-  return gpipe::StepOptions()
-      .schedule(gpipe::schedule_by_name(settings.schedule))
-      .weight(count_tokens);
+  return gpipe::StepOptions().schedule(settings.schedule.make).weight(count_tokens);
 }
 
 void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
@@ -325,11 +322,11 @@ class Run {
     if (world_.replicas() > 1) replicas += absl::StrFormat(", %d replicas", world_.replicas());
     if (settings_.groups > 0) replicas += absl::StrFormat(", --groups=%d", settings_.groups);
     out_.line(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s, checkpoint %s%s",
-                              absl::StrJoin(balance, ","), settings_.chunks, settings_.schedule,
-                              to_text(settings_.checkpoint), replicas));
+                              absl::StrJoin(balance, ","), settings_.chunks,
+                              settings_.schedule.name, to_text(settings_.checkpoint), replicas));
     json_["pipeline"] = {{"balance", balance},
                          {"chunks", settings_.chunks},
-                         {"schedule", settings_.schedule},
+                         {"schedule", settings_.schedule.name},
                          {"checkpoint", to_text(settings_.checkpoint)},
                          {"processes", world_.size()},
                          {"replicas", world_.replicas()},

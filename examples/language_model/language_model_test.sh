@@ -46,7 +46,7 @@ expect_mistake "--resume_saved: say where, with --save=FOLDER" "${tiny[@]}" --re
 expect_mistake "is there and is no folder" "${tiny[@]}" --save="$text"
 expect_mistake "is the current folder" "${tiny[@]}" --save=.
 mkdir "$work/notes" && touch "$work/notes/notes.txt"
-expect_mistake "a folder with other files" "${tiny[@]}" --save="$work/notes"
+expect_mistake "is a folder with 'notes.txt', which no checkpoint has" "${tiny[@]}" --save="$work/notes"
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
@@ -84,6 +84,20 @@ hash_of first_part "$program" "${tiny[@]}" --stop_at=7 --save="$work/own" --resu
 grep -q "resumed" "$work/first_part.log" && fail "resumed from nothing"
 expect_same second_part "$program" "${tiny[@]}" --save="$work/own" --resume_saved
 grep -q "resumed after step 7" "$work/second_part.log" || fail "not resumed from its own checkpoint"
+# A folder that was made for it has none yet.
+mkdir "$work/made"
+expect_same made "$program" "${tiny[@]}" --save="$work/made" --resume_saved
+grep -q "resumed" "$work/made.log" && fail "resumed from an empty folder"
+expect_same made_again "$program" "${tiny[@]}" --save="$work/made" --resume_saved
+grep -q "resumed after step 24" "$work/made_again.log" || fail "not resumed from the folder that was made"
+# A matrix that the first and the last partition share.
+tied=$(hash_of tied "$program" "${tiny[@]}" --tied --balance=3,4 --json="$work/tied.json")
+[[ ${tied} =~ ^[0-9a-f]{16}$ && $tied != "$through" ]] || fail "--tied: parameters $tied"
+for layout in "one_tied $program" "two_tied $launch --processes=2 -- $program"; do
+  read -ra words <<<"$layout"
+  hash=$(hash_of "${words[@]}" "${tiny[@]}" --tied --zero)
+  [ "$hash" = "$tied" ] || fail "${words[0]}: parameters $hash instead of $tied"
+done
 # Over processes all of them end so, and one says why: of flags, ...
 expect_mistake_of_ranks 2 ".*did you mean --steps?" "$program" "${tiny[@]}" --step=3
 expect_mistake_of_ranks 2 ".*give llama or gpt2" "$program" "${tiny[@]}" --model=bert
@@ -110,6 +124,7 @@ expect_mistake_of_ranks 3 "--seed must be the same on all ranks: rank 0 has 0, r
 
 # With what gives other bits (bits_test has each flag): a mistake, in one process and in several.
 again=("${tiny[@]}" --resume="$work/run/last")
+expect_mistake "--tied: false in the checkpoint, true now" "${again[@]}" --tied
 expect_mistake "--seed: 0 in the checkpoint, 1 now" "${again[@]}" --seed=1
 expect_mistake "give --packed --seed=0; or --resume_anyway" "${again[@]}" --seed=1 --nopacked
 expect_mistake "--groups: none in the checkpoint, 3 now" "${again[@]}" --groups=3
@@ -173,6 +188,8 @@ assert last["validation_loss"] < 3.6, through["history"]
 assert through["validation_loss"] == last["validation_loss"]
 assert abs(through["perplexity"] - math.exp(last["validation_loss"])) < 1e-9
 assert plain["pipeline"] is None
+# Without the head's matrix: 257 bytes and the end of a document, 16 wide.
+assert read("tied")["network"]["parameters"] == through["network"]["parameters"] - 257 * 16
 for a, b, c in zip(plain["history"], pipeline["history"], half["history"]):
     assert abs(a["loss"] - b["loss"]) < 1e-3 * a["loss"], (a, b)
     assert abs(a["loss"] - c["loss"]) < 0.05 * a["loss"], (a, c)

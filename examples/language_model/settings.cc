@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -19,6 +18,7 @@
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "examples/language_model/bible_data.h"
+#include "gpipe/saving/saving.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/verify.h"
@@ -41,6 +41,10 @@ ABSL_FLAG(int64_t, blocks, 4, "Blocks of the network, each an attention layer an
 ABSL_FLAG(int64_t, width, 128, "Numbers in the vector of a token.");
 ABSL_FLAG(int64_t, heads, 4, "Heads of attention.");
 ABSL_FLAG(double, dropout, 0, "The probability with which what a layer adds is left out.");
+
+ABSL_FLAG(bool, tied, false,
+          "The head multiplies with the matrix of the embedding, as GPT-2's does: a parameter that "
+          "the first and the last partition share.");
 
 ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
 ABSL_FLAG(bool, short_last, false,
@@ -199,7 +203,7 @@ void read_model(Settings& settings) {
       .hidden_size(width)
       .num_heads(in_range("heads", absl::GetFlag(FLAGS_heads), 1, 4096))
       .residual_dropout(at_least("dropout", absl::GetFlag(FLAGS_dropout), 0, 0.99))
-      .tied(false)  // so that the first and the last layer may be anywhere
+      .tied(absl::GetFlag(FLAGS_tied))
       .packed(true)
       .fused_attention(true);
   // Llama's MLP has three matrices where GPT-2's has two.
@@ -261,11 +265,11 @@ void check_layers(const Settings& settings, const std::string& balance) {
 // Alone, too, where groups are cut as for replicas.
 void check_order_of_sums(const Settings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
-  if (adds_in_order(settings.schedule)) return;
+  if (adds_in_order(settings.schedule.make)) return;
   throw std::invalid_argument(absl::StrFormat(
       "--schedule=%s adds up the gradients of micro-batches in another order than theirs, which "
       "--replicas and --groups need; give fill-drain, or any other",
-      settings.schedule));
+      settings.schedule.name));
 }
 
 void read_replicas(Settings& settings) {
@@ -324,9 +328,8 @@ void read_pipeline(Settings& settings) {
     settings.stages = partitions;
   }
   check_layers(settings, balance);
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
-  gpipe::balance::parse_schedule(settings.schedule);
-  if (settings.stages) gpipe::placement_by_name(settings.schedule, *settings.stages);
+  settings.schedule = gpipe::balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  if (settings.stages) gpipe::placement_by_name(settings.schedule.name, *settings.stages);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > settings.batch) {
     throw std::invalid_argument(absl::StrFormat(
@@ -342,18 +345,10 @@ void read_pipeline(Settings& settings) {
 
 // What save_checkpoint would refuse, at the end of the training.
 void check_save(const std::string& path) {
-  namespace fs = std::filesystem;
-  const auto refuse = [&](const std::string& why) {
-    throw std::invalid_argument("--save=" + path + ": " + why);
-  };
-  std::error_code error;
-  if (!fs::exists(path, error)) return;
-  if (!fs::is_directory(path, error)) refuse("it is there and is no folder; give another path");
-  if (fs::equivalent(path, ".", error)) {
-    refuse("it is the current folder, which cannot be replaced; give the path of a folder in it");
-  }
-  if (!fs::is_empty(path, error) && !fs::exists(fs::path(path) / "progress.safetensors", error)) {
-    refuse("it is a folder with other files than a checkpoint's; give another path");
+  try {
+    gpipe::check_checkpoint_path(path);
+  } catch (const c10::ValueError& error) {
+    throw std::invalid_argument("--save: " + std::string(error.what_without_backtrace()));
   }
 }
 
@@ -366,9 +361,9 @@ void read_files(Settings& settings) {
     throw std::invalid_argument("--save_every: say where, with --save=FOLDER");
   }
   if (!settings.save.empty()) {
-    check_save(settings.save);
     const std::string parent = std::filesystem::path(settings.save).parent_path().string();
     command::check_writable_folder("--save", parent.empty() ? "." : parent);
+    check_save(settings.save);
   }
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
     throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
@@ -377,8 +372,10 @@ void read_files(Settings& settings) {
     if (settings.save.empty()) {
       throw std::invalid_argument("--resume_saved: say where, with --save=FOLDER");
     }
-    // It is there as a whole, or not at all.
-    if (std::filesystem::is_directory(settings.save)) settings.resume = settings.save;
+    // It is there as a whole, or not at all; its folder may have been made for it.
+    if (std::filesystem::is_directory(settings.save) && !std::filesystem::is_empty(settings.save)) {
+      settings.resume = settings.save;
+    }
   }
   settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
   if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {
@@ -414,11 +411,10 @@ void check_plain(const Settings& settings) {
 
 }  // namespace
 
-bool adds_in_order(const std::string& schedule) {
+bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {
   // Every schedule has 4 stages, and 2 micro-batches show the order.
   constexpr int64_t kStages = 4, kMicroBatches = 2;
-  const auto table = gpipe::schedule_by_name(schedule, kStages, kMicroBatches);
-  return table.verify(gpipe::Sends::kBuffered).ascending;
+  return schedule(kStages, kMicroBatches).verify(gpipe::Sends::kBuffered).ascending;
 }
 
 void read_flags(Settings& settings) {

@@ -12,6 +12,7 @@
 
 #include "examples/language_model/documents.h"
 #include "gpipe/checkpoint.h"
+#include "gpipe/pipeline_setup.h"
 #include "models/transformer_options.h"
 
 namespace language_model {
@@ -43,7 +44,7 @@ struct Settings {
   std::string cut;  // "even", "time", "best", or empty: `balance`
   std::vector<int64_t> balance;
   std::optional<int64_t> stages;
-  std::string schedule;
+  gpipe::ScheduleChoice schedule;
   int64_t chunks = 0, threads = 0;
   int64_t replicas = 1;
   int64_t groups = 0;  // GPipeOptions'
@@ -75,7 +76,7 @@ struct Settings {
 void read_flags(Settings& settings);
 
 // Whether a schedule adds up gradients in the order of the micro-batches.
-bool adds_in_order(const std::string& schedule);
+bool adds_in_order(const gpipe::ScheduleGenerator& schedule);
 
 }  // namespace language_model
 

@@ -71,11 +71,16 @@ MemoryExperiment current() {
   MemoryExperiment experiment;
   experiment.table = published();
   experiment.variants = {
-      {"baseline", "amoebanetd:18,208", {}, 1, "except_last", ""},
-      {"pipeline-1", "amoebanetd:18,416", {24}, 128, "except_last", ""},
-      {"pipeline-2", "amoebanetd:18,544", {16, 8}, 128, "except_last", ""},
-      {"pipeline-4", "amoebanetd:36,544", {16, 12, 7, 7}, 128, "except_last", ""},
-      {"pipeline-8", "amoebanetd:72,512", {23, 16, 11, 6, 6, 5, 5, 6}, 128, "except_last", ""},
+      {"baseline", "amoebanetd:18,208", {}, 1, Checkpoint::kExceptLast, ""},
+      {"pipeline-1", "amoebanetd:18,416", {24}, 128, Checkpoint::kExceptLast, ""},
+      {"pipeline-2", "amoebanetd:18,544", {16, 8}, 128, Checkpoint::kExceptLast, ""},
+      {"pipeline-4", "amoebanetd:36,544", {16, 12, 7, 7}, 128, Checkpoint::kExceptLast, ""},
+      {"pipeline-8",
+       "amoebanetd:72,512",
+       {23, 16, 11, 6, 6, 5, 5, 6},
+       128,
+       Checkpoint::kExceptLast,
+       ""},
   };
   experiment.shrink = shrinker(3);
   experiment.remarks = {
@@ -103,21 +108,26 @@ MemoryExperiment june_2019() {
   experiment.edition = to_text(Edition::kJune2019);
   experiment.table = old_published();
   experiment.variants = {
-      {"naive-1", "old_amoebanetd:6,208", {}, 1, "except_last", plain},
-      {"pipeline-1", "old_amoebanetd:6,416", {445}, kChunks, "except_last", assumed},
+      {"naive-1", "old_amoebanetd:6,208", {}, 1, Checkpoint::kExceptLast, plain},
+      {"pipeline-1", "old_amoebanetd:6,416", {445}, kChunks, Checkpoint::kExceptLast, assumed},
       {"pipeline-2",
        "old_amoebanetd:6,544",
        {229, 216},
        kChunks,
-       "except_last",
+       Checkpoint::kExceptLast,
        cut + "; the published 6.45 does not fit its own 613M parameters, which take 6.85 GiB, and "
              "is the paper's figure"},
-      {"pipeline-4", "old_amoebanetd:12,544", {208, 214, 199, 184}, kChunks, "except_last", cut},
+      {"pipeline-4",
+       "old_amoebanetd:12,544",
+       {208, 214, 199, 184},
+       kChunks,
+       Checkpoint::kExceptLast,
+       cut},
       {"pipeline-8",
        "old_amoebanetd:24,512",
        {196, 201, 199, 205, 206, 173, 170, 175},
        kChunks,
-       "except_last",
+       Checkpoint::kExceptLast,
        cut},
   };
   experiment.shrink = shrinker(1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
@@ -54,8 +55,17 @@ ABSL_FLAG(bool, explain, false,
           "Say where the time of a step goes, and what would make it faster (pipelines).");
 
 namespace gpipe::experiments {
+namespace {
 
-CommonFlags read_common_flags(const std::string& schedule) {
+// The value of a flag, if it is given.
+template <typename Parse>
+auto given(const std::string& text, const Parse& parse) {
+  return text.empty() ? std::nullopt : std::make_optional(parse(text));
+}
+
+}  // namespace
+
+CommonFlags read_common_flags() {
   CommonFlags flags;
   flags.experiment = absl::GetFlag(FLAGS_experiment);
   flags.scale = parse_scale(absl::GetFlag(FLAGS_scale));
@@ -66,14 +76,8 @@ CommonFlags read_common_flags(const std::string& schedule) {
   flags.batch_size = command::in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 1);
   flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
-  flags.checkpoint_name = absl::GetFlag(FLAGS_checkpoint);
-  flags.checkpoint_given = !flags.checkpoint_name.empty();
-  if (!flags.checkpoint_given) flags.checkpoint_name = to_text(Checkpoint::kExceptLast);
-  flags.checkpoint = balance::parse_checkpoint(flags.checkpoint_name);
-  flags.schedule = absl::GetFlag(FLAGS_schedule);
-  flags.schedule_given = !flags.schedule.empty();
-  if (!flags.schedule_given) flags.schedule = schedule;
-  balance::parse_schedule(flags.schedule);
+  flags.checkpoint = given(absl::GetFlag(FLAGS_checkpoint), balance::parse_checkpoint);
+  flags.schedule = given(absl::GetFlag(FLAGS_schedule), balance::parse_schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.ways = absl::GetFlag(FLAGS_ways);
   flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
@@ -98,8 +102,8 @@ std::string CommonFlags::changes_what_runs() const {
   if (batch_size) return "--batch_size";
   if (chunks) return "--chunks";
   if (!balance.empty()) return "--balance";
-  if (checkpoint_given) return "--checkpoint";
-  if (schedule_given) return "--schedule";
+  if (checkpoint) return "--checkpoint";
+  if (schedule) return "--schedule";
   if (epochs) return "--epochs";
   return for_measured;
 }
@@ -135,18 +139,21 @@ std::string count_devices(const std::vector<c10::Device>& devices) {
          c10::DeviceTypeName(devices.at(0).type(), /*lower_case=*/true);
 }
 
-std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
-                              const std::vector<int64_t>& balance) {
-  return ", chunks " + std::to_string(chunks) + ", balance " + to_text(balance) + ", checkpoint " +
-         flags.checkpoint_name + ", " + flags.schedule;
+PipelineSetup choose_setup(const CommonFlags& flags, std::vector<int64_t> balance, int64_t chunks,
+                           Checkpoint otherwise, const ScheduleChoice& otherwise_schedule) {
+  PipelineSetup setup;
+  setup.balance = std::move(balance);
+  setup.chunks = chunks;
+  setup.checkpoint_all(flags.checkpoint.value_or(otherwise));
+  setup.schedule = flags.schedule.value_or(otherwise_schedule);
+  return setup;
 }
 
-void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
-                  Json& settings) {
-  settings["chunks"] = chunks;
-  settings["balance"] = balance;
-  settings["checkpoint"] = flags.checkpoint_name;
-  settings["schedule"] = flags.schedule;
+void add_pipeline(const PipelineSetup& setup, Json& settings) {
+  settings["chunks"] = setup.chunks;
+  settings["balance"] = setup.balance;
+  settings["checkpoint"] = to_text(setup.checkpoints);
+  settings["schedule"] = setup.schedule.name;
 }
 
 void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings) {

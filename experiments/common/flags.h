@@ -12,6 +12,7 @@
 #include "experiments/common/report.h"
 #include "experiments/common/scale.h"
 #include "gpipe/checkpoint.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace gpipe::experiments {
 
@@ -26,11 +27,8 @@ struct CommonFlags {
   std::optional<int64_t> batch_size;
   std::optional<int64_t> chunks;
   std::vector<int64_t> balance;
-  Checkpoint checkpoint = Checkpoint::kExceptLast;
-  std::string checkpoint_name;
-  bool checkpoint_given = false;
-  bool schedule_given = false;
-  std::string schedule;
+  std::optional<Checkpoint> checkpoint;
+  std::optional<ScheduleChoice> schedule;
   uint64_t seed = 0;
   std::string ways;      // of obtaining figures: names, or empty
   std::string json;      // a path, made absolute; so is the next
@@ -50,9 +48,7 @@ struct CommonFlags {
 
 // Throws std::invalid_argument or c10::ValueError, with flag and value, for meaningless values, and
 // for a --json or a --trace that cannot be written.
-//
-// `schedule`: what --schedule is if it is not given.
-CommonFlags read_common_flags(const std::string& schedule = "1f1b");
+CommonFlags read_common_flags();
 
 // The first of these flags whose value is not its default: "--samples". Empty: none.
 std::string first_given(const std::vector<std::string>& names);
@@ -70,12 +66,14 @@ int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch
 // "2 x cpu", "1 x cuda".
 std::string count_devices(const std::vector<c10::Device>& devices);
 
-// The settings of a pipeline: ", chunks 4, balance [20, 31], checkpoint never, 1f1b" for people,
-// and the same added to an outcome's settings.
-std::string describe_pipeline(const CommonFlags& flags, int64_t chunks,
-                              const std::vector<int64_t>& balance);
-void add_pipeline(const CommonFlags& flags, int64_t chunks, const std::vector<int64_t>& balance,
-                  Json& settings);
+// How the pipeline of a row is run: with the mode and the schedule of the flags, or with those of
+// `otherwise` where they are not given, and with this balance and these chunks.
+PipelineSetup choose_setup(const CommonFlags& flags, std::vector<int64_t> balance, int64_t chunks,
+                           Checkpoint otherwise = Checkpoint::kExceptLast,
+                           const ScheduleChoice& otherwise_schedule = PipelineSetup().schedule);
+
+// Adds a pipeline to an outcome's settings.
+void add_pipeline(const PipelineSetup& setup, Json& settings);
 
 // Adds the settings of any measured row: scale, devices, seed, and "changed", a flag for which it
 // is not as published, if there is one.

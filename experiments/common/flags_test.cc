@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -59,19 +60,36 @@ TEST_F(FlagsTest, AreReadIntoValues) {
   EXPECT_THAT(flags.balance, ElementsAre(20, 31));
   EXPECT_TRUE(flags.for_pipelines());
   EXPECT_EQ(flags.checkpoint, Checkpoint::kNever);
-  EXPECT_TRUE(flags.checkpoint_given);
-  EXPECT_EQ(flags.schedule, "gpipe");
+  EXPECT_EQ(flags.schedule.value().name, "gpipe");
+  EXPECT_EQ(flags.schedule->make(2, 3), Schedule::gpipe(2, 3));
   EXPECT_EQ(flags.seed, 7u);
   EXPECT_EQ(flags.skip_epochs, 1);
 }
 
 TEST_F(FlagsTest, TheCheckpointModeIsLeftToTheVariant) {
   const CommonFlags flags = read_common_flags();
-  EXPECT_FALSE(flags.checkpoint_given);
+  EXPECT_EQ(flags.checkpoint, std::nullopt);
   EXPECT_FALSE(flags.for_pipelines());
   EXPECT_EQ(flags.changes_what_runs(), "");
-  EXPECT_EQ(flags.checkpoint, Checkpoint::kExceptLast);
-  EXPECT_EQ(flags.checkpoint_name, "except_last");
+  EXPECT_EQ(to_text(choose_setup(flags, {2, 1}, 4)),
+            "chunks 4, balance [2, 1], checkpoint except_last, 1f1b");
+  EXPECT_EQ(
+      to_text(choose_setup(flags, {2, 1}, 4, Checkpoint::kAlways, {"gpipe", Schedule::gpipe})),
+      "chunks 4, balance [2, 1], checkpoint always, gpipe");
+}
+
+TEST_F(FlagsTest, GivenModeAndScheduleHoldForEveryVariant) {
+  set("checkpoint", "never");
+  set("schedule", "zb-h1");
+  const CommonFlags flags = read_common_flags();
+  EXPECT_EQ(flags.changes_what_runs(), "--checkpoint");
+  const PipelineSetup setup = choose_setup(flags, {2, 1}, 4, Checkpoint::kAlways);
+  EXPECT_EQ(to_text(setup), "chunks 4, balance [2, 1], checkpoint never, zb-h1");
+  Json json;
+  add_pipeline(setup, json);
+  EXPECT_EQ(
+      json,
+      Json({{"chunks", 4}, {"balance", {2, 1}}, {"checkpoint", "never"}, {"schedule", "zb-h1"}}));
 }
 
 TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {

@@ -13,13 +13,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/profiler.h"
-#include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/explain_run.h"
 #include "experiments/common/memory_limit.h"
 #include "experiments/common/speed_run.h"
 #include "experiments/common/trainer.h"
+#include "gpipe/pipeline_setup.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
 
 ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
@@ -44,13 +45,16 @@ struct Settings {
   SpeedNetwork network;
   std::function<at::Tensor(const models::NamedModel&, int64_t rows, c10::Device)> target;
   int64_t batch_size = 0;
-  int64_t chunks = 1;
-  std::vector<int64_t> balance;  // empty: the plain network
+  PipelineSetup setup;  // without a balance: the plain network
+  std::optional<Placement> placement;
   int64_t samples = 0;
   int64_t epochs = 10;
   bool graphs = false;  // GPipeOptions::graphs
   std::vector<c10::Device> devices;
   CommonFlags flags;
+
+  int64_t stages() const { return static_cast<int64_t>(setup.balance.size()); }
+  bool is_pipeline() const { return stages() > 0; }
 };
 
 std::optional<int64_t> samples_flag() {
@@ -66,18 +70,14 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
   settings.network = experiment.network(flags.scale);
   settings.target = experiment.target;
   settings.batch_size = published.batch_size;
-  settings.chunks = published.chunks;
   settings.samples = experiment.samples;
   settings.epochs = experiment.epochs;
   settings.flags = flags;
-  if (!flags.checkpoint_given) {
-    settings.flags.checkpoint = published.checkpoint;
-    settings.flags.checkpoint_name = gpipe::to_text(published.checkpoint);
-  }
+  int64_t chunks = published.chunks;
   if (flags.scale != Scale::kFull) {
     const SpeedSize& size = flags.scale == Scale::kSmoke ? experiment.smoke : experiment.small;
-    settings.chunks = std::min(published.chunks, size.most_chunks);
-    settings.batch_size = settings.chunks * size.micro_batch;
+    chunks = std::min(published.chunks, size.most_chunks);
+    settings.batch_size = chunks * size.micro_batch;
     settings.samples = size.samples;
     settings.epochs = size.epochs;
   }
@@ -85,22 +85,24 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
   settings.epochs = flags.epochs.value_or(settings.epochs);
   settings.samples = samples_flag().value_or(settings.samples);
   if (!published.balance.empty()) {
-    settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
-    settings.balance = choose_balance(flags.balance, published.balance, settings.network.title,
-                                      layers_of(settings.network.model));
+    chunks = choose_chunks(flags, chunks, settings.batch_size);
+    settings.setup =
+        choose_setup(flags,
+                     choose_balance(flags.balance, published.balance, settings.network.title,
+                                    layers_of(settings.network.model)),
+                     chunks, published.checkpoint);
     settings.graphs = absl::GetFlag(FLAGS_graphs);
-    (void)placement_by_name(flags.schedule, static_cast<int64_t>(settings.balance.size()));
+    settings.placement = placement_by_name(settings.setup.schedule.name, settings.stages());
   }
-  settings.devices = choose_devices(
-      flags, published.name, std::max<int64_t>(static_cast<int64_t>(settings.balance.size()), 1));
+  settings.devices = choose_devices(flags, published.name, std::max<int64_t>(settings.stages(), 1));
   return settings;
 }
 
 std::string describe(const Settings& settings) {
   std::string text = absl::StrFormat("%s, %d x %s", settings.network.title, settings.batch_size,
                                      absl::StrJoin(settings.network.model.row, " x "));
-  if (!settings.balance.empty()) {
-    text += describe_pipeline(settings.flags, settings.chunks, settings.balance);
+  if (settings.is_pipeline()) {
+    text += ", " + to_text(settings.setup);
     if (settings.graphs) {
       text += settings.devices.front().is_cpu() ? ", graphs (the CPU has none)" : ", graphs";
     }
@@ -119,8 +121,8 @@ Json settings_of(const Settings& settings) {
                {"epochs", settings.epochs}};
   add_common(settings.flags, settings.devices, json);
   json["skip_epochs"] = settings.flags.skip_epochs;
-  if (!settings.balance.empty()) {
-    add_pipeline(settings.flags, settings.chunks, settings.balance, json);
+  if (settings.is_pipeline()) {
+    add_pipeline(settings.setup, json);
     if (settings.graphs) json["graphs"] = true;
   }
   return json;
@@ -141,17 +143,16 @@ Task task_of(const Settings& settings) {
 
 std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
   const Task task = task_of(settings);
-  if (settings.balance.empty()) return make_naive_trainer(task, settings.devices.front());
-  return make_pipeline_trainer(
-      task,
-      GPipeOptions(settings.balance)
-          .devices(settings.devices)
-          .chunks(settings.chunks)
-          .checkpoint(settings.flags.checkpoint)
-          .placement(placement_by_name(settings.flags.schedule,
-                                       static_cast<int64_t>(settings.balance.size())))
-          .graphs(settings.graphs),
-      balance::parse_schedule(settings.flags.schedule));
+  const PipelineSetup& setup = settings.setup;
+  if (!settings.is_pipeline()) return make_naive_trainer(task, settings.devices.front());
+  return make_pipeline_trainer(task,
+                               GPipeOptions(setup.balance)
+                                   .devices(settings.devices)
+                                   .chunks(setup.chunks)
+                                   .partition_checkpoints(setup.checkpoints)
+                                   .placement(settings.placement)
+                                   .graphs(settings.graphs),
+                               setup.schedule.make);
 }
 
 void run(const Settings& settings, Outcome& outcome, const RunContext& context) {
@@ -178,9 +179,9 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   run_speed(*trainer, optimizer, input, target, options, context, outcome);
   if (settings.flags.explain && outcome.origin == Origin::kMeasured &&
       context.round == context.rounds) {
-    outcome.settings["diagnosis"] = explain_run(*trainer, input, target, task_of(settings).loss,
-                                                balance::parse_schedule(settings.flags.schedule),
-                                                balance::ParamScale::kSgd, settings.name, context);
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, input, target, task_of(settings).loss, settings.setup.schedule.make,
+                    balance::ParamScale::kSgd, settings.name, context);
   }
 }
 

@@ -94,9 +94,7 @@ TEST_F(MeasuredSpeedTest, FullIsAsPublished) {
 TEST_F(MeasuredSpeedTest, TheCheckpointModeIsThePublishedOneUnlessGiven) {
   EXPECT_EQ(run("n2m1").settings["checkpoint"], "always");
   EXPECT_EQ(run("pipeline-2").settings["checkpoint"], "except_last");
-  flags_.checkpoint_given = true;
   flags_.checkpoint = Checkpoint::kNever;
-  flags_.checkpoint_name = "never";
   EXPECT_EQ(run("n2m1").settings["checkpoint"], "never");
 }
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "balance/optimizer_flag.h"
-#include "balance/training_flags.h"
 #include "command/interrupt.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
@@ -24,6 +23,7 @@
 #include "experiments/common/trace.h"
 #include "experiments/common/trainer.h"
 #include "experiments/common/variants.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/timeline/timeline.h"
 #include "text/memory_size.h"
 
@@ -31,13 +31,11 @@ namespace gpipe::experiments {
 namespace {
 
 // The published runs'.
-constexpr char kSchedule[] = "gpipe";
+ScheduleChoice published_schedule() { return {"gpipe", Schedule::gpipe}; }
 
 // What is run, and what is said of it.
 struct Settings {
   MemoryRun run;
-  std::string checkpoint;
-  std::string schedule;
   std::string note;  // the variant's
   int64_t copies = 2;
 };
@@ -49,19 +47,13 @@ const MemoryVariant& find(const MemoryExperiment& experiment, const std::string&
   throw std::invalid_argument("there is no variant " + name);
 }
 
-void set_checkpoint(Settings& settings, const std::string& name) {
-  settings.checkpoint = name;
-  settings.run.checkpoint = balance::parse_checkpoint(name);
-}
-
 Settings planned_settings(const MemoryExperiment& experiment, const MemoryVariant& variant) {
   Settings settings;
   settings.run.network = models::model_by_name(variant.network);
   settings.run.batch = experiment.batch;
-  settings.run.balance = variant.balance;
-  settings.run.chunks = std::min(variant.chunks, experiment.batch);
-  set_checkpoint(settings, variant.checkpoint);
-  settings.schedule = kSchedule;
+  settings.run.setup =
+      choose_setup(CommonFlags(), variant.balance, std::min(variant.chunks, experiment.batch),
+                   variant.checkpoint, published_schedule());
   return settings;
 }
 
@@ -76,14 +68,14 @@ Settings measured_settings(const MemoryExperiment& experiment, const MemoryVaria
   }
   run.batch = flags.batch_size.value_or(run.batch);
   if (!variant.balance.empty()) {
-    run.chunks = choose_chunks(flags, variant.chunks, run.batch);
-    run.balance =
-        choose_balance(flags.balance, variant.balance, run.network.name, layers_of(run.network));
-    if (flags.checkpoint_given) set_checkpoint(settings, flags.checkpoint_name);
-    settings.schedule = flags.schedule;
+    const int64_t chunks = choose_chunks(flags, variant.chunks, run.batch);
+    run.setup = choose_setup(
+        flags,
+        choose_balance(flags.balance, variant.balance, run.network.name, layers_of(run.network)),
+        chunks, variant.checkpoint, published_schedule());
   }
-  run.devices = choose_devices(flags, variant.name,
-                               std::max<int64_t>(static_cast<int64_t>(run.balance.size()), 1));
+  run.devices = choose_devices(
+      flags, variant.name, std::max<int64_t>(static_cast<int64_t>(run.setup.balance.size()), 1));
   run.seed = flags.seed;
   return settings;
 }
@@ -92,10 +84,7 @@ std::string describe(const Settings& settings) {
   const MemoryRun& run = settings.run;
   std::string text = absl::StrFormat("%s, %d x 3 x %d x %d", run.network.name, run.batch,
                                      run.network.row.at(1), run.network.row.at(2));
-  if (!run.balance.empty()) {
-    text += absl::StrFormat(", chunks %d, balance %s, checkpoint %s, %s", run.chunks,
-                            to_text(run.balance), settings.checkpoint, settings.schedule);
-  }
+  if (!run.setup.balance.empty()) text += ", " + to_text(run.setup);
   if (!run.devices.empty()) text += ", " + count_devices(run.devices);
   return settings.note.empty() ? text : text + "; " + settings.note;
 }
@@ -105,12 +94,7 @@ Json settings_of(const Settings& settings, const CommonFlags& flags, Origin way)
   Json json = {{"network", run.network.name},
                {"batch_size", run.batch},
                {"image_size", run.network.row.at(1)}};
-  if (!run.balance.empty()) {
-    json["chunks"] = run.chunks;
-    json["balance"] = run.balance;
-    json["checkpoint"] = settings.checkpoint;
-    json["schedule"] = settings.schedule;
-  }
+  if (!run.setup.balance.empty()) add_pipeline(run.setup, json);
   if (way == Origin::kMeasured) {
     add_common(flags, run.devices, json);
   } else {
@@ -165,6 +149,7 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
 // A pipeline of its own, for the one that was measured is gone, and its memory with it.
 Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
   const MemoryRun& run = settings.run;
+  const PipelineSetup& setup = run.setup;
   const Task task = {[&run] {
                        at::manual_seed(run.seed);
                        return run.network.make();
@@ -174,16 +159,16 @@ Json explain(const Settings& settings, const std::string& name, const RunContext
                      }};
   const MemoryLimit limit(limit_of_run(run.devices));
   const std::unique_ptr<Trainer> trainer =
-      run.balance.empty() ? make_naive_trainer(task, run.devices.front())
-                          : make_pipeline_trainer(task,
-                                                  GPipeOptions(run.balance)
-                                                      .devices(run.devices)
-                                                      .chunks(run.chunks)
-                                                      .checkpoint(run.checkpoint),
-                                                  run.schedule);
+      setup.balance.empty() ? make_naive_trainer(task, run.devices.front())
+                            : make_pipeline_trainer(task,
+                                                    GPipeOptions(setup.balance)
+                                                        .devices(run.devices)
+                                                        .chunks(setup.chunks)
+                                                        .partition_checkpoints(setup.checkpoints),
+                                                    setup.schedule.make);
   return explain_run(*trainer, models::random_input(run.network, run.batch, run.devices.front()),
                      models::random_target(run.network, run.batch, run.devices.back()), task.loss,
-                     run.schedule, static_cast<double>(settings.copies), name, context);
+                     setup.schedule.make, static_cast<double>(settings.copies), name, context);
 }
 
 void measure(Settings settings, const CommonFlags& flags, const std::string& name, Outcome& outcome,
@@ -258,7 +243,7 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
 }
 
 Plan prepare_memory(const MemoryExperiment& experiment) {
-  const CommonFlags flags = read_common_flags(kSchedule);
+  const CommonFlags flags = read_common_flags();
   check(flags);
   Plan plan;
   plan.name = experiment.name;
@@ -276,7 +261,6 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         const MemoryVariant& variant = find(experiment, name);
         Settings settings = way == Origin::kPlanned ? planned_settings(experiment, variant)
                                                     : measured_settings(experiment, variant, own);
-        settings.run.schedule = balance::parse_schedule(settings.schedule);
         settings.run.optimizer = balance::parse_optimizer(experiment.optimizer);
         settings.copies = experiment.copies;
         settings.note = variant.note;

@@ -10,6 +10,7 @@
 #include "experiments/common/program.h"
 #include "experiments/common/report.h"
 #include "experiments/common/scale.h"
+#include "gpipe/checkpoint.h"
 
 namespace gpipe::experiments {
 
@@ -22,8 +23,8 @@ struct MemoryVariant {
   std::string network;           // for models::model_by_name(): "unet:24,128"
   std::vector<int64_t> balance;  // empty: the plain network
   int64_t chunks = 1;
-  std::string checkpoint = "except_last";  // if --checkpoint is not given
-  std::string note;                        // what a reader must know of this row
+  Checkpoint checkpoint = Checkpoint::kExceptLast;  // if --checkpoint is not given
+  std::string note;                                 // what a reader must know of this row
 };
 
 // A network of the same kind for a smaller scale.

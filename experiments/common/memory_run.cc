@@ -35,16 +35,17 @@ std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& n
                                   const at::Tensor& input, const at::Tensor& target,
                                   const std::function<void()>& check, MemoryFigures& figures) {
   const LossFn loss = loss_of(run.network);
-  if (run.balance.empty()) {
+  const PipelineSetup& setup = run.setup;
+  if (setup.balance.empty()) {
     network->to(run.devices.front());
     return [=](bool /*last*/) mutable { loss({network->forward(input)}, {target}).backward(); };
   }
-  GPipe pipe(
-      network,
-      GPipeOptions(run.balance).devices(run.devices).chunks(run.chunks).checkpoint(run.checkpoint));
+  GPipe pipe(network, GPipeOptions(setup.balance)
+                          .devices(run.devices)
+                          .chunks(setup.chunks)
+                          .partition_checkpoints(setup.checkpoints));
   figures.routes = pipe->routes();
-  StepOptions options;
-  if (run.schedule) options.schedule(run.schedule);
+  const StepOptions options = StepOptions().schedule(setup.schedule.make);
   return [=, observer = run.observer](bool last) mutable {
     StepOptions watched = options;
     watched.on_event([&](const Event& event) {
@@ -93,12 +94,16 @@ PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
     return run.network.make();
   }();
   count_parameters(network, planned.figures);
-  const bool plain = run.balance.empty();
-  balance::MemoryPlanOptions options(
-      plain ? std::vector<int64_t>{static_cast<int64_t>(network->size())} : run.balance);
-  options.chunks(plain ? 1 : run.chunks)
-      .checkpoint(plain ? Checkpoint::kNever : run.checkpoint)
-      .schedule(run.schedule)
+  PipelineSetup setup = run.setup;
+  if (setup.balance.empty()) {
+    setup.balance = {static_cast<int64_t>(network->size())};
+    setup.chunks = 1;
+    setup.checkpoint_all(Checkpoint::kNever);
+  }
+  balance::MemoryPlanOptions options(setup.balance);
+  options.chunks(setup.chunks)
+      .partition_checkpoints(setup.checkpoints)
+      .schedule(setup.schedule.make)
       .optimizer(run.optimizer)
       .zero_grad(false)
       .capacity(capacity)

@@ -12,10 +12,9 @@
 
 #include "balance/memory_plan.h"
 #include "experiments/common/peak_memory.h"
-#include "gpipe/checkpoint.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/routes.h"
-#include "gpipe/schedule/schedule.h"
 #include "models/by_name.h"
 
 namespace gpipe::experiments {
@@ -24,12 +23,8 @@ namespace gpipe::experiments {
 struct MemoryRun {
   models::NamedModel network;
   int64_t batch = 0;
-  std::vector<int64_t> balance;      // empty: the plain network
+  PipelineSetup setup;               // without a balance: the plain network
   std::vector<c10::Device> devices;  // one for each partition
-  // Of pipelines.
-  int64_t chunks = 1;
-  Checkpoint checkpoint = Checkpoint::kExceptLast;
-  ScheduleGenerator schedule;
   balance::MakeOptimizer optimizer;
   uint64_t seed = 0;
   Observer observer;  // is told about the last step's actions, if there is one

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "balance/optimizer_flag.h"
-#include "balance/training_flags.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -27,11 +26,11 @@ MemoryRun unet(const std::vector<int64_t>& balance) {
   MemoryRun run;
   run.network = models::model_by_name("unet:2,16", 64);
   run.batch = 8;
-  run.balance = balance;
+  run.setup.balance = balance;
   run.devices = {c10::kCPU};
   if (!balance.empty()) run.devices.assign(balance.size(), c10::kCPU);
-  run.chunks = 4;
-  run.schedule = balance::parse_schedule("gpipe");
+  run.setup.chunks = 4;
+  run.setup.schedule = {"gpipe", Schedule::gpipe};
   run.optimizer = balance::parse_optimizer("sgd");
   return run;
 }
@@ -53,9 +52,9 @@ TEST(MemoryRunTest, PartitionsOnTheCpuAreOneDevice) {
 
 TEST(MemoryRunTest, RecomputationTakesLess) {
   MemoryRun run = unet({109});
-  run.checkpoint = Checkpoint::kAlways;
+  run.setup.checkpoint_all(Checkpoint::kAlways);
   const int64_t always = run_memory(run, kGoOn).total();
-  run.checkpoint = Checkpoint::kNever;
+  run.setup.checkpoint_all(Checkpoint::kNever);
   EXPECT_LT(always + kMiB, run_memory(run, kGoOn).total());
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "experiments/common/balance.h"
+#include "experiments/common/flags.h"
 #include "experiments/common/layer_costs.h"
 
 namespace gpipe::experiments {
@@ -102,12 +103,16 @@ struct SimulatedRows::State {
     return movement;
   }
 
+  static PipelineSetup setup_of(const SpeedVariant& variant) {
+    return choose_setup(CommonFlags(), variant.balance, variant.chunks, variant.checkpoint,
+                        {"gpipe", Schedule::gpipe});
+  }
+
   std::string describe(const SpeedVariant& variant) const {
     std::string text = absl::StrFormat("%s, %d x %s", network.title, variant.batch_size,
                                        absl::StrJoin(network.model.row, " x "));
     if (!variant.balance.empty()) {
-      text += absl::StrFormat(", chunks %d, balance %s, checkpoint %s, gpipe", variant.chunks,
-                              to_text(variant.balance), gpipe::to_text(variant.checkpoint));
+      text += ", " + to_text(setup_of(variant));
     }
     if (device.empty()) {
       text += absl::StrFormat("; times from FLOPs and bytes, x %.3f", *factor);
@@ -128,10 +133,7 @@ struct SimulatedRows::State {
                  {"costs", device.empty() ? Json("nominal") : Json(device)},
                  {"factor", *factor}};
     if (!variant.balance.empty()) {
-      json["chunks"] = variant.chunks;
-      json["balance"] = variant.balance;
-      json["checkpoint"] = gpipe::to_text(variant.checkpoint);
-      json["schedule"] = "gpipe";
+      add_pipeline(setup_of(variant), json);
       json["link_bandwidth"] = machine.bandwidth;
       json["link_latency"] = machine.latency;
       json["action_overhead"] = machine.overhead;

@@ -140,7 +140,7 @@ TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
   CommonFlags flags;
   flags.ways = "simulated,simulated";
   EXPECT_EQ(labels_for(flags).size(), 1u);
-  flags.checkpoint_given = true;
+  flags.checkpoint = Checkpoint::kNever;
   EXPECT_THAT([&] { labels_for(flags); },
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("--checkpoint is for measured rows"), HasSubstr("(simulated)"))));

@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_format.h"
 #include "balance/profiler.h"
-#include "balance/training_flags.h"
 #include "command/files.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/explain_run.h"
@@ -45,6 +44,10 @@ struct Ready {
 
   const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
+  // Of a pipeline.
+  PipelineSetup setup() const {
+    return choose_setup(flags.common, settings.balance, settings.chunks);
+  }
   int64_t steps_per_epoch() const { return source.train->size() / settings.batch_size; }
 };
 
@@ -67,6 +70,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
     return models::resnet(options);
   };
   task.loss = loss_of;
+  const PipelineSetup setup = ready.setup();
   switch (ready.way()) {
     case Way::kNaive:
       return make_naive_trainer(task, ready.devices.front());
@@ -74,11 +78,11 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
       return make_data_parallel_trainer(task, ready.devices);
     case Way::kPipeline:
       return make_pipeline_trainer(task,
-                                   GPipeOptions(settings.balance)
+                                   GPipeOptions(setup.balance)
                                        .devices(ready.devices)
-                                       .chunks(settings.chunks)
-                                       .checkpoint(ready.flags.common.checkpoint),
-                                   balance::parse_schedule(ready.flags.common.schedule));
+                                       .chunks(setup.chunks)
+                                       .partition_checkpoints(setup.checkpoints),
+                                   setup.schedule.make);
   }
   throw std::logic_error("unknown way");
 }
@@ -104,7 +108,7 @@ std::string describe(const Ready& ready) {
   std::string text = settings.network.name() + ", " + ready.source.train->describe() +
                      absl::StrFormat(", batch %d", settings.batch_size);
   if (ready.way() == Way::kPipeline) {
-    text += describe_pipeline(ready.flags.common, settings.chunks, settings.balance);
+    text += ", " + to_text(ready.setup());
   }
   return text + ", " + text::counted(settings.epochs, "epoch") + ", " +
          count_devices(ready.devices);
@@ -119,7 +123,7 @@ Json settings_of(const Ready& ready) {
   add_common(ready.flags.common, ready.devices, json);
   json["skip_epochs"] = ready.flags.common.skip_epochs;
   if (ready.way() == Way::kPipeline) {
-    add_pipeline(ready.flags.common, settings.chunks, settings.balance, json);
+    add_pipeline(ready.setup(), json);
   }
   return json;
 }
@@ -254,8 +258,7 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   const std::optional<Batch> batch = train.next();
   if (!batch) return;
   outcome.settings["diagnosis"] =
-      explain_run(*trainer, batch->images, batch->labels, loss_of,
-                  balance::parse_schedule(ready.flags.common.schedule),
+      explain_run(*trainer, batch->images, batch->labels, loss_of, ready.setup().schedule.make,
                   balance::ParamScale::kSgdMomentum, ready.name(), context);
 }
 

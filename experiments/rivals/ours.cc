@@ -84,7 +84,7 @@ struct Settings {
   std::vector<int64_t> balance;  // empty: to be predicted
   int64_t chunks = 0;
   Checkpoint checkpoint = Checkpoint::kNever;
-  ScheduleGenerator schedule;
+  ScheduleChoice schedule;
   int64_t threads = 0;
   bool processes = false;
   c10::Device device = c10::kCPU;
@@ -185,7 +185,7 @@ std::vector<int64_t> predicted_balance(const Settings& settings) {
   balance::ExplainOptions options;
   options.chunks = settings.chunks;
   options.checkpoint = settings.checkpoint;
-  options.schedule = settings.schedule;
+  options.schedule = settings.schedule.make;
   options.cores = at::get_num_threads();
   return balance::best_balance(profile, settings.stages, options);
 }
@@ -246,7 +246,7 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& wor
                                            .cpu_threads_per_stage(threads)
                                            .graphs(settings.graphs)
                                            .world(world),
-                                       settings.schedule);
+                                       settings.schedule.make);
   if (settings.processes) materialize(trainer->module());
   return trainer;
 }

@@ -92,11 +92,11 @@ Plan prepare() {
   if (flags.devices_given) {
     throw std::invalid_argument("--devices: nothing is run here; leave it out");
   }
-  if (flags.schedule_given) {
+  if (flags.schedule) {
     throw std::invalid_argument(
         "--schedule: the rows are the schedules; choose some of them with --experiment");
   }
-  if (flags.epochs || flags.batch_size || flags.checkpoint_given) {
+  if (flags.epochs || flags.batch_size || flags.checkpoint) {
     throw std::invalid_argument(
         absl::StrCat(flags.epochs       ? "--epochs"
                      : flags.batch_size ? "--batch_size"

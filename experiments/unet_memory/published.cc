@@ -35,15 +35,15 @@ MemoryExperiment unet_memory() {
   experiment.name = "unet_memory";
   experiment.table = published();
   experiment.variants = {
-      {"baseline", "unet:6,72", {}, 1, "except_last", ""},
-      {"pipeline-1", "unet:11,128", {505}, 32, "except_last", ""},
-      {"pipeline-2", "unet:24,128", {526, 551}, 32, "except_last", ""},
-      {"pipeline-4", "unet:24,160", {472, 54, 36, 515}, 32, "except_last", ""},
+      {"baseline", "unet:6,72", {}, 1, Checkpoint::kExceptLast, ""},
+      {"pipeline-1", "unet:11,128", {505}, 32, Checkpoint::kExceptLast, ""},
+      {"pipeline-2", "unet:24,128", {526, 551}, 32, Checkpoint::kExceptLast, ""},
+      {"pipeline-4", "unet:24,160", {472, 54, 36, 515}, 32, Checkpoint::kExceptLast, ""},
       {"pipeline-8",
        "unet:48,160",
        {800, 140, 62, 36, 36, 36, 36, 987},
        128,
-       "always",
+       Checkpoint::kAlways,
        "torchgpipe was given 128 chunks, more than images, and so recomputed all micro-batches"},
   };
   experiment.batch = 32;

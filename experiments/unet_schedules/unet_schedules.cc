@@ -261,7 +261,7 @@ PublishedTable table() {
 
 Plan prepare() {
   CommonFlags flags = read_common_flags();
-  if (flags.schedule_given) {
+  if (flags.schedule) {
     throw std::invalid_argument(
         "--schedule: the rows are the schedules; choose some of them with "
         "--experiment");
@@ -277,9 +277,8 @@ Plan prepare() {
           "out");
     }
   }
-  const auto subject =
-      std::make_shared<Subject>(size_of(flags.scale), flags.seed,
-                                flags.checkpoint_given ? flags.checkpoint : Checkpoint::kNever);
+  const auto subject = std::make_shared<Subject>(size_of(flags.scale), flags.seed,
+                                                 flags.checkpoint.value_or(Checkpoint::kNever));
   Plan experiment_plan;
   experiment_plan.name = "unet_schedules";
   experiment_plan.table = table();

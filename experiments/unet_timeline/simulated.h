@@ -8,18 +8,14 @@
 #include "balance/profile.h"
 #include "experiments/common/simulated_speed.h"
 #include "experiments/unet_timeline/published.h"
-#include "gpipe/checkpoint.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/schedule/routes.h"
-#include "gpipe/schedule/schedule.h"
 #include "gpipe/timeline/step_timeline.h"
 
 namespace gpipe::experiments {
 
 struct AblationSettings {
-  std::vector<int64_t> balance = published_balance();
-  int64_t chunks = kPublishedChunks;
-  Checkpoint checkpoint = Checkpoint::kExceptLast;
-  ScheduleGenerator schedule = Schedule::gpipe;
+  PipelineSetup setup;
   SimulatedMachine machine;
 };
 

@@ -27,8 +27,10 @@ balance::Profile profile() {
 
 AblationSettings settings() {
   AblationSettings settings;
-  settings.balance = {1, 1, 1};
-  settings.chunks = 3;
+  settings.setup.balance = {1, 1, 1};
+  settings.setup.chunks = 3;
+  settings.setup.checkpoint_all(Checkpoint::kExceptLast);
+  settings.setup.schedule = {"gpipe", Schedule::gpipe};
   settings.machine = {/*bandwidth=*/100, /*latency=*/0, /*overhead=*/0};
   return settings;
 }
@@ -39,7 +41,8 @@ double seconds(const SimulatedStep& step) {
 
 TEST(SimulateAblation, OneMicroBatchByHand) {
   AblationSettings one_micro_batch = settings();
-  one_micro_batch.chunks = 1;  // its backward follows its forward at once, so nothing is recomputed
+  one_micro_batch.setup.chunks =
+      1;  // its backward follows its forward at once, so nothing is recomputed
   const auto seconds_of = [&](const char* name) {
     return seconds(simulate_ablation(find_ablation(name), profile(), one_micro_batch));
   };
@@ -55,7 +58,7 @@ TEST(SimulateAblation, OneMicroBatchByHand) {
 
 TEST(SimulateAblation, ActionsAndTransfersTakeLongerThanTheirLayersAndBytes) {
   AblationSettings one_micro_batch = settings();
-  one_micro_batch.chunks = 1;
+  one_micro_batch.setup.chunks = 1;
   one_micro_batch.machine.latency = 0.25;
   one_micro_batch.machine.overhead = 0.5;
   EXPECT_DOUBLE_EQ(
@@ -92,7 +95,7 @@ TEST(SimulateAblation, EachOptimizationHelps) {
 
 TEST(SimulateAblation, RefusesAnotherNetworksBalance) {
   AblationSettings other = settings();
-  other.balance = {1, 1};
+  other.setup.balance = {1, 1};
   EXPECT_THROW(simulate_ablation(ablations()[0], profile(), other), std::invalid_argument);
 }
 

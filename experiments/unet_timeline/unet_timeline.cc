@@ -21,7 +21,6 @@
 #include "absl/strings/str_format.h"
 #include "balance/memory_plan.h"
 #include "balance/profiler.h"
-#include "balance/training_flags.h"
 #include "command/flag_values.h"
 #include "command/interrupt.h"
 #include "experiments/common/balance.h"
@@ -90,8 +89,7 @@ struct Settings {
   AblationVariant variant;
   Network network;
   int64_t batch_size = kPublishedBatch;
-  int64_t chunks = kPublishedChunks;
-  std::vector<int64_t> balance;
+  PipelineSetup setup;
   int64_t steps = kPublishedSteps;
   int64_t epochs = 10;
   std::vector<c10::Device> devices;  // of a measured run
@@ -130,10 +128,10 @@ std::string note_of(const AblationVariant& variant, Origin way) {
   return note;
 }
 
-std::string describe(const CommonFlags& flags, const Settings& settings) {
+std::string describe(const Settings& settings) {
   return absl::StrFormat("%s, %d x 3 x %d x %d", settings.network.name(), settings.batch_size,
                          settings.network.image_size, settings.network.image_size) +
-         describe_pipeline(flags, settings.chunks, settings.balance);
+         ", " + to_text(settings.setup);
 }
 
 // The flags of a row at full size: it is as published, whatever is measured.
@@ -141,9 +139,8 @@ CommonFlags published(const CommonFlags& given) {
   CommonFlags flags = given;
   flags.batch_size = flags.chunks = flags.epochs = std::nullopt;
   flags.balance.clear();
-  flags.checkpoint = Checkpoint::kExceptLast;
-  flags.checkpoint_name = to_text(flags.checkpoint);
-  flags.schedule = "gpipe";
+  flags.checkpoint = std::nullopt;
+  flags.schedule = std::nullopt;
   return flags;
 }
 
@@ -161,23 +158,26 @@ Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
   settings.epochs = flags.epochs.value_or(settings.epochs);
   settings.steps = command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps)
                        .value_or(settings.steps);
-  settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
-  settings.balance = choose_balance(flags.balance, published_balance(), settings.network.name(),
-                                    settings.network.layers());
+  const int64_t chunks = choose_chunks(flags, kPublishedChunks, settings.batch_size);
+  settings.setup = choose_setup(flags,
+                                choose_balance(flags.balance, published_balance(),
+                                               settings.network.name(), settings.network.layers()),
+                                chunks, Checkpoint::kExceptLast, {"gpipe", Schedule::gpipe});
   if (measured) {
-    settings.devices = choose_devices(flags, name, static_cast<int64_t>(settings.balance.size()));
+    settings.devices =
+        choose_devices(flags, name, static_cast<int64_t>(settings.setup.balance.size()));
   }
   return settings;
 }
 
-Json settings_of(const CommonFlags& flags, const Settings& settings) {
+Json settings_of(const Settings& settings) {
   Json json = {{"network", settings.network.name()},
                {"batch_size", settings.batch_size},
                {"image_size", settings.network.image_size},
                {"direct_skips", settings.variant.direct_skips},
                {"copy_streams", settings.variant.copy_streams},
                {"early_recomputes", settings.variant.early_recomputes}};
-  add_pipeline(flags, settings.chunks, settings.balance, json);
+  add_pipeline(settings.setup, json);
   return json;
 }
 
@@ -189,7 +189,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
              const RunContext& context) {
   const bool on_cpu = std::all_of(settings.devices.begin(), settings.devices.end(),
                                   [](c10::Device device) { return device.is_cpu(); });
-  outcome.note = describe(flags, settings) +
+  outcome.note = describe(settings) +
                  absl::StrFormat(", %d epochs of %d steps, ", settings.epochs, settings.steps) +
                  count_devices(settings.devices) + note_of(settings.variant, Origin::kMeasured);
   if (!on_cpu) {
@@ -197,7 +197,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   } else if (!settings.variant.copy_streams) {
     outcome.note += "; between CPU stages nothing is copied, so the streams make no difference";
   }
-  outcome.settings = settings_of(flags, settings);
+  outcome.settings = settings_of(settings);
   outcome.settings["samples"] = settings.batch_size * settings.steps;
   outcome.settings["epochs"] = settings.epochs;
   outcome.settings["skip_epochs"] = flags.skip_epochs;
@@ -213,12 +213,12 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   std::optional<PeakMemory> memory(settings.devices);
   const std::unique_ptr<Trainer> trainer =
       make_pipeline_trainer(task,
-                            GPipeOptions(settings.balance)
+                            GPipeOptions(settings.setup.balance)
                                 .devices(settings.devices)
-                                .chunks(settings.chunks)
-                                .checkpoint(flags.checkpoint)
+                                .chunks(settings.setup.chunks)
+                                .partition_checkpoints(settings.setup.checkpoints)
                                 .ablation(settings.variant.ablation()),
-                            balance::parse_schedule(flags.schedule));
+                            settings.setup.schedule.make);
   const int64_t side = settings.network.image_size;
   const at::Tensor images = at::rand({settings.batch_size, 3, side, side}, trainer->input_device());
   const at::Tensor targets =
@@ -242,15 +242,14 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   memory.reset();  // explain_run() counts memory itself
   if (flags.explain && outcome.origin == Origin::kMeasured) {
     outcome.settings["diagnosis"] =
-        explain_run(*trainer, images, targets, loss_of, balance::parse_schedule(flags.schedule),
+        explain_run(*trainer, images, targets, loss_of, settings.setup.schedule.make,
                     balance::ParamScale::kSgd, settings.variant.name, context);
   }
 }
 
-void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
-          const RunContext& context) {
-  outcome.note = describe(flags, settings) + note_of(settings.variant, Origin::kPlanned);
-  outcome.settings = settings_of(flags, settings);
+void plan(const Settings& settings, Outcome& outcome, const RunContext& context) {
+  outcome.note = describe(settings) + note_of(settings.variant, Origin::kPlanned);
+  outcome.settings = settings_of(settings);
   outcome.settings["scale"] = to_text(Scale::kFull);
   *context.out << "\n" << settings.variant.name << " (planned): " << outcome.note << std::endl;
   torch::nn::Sequential model = [&] {
@@ -266,10 +265,10 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
   std::optional<command::Progress> bar;
   const balance::MemoryPlan memory_plan = balance::memory_plan(
       model, {images}, {targets}, loss,
-      balance::MemoryPlanOptions(settings.balance)
-          .chunks(settings.chunks)
-          .checkpoint(flags.checkpoint)
-          .schedule(balance::parse_schedule(flags.schedule))
+      balance::MemoryPlanOptions(settings.setup.balance)
+          .chunks(settings.setup.chunks)
+          .partition_checkpoints(settings.setup.checkpoints)
+          .schedule(settings.setup.schedule.make)
           .optimizer([](std::vector<at::Tensor> parameters) {
             return std::make_unique<torch::optim::SGD>(std::move(parameters),
                                                        torch::optim::SGDOptions(kLearningRate));
@@ -292,7 +291,7 @@ void plan(const CommonFlags& flags, const Settings& settings, Outcome& outcome,
 }
 
 int64_t rows_of(const Settings& settings) {
-  return (settings.batch_size + settings.chunks - 1) / settings.chunks;
+  return (settings.batch_size + settings.setup.chunks - 1) / settings.setup.chunks;
 }
 
 // The published network's layers on the published device, on which the plain network is as fast as
@@ -309,13 +308,10 @@ balance::Profile published_device(const Settings& settings, const Simulated& sim
   return scaled(costs, factor)(rows_of(settings));
 }
 
-void simulate(const CommonFlags& flags, const Simulated& simulated, const Settings& settings,
-              Outcome& outcome, const RunContext& context) {
+void simulate(const Simulated& simulated, const Settings& settings, Outcome& outcome,
+              const RunContext& context) {
   AblationSettings ablation;
-  ablation.balance = settings.balance;
-  ablation.chunks = settings.chunks;
-  ablation.checkpoint = flags.checkpoint;
-  ablation.schedule = balance::parse_schedule(flags.schedule);
+  ablation.setup = settings.setup;
   ablation.machine = simulated.machine;
   const std::string times =
       simulated.profile
@@ -325,12 +321,12 @@ void simulate(const CommonFlags& flags, const Simulated& simulated, const Settin
                 ", times from FLOPs and bytes, such that the plain network runs the "
                 "published %g images/s on one device",
                 kPublishedOneDevice);
-  outcome.note = describe(flags, settings) + times +
+  outcome.note = describe(settings) + times +
                  (ablation.machine.bandwidth > 0
                       ? absl::StrFormat("; links of %g GB/s", ablation.machine.bandwidth / 1e9)
                       : "; links without a limit") +
                  "; the optimizer left out" + note_of(settings.variant, Origin::kSimulated);
-  outcome.settings = settings_of(flags, settings);
+  outcome.settings = settings_of(settings);
   outcome.settings["scale"] = to_text(Scale::kFull);
   outcome.settings["costs"] = simulated.profile ? device_of(*simulated.profile) : "nominal";
   *context.out << "\n" << settings.variant.name << " (simulated): " << outcome.note << std::endl;
@@ -346,7 +342,7 @@ void simulate(const CommonFlags& flags, const Simulated& simulated, const Settin
 }
 
 Plan prepare() {
-  CommonFlags flags = read_common_flags("gpipe");
+  CommonFlags flags = read_common_flags();
   // Here and not only in each of the eleven variants, which would repeat it.
   (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
@@ -369,9 +365,9 @@ Plan prepare() {
           if (way == Origin::kMeasured) {
             measure(own, settings, outcome, context);
           } else if (way == Origin::kPlanned) {
-            plan(own, settings, outcome, context);
+            plan(settings, outcome, context);
           } else {
-            simulate(own, simulated, settings, outcome, context);
+            simulate(simulated, settings, outcome, context);
           }
         };
       });

@@ -7,16 +7,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "command/exit_codes.h"
 #include "command/files.h"
 #include "command/flag_values.h"
-#include "command/flags.h"
+#include "command/run_main.h"
 #include "gpipe/distributed/child_process.h"
 #include "gpipe/distributed/launch.h"
 
@@ -84,31 +82,30 @@ LaunchOptions read_options(char** command, char** end) {
 
 }  // namespace
 
-// Not command/run.h: the launcher needs no LibTorch, whose libraries take half a second to load,
-// and its processes are to have the user's environment, without OMP_WAIT_POLICY.
+// run_main() and not run_command() (command/run.h): the launcher needs no LibTorch, whose libraries
+// take half a second to load, and its processes are to have the user's environment, without
+// OMP_WAIT_POLICY.
 int main(int argc, char** argv) {
   char** const end = argv + argc;
   char** const dashes = std::find(argv + 1, end, std::string("--"));
-  try {
-    try {
-      const auto request = gpipe::command::read_flags(static_cast<int>(dashes - argv), argv, kUsage,
-                                                      "GPipe for C++, no release yet", std::cout);
-      if (request == gpipe::command::Request::kNothing) return std::cout.flush() ? 0 : 1;
-    } catch (const std::invalid_argument& error) {
-      if (dashes != end) throw;
-      throw std::invalid_argument(std::string(error.what()) +
-                                  "; the program and its arguments come after a --");
-    }
-    const LaunchOptions options = read_options(dashes == end ? end : dashes + 1, end);
-    return gpipe::distributed::launch(options);
-  } catch (const std::invalid_argument& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return gpipe::command::kUsageExitCode;
-  } catch (const gpipe::distributed::StartError& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return gpipe::command::kErrorExitCode;
-  }
+  bool has_read_flags = false;
+  gpipe::command::MainOptions options;
+  options.code = [](const std::exception& error) {
+    const auto* start = dynamic_cast<const gpipe::distributed::StartError*>(&error);
+    return start != nullptr ? start->exit_code() : gpipe::command::exit_code_of(error);
+  };
+  options.says = [&](const std::exception& mistake) {
+    const bool is_of_program = !has_read_flags && dashes == end;
+    return std::string(mistake.what()) +
+           (is_of_program ? "; the program and its arguments come after a --" : "");
+  };
+  return gpipe::command::run_main(
+      static_cast<int>(dashes - argv), argv, kUsage,
+      [&]() -> gpipe::command::Work {
+        has_read_flags = true;
+        const int code =
+            gpipe::distributed::launch(read_options(dashes == end ? end : dashes + 1, end));
+        return [code] { return code; };
+      },
+      options);
 }

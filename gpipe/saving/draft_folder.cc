@@ -120,13 +120,47 @@ void give_access(const std::string& path, const struct stat& old) {
   if (chmod(path.c_str(), rights) != 0) errno = 0;
 }
 
+// Whether there is a folder, by its one true name. Throws where no checkpoint can be.
+bool has_folder(const std::string& place,
+                const std::function<bool(const std::string& name)>& is_known) {
+  TORCH_CHECK_VALUE(!place.empty(), "the path of the folder is empty");
+  struct stat status {
+  }, entry{}, parent{}, current{};
+  if (lstat(place.c_str(), &status) != 0) {
+    if (errno != ENOENT) fail(place);
+    if (!exists(parent_of(place))) fail(parent_of(place), "; make this folder first");
+    return false;
+  }
+  TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place,
+                    "' is there and is no folder; give another path");
+  if (stat(parent_of(place).c_str(), &parent) != 0) fail(parent_of(place));
+  TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place,
+                    "' is a mount point, which cannot be replaced; give the path of a folder in "
+                    "it");
+  const bool is_current = stat(".", &current) == 0 && status.st_dev == current.st_dev &&
+                          status.st_ino == current.st_ino;
+  TORCH_CHECK_VALUE(!is_current, "'", place,
+                    "' is the current folder, which cannot be replaced; give the path of a folder "
+                    "in it");
+  for (const std::string& name : names_in(place)) {
+    const bool file = lstat((place + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
+    TORCH_CHECK_VALUE(file && is_known(name), "'", place, "' is a folder with '", name,
+                      "', which no checkpoint has; give the path of another folder");
+  }
+  return true;
+}
+
 }  // namespace
+
+bool check_place(const std::string& place,
+                 const std::function<bool(const std::string& name)>& is_known) {
+  return has_folder(resolved(place), is_known);
+}
 
 DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files,
                          std::function<bool(const std::string& name)> is_old)
     : place_(resolved(place)), files_(std::move(files)), is_old_(std::move(is_old)) {
-  TORCH_CHECK_VALUE(!place_.empty(), "the path of the folder is empty");
-  check_place();
+  has_old_one();  // throws where none can be
   remove_left_ones();
   make();
 }
@@ -158,31 +192,8 @@ bool DraftFolder::is_known(const std::string& name) const {
          (is_old_ != nullptr && is_old_(name));
 }
 
-bool DraftFolder::check_place() const {
-  struct stat status {
-  }, entry{}, parent{}, current{};
-  if (lstat(place_.c_str(), &status) != 0) {
-    if (errno != ENOENT) fail(place_);
-    if (!exists(parent_of(place_))) fail(parent_of(place_), "; make this folder first");
-    return false;
-  }
-  TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place_,
-                    "' is there and is no folder; give another path");
-  if (stat(parent_of(place_).c_str(), &parent) != 0) fail(parent_of(place_));
-  TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place_,
-                    "' is a mount point, which cannot be replaced; give the path of a folder in "
-                    "it");
-  const bool is_current = stat(".", &current) == 0 && status.st_dev == current.st_dev &&
-                          status.st_ino == current.st_ino;
-  TORCH_CHECK_VALUE(!is_current, "'", place_,
-                    "' is the current folder, which cannot be replaced; give the path of a folder "
-                    "in it");
-  for (const std::string& name : names_in(place_)) {
-    const bool file = lstat((place_ + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
-    TORCH_CHECK_VALUE(file && is_known(name), "'", place_, "' is a folder with '", name,
-                      "', which no checkpoint has; give the path of another folder");
-  }
-  return true;
+bool DraftFolder::has_old_one() const {
+  return has_folder(place_, [this](const std::string& name) { return is_known(name); });
 }
 
 void DraftFolder::make() {
@@ -242,7 +253,7 @@ void DraftFolder::commit() {
   sync_folder(draft_);
   std::string old;
   while (!draft_.empty()) {
-    if (!check_place()) {
+    if (!has_old_one()) {
       if (std::rename(draft_.c_str(), place_.c_str()) == 0) {
         draft_.clear();
       } else if (errno != ENOTEMPTY && errno != EEXIST) {  // else somebody was faster

@@ -10,6 +10,11 @@
 
 namespace gpipe::internal {
 
+// Whether there is an old folder at `place`, of files that are known. Throws what a DraftFolder
+// throws for this place, whatever the disk has room for. Writes nothing.
+bool check_place(const std::string& place,
+                 const std::function<bool(const std::string& name)>& is_known);
+
 // A new folder PLACE.draft-NUMBER beside `place`, into which `files` are to be written. A link to a
 // folder is followed.
 //
@@ -44,8 +49,7 @@ class DraftFolder {
   bool is_file(const std::string& name) const;
   // Of this folder or of an old one.
   bool is_known(const std::string& name) const;
-  // Whether there is an old folder.
-  bool check_place() const;
+  bool has_old_one() const;
   void make();
   void remove_left_ones() const;
   void keep_access() const;

@@ -426,6 +426,10 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
   save(Saving{pipe, optimizer.local(), &optimizer}, progress, path);
 }
 
+bool check_checkpoint_path(const std::string& path) {
+  return internal::check_place(path, internal::is_checkpoint_file);
+}
+
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
   return load(Saving{pipe, optimizer}, path);
 }

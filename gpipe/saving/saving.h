@@ -54,6 +54,15 @@ void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Prog
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path);
 
+// Finds before a training what save_checkpoint would find after it: throws what that throws for the
+// path alone, c10::ValueError for one that can hold no checkpoint, std::runtime_error for one in a
+// folder that is not there. Writes nothing, so it does not see what the rights and the room on the
+// disk allow. Each process may call it by itself.
+//
+// Returns whether there is a folder that a checkpoint would replace: an old checkpoint, or one with
+// nothing in it.
+bool check_checkpoint_path(const std::string& path);
+
 // Reads such a folder, under whatever balance, placement, devices, number of processes and replicas
 // it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to
 // where the parameters are. Over several processes all of them call this, and each reads what it

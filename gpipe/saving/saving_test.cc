@@ -481,6 +481,39 @@ TEST(Checkpoint, ThatDoesNotFitLeavesTheOldOne) {
   EXPECT_LT(failures, 28);
 }
 
+// What is said of an error; nothing, if there is none.
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+TEST(Checkpoint, ItsPathIsCheckedBeforeATraining) {
+  EXPECT_TRUE(check_checkpoint_path(saved()));
+  const std::string folder = new_path();
+  EXPECT_FALSE(check_checkpoint_path(folder));
+  EXPECT_FALSE(std::filesystem::exists(folder)) << "it is written";
+  std::filesystem::create_directory(folder);
+  EXPECT_TRUE(check_checkpoint_path(folder)) << "an empty one is replaced";
+  std::ofstream(folder + "/notes.txt") << "mine";
+  // Where it cannot be it says what save_checkpoint says.
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  for (const std::string& path :
+       {std::string(), std::string("."), folder, folder + "/notes.txt", new_path() + "/deeper"}) {
+    const std::string said = message_of([&] { check_checkpoint_path(path); });
+    EXPECT_EQ(said, message_of([&] { save_checkpoint(pipe, optimizer, {1, 6, {}}, path); }));
+    EXPECT_NE(said, "") << path;
+  }
+  EXPECT_THROW(check_checkpoint_path(folder), c10::ValueError);
+  EXPECT_THROW(check_checkpoint_path(new_path() + "/deeper"), std::runtime_error);
+}
+
 TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {
   const std::string path = saved();
   GPipe pipe = pipeline({4});

@@ -11,7 +11,7 @@
 #include "absl/flags/flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"
-#include "command/run_without_torch.h"
+#include "command/run_main.h"
 #include "gpipe/schedule/comparison.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
@@ -103,7 +103,7 @@ void run(gpipe::internal::ComparisonOptions options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_without_torch(
+  return gpipe::command::run_main(
       argc, argv,
       "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
       "does not fit into the memory is marked, and it is an error if nothing does.\n"

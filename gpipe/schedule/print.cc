@@ -10,7 +10,7 @@
 
 #include "absl/flags/flag.h"
 #include "command/files.h"
-#include "command/run_without_torch.h"
+#include "command/run_main.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -91,10 +91,9 @@ void print() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_without_torch(
-      argc, argv,
-      "Prints a schedule: its text, its timeline and what it costs.\n"
-      "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
-      "  print --file=my_schedule.txt --backward_cost=2",
-      print);
+  return gpipe::command::run_main(argc, argv,
+                                  "Prints a schedule: its text, its timeline and what it costs.\n"
+                                  "  print --schedule=1f1b --stages=4 --micro_batches=8\n"
+                                  "  print --file=my_schedule.txt --backward_cost=2",
+                                  print);
 }

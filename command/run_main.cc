@@ -1,0 +1,57 @@
+#include "command/run_main.h"
+
+#include <iostream>
+#include <stdexcept>
+
+#include "command/interrupt.h"
+
+namespace gpipe::command {
+namespace {
+
+int end_with(int code, const std::string& text) {
+  std::cerr << "error: " << text << std::endl;
+  return code;
+}
+
+}  // namespace
+
+int exit_code_of(const std::exception& error) {
+  return dynamic_cast<const std::invalid_argument*>(&error) != nullptr ? kUsageExitCode
+                                                                       : kErrorExitCode;
+}
+
+int run_main(int argc, const char* const* argv, const std::string& usage,
+             const std::function<Work()>& prepare, const MainOptions& options) {
+  Work work;
+  try {
+    if (read_flags(argc, argv, usage, options.version, std::cout, options.absent) ==
+        Request::kRun) {
+      work = prepare();
+    }
+  } catch (const std::exception& error) {
+    const int code = options.code(error);
+    if (code != kUsageExitCode || !options.says) return end_with(code, options.message(error));
+    const std::string text = options.says(error);
+    return text.empty() ? code : end_with(code, text);
+  }
+  try {
+    const int code = work ? work() : 0;
+    if (code == 0 && !std::cout.flush()) {
+      throw std::runtime_error("the result cannot be written to standard output");
+    }
+    return code;
+  } catch (const Interrupted&) {
+    return kInterruptedExitCode;
+  } catch (const std::exception& error) {
+    return end_with(kErrorExitCode, options.message(error));
+  }
+}
+
+int run_main(int argc, const char* const* argv, const std::string& usage, void (*run)()) {
+  return run_main(argc, argv, usage, [run]() -> Work {
+    run();
+    return nullptr;
+  });
+}
+
+}  // namespace gpipe::command

@@ -1,0 +1,49 @@
+// PipelineSetup: how a model is run as a pipeline: what commands have flags for, and what a
+// diagnosis may advise to change. With the texts of its parts, both ways.
+#ifndef GPIPE_PIPELINE_SETUP_H_
+#define GPIPE_PIPELINE_SETUP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// A schedule and its name: one that a command was given, or that a diagnosis may try or name.
+struct ScheduleChoice {
+  std::string name;  // for people, e.g. "1f1b"
+  ScheduleGenerator make;
+};
+
+// The values of GPipeOptions and StepOptions:
+//   GPipeOptions(setup.balance).chunks(setup.chunks).partition_checkpoints(setup.checkpoints)
+//   StepOptions().schedule(setup.schedule.make)
+struct PipelineSetup {
+  std::vector<int64_t> balance;
+  int64_t chunks = 1;
+  std::vector<Checkpoint> checkpoints;  // by partition
+  ScheduleChoice schedule = {"1f1b", Schedule::one_f_one_b};
+  // Whether a skip goes straight from the stage that stashes it to the one that pops it:
+  // Ablation::direct_skips. It is never advised to change this.
+  bool direct_skips = true;
+
+  // The same mode for all partitions of the balance.
+  void checkpoint_all(Checkpoint mode) { checkpoints.assign(balance.size(), mode); }
+};
+
+// The mode of that text (to_text(Checkpoint)). Throws std::invalid_argument for any other one, with
+// what was probably meant: "`given`: give always, except_last or never".
+Checkpoint checkpoint_by_name(const std::string& name, const std::string& given);
+
+// "never" if all partitions have it, else each: "always,never".
+std::string to_text(const std::vector<Checkpoint>& modes);
+
+// For people: "chunks 4, balance [20, 31], checkpoint never, 1f1b".
+std::string to_text(const PipelineSetup& setup);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_PIPELINE_SETUP_H_

@@ -1,0 +1,61 @@
+#include "gpipe/pipeline_setup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "gpipe/schedule/named_schedule.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::Each;
+using ::testing::SizeIs;
+using ::testing::StrEq;
+using ::testing::ThrowsMessage;
+
+constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
+
+TEST(PipelineSetup, ModesAreWhatTheirTextsSay) {
+  for (const Checkpoint mode : kModes) {
+    EXPECT_EQ(checkpoint_by_name(to_text(mode), "--checkpoint=x"), mode);
+  }
+}
+
+TEST(PipelineSetup, OtherTextsAreRefusedWithTheOneThatWasMeant) {
+  const auto refused = [](const std::string& name, const std::string& message) {
+    EXPECT_THAT([&] { checkpoint_by_name(name, "--checkpoint=" + name); },
+                ThrowsMessage<std::invalid_argument>(StrEq(message)));
+  };
+  refused("sometimes", "--checkpoint=sometimes: give always, except_last or never");
+  refused("", "--checkpoint=: give always, except_last or never");
+  refused("Except-Last",
+          "--checkpoint=Except-Last: give always, except_last or never; did you mean except_last?");
+  refused("alway", "--checkpoint=alway: give always, except_last or never; did you mean always?");
+}
+
+TEST(PipelineSetup, IsThatOfAStepWithoutOptions) {
+  const PipelineSetup setup;
+  EXPECT_EQ(setup.schedule.name, "1f1b");
+  EXPECT_EQ(setup.schedule.make(3, 5), Schedule::one_f_one_b(3, 5));
+  EXPECT_EQ(setup.chunks, 1);
+}
+
+TEST(PipelineSetup, HasATextForPeople) {
+  PipelineSetup setup;
+  setup.balance = {20, 31};
+  setup.chunks = 4;
+  setup.checkpoint_all(Checkpoint::kNever);
+  EXPECT_THAT(setup.checkpoints, SizeIs(2));
+  EXPECT_THAT(setup.checkpoints, Each(Checkpoint::kNever));
+  EXPECT_EQ(to_text(setup), "chunks 4, balance [20, 31], checkpoint never, 1f1b");
+  setup.checkpoints = {Checkpoint::kAlways, Checkpoint::kExceptLast};
+  setup.schedule = {"zb-h1", schedule_by_name("zb-h1")};
+  EXPECT_EQ(to_text(setup), "chunks 4, balance [20, 31], checkpoint always,except_last, zb-h1");
+  EXPECT_EQ(to_text(std::vector<Checkpoint>{}), "");
+}
+
+}  // namespace
+}  // namespace gpipe
