@@ -16,6 +16,7 @@
 
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/twins.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -303,6 +304,7 @@ bool OutgoingPacket::is_changed() const {
 
 OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
   std::vector<at::Tensor> tensors;  // each object once
+  internal::Twins<uint32_t> known;  // their numbers
   std::vector<uint32_t> tensor_of_item;
   constexpr uint32_t kUndefined = UINT32_MAX;
   for (const Item& item : packet.items) {
@@ -310,14 +312,14 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
       tensor_of_item.push_back(kUndefined);
       continue;
     }
-    auto known = std::find_if(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-      return tensor.is_same(item.tensor);
-    });
-    if (known == tensors.end()) {
-      check_can_travel(item.tensor);
-      known = tensors.insert(tensors.end(), item.tensor);
+    if (const uint32_t* const twin = known.find(item.tensor)) {
+      tensor_of_item.push_back(*twin);
+      continue;
     }
-    tensor_of_item.push_back(static_cast<uint32_t>(known - tensors.begin()));
+    check_can_travel(item.tensor);
+    tensor_of_item.push_back(static_cast<uint32_t>(tensors.size()));
+    known.add(item.tensor, tensor_of_item.back());
+    tensors.push_back(item.tensor);
   }
   std::vector<Part> parts = parts_of(tensors);
   std::vector<uint32_t> part_of_tensor(tensors.size());
@@ -354,12 +356,11 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
   head.number(static_cast<uint32_t>(packet.items.size()));
   for (std::size_t i = 0; i < packet.items.size(); ++i) {
     const Item& item = packet.items[i];
-    const bool is_changed = internal::version_of(item.tensor) != item.version;
     head.number(tensor_of_item[i]);
-    head.number(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
-                                     (item.read_only ? kReadOnly : 0) |
-                                     (item.shared ? kShared : 0) | (is_changed ? kChanged : 0) |
-                                     (item.constant ? kConstant : 0)));
+    head.number(
+        static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) | (item.read_only ? kReadOnly : 0) |
+                             (item.shared ? kShared : 0) | (item.is_changed() ? kChanged : 0) |
+                             (item.constant ? kConstant : 0)));
   }
 
   // magic, the size of the description, the description, the parts.
@@ -560,7 +561,7 @@ Packet IncomingPacket::take() {
   bodies_.clear();
   // What was received into them counts as no change.
   for (Item& item : packet_.items) {
-    if (item.version == 0) item.version = internal::version_of(item.tensor);
+    if (item.version == 0) item.mark_version();
   }
   return std::move(packet_);
 }

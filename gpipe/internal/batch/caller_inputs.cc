@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/twins.h"
 
 namespace gpipe::internal {
 namespace {
@@ -46,7 +47,7 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
     }
     if (memory_of_[k] >= 0) continue;
     memory_of_[k] = static_cast<int>(memories_.size());
-    Memory memory{storage, k, tensor.unsafeGetTensorImpl()->version_counter(), 0, {}};
+    Memory memory{storage, k, VersionMark(tensor), {}};
     for (int64_t i = 0; i < mini_batch_.micro_batches(); ++i) {
       memory.of_micro_batches.emplace_back(/*version=*/0);
     }
@@ -57,18 +58,15 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
 Packet CallerInputs::micro_batch(int64_t i) const {
   Packet packet;
   packet.kind = whole_.kind;
+  Twins<size_t> twins[2];  // of those that are cut, and of those that are shared
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const Item& item = whole_.items[k];
-    // A tensor that is given twice stays a single tensor.
-    size_t same = 0;
-    while (same < k &&
-           !(whole_.items[same].tensor.is_same(item.tensor) && shared_[same] == shared_[k])) {
-      ++same;
-    }
-    if (same < k && item.tensor.defined()) {
-      packet.items.push_back(packet.items[same]);
+    // A tensor that is given twice stays a single tensor, unless it is given whole and cut.
+    if (const size_t* const twin = twins[shared_[k]].find(item.tensor)) {
+      packet.items.push_back(packet.items[*twin]);
       continue;
     }
+    twins[shared_[k]].add(item.tensor, k);
     at::Tensor rows = shared_[k] ? detached_alias(item.tensor) : mini_batch_.cut(item.tensor, i);
     if (memory_of_[k] >= 0) {
       rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
@@ -78,7 +76,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     piece.needs_grad = item.needs_grad;
     piece.read_only = shared_[k];
     piece.constant = shared_[k];
-    piece.version = version_of(piece.tensor);
+    piece.mark_version();
     packet.items.push_back(std::move(piece));
   }
   // Two tensors over the same memory are not views of each other here.
@@ -86,7 +84,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     for (size_t n = 0; n < k; ++n) {
       Item& a = packet.items[k];
       Item& b = packet.items[n];
-      if (a.tensor.is_same(b.tensor)) continue;
+      if (are_twins(a.tensor, b.tensor)) continue;
       if (may_overlap(a.tensor, b.tensor)) a.read_only = b.read_only = true;
     }
   }
@@ -106,7 +104,7 @@ void CallerInputs::finish_forward() {
     }
   }
   // Two of them may be over one storage, which has one counter.
-  for (Memory& memory : memories_) memory.seen = memory.of_caller.current_version();
+  for (Memory& memory : memories_) memory.of_caller.renew();
   TORCH_CHECK_VALUE(!changed_shared, "a layer changed input ", *changed_shared,
                     " in place, which is the same for all micro-batches "
                     "(GPipeOptions::shared_inputs); make it not in-place, or clone() before");
@@ -120,8 +118,8 @@ at::Tensor CallerInputs::join_gradients(const std::vector<Packet>& gradients, si
 std::optional<size_t> CallerInputs::changed_by_caller() {
   std::optional<size_t> input;
   for (Memory& memory : memories_) {
-    if (memory.of_caller.current_version() == memory.seen) continue;
-    memory.seen = memory.of_caller.current_version();
+    if (!memory.of_caller.is_changed()) continue;
+    memory.of_caller.renew();
     for (auto& version : memory.of_micro_batches) version.bump();
     if (!input) input = memory.input;
   }

@@ -10,6 +10,7 @@
 
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/version_mark.h"
 
 namespace gpipe::internal {
 
@@ -53,8 +54,7 @@ class CallerInputs {
   struct Memory {
     const c10::StorageImpl* storage;
     size_t input;  // the first input over it
-    c10::VariableVersion of_caller;
-    uint32_t seen = 0;
+    VersionMark of_caller;
     std::vector<c10::VariableVersion> of_micro_batches;
   };
 

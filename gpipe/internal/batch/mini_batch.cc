@@ -16,6 +16,7 @@
 
 #include "gpipe/cut_sizes.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/twins.h"
 
 namespace gpipe::internal {
 namespace {
@@ -23,8 +24,7 @@ namespace {
 // Whether outputs `a` and `b` are the same tensor in every micro-batch.
 bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t b) {
   return std::all_of(micro_batches.begin(), micro_batches.end(), [&](const Packet& packet) {
-    return packet.items[a].tensor.defined() &&
-           packet.items[a].tensor.is_same(packet.items[b].tensor);
+    return are_twins(packet.items[a].tensor, packet.items[b].tensor);
   });
 }
 

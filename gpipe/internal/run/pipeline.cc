@@ -14,13 +14,13 @@
 #include <string>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/boundary/ports.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/group_gradients.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/run/staged_transport.h"
-#include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/tensors/value.h"

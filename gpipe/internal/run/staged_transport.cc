@@ -39,7 +39,7 @@ void StagedTransport::send(const std::vector<Step::Send>& sends, std::vector<Pac
       at::Tensor laid_out = with_gaps_of(original, item.tensor);
       if (laid_out.is_same(item.tensor)) continue;
       item.tensor = std::move(laid_out);
-      item.version = version_of(item.tensor);
+      item.mark_version();
     }
   }
   beyond_.send(sends, packets);

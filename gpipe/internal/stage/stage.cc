@@ -12,6 +12,8 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/boundary/arriving.h"
+#include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
@@ -28,11 +30,6 @@ namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::Node;
-
-// Whether a gradient could flow through the tensor in this run.
-bool differentiable(const CellPlan& plan, const at::Tensor& tensor) {
-  return plan.record && tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
-}
 
 bool checkpoints(const RunContext& run, int64_t stage, int64_t micro_batch) {
   const Checkpoint mode = run.plan.checkpoints[stage];
@@ -89,9 +86,8 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
              bool over_processes, std::vector<at::Tensor> ties)
     : index_(index),
       device_(device),
-      copies_(!device.is_cpu() || over_processes),
+      boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
       layers_(std::move(layers)),
-      ports_(std::move(ports)),
       ties_(std::move(ties)) {}
 
 void Stage::begin_run() {
@@ -144,7 +140,8 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   Result result;
   CellGraph& graph = result.graph;
   ReadOnlyInputs read_only;
-  std::vector<std::vector<at::Tensor>> tensors = attach(plan, inputs, result, read_only);
+  std::vector<std::vector<at::Tensor>> tensors =
+      attach(boundary_, plan.record, inputs, result, read_only);
   if (!keep_inputs) {
     for (Packet& packet : inputs) {
       for (Item& item : packet.items) item.tensor = at::Tensor();
@@ -153,7 +150,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
 
   skip::Tracker tracker;
   for (size_t k = 0; k < inputs.size(); ++k) {
-    const auto& skip = ports_.inputs[k].skip;
+    const auto& skip = boundary_.ports.inputs[k].skip;
     if (skip) tracker.stash(*skip, std::move(tensors[k][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
@@ -161,54 +158,22 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
+  const auto layer_name = [this] { return current_layer(); };
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
     draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     value = run_layer(static_cast<int64_t>(position), std::move(value));
-    if (keep_inputs) check_kept(inputs, "while it is checkpointed");
-    read_only.check([this] { return current_layer(); });
+    if (keep_inputs) check_kept(index_, inputs, "while it is checkpointed", layer_name);
+    read_only.check(layer_name);
     if (run.check_finite) check_finite_layer(position, value, tracker);
     if (plan.record) graph.end_layer();
   }
   result.outputs.push_back(from_any(std::move(value)));
-  for (size_t k = 1; k < ports_.outputs.size(); ++k) {
-    result.outputs.push_back({ValueKind::kTensor, {tracker.pop(*ports_.outputs[k].skip)}});
+  for (size_t k = 1; k < boundary_.ports.outputs.size(); ++k) {
+    result.outputs.push_back({ValueKind::kTensor, {tracker.pop(*boundary_.ports.outputs[k].skip)}});
   }
   tracker_scope.reset();
   return result;
-}
-
-std::vector<std::vector<at::Tensor>> Stage::attach(const CellPlan& plan,
-                                                   const std::vector<Packet>& inputs,
-                                                   Result& result,
-                                                   ReadOnlyInputs& read_only) const {
-  std::vector<std::vector<at::Tensor>> tensors(inputs.size());
-  // What arrived several times as the same tensor is a single tensor here too.
-  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    tensors[k].reserve(inputs[k].items.size());
-    for (const Item& item : inputs[k].items) {
-      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
-      const auto twin = std::find_if(known.begin(), known.end(),
-                                     [&](const auto& entry) { return entry.first == impl; });
-      const bool fresh = !item.tensor.defined() || twin == known.end();
-      tensors[k].push_back(fresh ? detached_alias(item.tensor) : twin->second);
-      at::Tensor& alias = tensors[k].back();
-      // Of the first stage's, CallerInputs knows.
-      const bool must_stay = item.constant && index_ > 0;
-      if (fresh && (must_stay || (item.read_only && (differentiable(plan, alias) || copies_)))) {
-        alias = counted_alias(alias);
-        read_only.watch(alias);
-      }
-      if (fresh && item.tensor.defined()) known.emplace_back(impl, alias);
-      result.graph.inputs().add(k, alias, fresh && plan.record && item.needs_grad);
-      if (storage_of(item.tensor) == nullptr) continue;
-      if (item.read_only) result.read_only.emplace_back(item.tensor.storage().getWeakStorageImpl());
-      if (item.shared) result.shared.emplace_back(item.tensor.storage().getWeakStorageImpl());
-      if (item.constant) result.constant.emplace_back(item.tensor.storage().getWeakStorageImpl());
-    }
-  }
-  return tensors;
 }
 
 torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value) {
@@ -240,113 +205,10 @@ void Stage::add_outputs(Result& result) const {
   for (const Value& output : result.outputs) {
     for (const at::Tensor& tensor : output.tensors) make_node(tensor);
   }
-  for (const size_t k : ports_.gradient_order) {
+  for (const size_t k : boundary_.ports.gradient_order) {
     const std::vector<at::Tensor>& tensors = result.outputs[k].tensors;
     for (size_t n = 0; n < tensors.size(); ++n) result.graph.add_output(k, n, tensors[n]);
   }
-}
-
-void Stage::check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const {
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    const auto& skip = ports_.inputs[k].skip;
-    for (Item& item : inputs[k].items) {
-      const int64_t version = version_of(item.tensor);
-      if (version == item.version) continue;
-      // Without a gradient only the value matters; it is that of the plain model unless something
-      // was copied.
-      TORCH_CHECK(!differentiable(plan, item.tensor) && !copies_,
-                  skip ? "the skip " + skip->to_text() : "an input", " of stage ", index_,
-                  " was changed in place by a layer of another stage after it had been handed over "
-                  "(its memory went several ways); the gradients would miss the change. Hand on a "
-                  "clone(), make that layer not in-place, or move the cut");
-      item.version = version;
-    }
-  }
-}
-
-void Stage::check_kept(const std::vector<Packet>& inputs, const char* when) const {
-  for (const Packet& packet : inputs) {
-    for (const Item& item : packet.items) {
-      TORCH_CHECK(version_of(item.tensor) == item.version, current_layer(),
-                  " changed an input of stage ", index_, " in place ", when,
-                  "; its recompute would start from the changed values and give wrong gradients. "
-                  "Make the layer not in-place, put it behind another layer of its partition by "
-                  "moving the cut, or use Checkpoint::kNever");
-    }
-  }
-}
-
-// An alias of the tensor, which leaves over its own memory.
-at::Tensor Stage::leaving_alias(const CellPlan& plan, const at::Tensor& tensor) {
-  const c10::StorageImpl* storage = storage_of(tensor);
-  if (storage == nullptr || !plan.record || !tensor.requires_grad()) return detached_alias(tensor);
-  const int64_t version = version_of(tensor);
-  const auto [entry, fresh] =
-      handed_over_.try_emplace(storage, HandedOver{tensor.storage().getWeakStorageImpl(), version});
-  TORCH_CHECK(fresh || entry->second.version == version, current_layer(),
-              " returned a tensor in the memory of one that it had returned for an earlier "
-              "micro-batch, and has changed since; the stages behind would see the new values. "
-              "Return a new tensor, or a clone()");
-  return detached_alias(tensor);
-}
-
-std::vector<Packet> Stage::hand_over(const CellPlan& plan, const Result& result) {
-  struct Leaving {
-    const at::Tensor* tensor;
-    int64_t target;
-    Item* item;
-  };
-  c10::SmallVector<Leaving, 4> leaving;
-  c10::SmallVector<const at::Tensor*, 4> tensors;
-  std::vector<Packet> packets(result.outputs.size());
-  for (size_t k = 0; k < result.outputs.size(); ++k) {
-    const Value& output = result.outputs[k];
-    packets[k].kind = output.kind;
-    packets[k].items.resize(output.tensors.size());
-    for (size_t n = 0; n < output.tensors.size(); ++n) {
-      leaving.push_back({&output.tensors[n], ports_.outputs[k].stage, &packets[k].items[n]});
-      tensors.push_back(&output.tensors[n]);
-    }
-  }
-  // Where packets are copied, the stage's own memory may be that of a recorded graph.
-  WeakStorages staying = result.shared;
-  if (!copies_) staying.insert(staying.end(), result.constant.begin(), result.constant.end());
-  const LeavingCopies copies(plan.record, plan.model, tensors, staying);
-  for (size_t a = 0; a < leaving.size(); ++a) {
-    const at::Tensor& tensor = *leaving[a].tensor;
-    Item& item = *leaving[a].item;
-    item.needs_grad = plan.record && tensor.defined() && tensor.requires_grad();
-    const c10::StorageImpl* storage = storage_of(tensor);
-    item.read_only = storage != nullptr && plan.model.owns(storage);
-    item.read_only = item.read_only || contains(result.read_only, storage);
-    item.shared = storage != nullptr && contains(result.shared, storage);
-    item.constant = storage != nullptr && contains(result.constant, storage);
-    bool twin = false;
-    for (size_t b = 0; b < a; ++b) {
-      const at::Tensor& other = *leaving[b].tensor;
-      Item& other_item = *leaving[b].item;
-      if (tensor.is_same(other)) {
-        twin = true;
-        item.tensor = other_item.tensor;
-        // In one stage they are one tensor again, unless each is copied.
-        if (leaving[a].target == leaving[b].target && !copies_) continue;
-      } else if (storage == nullptr || storage != storage_of(other) ||
-                 !may_overlap(tensor, other)) {
-        continue;
-      }
-      item.shared = other_item.shared = true;
-      // Even if neither needs a gradient yet: a parameter that enters through an in-place change
-      // would need one through both.
-      if (!differentiable(plan, tensor) && !copies_) continue;
-      // The stage that comes first must not change it.
-      if (leaving[a].target <= leaving[b].target) item.read_only = true;
-      if (leaving[b].target <= leaving[a].target) other_item.read_only = true;
-    }
-    if (!twin) item.tensor = copies.of(tensor);
-    if (!twin && !item.tensor.defined()) item.tensor = leaving_alias(plan, tensor);
-    item.version = version_of(item.tensor);
-  }
-  return packets;
 }
 
 void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
@@ -381,9 +243,9 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
-  inputs.resize(ports_.inputs.size());  // without ties
+  inputs.resize(boundary_.ports.inputs.size());  // without ties
   for (Packet& packet : inputs) arrive(packet, device_);
-  check_arrived(plan, inputs);
+  check_arrived(boundary_, plan.record, inputs);
   cell = Cell();
   if (run.check_finite && index_ == 0) {
     for (const Item& item : inputs.front().items) check_finite(item.tensor, "an input");
@@ -405,7 +267,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
                         recomputes ? &given : nullptr);
   }
-  std::vector<Packet> outputs = hand_over(plan, result);
+  std::vector<Packet> outputs =
+      leave(boundary_, plan, result, handed_over_, [this] { return current_layer(); });
   if (recomputes && any_needs_grad(outputs)) {
     cell.recompute =
         Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given), false};
@@ -417,14 +280,15 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   if (loss != nullptr) {
     run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
-  outputs.resize(outputs.size() + ports_.ties_out.size());
+  outputs.resize(outputs.size() + boundary_.ports.ties_out.size());
   return outputs;
 }
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
   const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
   recomputing_ = true;
-  check_kept(kept.inputs, "between its forward and its recompute");
+  check_kept(index_, kept.inputs, "between its forward and its recompute",
+             [this] { return current_layer(); });
   run.plan.model.check_parameters(index_);
   std::vector<Packet> copy;
   if (run.keep_graph) copy = kept.inputs;
@@ -622,10 +486,10 @@ struct Stage::Backward final : public CellGraph::Walk {
 };
 
 void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
-  for (size_t k = 0; k < ports_.ties_out.size(); ++k) {
-    Packet& packet = gradients.at(ports_.outputs.size() + k);
+  for (size_t k = 0; k < boundary_.ports.ties_out.size(); ++k) {
+    Packet& packet = gradients.at(boundary_.ports.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
-    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[ports_.ties_out[k]]);
+    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[boundary_.ports.ties_out[k]]);
     if (!tie.requires_grad()) continue;  // frozen since the forward, so nobody gets its gradient
     at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
                                    owner_of(run, tie, run.plan.model.find(tie)));
@@ -634,11 +498,11 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     const c10::NoGradGuard no_grad;
     sum = sum.defined() ? sum + arrived : std::move(arrived);
   }
-  gradients.resize(ports_.outputs.size());
+  gradients.resize(boundary_.ports.outputs.size());
 }
 
 void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
-  for (const size_t number : ports_.ties_in) {
+  for (const size_t number : boundary_.ports.ties_in) {
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
     at::Tensor sum;
     if (tie.requires_grad()) {
@@ -655,7 +519,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
-  if (!ports_.ties_out.empty() && task.part != BackwardPart::kWeights) {
+  if (!boundary_.ports.ties_out.empty() && task.part != BackwardPart::kWeights) {
     take_ties(run, gradients, *task.leaf_sums);
   }
   RandomStreamsScope draws_scope(&draws_, nullptr, nullptr,

@@ -9,7 +9,6 @@
 #define GPIPE_INTERNAL_STAGE_STAGE_H_
 
 #include <c10/core/Device.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
@@ -18,20 +17,19 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/backward/group_sums.h"
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
+#include "gpipe/internal/boundary/boundary.h"
 #include "gpipe/internal/boundary/layers_result.h"
-#include "gpipe/internal/boundary/leaving_copies.h"
-#include "gpipe/internal/boundary/read_only_inputs.h"
+#include "gpipe/internal/boundary/leaving.h"
+#include "gpipe/internal/boundary/ports.h"
 #include "gpipe/internal/cell/cell.h"
 #include "gpipe/internal/cell/fingerprint.h"
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/operators/random_streams.h"
-#include "gpipe/internal/stage/ports.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/options.h"
@@ -123,16 +121,9 @@ class Stage {
                     bool keep_inputs, GivenGenerators* given);
   Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                      bool keep_inputs, GivenGenerators* given);
-  // The inputs as the layers get them: [port][tensor].
-  std::vector<std::vector<at::Tensor>> attach(const CellPlan& plan,
-                                              const std::vector<Packet>& inputs, Result& result,
-                                              ReadOnlyInputs& read_only) const;
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
   void add_outputs(Result& result) const;
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
-  // The packets to send, with no graph behind them.
-  std::vector<Packet> hand_over(const CellPlan& plan, const Result& result);
-  at::Tensor leaving_alias(const CellPlan& plan, const at::Tensor& tensor);
   void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
   // The terms of ties that the stages behind have sent, and those that the stages before get.
@@ -144,21 +135,16 @@ class Stage {
                    const ModelState::Parameter* parameter) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
-  void check_arrived(const CellPlan& plan, std::vector<Packet>& inputs) const;
   // Throws c10::ValueError for what the layer at `position` has made that is not finite.
   void check_finite_layer(size_t position, torch::nn::AnyValue& value,
                           const skip::Tracker& tracker) const;
-  void check_kept(const std::vector<Packet>& inputs, const char* when) const;
   void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
                         const std::vector<Fingerprint>& in_forward);
 
   int64_t index_;
   c10::Device device_;
-  // Whether what is handed on may be copied, to another device or process: a change in place there
-  // is not seen elsewhere.
-  bool copies_;
+  Boundary boundary_;
   std::vector<Layer> layers_;
-  Ports ports_;
   std::vector<at::Tensor> ties_;
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
@@ -166,14 +152,7 @@ class Stage {
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
   bool recomputing_ = false;             // stays if the recompute fails
   std::optional<int32_t> early_recompute_;
-  // Memory of outputs handed over in this run, and its version at that time: a layer that reuses
-  // the memory would change an output on its way. The pointers are weak: no other memory gets the
-  // same address.
-  struct HandedOver {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    int64_t version;
-  };
-  absl::flat_hash_map<const c10::StorageImpl*, HandedOver> handed_over_;
+  HandedOver handed_over_;
 };
 
 }  // namespace gpipe::internal

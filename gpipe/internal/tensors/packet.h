@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "gpipe/internal/tensors/alias.h"
+
 namespace gpipe::internal {
 
 // The C++ type in which a layer takes or returns its tensors.
@@ -26,12 +28,15 @@ struct Item {
   bool read_only = false;
   // Forward: its memory is also that of another tensor on its way.
   bool shared = false;
-  // Forward: version_of(tensor) when it was handed over. If it differs on arrival, the tensor was
-  // changed on its way.
+  // Forward: version_of(tensor) when it was handed over.
   int64_t version = 0;
   // Forward: it is an input of all micro-batches (GPipeOptions::shared_inputs), which no stage may
   // change. So it leaves without a copy.
   bool constant = false;
+
+  void mark_version() { version = version_of(tensor); }
+  // Whether it was changed in place since it was marked: on its way, or where it stays.
+  bool is_changed() const { return version_of(tensor) != version; }
 };
 
 struct Packet {

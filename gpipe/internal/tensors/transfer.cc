@@ -340,7 +340,7 @@ void Transfers::depart(Packet& packet, c10::Device target) {
     StreamScope to(lane.to);
     StreamScope from(lane.from);
     item.tensor = copied(item.tensor, target);
-    item.version = version_of(item.tensor);
+    item.mark_version();
     add_busy(target.is_cpu() ? lane.from : lane.to);
   }
   for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));

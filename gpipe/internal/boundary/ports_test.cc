@@ -1,4 +1,4 @@
-#include "gpipe/internal/stage/ports.h"
+#include "gpipe/internal/boundary/ports.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "gpipe/internal/boundary/read_only_inputs.h"
+#include "gpipe/internal/boundary/staying.h"
 
 #include <ATen/ops/ones.h>
 #include <c10/core/InferenceMode.h>
@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "gpipe/internal/tensors/alias.h"
 
@@ -47,6 +48,22 @@ TEST(ReadOnlyInputsTest, TensorsOfInferenceKeepNoCount) {
   inputs.watch(tensor);
   tensor.add_(1);
   EXPECT_NO_THROW(inputs.check(layer));
+}
+
+TEST(CheckKeptTest, AKeptInputMustStayAsItArrived) {
+  std::vector<Packet> inputs(2);
+  for (Packet& packet : inputs) {
+    packet.items.emplace_back();
+    packet.items[0].tensor = at::ones({2});
+    packet.items[0].tensor.add_(1);
+    packet.items[0].mark_version();
+  }
+  EXPECT_NO_THROW(check_kept(2, inputs, "meanwhile", layer));
+  detached_alias(inputs[1].items[0].tensor).add_(1);
+  EXPECT_THAT(
+      [&] { check_kept(2, inputs, "meanwhile", layer); },
+      ThrowsMessage<c10::Error>(HasSubstr(
+          "layer 3 ('relu') changed an input of stage 2 in place meanwhile; its recompute")));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Ports: the ends of the routes that meet in a stage.
-#ifndef GPIPE_INTERNAL_STAGE_PORTS_H_
-#define GPIPE_INTERNAL_STAGE_PORTS_H_
+#ifndef GPIPE_INTERNAL_BOUNDARY_PORTS_H_
+#define GPIPE_INTERNAL_BOUNDARY_PORTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -44,4 +44,4 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_STAGE_PORTS_H_
+#endif  // GPIPE_INTERNAL_BOUNDARY_PORTS_H_

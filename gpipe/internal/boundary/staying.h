@@ -1,0 +1,47 @@
+// Staying: inputs of a cell that its layers must leave as they are.
+#ifndef GPIPE_INTERNAL_BOUNDARY_STAYING_H_
+#define GPIPE_INTERNAL_BOUNDARY_STAYING_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/version_mark.h"
+
+namespace gpipe::internal {
+
+// "layer 5 ('relu')", for messages.
+using LayerName = c10::function_ref<std::string()>;
+
+// Inputs whose memory is also that of others, who would miss a change or its gradient.
+class ReadOnlyInputs {
+ public:
+  // One of inference mode counts no changes, so none is seen.
+  void watch(const at::Tensor& tensor) { watched_.emplace_back(tensor); }
+
+  // Throws c10::Error if a layer has changed one of them in place.
+  void check(LayerName layer) const {
+    for (const VersionMark& mark : watched_) {
+      if (mark.is_changed()) refuse(layer);
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse(LayerName layer);
+
+  c10::SmallVector<VersionMark, 2> watched_;
+};
+
+// Throws c10::Error if one of the inputs that a checkpointed cell of this stage keeps for its
+// recompute was changed in place. `when`: "while it is checkpointed", say.
+void check_kept(int64_t stage, const std::vector<Packet>& inputs, const char* when,
+                LayerName layer);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_BOUNDARY_STAYING_H_

@@ -1,0 +1,45 @@
+// Twins: a tensor that comes several times, as one object, and what stands for it.
+#ifndef GPIPE_INTERNAL_TENSORS_TWINS_H_
+#define GPIPE_INTERNAL_TENSORS_TWINS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <utility>
+
+namespace gpipe::internal {
+
+// Whether the two are one tensor: one object, not only the same memory. An undefined one has no
+// twin.
+inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && a.is_same(b);
+}
+
+// What stands for the tensors that have come so far. There are only a few, so they are searched one
+// after the other.
+//
+// Requirements: the tensors outlive it.
+template <typename Value>
+class Twins {
+ public:
+  // Null: the tensor has not come before.
+  const Value* find(const at::Tensor& tensor) const {
+    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    for (const auto& [known, value] : known_) {
+      if (known == impl) return &value;
+    }
+    return nullptr;
+  }
+  // An undefined one is not kept: each is on its own.
+  void add(const at::Tensor& tensor, Value value) {
+    if (tensor.defined()) known_.emplace_back(tensor.unsafeGetTensorImpl(), std::move(value));
+  }
+
+ private:
+  c10::SmallVector<std::pair<const c10::TensorImpl*, Value>, 4> known_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_TENSORS_TWINS_H_

@@ -1,0 +1,36 @@
+// VersionMark: remembers how often a tensor had been changed in place.
+#ifndef GPIPE_INTERNAL_TENSORS_VERSION_MARK_H_
+#define GPIPE_INTERNAL_TENSORS_VERSION_MARK_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
+
+namespace gpipe::internal {
+
+// It shares the tensor's counter and not its memory, so the tensor may be freed, and changes
+// through its aliases and views count. Where the tensor is kept anyway, version_of() (alias.h) is
+// compared, which needs no reference to a counter: see Item.
+class VersionMark {
+ public:
+  // Nobody counts the changes of a tensor of inference mode: it never looks changed.
+  explicit VersionMark(const at::Tensor& tensor)
+      : counter_(tensor.unsafeGetTensorImpl()->version_counter()), version_(now()) {}
+
+  bool is_changed() const { return now() != version_; }
+  // Changes up to now do not count any more.
+  void renew() { version_ = now(); }
+  // Counts a change, which is seen by whoever has the tensor.
+  void bump() { counter_.bump(); }
+
+ private:
+  uint32_t now() const { return counter_.enabled() ? counter_.current_version() : 0; }
+
+  c10::VariableVersion counter_;
+  uint32_t version_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_TENSORS_VERSION_MARK_H_
