@@ -1,7 +1,5 @@
 #include "gpipe/gpipe.h"
 
-#include <ATen/SequenceNumber.h>
-#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -17,7 +15,6 @@
 #include <utility>
 
 #include "gpipe/batch_size.h"
-#include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
 #include "gpipe/internal/call/clipping.h"
@@ -27,6 +24,7 @@
 #include "gpipe/internal/call/together.h"
 #include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/model/loading.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/processes/call_terms.h"
@@ -35,6 +33,7 @@
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/ties.h"
 #include "gpipe/internal/run/failure.h"
+#include "gpipe/internal/run/make_pass.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
@@ -171,22 +170,13 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
                                 cpu_threads_per_stage_);
   }
 
-  std::vector<std::string> names;
-  for (const auto& child : module->named_children()) {
-    names.push_back(child.key());
-    layers_.push_back(child.value());
-  }
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
   train(module->is_training());  // before it has layers, which keep their own modes
-  std::vector<std::vector<internal::Layer>> parts(partitions);
-  auto any = module->begin();
-  size_t index = 0;
-  for (size_t j = 0; j < partitions; ++j) {
-    for (int64_t k = 0; k < balance_[j]; ++k, ++index, ++any) {
-      register_module(names[index], layers_[index]);
-      callable_layers_.push_back(*any);
-      parts[j].push_back(
-          {*any, names[index], static_cast<int64_t>(index), skip::CallPlan(*layers_[index])});
+  std::vector<std::vector<internal::Layer>> parts = internal::partitions_of(module, balance_);
+  for (const std::vector<internal::Layer>& part : parts) {
+    for (const internal::Layer& layer : part) {
+      layers_.push_back(register_module(layer.name, layer.module.ptr()));
+      callable_layers_.push_back(layer.module);
     }
   }
   if (partitions > 0) {
@@ -385,39 +375,29 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
                     pipeline_->stages(), " stages; give fewer chunks");
-  auto pass = std::make_unique<Pass>(
-      pipeline_->stages(), internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas()),
-      &pipeline_->residence());
-  pass->plan.step_seed = seed ? *seed : internal::draw_step_seed();
+  internal::PassTerms terms;
+  terms.mini_batch = internal::MiniBatch(rows, chunks_, world_.replica(), world_.replicas());
+  terms.step_seed = seed ? *seed : internal::draw_step_seed();
+  terms.record = needs_record;
+  terms.checkpoints = partition_checkpoints_;
+  if (!needs_record || !is_training()) {
+    terms.checkpoints.assign(partition_checkpoints_.size(), Checkpoint::kNever);
+  }
+  if (first) {
+    const ValueKind kind =
+        input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
+    // Checked once, here on the caller's thread.
+    terms.inputs = internal::shape_as(kind, inputs, "the model's first layer");
+    terms.shared_inputs = shared_inputs_;
+  }
+  std::unique_ptr<Pass> pass = internal::make_pass(*pipeline_, std::move(terms));
   pass->plan.in_replicas = world_.replicas() > 1;
   pass->plan.first_micro_batch = chunks_ / world_.replicas() * world_.replica();
   if (options != nullptr && groups_ > 0) {
     pass->plan.group_size = chunks_ / groups_;
     pass->plan.groups_each = groups_ / world_.replicas();
   }
-  pass->plan.record = needs_record;
-  pass->plan.thread = at::RecordFunction::currentThreadId();
-  pass->plan.begin = at::sequence_number::peek();
   pass->plan.defer_batch_norm = deferred_batch_norm_;
-  pass->plan.checkpoints = partition_checkpoints_;
-  if (!needs_record || !is_training()) {
-    pass->plan.checkpoints.assign(partition_checkpoints_.size(), Checkpoint::kNever);
-  }
-  if (!first) return pass;
-  const ValueKind kind =
-      input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
-  // Checked once, here on the caller's thread.
-  (void)internal::shape_as(kind, inputs, "the model's first layer");
-  Packet whole;
-  whole.kind = kind;
-  for (const torch::Tensor& input : inputs) {
-    internal::Item item;
-    item.tensor = input;
-    item.needs_grad = needs_record && input.defined() && input.requires_grad();
-    whole.items.push_back(std::move(item));
-  }
-  pass->inputs =
-      internal::CallerInputs(std::move(whole), pass->mini_batch, needs_record, shared_inputs_);
   return pass;
 }
 

@@ -1,10 +1,8 @@
 #include "gpipe/internal/layer_runs/layer_runs.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function.h>
@@ -15,17 +13,16 @@
 
 #include "gpipe/batch_size.h"
 #include "gpipe/checkpoint.h"
-#include "gpipe/internal/batch/caller_inputs.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/devices.h"
 #include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/run/make_pass.h"
 #include "gpipe/internal/run/pipeline.h"
-#include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/placement.h"
 #include "gpipe/runtime/exit_gate.h"
-#include "skip/call.h"
 #include "skip/layout.h"
 #include "skip/tracker.h"
 #include "skip/verify.h"
@@ -119,16 +116,7 @@ LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int
       devices_for(stages, std::vector<c10::Device>(stages, device));
   device_ = devices.front();
 
-  const auto children = model->named_children();
-  std::vector<std::vector<Layer>> parts(stages);
-  auto any = model->begin();
-  size_t index = 0;
-  for (size_t j = 0; j < stages; ++j) {
-    for (int64_t k = 0; k < pieces_[j]; ++k, ++index, ++any) {
-      parts[j].push_back({*any, children[index].key(), static_cast<int64_t>(index),
-                          skip::CallPlan(*children[index].value())});
-    }
-  }
+  std::vector<std::vector<Layer>> parts = partitions_of(model, pieces_);
   input_kind_ = argument_kind(parts[0][0].module);
   pipeline_ = std::make_shared<Pipeline>(std::move(parts), devices, layout_, cpu_threads,
                                          Placement::of(std::vector<int64_t>(stages, 0)));
@@ -183,21 +171,14 @@ void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
     observer({piece, backward, begin, std::chrono::steady_clock::now(), weights});
   };
 
-  Pass pass(stages, MiniBatch(batch_size(inputs, "sample", shared), /*chunks=*/1));
-  pass.plan.step_seed = draw_step_seed();
-  pass.plan.thread = at::RecordFunction::currentThreadId();
-  pass.plan.begin = at::sequence_number::peek();
-  pass.plan.checkpoints.assign(stages, Checkpoint::kNever);
-  Packet whole;
-  whole.kind = first_value(inputs).kind;
-  for (const at::Tensor& input : inputs) {
-    Item item;
-    item.tensor = input;
-    item.needs_grad = input.defined() && input.requires_grad();
-    whole.items.push_back(std::move(item));
-  }
-  pass.inputs = CallerInputs(std::move(whole), pass.mini_batch, /*record=*/true, shared);
-  pass.keep_outputs = false;
+  PassTerms terms;
+  terms.mini_batch = MiniBatch(batch_size(inputs, "sample", shared), /*chunks=*/1);
+  terms.step_seed = draw_step_seed();
+  terms.checkpoints.assign(stages, Checkpoint::kNever);
+  terms.inputs = first_value(inputs);
+  terms.shared_inputs = shared;
+  const std::unique_ptr<Pass> pass = make_pass(*pipeline_, std::move(terms));
+  pass->keep_outputs = false;
 
   // The last stage's actions have the loss in them; the layers' share begins and ends where the
   // loss ends and begins.
@@ -222,10 +203,10 @@ void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
     torch::autograd::impl::set_gradient_edge(result, {node, number});
     return result;
   };
-  pass.loss.emplace(Tensors(), device_, pass.mini_batch, loss, StepOptions());
+  pass->loss.emplace(Tensors(), device_, pass->mini_batch, loss, StepOptions());
 
   const bool split = backwards == Backwards::kSplit;
-  pipeline_->run_step(pass, split ? split_schedule_ : schedule_, [&](const Event& event) {
+  pipeline_->run_step(*pass, split ? split_schedule_ : schedule_, [&](const Event& event) {
     if (event.failed) return;
     const bool backward = event.action.kind != ActionKind::kForward;
     const bool weights = event.action.kind == ActionKind::kWeightGradient;

@@ -3,9 +3,11 @@
 #define GPIPE_INTERNAL_MODEL_LAYER_H_
 
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "skip/call.h"
 
@@ -17,6 +19,13 @@ struct Layer {
   int64_t index;     // its index in the whole model
   skip::CallPlan skips;
 };
+
+// [partition] its layers, balance[partition] of them, in the model's order. They are the model's
+// own, not copies.
+//
+// Requirements: the balance fits the model, whose layers are not null.
+std::vector<std::vector<Layer>> partitions_of(const torch::nn::Sequential& model,
+                                              const std::vector<int64_t>& balance);
 
 }  // namespace gpipe::internal
 

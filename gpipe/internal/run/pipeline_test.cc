@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "gpipe/internal/call/bridge.h"
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/run/make_pass.h"
 #include "gpipe/placement.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
@@ -45,27 +47,18 @@ class PipelineTest : public ::testing::Test {
     testing::manual_seed(5);
     module_ = nn::Sequential(nn::Linear(4, 4), failing_, nn::Linear(4, 3));
     const std::vector<int64_t> balance = {1, 2};
-    std::vector<std::vector<Layer>> partitions(2);
-    int64_t index = 0;
-    for (auto any = module_->begin(); any != module_->end(); ++any, ++index) {
-      partitions[index == 0 ? 0 : 1].push_back(
-          {*any, std::to_string(index), index, skip::CallPlan(*any->ptr())});
-    }
-    pipeline_ = std::make_shared<Pipeline>(std::move(partitions),
+    pipeline_ = std::make_shared<Pipeline>(partitions_of(module_, balance),
                                            std::vector<c10::Device>(2, c10::Device(c10::kCPU)),
                                            skip::Layout::inspect(module_, balance),
                                            /*cpu_threads_per_stage=*/1, Placement::one_each(2));
   }
 
   std::unique_ptr<Pass> pass(const at::Tensor& x) const {
-    auto pass = std::make_unique<Pass>(2, MiniBatch(kRows, /*chunks=*/2));
-    pass->plan.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
-    Packet whole;
-    whole.items.emplace_back();
-    whole.items[0].tensor = x;
-    whole.items[0].needs_grad = x.requires_grad();
-    pass->inputs = CallerInputs(std::move(whole), pass->mini_batch, /*record=*/true);
-    return pass;
+    PassTerms terms;
+    terms.mini_batch = MiniBatch(kRows, /*chunks=*/2);
+    terms.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
+    terms.inputs = Value{ValueKind::kTensor, {x}};
+    return make_pass(*pipeline_, std::move(terms));
   }
 
   // As GPipe::forward does it.

@@ -3,9 +3,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
-#include <utility>
-
-#include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
 namespace {
@@ -25,22 +22,9 @@ void StagedTransport::send(const std::vector<Step::Send>& sends, std::vector<Pac
   for (const Step::Send& to : sends) {
     targets.push_back(by_host_.at(static_cast<size_t>(to.worker)) ? kHost : device_);
   }
-  std::vector<at::Tensor> originals;
-  for (size_t k = 0; k < packets.size(); ++k) {
-    for (const Item& item : packets[k].items) originals.push_back(item.tensor);
-  }
   transfers_.depart_together(packets, targets);
-  size_t next = 0;
   for (size_t k = 0; k < packets.size(); ++k) {
     if (targets[k] == kHost) arrive(packets[k], kHost);
-    for (Item& item : packets[k].items) {
-      const at::Tensor original = std::move(originals[next++]);
-      if (targets[k] != kHost) continue;
-      at::Tensor laid_out = with_gaps_of(original, item.tensor);
-      if (laid_out.is_same(item.tensor)) continue;
-      item.tensor = std::move(laid_out);
-      item.mark_version();
-    }
   }
   beyond_.send(sends, packets);
 }

@@ -39,12 +39,29 @@ struct Item {
   bool is_changed() const { return version_of(tensor) != version; }
 };
 
+// How the elements of a copy lie in its memory.
+struct CopyLayout {
+  // Each element once, the largest stride first, with the strides of the original.
+  c10::SmallVector<int64_t, 6> sizes;
+  c10::SmallVector<int64_t, 6> strides_once;
+  c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
+  int64_t extent = 0;                    // of the copy, in elements, up to its last one
+  int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
+  bool has_gaps = false;                 // the copy
+};
+
 struct Packet {
   ValueKind kind = ValueKind::kTensor;
   c10::SmallVector<Item, 2> items;
   // Accelerators: the events that the consumer's stream has to wait for (see transfer.h). Empty on
   // the CPU.
   std::vector<std::shared_ptr<c10::Event>> ready;
+  // To the host: items that get gaps between their elements when these are there.
+  struct Gaps {
+    size_t item;
+    CopyLayout layout;
+  };
+  std::vector<Gaps> gaps;
 };
 
 }  // namespace gpipe::internal

@@ -38,55 +38,52 @@ int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line);
 }
 
-// How the elements of a tensor lie in memory, and will lie in the copy's.
-struct CopyPlan {
-  at::Tensor from;                     // what is read: each element once, the largest stride first
-  c10::SmallVector<int64_t, 6> order;  // of the tensor's dimensions in it
-  c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
-  int64_t extent = 0;                    // of the copy, in elements, up to its last one
-  int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
-  bool has_gaps = false;                 // the copy
-};
+// The dimensions, those with the largest strides first.
+c10::SmallVector<int64_t, 6> by_stride(c10::IntArrayRef strides) {
+  c10::SmallVector<int64_t, 6> order(strides.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  return order;
+}
 
-// `plain` has elements, and no lazy conjugation or negation.
-CopyPlan plan_copy(const at::Tensor& plain, c10::Device target) {
-  CopyPlan plan;
-  plan.strides.assign(plain.strides().begin(), plain.strides().end());
-  plan.order.resize(static_cast<size_t>(plain.dim()));
-  std::iota(plan.order.begin(), plan.order.end(), int64_t{0});
-  std::stable_sort(plan.order.begin(), plan.order.end(),
-                   [&](int64_t a, int64_t b) { return plain.stride(a) > plain.stride(b); });
-  const MemoryRange range = memory_range(plain);
-  c10::SmallVector<int64_t, 6> sizes;
-  c10::SmallVector<int64_t, 6> strides;
-  int64_t elements = 1;
-  for (const int64_t d : plan.order) {
-    sizes.push_back(plain.stride(d) == 0 ? 1 : plain.size(d));
-    strides.push_back(plain.stride(d));
-    elements *= sizes.back();
-  }
-  plan.extent = range.end - range.begin;
-  const auto item = static_cast<int64_t>(plain.element_size());
-  plan.offset = place_in_line(plain, target) / item;
-  if (plan.extent <= elements) {
-    // Without gaps (or elements overlap, and no less could be read): one run of memory.
-    plan.from = plain.as_strided({plan.extent}, {1}, range.begin);
-    return plan;
-  }
-  plan.from = plain.as_strided(sizes, strides, range.begin);
-  // The host could make the gaps only when it has waited for the elements.
-  plan.has_gaps =
-      !target.is_cpu() && plan.extent <= std::max(kMostGaps * elements, kSmallBytes / item);
-  if (plan.has_gaps) return plan;
-  plan.extent = elements;
-  plan.offset = 0;
+// The same elements from the beginning of a line on, without the gaps.
+CopyLayout packed(CopyLayout layout) {
+  const c10::SmallVector<int64_t, 6> order = by_stride(layout.strides);
   int64_t stride = 1;
-  for (size_t k = plan.order.size(); k-- > 0;) {
-    int64_t& own = plan.strides[plan.order[k]];
+  for (size_t k = order.size(); k-- > 0;) {
+    int64_t& own = layout.strides[order[k]];
     if (own != 0) own = stride;
-    stride *= sizes[k];
+    stride *= layout.sizes[k];
   }
-  return plan;
+  layout.extent = stride;
+  layout.offset = 0;
+  layout.has_gaps = false;
+  return layout;
+}
+
+// `plain` has elements, and no lazy conjugation or negation. Gaps are kept where they take little.
+CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
+  CopyLayout layout;
+  layout.strides.assign(plain.strides().begin(), plain.strides().end());
+  const MemoryRange range = memory_range(plain);
+  layout.extent = range.end - range.begin;
+  const auto item = static_cast<int64_t>(plain.element_size());
+  layout.offset = place_in_line(plain, target) / item;
+  int64_t elements = 1;
+  for (const int64_t d : by_stride(layout.strides)) {
+    layout.sizes.push_back(plain.stride(d) == 0 ? 1 : plain.size(d));
+    layout.strides_once.push_back(plain.stride(d));
+    elements *= layout.sizes.back();
+  }
+  if (layout.extent <= elements) {
+    // Without gaps (or elements overlap, and no less could be read): one run of memory.
+    layout.sizes = {layout.extent};
+    layout.strides_once = {1};
+    return layout;
+  }
+  layout.has_gaps = layout.extent <= std::max(kMostGaps * elements, kSmallBytes / item);
+  return layout.has_gaps ? layout : packed(layout);
 }
 
 // Whether its layout in memory is kept, as far as it can be.
@@ -117,35 +114,60 @@ at::Tensor pinned_copy(const at::Tensor& tensor) {
   return pinned;
 }
 
+// Of `sizes` and `strides`, where the copy lies in its memory.
+at::Tensor place_for(const at::Tensor& memory, const CopyLayout& layout) {
+  return layout.has_gaps ? memory.as_strided(layout.sizes, layout.strides_once, layout.offset)
+                         : memory.narrow(0, layout.offset, layout.extent).view(layout.sizes);
+}
+
 // The copy of `tensor` in its memory.
-at::Tensor laid_out(const at::Tensor& memory, const CopyPlan& plan, const at::Tensor& tensor) {
-  at::Tensor copy = detached_alias(memory.as_strided(tensor.sizes(), plan.strides, plan.offset));
+at::Tensor laid_out(const at::Tensor& memory, const CopyLayout& layout, const at::Tensor& tensor) {
+  at::Tensor copy =
+      detached_alias(memory.as_strided(tensor.sizes(), layout.strides, layout.offset));
   if (tensor.is_conj()) copy._set_conj(true);
   if (tensor.is_neg()) copy._set_neg(true);
   return copy;
 }
 
 // With the strides and the place in a line that the tensor has, because otherwise kernels may add
-// up in another order (alias.h).
-at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target) {
+// up in another order (alias.h). The host could make gaps only when it has waited for the elements,
+// so they arrive there without, and the layout with them is left in `gaps`.
+at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps) {
   const at::Tensor plain = without_lazy_bits(tensor);
-  const CopyPlan plan = plan_copy(plain, target);
+  CopyLayout layout = layout_for(plain, target);
+  if (layout.has_gaps && target.is_cpu()) {
+    if (gaps != nullptr) *gaps = layout;
+    layout = packed(layout);
+  }
+  const at::Tensor from =
+      plain.as_strided(layout.sizes, layout.strides_once, plain.storage_offset());
   // A block of memory begins with a line, on accelerators and in pinned memory.
   const at::Tensor memory =
-      at::empty({plan.offset + plan.extent},
+      at::empty({layout.offset + layout.extent},
                 plain.options().device(target).pinned_memory(target.is_cpu()).requires_grad(false));
-  const at::Tensor to = plan.has_gaps
-                            ? memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset)
-                            : memory.narrow(0, plan.offset, plan.extent).view(plan.from.sizes());
+  const at::Tensor to = place_for(memory, layout);
   if (!plain.is_cpu()) {
-    to.copy_(plan.from, kAtOnce);
-  } else if (plan.has_gaps) {
+    to.copy_(from, kAtOnce);
+  } else if (layout.has_gaps) {
     // Between host and device only contiguous tensors are copied without a detour that waits.
-    to.copy_(pinned_copy(plan.from).to(target, kAtOnce), kAtOnce);
+    to.copy_(pinned_copy(from).to(target, kAtOnce), kAtOnce);
   } else {
-    to.copy_(pinned_copy(plan.from), kAtOnce);
+    to.copy_(pinned_copy(from), kAtOnce);
   }
-  return laid_out(memory, plan, tensor);
+  return laid_out(memory, layout, tensor);
+}
+
+// What has arrived without the gaps, with them.
+at::Tensor with_gaps(const at::Tensor& arrived, const CopyLayout& layout) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor memory =
+      at::empty({layout.offset + layout.extent}, arrived.options().pinned_memory(false));
+  const CopyLayout without = packed(layout);
+  place_for(memory, layout)
+      .copy_(without_lazy_bits(arrived)
+                 .as_strided({without.extent}, {1}, arrived.storage_offset())
+                 .view(layout.sizes));
+  return laid_out(memory, layout, arrived);
 }
 
 // Whether its elements are all that lies in memory, one behind the other from the start of a line.
@@ -155,7 +177,8 @@ bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
 }
 
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
-at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
+// `gaps`: as for copied_in_layout(); null: nobody makes them.
+at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps = nullptr) {
   c10::NoGradGuard no_grad;
   if (target.is_meta()) {
     // A tensor on meta is made on the current device (meta/meta_devices.h).
@@ -165,10 +188,10 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target) {
   if (tensor.layout() != c10::kStrided) return tensor.to(target);
   const bool with_host = tensor.is_cpu() || target.is_cpu();
   if (!has_layout(tensor)) return tensor.to(target, /*non_blocking=*/!with_host);
-  if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target);
+  if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target, gaps);
   // The usual case. Memory that is new begins with a line, too.
   if (!with_host) return tensor.to(target, kAtOnce);
-  if (!tensor.is_contiguous()) return copied_in_layout(tensor, target);
+  if (!tensor.is_contiguous()) return copied_in_layout(tensor, target, gaps);
   const at::Tensor pinned = pinned_copy(tensor);
   return target.is_cpu() ? pinned : pinned.to(target, kAtOnce);
 }
@@ -321,7 +344,8 @@ void Transfers::depart(Packet& packet, c10::Device target) {
   auto add_busy = [&](const c10::Stream& stream) {
     if (std::find(busy.begin(), busy.end(), stream) == busy.end()) busy.push_back(stream);
   };
-  for (Item& item : packet.items) {
+  for (size_t k = 0; k < packet.items.size(); ++k) {
+    Item& item = packet.items[k];
     if (!item.tensor.defined()) continue;
     const c10::Device source = item.tensor.device();
     if (source.is_cpu() && target.is_cpu()) continue;
@@ -339,8 +363,10 @@ void Transfers::depart(Packet& packet, c10::Device target) {
     // other.
     StreamScope to(lane.to);
     StreamScope from(lane.from);
-    item.tensor = copied(item.tensor, target);
+    CopyLayout gaps;
+    item.tensor = copied(item.tensor, target, &gaps);
     item.mark_version();
+    if (gaps.has_gaps) packet.gaps.push_back({k, std::move(gaps)});
     add_busy(target.is_cpu() ? lane.from : lane.to);
   }
   for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));
@@ -402,28 +428,17 @@ void Transfers::let_follow(const c10::Stream& stream) {
   }
 }
 
-at::Tensor with_gaps_of(const at::Tensor& original, const at::Tensor& arrived) {
-  if (!original.defined() || original.strides() == arrived.strides() || !has_layout(original)) {
-    return arrived;
-  }
-  const c10::NoGradGuard no_grad;
-  const CopyPlan plan = plan_copy(without_lazy_bits(original), original.device());
-  if (!plan.has_gaps) return arrived;
-  const at::Tensor memory =
-      at::empty({plan.offset + plan.extent}, arrived.options().pinned_memory(false));
-  // As copied_in_layout() has put them there: each element once, without gaps.
-  const at::Tensor elements = without_lazy_bits(arrived)
-                                  .as_strided({plan.from.numel()}, {1}, arrived.storage_offset())
-                                  .view(plan.from.sizes());
-  memory.as_strided(plan.from.sizes(), plan.from.strides(), plan.offset).copy_(elements);
-  return laid_out(memory, plan, original);
-}
-
 void arrive(Packet& packet, c10::Device device) {
   if (packet.ready.empty()) return;
   if (device.is_cpu()) {
     for (const auto& event : packet.ready) event->synchronize();
     packet.ready.clear();
+    for (const Packet::Gaps& gaps : packet.gaps) {
+      Item& item = packet.items[gaps.item];
+      item.tensor = with_gaps(item.tensor, gaps.layout);
+      item.mark_version();
+    }
+    packet.gaps.clear();
     return;
   }
   const c10::Stream stream = current_stream(device);

@@ -114,14 +114,9 @@ class Transfers {
   std::vector<Lane> lanes_;  // guarded by mutex_; only a few
 };
 
-// A copy in host memory, with the gaps between elements that a copy of `original` has on an
-// accelerator, and the same place in a line: what departs to the host loses them, since nobody has
-// waited for the elements there. `arrived`: what came of `original` there, for which somebody has.
-// Itself, if it has lost nothing.
-at::Tensor with_gaps_of(const at::Tensor& original, const at::Tensor& arrived);
-
 // Called by the consuming stage before it uses the packet: its current stream (on the CPU: its
-// thread) waits for the copies.
+// thread) waits for the copies. On the CPU it then makes the gaps between elements that views have,
+// and that a copy on an accelerator has from the start.
 void arrive(Packet& packet, c10::Device device);
 
 }  // namespace gpipe::internal

@@ -654,6 +654,29 @@ TEST_F(Device, ValuesOfAnyLayoutTravelWithoutAWaitOfTheHost) {
   }
 }
 
+// Looks at how its input lies in memory.
+struct LookImpl : nn::Module {
+  at::Tensor forward(at::Tensor x) {
+    seen = x.strides().vec();
+    return x.tanh();
+  }
+  std::vector<int64_t> seen;
+};
+TORCH_MODULE(Look);
+
+// Kernels add up in an order that depends on it.
+TEST_F(Device, AViewKeepsItsGapsOnTheHostToo) {
+  const c10::Device host(c10::kCPU);
+  for (const std::vector<c10::Device>& where :
+       {std::vector<c10::Device>{device(), host}, {host, device()}, devices(2)}) {
+    Look look;
+    GPipe pipe(nn::Sequential(Gaps(), look), GPipeOptions({1, 1}).devices(where).chunks(1));
+    const at::Tensor x = testing::copy_on(where[0], torch::randn({4, 3, 5}));
+    pipe->forward(x);
+    EXPECT_EQ(look->seen, (x * 2).transpose(1, 2).slice(1, 0, 4).strides().vec()) << where[1];
+  }
+}
+
 TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
   GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
              GPipeOptions({1, 1}).devices(devices(2)).chunks(2));
