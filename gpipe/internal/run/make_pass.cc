@@ -11,8 +11,8 @@
 namespace gpipe::internal {
 
 std::unique_ptr<Pass> make_pass(const Pipeline& pipeline, PassTerms terms) {
-  auto pass = std::make_unique<Pass>(pipeline.stages(), std::move(terms.mini_batch),
-                                     &pipeline.residence());
+  auto pass =
+      std::make_unique<Pass>(pipeline.stages(), std::move(terms.mini_batch), &pipeline.residence());
   pass->plan.step_seed = terms.step_seed;
   pass->plan.record = terms.record;
   pass->plan.checkpoints = std::move(terms.checkpoints);

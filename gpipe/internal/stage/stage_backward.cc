@@ -1,0 +1,257 @@
+// The backward half of Stage.
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/cell/unregistered_leaf.h"
+#include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/stage/group_scope.h"
+#include "gpipe/internal/stage/stage.h"
+#include "gpipe/internal/tensors/transfer.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+std::vector<Packet> packet_of(at::Tensor tensor) {
+  std::vector<Packet> packets(1);
+  packets[0].items.emplace_back();
+  packets[0].items[0].tensor = std::move(tensor);
+  return packets;
+}
+
+bool any_defined(const std::vector<Packet>& gradients) {
+  for (const Packet& packet : gradients) {
+    for (const Item& item : packet.items) {
+      if (item.tensor.defined()) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
+                        const ModelState::Parameter* parameter) const {
+  if (leaf.device() != device_) return index_;
+  const int64_t owner =
+      parameter == nullptr ? run.first_on_device[index_] : parameter->stages.front();
+  TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
+              parameter == nullptr ? "" : parameter->name, "' of stage ", owner,
+              " without having registered it; register it in the first layer that uses it "
+              "(register_parameter) and let the later one use it without, so that the order of its "
+              "gradients is fixed and parameters() lists it once");
+  return owner;
+}
+
+// One backward of one cell: what becomes of what its walks reach, leaves and graphs of others.
+struct Stage::Backward final : public CellGraph::Walk {
+  Stage& stage;
+  const RunContext& run;
+  const int64_t micro_batch;
+  const BackwardTask& task;
+  Roots roots;                      // terms of others for leaves that this stage accumulates
+  LeafSums requested;               // what the caller asked for; terms of others come first
+  std::vector<const Node*> sent;    // accumulators of leaves for which there are terms of others
+  std::optional<LeafSums> of_loss;  // while the walk is in the graph of a loss alone
+
+  Backward(Stage& stage, const RunContext& run, int64_t micro_batch, const BackwardTask& task)
+      : Walk({&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
+              stage.layers_.front().index, &run.plan.model}),
+        stage(stage),
+        run(run),
+        micro_batch(micro_batch),
+        task(task) {}
+
+  GraphTask graph_task(BackwardPart part) const {
+    return {part, run.keep_graph, run.check_finite, task.target_gradients};
+  }
+
+  // What the loss function captures is the caller's own, and terms that others sent come from no
+  // layer here.
+  void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
+    if (run.unregistered == nullptr || run.unregistered->noted()) return;
+    // Other stages, and weight halves, get its terms without knowing where they come from.
+    if (!stage.is_layer(layer())) return run.unregistered->excuse(accumulator);
+    if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
+    run.unregistered->note(stage.name_of(layer()), accumulator, leaf);
+  }
+
+  void take(LeafSums& sums) {
+    sums.take(stage.index_, [this](LeafSums::Entry entry) {
+      if (run.requested != nullptr) {
+        *requested.sum_of(entry.accumulator, stage.index_) = std::move(entry.sum);
+      } else {
+        sent.push_back(entry.accumulator.get());
+        roots.add(Edge(std::move(entry.accumulator), 0), std::move(entry.sum));
+      }
+    });
+  }
+
+  // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
+  std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
+    of_loss.emplace();
+    gradients = loss.backward(std::move(gradients), Roots(), graph_task(BackwardPart::kWhole),
+                              *this, stage.running_layer_);
+    take(*of_loss);
+    of_loss.reset();
+    return gradients;
+  }
+
+  // What the caller names to get the leaf's gradient: of a copy, the parameter's accumulator.
+  const Node* asked_for(const Node* accumulator, const at::Tensor& leaf) const {
+    const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
+    if (parameter == nullptr || parameter->tensor.is_same(leaf)) return accumulator;
+    return torch::autograd::impl::try_get_grad_accumulator(parameter->tensor).get();
+  }
+
+  // Whether the caller, who asked for the gradients of some leaves, wants that of this one.
+  bool is_requested(const Node* accumulator, const at::Tensor& leaf) const {
+    const auto& leaves = run.requested->leaves;
+    if (std::find(leaves.begin(), leaves.end(), asked_for(accumulator, leaf)) != leaves.end()) {
+      return true;
+    }
+    TORCH_CHECK(!run.requested->all.contains(accumulator), stage.name_of(layer()),
+                " uses a tensor that autograd::grad, or a backward with a list of inputs, was "
+                "asked for, but that no layer has registered; register it "
+                "(register_parameter), or use backward() without a list");
+    return false;
+  }
+
+  // A leaf that the layers use, too, gets its gradient together with theirs.
+  at::Tensor* sum_in_loss(const NodePtr& accumulator, const at::Tensor& leaf) {
+    if (run.unregistered != nullptr && run.plan.model.find(leaf) == nullptr) {
+      run.unregistered->excuse(accumulator.get());
+    }
+    return of_loss->sum_of(accumulator, stage.index_);
+  }
+
+  at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& leaf) override {
+    if (of_loss) return sum_in_loss(accumulator, leaf);
+    if (run.requested != nullptr && !is_requested(accumulator.get(), leaf)) return discarded();
+    const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
+    if (parameter == nullptr) notice_unregistered(accumulator.get(), leaf);
+    const int64_t owner = stage.owner_of(run, leaf, parameter);
+    if (owner != stage.index_) return task.leaf_sums->sum_of(accumulator, owner);
+    return run.requested == nullptr ? nullptr : requested.sum_of(accumulator, stage.index_);
+  }
+
+  at::Tensor* in_place_of_grad(const NodePtr& accumulator, const at::Tensor& leaf) override {
+    if (task.group_sums == nullptr || task.part == BackwardPart::kInputs) return nullptr;
+    if (GroupScope::is_owned(run.plan.model.find(leaf), stage.index_)) return nullptr;
+    return task.group_sums->sum_of(accumulator, leaf, run.plan.group_of(micro_batch));
+  }
+
+  void enter_foreign(const Node& node) override {
+    // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
+    const CellPlan& plan = run.plan;
+    const auto& workers = run.worker_threads;
+    const bool hidden =
+        run.on_caller
+            ? node.thread_id() == plan.thread && node.sequence_nr() >= plan.begin
+            : node.thread_id() == thread() ||
+                  std::find(workers.begin(), workers.end(), node.thread_id()) != workers.end();
+    TORCH_CHECK(!hidden, stage.name_of(layer()),
+                " uses a tensor of another micro-batch, of another stage, or of a forward that is "
+                "recomputed, that came by a way that the pipeline does not see (a member of a "
+                "layer, say); hand it "
+                "on as one of the values between layers, stash and pop it (skip/skippable.h), "
+                "detach() it, or use Checkpoint::kNever for an auxiliary loss within a partition");
+    run.foreign.enter(node, stage.index_);
+  }
+
+  void hand_over_requested() {
+    requested.take(stage.index_, [this](const LeafSums::Entry& entry) {
+      const auto& leaves = run.requested->leaves;
+      const auto place = std::find(leaves.begin(), leaves.end(), entry.accumulator.get());
+      at::Tensor& sum = run.requested->sums[place - leaves.begin()];
+      c10::NoGradGuard no_grad;
+      sum = sum.defined() ? sum + entry.sum : entry.sum;
+    });
+  }
+};
+
+void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
+  for (size_t k = 0; k < boundary_.ports.ties_out.size(); ++k) {
+    Packet& packet = gradients.at(boundary_.ports.outputs.size() + k);
+    if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
+    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[boundary_.ports.ties_out[k]]);
+    if (!tie.requires_grad()) continue;  // frozen since the forward, so nobody gets its gradient
+    at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
+                                   owner_of(run, tie, run.plan.model.find(tie)));
+    at::Tensor& arrived = packet.items.front().tensor;
+    // A stage between here and there may use it unsaid, if it has the parameter itself.
+    const c10::NoGradGuard no_grad;
+    sum = sum.defined() ? sum + arrived : std::move(arrived);
+  }
+  gradients.resize(boundary_.ports.outputs.size());
+}
+
+void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
+  for (const size_t number : boundary_.ports.ties_in) {
+    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
+    at::Tensor sum;
+    if (tie.requires_grad()) {
+      sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
+    }
+    Packet& packet = gradients.emplace_back();
+    if (!sum.defined()) continue;
+    packet.items.emplace_back();
+    packet.items.back().tensor = std::move(sum);
+  }
+}
+
+std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
+                                    std::vector<Packet> gradients, Cell& cell,
+                                    const BackwardTask& task) {
+  for (Packet& packet : gradients) arrive(packet, device_);
+  if (!boundary_.ports.ties_out.empty() && task.part != BackwardPart::kWeights) {
+    take_ties(run, gradients, *task.leaf_sums);
+  }
+  RandomStreamsScope draws_scope(&draws_, nullptr, nullptr,
+                                 /*on_autograd_threads=*/!device_.is_cpu());
+
+  if (graphs_ != nullptr) {
+    graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
+  }
+  GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
+  Backward backward(*this, run, micro_batch, task);
+  if (task.part != BackwardPart::kWeights) {
+    backward.take(*task.leaf_sums);
+    if (cell.seed.defined()) gradients = packet_of(cell.seed);
+    if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
+    // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
+    // useless.
+    if (!any_defined(gradients)) {
+      if (cell.recompute) cell.graph = CellGraph();
+    } else if (cell.recompute && !cell.recompute->done) {
+      cell.graph = recompute(run, micro_batch, *cell.recompute);
+    }
+  }
+  std::vector<Packet> result =
+      cell.graph.backward(std::move(gradients), std::move(backward.roots),
+                          backward.graph_task(task.part), backward, running_layer_);
+  groups.check_first_half();
+  backward.hand_over_requested();
+  if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);
+  if (!run.keep_graph) {
+    cell.recompute.reset();
+    cell.loss.reset();
+    cell.seed.reset();
+  } else if (cell.recompute) {
+    cell.graph = CellGraph();  // made again next time
+    cell.recompute->done = false;
+  }
+  return result;
+}
+
+}  // namespace gpipe::internal
