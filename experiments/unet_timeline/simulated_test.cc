@@ -100,8 +100,9 @@ TEST(SimulateAblation, EachOptimizationHelps) {
 // What was simulated before the model of a step became one for all who predict.
 TEST(SimulateAblation, StepsAreTheSameToTheNanosecond) {
   AblationSettings irregular;
-  irregular.balance = {2, 2, 3, 2};
-  irregular.chunks = 5;
+  irregular.setup.balance = {2, 2, 3, 2};
+  irregular.setup.checkpoint_all(Checkpoint::kExceptLast);
+  irregular.setup.chunks = 5;
   irregular.machine = {/*bandwidth=*/16384, /*latency=*/1.0 / 256, /*overhead=*/1.0 / 128};
   struct Simulated {
     const char* name;
@@ -117,7 +118,7 @@ TEST(SimulateAblation, StepsAreTheSameToTheNanosecond) {
   };
   for (const Simulated& step : steps) {
     const auto nanoseconds = [&](const char* schedule) {
-      irregular.schedule = schedule_by_name(schedule);
+      irregular.setup.schedule = {schedule, schedule_by_name(schedule)};
       const SimulatedStep simulated = simulate_ablation(
           find_ablation(step.name), testing::irregular_profile(/*halves=*/false), irregular);
       return simulated.timeline.end() - simulated.timeline.begin();
