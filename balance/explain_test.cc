@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "balance/testing/irregular_profile.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe::balance {
@@ -247,6 +249,47 @@ TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("partition_checkpoints has 1 modes, expected 2")));
+}
+
+// What was predicted before the model of a step became one for all who predict.
+TEST(Explain, PredictionsAreTheSameToTheLastBit) {
+  ExplainOptions options;
+  options.chunks = 5;
+  options.micro_batch_sizes = {1, 1, 1, 1, 0.5};
+  options.partition_checkpoints = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever,
+                                   Checkpoint::kExceptLast};
+  options.slowness = {1, 1.5, 1, 2};
+  options.bandwidth = 16384;
+  options.latency = 1.0 / 256;
+  options.overhead = 1.0 / 128;
+  options.cores = 2;
+  options.contention = 1.25;
+  options.param_scale = 3;
+  struct Prediction {
+    const char* schedule;
+    double step;
+    std::vector<int64_t> partitions;
+    std::vector<int64_t> workers;
+  };
+  const std::vector<Prediction> predictions = {
+      {"1f1b", 5.806396484375, {4792, 1329, 2264, 1604}, {4792, 1329, 2264, 1604}},
+      {"zb-h1", 6.1636962890625, {4792, 1389, 2444, 1814}, {4792, 1389, 2444, 1814}},
+      {"gpipe", 6.522705078125, {5227, 1425, 3344, 2629}, {5227, 1425, 3344, 2629}},
+      {"interleaved", 6.6640625, {5292, 1425, 2696, 1764}, {7093, 2670}},
+  };
+  for (const Prediction& prediction : predictions) {
+    options.schedule = schedule_by_name(prediction.schedule);
+    const Explanation explanation =
+        explain(testing::irregular_profile(/*halves=*/true), {2, 2, 3, 2}, options);
+    EXPECT_EQ(explanation.step, prediction.step) << prediction.schedule;
+    std::vector<int64_t> partitions, workers;
+    for (const PartitionExplanation& partition : explanation.partitions) {
+      partitions.push_back(partition.memory);
+    }
+    for (const WorkerExplanation& worker : explanation.workers) workers.push_back(worker.memory);
+    EXPECT_EQ(partitions, prediction.partitions) << prediction.schedule;
+    EXPECT_EQ(workers, prediction.workers) << prediction.schedule;
+  }
 }
 
 TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {

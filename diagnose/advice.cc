@@ -39,8 +39,9 @@ class Search {
     return model_step(costs_, rows_, setup, machine_).step;
   }
 
+  // By worker.
   std::vector<int64_t> memory(const PipelineSetup& setup) const {
-    return model_memory(costs_, rows_, setup, options_.param_scale);
+    return model_memory(costs_, rows_, setup, options_.param_scale).workers;
   }
 
   PipelineSetup with_chunks() const {
@@ -173,14 +174,20 @@ class Search {
     if (step(other) < step(best)) best = other;
   }
 
-  // Each partition with the fastest mode that fits: one does not change another's memory.
+  // Each partition with the fastest mode with which its worker fits: one worker does not change
+  // another's memory. Of a worker's partitions the first ones become slower first.
   PipelineSetup with_fastest_modes(PipelineSetup setup) const {
     setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
+    if (options_.memory_limit <= 0) return setup;
+    const Schedule schedule = schedule_of(setup);
+    const bool shared = schedule.workers() < schedule.stages();
     for (const Checkpoint slower : {Checkpoint::kExceptLast, Checkpoint::kAlways}) {
-      if (options_.memory_limit <= 0) break;
-      const std::vector<int64_t> memory = this->memory(setup);
-      for (size_t j = 0; j < memory.size(); ++j) {
-        if (memory[j] > options_.memory_limit) setup.checkpoints[j] = slower;
+      std::vector<int64_t> memory = this->memory(setup);
+      for (size_t j = 0; j < setup.checkpoints.size(); ++j) {
+        const auto worker = static_cast<size_t>(schedule.worker_of(static_cast<int64_t>(j)));
+        if (memory[worker] <= options_.memory_limit) continue;
+        setup.checkpoints[j] = slower;
+        if (shared) memory = this->memory(setup);
       }
     }
     return setup;

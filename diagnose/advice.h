@@ -16,7 +16,7 @@ namespace gpipe::diagnosis {
 struct AdviceOptions {
   std::vector<int64_t> chunks;            // to choose from
   std::vector<ScheduleChoice> schedules;  // to choose from
-  int64_t memory_limit = 0;               // bytes of each partition's device; 0: none
+  int64_t memory_limit = 0;               // bytes of each worker; 0: none
   double param_scale = 2;                 // see balance::ExplainOptions
   double least_speed_up = 1.02;           // what gains less is left out
   std::function<void()> check;            // called before each setup is tried; may throw

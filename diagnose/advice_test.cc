@@ -13,6 +13,7 @@
 #include "gpipe/placement.h"
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/sequential.h"
 
 namespace gpipe::diagnosis {
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Le;
 
 const ScheduleChoice kInTurns = {"1f1b", Schedule::one_f_one_b};
 const ScheduleChoice kFillDrain = {"gpipe", Schedule::gpipe};
@@ -135,6 +137,33 @@ TEST(Advice, WithinALimitOfMemoryPartitionsGetModesOfTheirOwn) {
   }
   limited.memory_limit = 1;
   EXPECT_TRUE(advise(costs({1, 1}), bad, limited).empty());
+}
+
+TEST(Advice, ALimitOfMemoryIsForAWorkerWithAllOfItsPartitions) {
+  AdviceOptions advice_options = options();
+  advice_options.chunks = {8};
+  advice_options.schedules.clear();
+  const PipelineSetup bad =
+      setup({1, 1, 1, 1}, 8, Checkpoint::kAlways, {"interleaved", schedule_by_name("interleaved")});
+  std::vector<Advice> advice = advise(costs({1, 1, 1, 1}), bad, advice_options);
+  const Advice* modes = find(advice, Change::kCheckpoints);
+  ASSERT_NE(modes, nullptr);
+  EXPECT_THAT(modes->setup.checkpoints, Each(Checkpoint::kNever));
+  ASSERT_EQ(modes->memory.size(), 2u);
+  // More than any partition takes, and less than the first worker's two.
+  advice_options.memory_limit = modes->memory[0] - 1;
+  const ModeledMemory memory = model_memory(costs({1, 1, 1, 1}), 16, modes->setup, 2);
+  ASSERT_GT(advice_options.memory_limit,
+            *std::max_element(memory.partitions.begin(), memory.partitions.end()));
+  ASSERT_GT(advice_options.memory_limit, memory.workers[1]);
+  advice = advise(costs({1, 1, 1, 1}), bad, advice_options);
+  modes = find(advice, Change::kCheckpoints);
+  ASSERT_NE(modes, nullptr);
+  EXPECT_THAT(modes->setup.checkpoints, ElementsAre(Checkpoint::kExceptLast, Checkpoint::kNever,
+                                                    Checkpoint::kNever, Checkpoint::kNever));
+  for (const Advice& advice_item : advice) {
+    EXPECT_THAT(advice_item.memory, Each(Le(advice_options.memory_limit)));
+  }
 }
 
 TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {

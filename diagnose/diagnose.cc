@@ -491,16 +491,18 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.ideal = diagnosis::on_grid(result.plain / static_cast<double>(result.workers));
   result.parts = diagnosis::break_down(costs, rows, setup, machine, result.ideal, result.step);
   const diagnosis::ModeledStep modeled = diagnosis::model_step(costs, rows, setup, machine);
-  const std::vector<int64_t> memory =
+  diagnosis::ModeledMemory memory =
       diagnosis::model_memory(costs, rows, setup, options.param_scale());
   for (size_t j = 0; j < modeled.partitions.size(); ++j) {
     const diagnosis::ModeledPartition& partition = modeled.partitions[j];
-    result.partitions.push_back({partition.layers, partition.work, partition.recompute, memory[j]});
+    result.partitions.push_back(
+        {partition.layers, partition.work, partition.recompute, memory.partitions[j]});
     const PartitionDiagnosis& most = result.partitions[static_cast<size_t>(result.binding)];
     if (partition.work + partition.recompute > most.work + most.recompute) {
       result.binding = static_cast<int64_t>(j);
     }
   }
+  result.memory = std::move(memory.workers);
   result.warning = diagnosis::contradiction(result);
   if (!result.warning.empty()) return result;
   result.advice = diagnosis::find_advice(costs, rows, setup, machine, result.step, wanted);

@@ -44,8 +44,8 @@ struct DiagnoseOptions {
   // least. Default: none.
   TORCH_ARG(std::vector<balance::LayerRange>, keep_together) = {};
 
-  // Bytes of each partition's device: nothing that is predicted to take more is advised. Default:
-  // 0, no limit.
+  // Bytes of each worker, for all of its partitions together: nothing that is predicted to take
+  // more is advised. Default: 0, no limit.
   TORCH_ARG(int64_t, memory_limit) = 0;
 
   // What a parameter takes, in units of its own bytes: see balance::ParamScale. From 0 to 10^6.

@@ -49,7 +49,7 @@ struct Advice {
   PipelineSetup setup;          // the whole of it, the rest as it is now
   double step = 0;              // predicted seconds
   double speed_up = 1;          // the step as it is / the predicted one
-  std::vector<int64_t> memory;  // bytes, predicted, by partition
+  std::vector<int64_t> memory;  // bytes, predicted, by worker
 };
 
 // A value.
@@ -72,12 +72,13 @@ struct Diagnosis {
   double contention = 1;  // how many times as long an action takes beside others
   int64_t binding = 0;    // the partition with the most to do, recomputes counted in
   std::vector<PartitionDiagnosis> partitions;
+  std::vector<int64_t> memory;  // bytes, predicted, by worker: of its partitions together
 
   // Why the measurements cannot all be true, and what to do; empty if they agree. With a warning
   // there is no advice, and the parts mean nothing.
   std::string warning;
 
-  int64_t memory_limit = 0;    // bytes of each device; 0: none was given
+  int64_t memory_limit = 0;    // bytes of each worker; 0: none was given
   std::vector<Advice> advice;  // by gain, the largest first
 
   double seconds(Cause cause) const;

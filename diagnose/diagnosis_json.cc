@@ -45,6 +45,7 @@ nlohmann::ordered_json as_json(const Diagnosis& d) {
                           {"recompute", partition.recompute},
                           {"memory", partition.memory}});
   }
+  json["memory"] = d.memory;
   json["warning"] = d.warning;
   json["memory_limit"] = d.memory_limit;
   Json& advice = json["advice"] = Json::array();

@@ -147,6 +147,15 @@ std::string lost_text(const Diagnosis& d) {
   return absl::StrFormat(". Nothing is lost: the step is %s ms shorter than that.", ms(-lost));
 }
 
+// Whether a worker has several partitions, and memory is told of all of them together.
+bool shares_workers(const Diagnosis& d) {
+  return d.workers < static_cast<int64_t>(d.partitions.size());
+}
+
+int64_t most_of(const std::vector<int64_t>& memory) {
+  return memory.empty() ? 0 : *std::max_element(memory.begin(), memory.end());
+}
+
 std::string partitions_text(const Diagnosis& d) {
   constexpr char kRow[] = "%-8s%12s%12s%12s%14s\n";
   int64_t most = 0;
@@ -162,7 +171,12 @@ std::string partitions_text(const Diagnosis& d) {
                             ms(partition.work), ms(partition.recompute),
                             number_in(partition.memory, unit));
   }
-  return text + absl::StrFormat("* has the most to do. Memory is predicted.\n");
+  std::string note = "* has the most to do. Memory is predicted";
+  if (shares_workers(d)) {
+    note += absl::StrFormat("; for the partitions of a worker together at most %s",
+                            size(most_of(d.memory)));
+  }
+  return text + wrapped(note + ".");
 }
 
 std::string advice_text(const Diagnosis& d) {
@@ -170,19 +184,18 @@ std::string advice_text(const Diagnosis& d) {
   if (d.advice.empty()) {
     return wrapped(d.memory_limit > 0
                        ? absl::StrFormat("Nothing that was tried is predicted to be faster by 2 %% "
-                                         "or more within %s for each partition.",
-                                         size(d.memory_limit))
+                                         "or more within %s for each %s.",
+                                         size(d.memory_limit),
+                                         shares_workers(d) ? "worker" : "partition")
                        : std::string("Nothing that was tried is predicted to be faster by 2 % or "
                                      "more: chunks, balance, checkpoints, schedule."));
   }
   std::string text = "What to change, and what it is predicted to gain:\n";
+  const char* in_each = shares_workers(d) ? "for a worker" : "in a partition";
   for (const Advice& advice : d.advice) {
-    const std::string line =
-        absl::StrFormat("%5.2f times as fast, %s ms: %s; at most %s in a partition",
-                        advice.speed_up, ms(advice.step), changes(d.setup, advice.setup),
-                        size(advice.memory.empty()
-                                 ? 0
-                                 : *std::max_element(advice.memory.begin(), advice.memory.end())));
+    const std::string line = absl::StrFormat(
+        "%5.2f times as fast, %s ms: %s; at most %s %s", advice.speed_up, ms(advice.step),
+        changes(d.setup, advice.setup), size(most_of(advice.memory)), in_each);
     text += wrapped(line, 2, 8);
   }
   return text;

@@ -32,6 +32,7 @@ Diagnosis diagnosis() {
   d.cores = 2;
   d.contention = 1.25;
   d.partitions = {{{0, 2}, 0.2, 0.1, 3 << 20}, {{3, 3}, 0.1, 0.05, 1 << 20}};
+  d.memory = {3 << 20, 1 << 20};
   Advice advice;
   advice.change = Change::kSeveral;
   advice.setup = {
@@ -66,6 +67,20 @@ TEST(DiagnosisText, SmallModelsAreInKiB) {
   EXPECT_THAT(to_text(small),
               HasSubstr("0 *              0-2         200         100          3.00\n"));
   EXPECT_THAT(to_text(small), HasSubstr("6.00 KiB"));
+}
+
+TEST(DiagnosisText, MemoryIsThatOfWorkersWhereTheseHaveSeveralPartitions) {
+  Diagnosis d = diagnosis();
+  EXPECT_THAT(to_text(d), HasSubstr("Memory is predicted.\n"));
+  EXPECT_THAT(to_text(d), HasSubstr("most 6.00 MiB in a partition\n"));
+  d.workers = 1;
+  d.memory = {5 << 20};
+  EXPECT_THAT(to_text(d),
+              HasSubstr("for the partitions of a worker\n  together at most 5.00 MiB.\n"));
+  EXPECT_THAT(to_text(d), HasSubstr("most 6.00 MiB for a worker\n"));
+  d.advice.clear();
+  d.memory_limit = 64 << 20;
+  EXPECT_THAT(to_text(d), HasSubstr("within 64.0 MiB\n  for each worker."));
 }
 
 TEST(DiagnosisText, LinesAreNarrow) {
@@ -145,6 +160,7 @@ TEST(DiagnosisJson, HasTheFields) {
   EXPECT_EQ(advice.at("change"), "several");
   EXPECT_EQ(advice.at("setup").at("checkpoints")[0], "never");
   EXPECT_EQ(advice.at("memory")[1], 5 << 20);
+  EXPECT_EQ(json.at("memory")[0], 3 << 20);
   EXPECT_EQ(json.at("warning"), "");
   Diagnosis doubtful = diagnosis();
   doubtful.warning = "no";

@@ -95,12 +95,17 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
   return result;
 }
 
-std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
-                                  double param_scale) {
+ModeledMemory model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
+                           double param_scale) {
   const balance::StepModel model = model_of(costs, cut_sizes(rows, setup.chunks), setup);
-  std::vector<int64_t> result;
+  ModeledMemory result;
   for (int64_t j = 0; j < model.schedule.stages(); ++j) {
-    result.push_back(model.stage_memory(j, param_scale).bytes("partition " + std::to_string(j)));
+    result.partitions.push_back(
+        model.stage_memory(j, param_scale).bytes("partition " + std::to_string(j)));
+  }
+  for (int64_t worker = 0; worker < model.schedule.workers(); ++worker) {
+    result.workers.push_back(
+        model.worker_memory(worker, param_scale).bytes("worker " + std::to_string(worker)));
   }
   return result;
 }

@@ -43,9 +43,14 @@ struct ModeledStep {
 ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                        const Machine& machine, const Effects& effects = {});
 
-// The most bytes that each partition holds at a time, as balance::explain() counts them.
-std::vector<int64_t> model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
-                                  double param_scale);
+// The most bytes that are held at a time, as balance::explain() counts them.
+struct ModeledMemory {
+  std::vector<int64_t> partitions;  // by each alone
+  std::vector<int64_t> workers;     // by all partitions of each together
+};
+
+ModeledMemory model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
+                           double param_scale);
 
 }  // namespace gpipe::diagnosis
 

@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "balance/testing/irregular_profile.h"
+#include "gpipe/schedule/named_schedule.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -137,9 +143,9 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
   EXPECT_DOUBLE_EQ(model_step(skips, 1, hops, machine).step, (4 + 3 * 10) + (8 + 3 * 10));
   // The second and the third stage have it among their inputs (200 and 1000 beside the
   // activation's 100).
-  const std::vector<int64_t> held = model_memory(skips, 1, hops, 2);
+  const std::vector<int64_t> held = model_memory(skips, 1, hops, 2).partitions;
   hops.direct_skips = true;
-  const std::vector<int64_t> direct = model_memory(skips, 1, hops, 2);
+  const std::vector<int64_t> direct = model_memory(skips, 1, hops, 2).partitions;
   EXPECT_THAT((std::vector<int64_t>{held[0] - direct[0], held[1] - direct[1], held[2] - direct[2],
                                     held[3] - direct[3]}),
               ElementsAre(0, 1000, 1000, 0));
@@ -147,6 +153,60 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
   PipelineSetup one_partition = setup({4}, 1, Checkpoint::kNever);
   one_partition.direct_skips = false;
   EXPECT_DOUBLE_EQ(model_step(skips, 1, one_partition, machine).step, 12);
+}
+
+// What was predicted before the model of a step became one for all who predict.
+TEST(ModelStep, PredictionsAreTheSameToTheLastBit) {
+  Costs irregular;
+  balance::Profile profile = testing::irregular_profile(/*halves=*/false);
+  irregular.profiles = {profile};
+  profile.batch_rows = 8;
+  profile.input *= 2;
+  for (balance::LayerProfile& layer : profile.layers) {
+    layer.forward *= 1.5;
+    layer.backward *= 1.75;
+    layer.kept *= 2;
+    layer.output *= 2;
+  }
+  for (balance::SkipProfile& skip : profile.skips) skip.bytes *= 2;
+  irregular.profiles.push_back(profile);
+  irregular.loss_forward = 1.0 / 256;
+  irregular.loss_backward = 1.0 / 128;
+  irregular.fresh_memory = 1.0 / 65536;
+  Machine machine;
+  machine.cores = 2;
+  machine.contention = 1.25;
+  machine.bandwidth = 16384;
+  machine.latency = 1.0 / 256;
+  struct Prediction {
+    const char* schedule;
+    bool direct_skips;
+    double step;
+    double busy;
+    std::vector<int64_t> memory;
+  };
+  const std::vector<Prediction> predictions = {
+      {"1f1b", true, 7.336151123046875, 18.14959716796875, {8922, 1867, 3128, 2114}},
+      {"gpipe", true, 7.352996826171875, 17.111236572265625, {10922, 2251, 5720, 6194}},
+      {"zb-h1", true, 7.1805715560913086, 21.874680519104004, {8922, 2559, 4856, 5174}},
+      {"1f1b", false, 7.413787841796875, 17.93914794921875, {8922, 4171, 4152, 2114}},
+      {"gpipe", false, 7.423797607421875, 16.908599853515625, {10922, 6091, 8280, 6194}},
+      {"zb-h1", false, 7.1893606185913086, 21.186753273010254, {8922, 5631, 6904, 5174}},
+  };
+  for (const Prediction& prediction : predictions) {
+    PipelineSetup each = setup({2, 2, 3, 2}, 5, Checkpoint::kNever,
+                               {prediction.schedule, schedule_by_name(prediction.schedule)});
+    each.checkpoints[0] = Checkpoint::kAlways;
+    each.checkpoints[1] = Checkpoint::kExceptLast;
+    each.direct_skips = prediction.direct_skips;
+    const ModeledStep step = model_step(irregular, 36, each, machine);
+    EXPECT_EQ(step.step, prediction.step) << prediction.schedule;
+    EXPECT_EQ(step.busy, prediction.busy) << prediction.schedule;
+    EXPECT_EQ(step.busiest, 3.5);
+    EXPECT_EQ(step.work, 9.890625);
+    EXPECT_EQ(model_memory(irregular, 36, each, 3).partitions, prediction.memory)
+        << prediction.schedule;
+  }
 }
 
 TEST(ModelStep, RefusesWhatDoesNotFit) {
@@ -164,8 +224,24 @@ TEST(ModelMemory, EachPartitionByItsOwnMode) {
   PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
   mixed.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
   // Inputs (1 and 100) and kept bytes (10) of four; a recompute keeps 10.
-  EXPECT_THAT(model_memory(both, 4, mixed, 2), ElementsAre(2000 + 4 * (1 + 10), 4 * 100 + 10));
-  EXPECT_THAT(model_memory(both, 4, mixed, 3), ElementsAre(3000 + 4 * (1 + 10), 4 * 100 + 10));
+  EXPECT_THAT(model_memory(both, 4, mixed, 2).partitions,
+              ElementsAre(2000 + 4 * (1 + 10), 4 * 100 + 10));
+  EXPECT_THAT(model_memory(both, 4, mixed, 3).partitions,
+              ElementsAre(3000 + 4 * (1 + 10), 4 * 100 + 10));
+  EXPECT_THAT(model_memory(both, 4, mixed, 3).workers,
+              ElementsAre(3000 + 4 * (1 + 10), 4 * 100 + 10));
+}
+
+TEST(ModelMemory, AWorkerHoldsWhatItsPartitionsHoldTogether) {
+  const ScheduleChoice v = {"v", [](int64_t, int64_t) {
+                              return Schedule::from_text(
+                                  "stages 3\nmicro_batches 1\nworker 0: F0.0 F2.0 B2.0 B0.0\n"
+                                  "worker 1: F1.0 B1.0\n");
+                            }};
+  const ModeledMemory memory =
+      model_memory(costs({1, 1, 1}), 1, setup({1, 1, 1}, 1, Checkpoint::kNever, v), 2);
+  EXPECT_THAT(memory.partitions, ElementsAre(1 + 10, 100 + 10, 100 + 10));
+  EXPECT_THAT(memory.workers, ElementsAre(1 + 10 + 100 + 10, 100 + 10));
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "command/interrupt.h"
@@ -14,25 +17,30 @@
 #include "diagnose/diagnosis_json.h"
 #include "diagnose/diagnosis_text.h"
 #include "experiments/common/memory_limit.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/placement.h"
 
 namespace gpipe::experiments {
 namespace {
 
-// What a partition may take: its share of what is left of the CPU's memory, or of most of a GPU's,
+// What a worker may take: its share of what is left of the CPU's memory, or of most of a GPU's,
 // where libraries have workspaces that no prediction knows. The least of all; 0: not known.
-int64_t memory_of_partition(const std::vector<c10::Device>& devices) {
+int64_t memory_of_worker(const std::vector<c10::Device>& devices, const Placement& placement) {
   constexpr double kOfGpu = 0.9;
+  std::unordered_map<c10::Device, std::set<int64_t>> workers;
+  for (size_t j = 0; j < devices.size(); ++j) {
+    workers[devices[j]].insert(placement.worker_of(static_cast<int64_t>(j)));
+  }
   int64_t least = 0;
-  for (const c10::Device device : devices) {
-    const auto partitions = std::count(devices.begin(), devices.end(), device);
+  for (const auto& [device, its_workers] : workers) {
     const double bytes =
         device.is_cpu()
             ? static_cast<double>(available_memory())
             : kOfGpu *
                   static_cast<double>(
                       c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
-    const auto share = static_cast<int64_t>(bytes / static_cast<double>(partitions));
+    const auto share = static_cast<int64_t>(bytes / static_cast<double>(its_workers.size()));
     if (share > 0) least = least == 0 ? share : std::min(least, share);
   }
   return least;
@@ -63,13 +71,17 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
   const LossFn of_step = [&loss](const Tensors& outputs, const Tensors& targets) {
     return loss(outputs.at(0), targets.at(0));
   };
+  const auto stages = static_cast<int64_t>(pipe->devices().size());
+  const int64_t micro_batches = cut_sizes(input.size(0), pipe->chunks()).micro_batches;
+  const Placement placement =
+      schedule ? schedule(stages, micro_batches).placement() : pipe->placement();
   Diagnosis diagnosis;
   try {
     diagnosis = diagnose(GPipe(pipe), {input.to(trainer.input_device())},
                          {target.to(trainer.target_device())}, of_step,
                          DiagnoseOptions()
                              .step(StepOptions().schedule(schedule))
-                             .memory_limit(memory_of_partition(pipe->devices()))
+                             .memory_limit(memory_of_worker(pipe->devices(), placement))
                              .param_scale(param_scale)
                              .progress(progress)
                              .check(check));
