@@ -1,10 +1,16 @@
 #include "gpipe/distributed/loopback_processes.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "gpipe/distributed/device_links.h"
 #include "gpipe/distributed/memory_group.h"
 #include "gpipe/distributed/message_plan.h"
 #include "gpipe/distributed/remote_transport.h"
@@ -29,7 +35,23 @@ struct Plans final : Processes::Messages {
     for (size_t rank = 0; rank < ranks.size(); ++rank) plans.emplace_back(program, ranks);
   }
 
-  std::vector<MessagePlan> plans;  // [worker]
+  // Connects each worker with those that it exchanges packets with.
+  void connect(const LinkKind& kind, c10::Device device) {
+    if (!links.empty()) return;
+    for (size_t worker = 0; worker < plans.size(); ++worker) {
+      links.push_back(std::make_unique<DeviceLinks>(kind, device, [](const std::string&) {}));
+    }
+    for (const Edge& edge : plans.front().edges()) {
+      const std::string id = kind.new_id();
+      links.at(static_cast<size_t>(edge.from))->begin(edge, DeviceLink::End::kSends, id);
+      links.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
+    }
+    const auto connected = [](const auto& of_one) { return of_one->are_connected(); };
+    while (!std::all_of(links.begin(), links.end(), connected)) std::this_thread::yield();
+  }
+
+  std::vector<MessagePlan> plans;                   // [worker]
+  std::vector<std::unique_ptr<DeviceLinks>> links;  // [worker]; none: by way of the host
 };
 
 }  // namespace
@@ -41,9 +63,15 @@ class LoopbackProcesses::LoopbackRun final : public Run {
     for (size_t worker = 0; worker < plans.plans.size(); ++worker) {
       const auto rank = static_cast<int64_t>(worker);
       groups_.push_back(network_.group(rank));
+      RemoteTransportOptions options;
+      if (!plans.links.empty()) options.links = plans.links[worker].get();
       transports_.push_back(std::make_unique<RemoteTransport>(
-          program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr));
+          program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr, options));
     }
+  }
+  ~LoopbackRun() override {
+    transports_.clear();
+    if (!is_finished_) plans_.links.clear();  // they are aborted
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -66,11 +94,14 @@ class LoopbackProcesses::LoopbackRun final : public Run {
   void finish() override {
     for (const auto& transport : transports_) transport->finish();
     processes_.moved_ += network_.moved();
+    is_finished_ = true;
   }
+  bool is_on_device() const override { return !plans_.links.empty(); }
 
  private:
   LoopbackProcesses& processes_;
   Plans& plans_;
+  bool is_finished_ = false;
   MemoryNetwork network_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<RemoteTransport>> transports_;
@@ -96,9 +127,12 @@ void LoopbackProcesses::move(const std::vector<Parcel>& sends,
 
 std::unique_ptr<Processes::Run> LoopbackProcesses::begin_run(
     const Program& program, const std::vector<int64_t>& /*process_of_worker*/,
-    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> /*current_layer*/) {
+    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> /*current_layer*/,
+    c10::Device device) {
   if (messages == nullptr) messages = std::make_shared<Plans>(program);
-  return std::make_unique<LoopbackRun>(*this, program, static_cast<Plans&>(*messages));
+  auto& plans = static_cast<Plans&>(*messages);
+  if (kind_ != nullptr && kind_->device_type() == device.type()) plans.connect(*kind_, device);
+  return std::make_unique<LoopbackRun>(*this, program, plans);
 }
 
 }  // namespace gpipe::distributed

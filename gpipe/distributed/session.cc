@@ -274,6 +274,8 @@ void Session::compare_builds() {
   control_->agree("LibTorch's build (at::show_config())", at::show_config());
   control_->agree("the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
                   std::to_string(threads));
+  control_->agree("the way between the devices of processes (GPIPE_DEVICE_LINKS)",
+                  environment_.device_links);
 }
 
 std::unique_ptr<Store> Session::store() {
